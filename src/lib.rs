@@ -1,0 +1,1 @@
+//! The edge Worker of Weir.
