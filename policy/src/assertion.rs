@@ -1,0 +1,480 @@
+//! The edge's signed statement to the origin about who is calling: a JWT (RFC 7519, HS256) in the header
+//! [`HEADER`], bound to one method and one path with its query, valid for [`LIFETIME_SECS`].
+//!
+//! The origin believes this and nothing else about the caller, so that reaching it directly gains nothing. Keys
+//! rotate without downtime: each token names its key, and the origin accepts a current and a previous one.
+//! The body is not covered, since it streams; the connection between edge and origin must be TLS for that.
+
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// The request header that carries an assertion.
+pub const HEADER: &str = "Weir-Assertion";
+
+/// The claim `iss` of every assertion.
+pub const ISSUER: &str = "weir-edge";
+
+/// The claim `aud` of every assertion.
+pub const AUDIENCE: &str = "weir-origin";
+
+/// How long an assertion is valid after it was issued, in seconds.
+pub const LIFETIME_SECS: u64 = 30;
+
+/// How far in the future, in seconds, an assertion may have been issued by the verifier's clock.
+pub const LEEWAY_SECS: u64 = 5;
+
+/// The longest assertion that is looked at, in bytes. Longer ones are refused before anything is decoded.
+pub const MAX_BYTES: usize = 8 * 1024;
+
+/// The shortest secret that makes a key, in bytes: as long as the hash's output (RFC 7518, 3.2).
+pub const MIN_SECRET_BYTES: usize = 32;
+
+/// Who is calling, as the edge found out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// The verified user's id; `None` for an anonymous request.
+    pub user_id: Option<String>,
+    /// The client's address key: a dotted IPv4 address, or an IPv6 prefix such as `2001:db8:1:2::/64`.
+    pub client_address: String,
+}
+
+/// An assertion that was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assertion {
+    /// Who is calling.
+    pub caller: Caller,
+    /// The id that the edge gave the request.
+    pub request_id: String,
+    /// When the edge issued it, in seconds since the Unix epoch.
+    pub issued_at: u64,
+    /// From when on it is void, in seconds since the Unix epoch.
+    pub expires_at: u64,
+}
+
+/// Why a secret does not make a key.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum KeyError {
+    /// The secret is shorter than [`MIN_SECRET_BYTES`].
+    #[error(
+        "the secret has {got} bytes; it needs at least {MIN_SECRET_BYTES}, for example from `openssl rand -hex 32`"
+    )]
+    TooShort {
+        /// How many bytes it has.
+        got: usize,
+    },
+}
+
+/// Why an assertion could not be made.
+#[derive(Debug, Error)]
+#[error("the assertion could not be signed: {0}")]
+pub struct SignError(#[from] jsonwebtoken::errors::Error);
+
+/// Why an assertion is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AssertionError {
+    /// There is none.
+    #[error("the request carries no assertion: it did not come through the edge")]
+    Missing,
+    /// It is longer than [`MAX_BYTES`].
+    #[error("the assertion is longer than {MAX_BYTES} bytes")]
+    TooLong,
+    /// It is not a JWT of the agreed form.
+    #[error("the assertion is malformed: {0}")]
+    Malformed(String),
+    /// It names a key that the verifier does not have.
+    #[error("the assertion is signed with an unknown key: do edge and origin share EDGE_SECRET?")]
+    UnknownKey,
+    /// Its signature is not that of the key that it names.
+    #[error("the assertion's signature does not match")]
+    BadSignature,
+    /// It is past its time.
+    #[error("the assertion has expired")]
+    Expired,
+    /// It was issued further in the future than clocks may differ.
+    #[error("the assertion was issued in the future: compare the clocks of edge and origin")]
+    NotYetValid,
+    /// It was made for another method, path or query.
+    #[error("the assertion was made for another request")]
+    OtherRequest,
+}
+
+/// A secret that signs and verifies assertions, with the id that follows from it.
+#[derive(Clone)]
+pub struct AssertionKey {
+    id: String,
+    encoding: EncodingKey,
+    decoding: DecodingKey,
+}
+
+impl AssertionKey {
+    /// A key from a secret of at least [`MIN_SECRET_BYTES`] bytes. Its id is derived from the secret, so that
+    /// rotating it takes no configuration of ids.
+    ///
+    /// # Errors
+    /// When the secret is too short.
+    pub fn new(secret: &[u8]) -> Result<Self, KeyError> {
+        if secret.len() < MIN_SECRET_BYTES {
+            return Err(KeyError::TooShort { got: secret.len() });
+        }
+        Ok(Self {
+            id: key_id(secret),
+            encoding: EncodingKey::from_secret(secret),
+            decoding: DecodingKey::from_secret(secret),
+        })
+    }
+
+    /// The key's id, 16 hexadecimal digits, as it stands in the header `kid` of what it signs.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl std::fmt::Debug for AssertionKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AssertionKey")
+            .field("id", &self.id)
+            .field("secret", &"[redacted]")
+            .finish()
+    }
+}
+
+/// The first 16 hexadecimal digits of SHA-256 over a fixed text and the secret. The text keeps the id from being
+/// a plain hash of the secret, which something else might publish.
+fn key_id(secret: &[u8]) -> String {
+    use std::fmt::Write;
+    let digest = Sha256::new()
+        .chain_update(b"weir-assertion-key")
+        .chain_update(secret)
+        .finalize();
+    digest
+        .iter()
+        .take(8)
+        .fold(String::with_capacity(16), |mut id, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(id, "{byte:02x}");
+            id
+        })
+}
+
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    iss: String,
+    aud: String,
+    iat: u64,
+    exp: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sub: Option<String>,
+    client_address: String,
+    htm: String,
+    htu: String,
+    jti: String,
+}
+
+/// Signs an assertion that is valid for one request: `method` and `path_and_query` exactly as they are forwarded.
+/// `now_unix_secs` is the time in seconds since the Unix epoch.
+///
+/// # Errors
+/// When the claims cannot be encoded; not for any input of this signature's types.
+pub fn sign(
+    key: &AssertionKey,
+    caller: &Caller,
+    method: &str,
+    path_and_query: &str,
+    request_id: &str,
+    now_unix_secs: u64,
+) -> Result<String, SignError> {
+    let mut header = Header::new(Algorithm::HS256);
+    header.kid = Some(key.id.clone());
+    let claims = Claims {
+        iss: ISSUER.to_owned(),
+        aud: AUDIENCE.to_owned(),
+        iat: now_unix_secs,
+        exp: now_unix_secs.saturating_add(LIFETIME_SECS),
+        sub: caller.user_id.clone(),
+        client_address: caller.client_address.clone(),
+        htm: method.to_owned(),
+        htu: path_and_query.to_owned(),
+        jti: request_id.to_owned(),
+    };
+    Ok(jsonwebtoken::encode(&header, &claims, &key.encoding)?)
+}
+
+/// Verifies that `token` was signed with one of `keys` for exactly this method, path and query, and is valid at
+/// `now_unix_secs` (seconds since the Unix epoch).
+///
+/// # Errors
+/// The first reason found not to believe it; see [`AssertionError`].
+pub fn verify(
+    keys: &[AssertionKey],
+    token: &str,
+    method: &str,
+    path_and_query: &str,
+    now_unix_secs: u64,
+) -> Result<Assertion, AssertionError> {
+    if token.is_empty() {
+        return Err(AssertionError::Missing);
+    }
+    if token.len() > MAX_BYTES {
+        return Err(AssertionError::TooLong);
+    }
+    let header = jsonwebtoken::decode_header(token).map_err(malformed)?;
+    if header.alg != Algorithm::HS256 {
+        return Err(AssertionError::Malformed(
+            "the algorithm must be HS256".to_owned(),
+        ));
+    }
+    if header.crit.is_some() {
+        return Err(AssertionError::Malformed(
+            "critical header fields are not supported".to_owned(),
+        ));
+    }
+    let key = keys
+        .iter()
+        .find(|key| header.kid.as_deref() == Some(key.id()))
+        .ok_or(AssertionError::UnknownKey)?;
+
+    let claims = jsonwebtoken::decode::<Claims>(token, &key.decoding, &signature_only())
+        .map_err(|error| match error.kind() {
+            jsonwebtoken::errors::ErrorKind::InvalidSignature => AssertionError::BadSignature,
+            _ => malformed(error),
+        })?
+        .claims;
+
+    if claims.iss != ISSUER || claims.aud != AUDIENCE {
+        return Err(AssertionError::Malformed(
+            "it was not made by the edge for the origin".to_owned(),
+        ));
+    }
+    if claims.exp > claims.iat.saturating_add(LIFETIME_SECS) {
+        return Err(AssertionError::Malformed(format!(
+            "it is valid for more than {LIFETIME_SECS} s"
+        )));
+    }
+    if now_unix_secs >= claims.exp {
+        return Err(AssertionError::Expired);
+    }
+    if claims.iat > now_unix_secs.saturating_add(LEEWAY_SECS) {
+        return Err(AssertionError::NotYetValid);
+    }
+    if claims.htm != method || claims.htu != path_and_query {
+        return Err(AssertionError::OtherRequest);
+    }
+    Ok(Assertion {
+        caller: Caller {
+            user_id: claims.sub,
+            client_address: claims.client_address,
+        },
+        request_id: claims.jti,
+        issued_at: claims.iat,
+        expires_at: claims.exp,
+    })
+}
+
+/// The library checks form, algorithm and signature (in constant time). Times are checked here, because the
+/// library would ask the system's clock; issuer and audience are fixed and checked with them.
+fn signature_only() -> Validation {
+    let mut validation = Validation::new(Algorithm::HS256);
+    validation.required_spec_claims.clear();
+    validation.validate_exp = false;
+    validation.validate_aud = false;
+    validation
+}
+
+fn malformed(error: jsonwebtoken::errors::Error) -> AssertionError {
+    AssertionError::Malformed(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: u64 = 1_800_000_000;
+
+    fn key(byte: u8) -> AssertionKey {
+        AssertionKey::new(&[byte; 32]).unwrap()
+    }
+
+    fn caller() -> Caller {
+        Caller {
+            user_id: Some("2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55".into()),
+            client_address: "203.0.113.7".into(),
+        }
+    }
+
+    fn signed(key: &AssertionKey) -> String {
+        sign(key, &caller(), "POST", "/api/jobs/analysis?x=1", "req-1", NOW).unwrap()
+    }
+
+    fn verified(token: &str, now: u64) -> Result<Assertion, AssertionError> {
+        verify(&[key(1)], token, "POST", "/api/jobs/analysis?x=1", now)
+    }
+
+    #[test]
+    fn a_fresh_assertion_names_its_caller() {
+        let assertion = verified(&signed(&key(1)), NOW).unwrap();
+        assert_eq!(assertion.caller, caller());
+        assert_eq!(assertion.request_id, "req-1");
+        assert_eq!((assertion.issued_at, assertion.expires_at), (NOW, NOW + 30));
+    }
+
+    #[test]
+    fn an_anonymous_caller_has_no_subject() {
+        let anonymous = Caller {
+            user_id: None,
+            client_address: "2001:db8:1:2::/64".into(),
+        };
+        let token = sign(&key(1), &anonymous, "GET", "/api/lanes", "req-2", NOW).unwrap();
+        assert_eq!(
+            verify(&[key(1)], &token, "GET", "/api/lanes", NOW)
+                .unwrap()
+                .caller,
+            anonymous
+        );
+    }
+
+    #[test]
+    fn an_assertion_is_void_after_thirty_seconds() {
+        let token = signed(&key(1));
+        assert!(verified(&token, NOW + 29).is_ok());
+        assert_eq!(verified(&token, NOW + 30), Err(AssertionError::Expired));
+    }
+
+    #[test]
+    fn clocks_may_differ_by_five_seconds() {
+        let token = signed(&key(1));
+        assert!(verified(&token, NOW - 5).is_ok());
+        assert_eq!(verified(&token, NOW - 6), Err(AssertionError::NotYetValid));
+    }
+
+    #[test]
+    fn an_assertion_for_another_request_is_refused() {
+        let token = signed(&key(1));
+        for (method, path) in [
+            ("GET", "/api/jobs/analysis?x=1"),
+            ("POST", "/api/jobs/specview?x=1"),
+            ("POST", "/api/jobs/analysis?x=2"),
+            ("POST", "/api/jobs/analysis"),
+            ("post", "/api/jobs/analysis?x=1"),
+        ] {
+            assert_eq!(
+                verify(&[key(1)], &token, method, path, NOW),
+                Err(AssertionError::OtherRequest)
+            );
+        }
+    }
+
+    #[test]
+    fn the_previous_key_still_verifies_while_keys_rotate() {
+        let token = signed(&key(1));
+        assert!(verify(&[key(2), key(1)], &token, "POST", "/api/jobs/analysis?x=1", NOW).is_ok());
+        assert_eq!(
+            verify(&[key(2)], &token, "POST", "/api/jobs/analysis?x=1", NOW),
+            Err(AssertionError::UnknownKey)
+        );
+    }
+
+    #[test]
+    fn a_foreign_key_that_claims_a_known_id_is_refused() {
+        let mut forger = key(9);
+        forger.id = key(1).id;
+        assert_eq!(verified(&signed(&forger), NOW), Err(AssertionError::BadSignature));
+    }
+
+    #[test]
+    fn missing_and_oversized_assertions_are_refused_before_decoding() {
+        assert_eq!(verified("", NOW), Err(AssertionError::Missing));
+        assert_eq!(
+            verified(&"a".repeat(MAX_BYTES + 1), NOW),
+            Err(AssertionError::TooLong)
+        );
+    }
+
+    #[test]
+    fn another_algorithm_is_refused_even_with_the_right_key() {
+        for algorithm in [Algorithm::HS384, Algorithm::HS512] {
+            let mut header = Header::new(algorithm);
+            header.kid = Some(key(1).id);
+            let token = jsonwebtoken::encode(&header, &serde_json::json!({}), &key(1).encoding).unwrap();
+            assert!(matches!(verified(&token, NOW), Err(AssertionError::Malformed(_))));
+        }
+        // {"alg":"none","typ":"JWT"} . {} .
+        assert!(matches!(
+            verified("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.e30.", NOW),
+            Err(AssertionError::Malformed(_))
+        ));
+    }
+
+    #[test]
+    fn an_assertion_that_claims_a_longer_life_is_refused() {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some(key(1).id);
+        let claims = serde_json::json!({
+            "iss": ISSUER, "aud": AUDIENCE, "iat": NOW, "exp": NOW + 3600, "client_address": "203.0.113.7",
+            "htm": "POST", "htu": "/api/jobs/analysis?x=1", "jti": "req-1",
+        });
+        let token = jsonwebtoken::encode(&header, &claims, &key(1).encoding).unwrap();
+        assert!(matches!(verified(&token, NOW), Err(AssertionError::Malformed(_))));
+    }
+
+    #[test]
+    fn a_short_secret_makes_no_key() {
+        assert_eq!(
+            AssertionKey::new(&[7; 31]).unwrap_err(),
+            KeyError::TooShort { got: 31 }
+        );
+    }
+
+    #[test]
+    fn debug_output_shows_no_secret() {
+        let shown = format!(
+            "{:?}",
+            AssertionKey::new(b"correct-horse-battery-staple-0123456789").unwrap()
+        );
+        assert!(!shown.contains("horse") && shown.contains("[redacted]"));
+    }
+
+    #[test]
+    fn the_key_id_follows_from_the_secret() {
+        assert_eq!(key(1).id().len(), 16);
+        assert_eq!(key(1).id(), key(1).id());
+        assert_ne!(key(1).id(), key(2).id());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_without_a_panic(token in "[ -~]{0,300}") {
+            prop_assert!(verified(&token, NOW).is_err());
+        }
+
+        #[test]
+        fn one_changed_character_voids_an_assertion(position in 0usize..400, replacement in "[A-Za-z0-9_.-]") {
+            let token = signed(&key(1));
+            let position = position % token.len();
+            let mut changed = token.clone();
+            changed.replace_range(position..=position, &replacement);
+            // The last character of a base64 segment may carry bits that do not count.
+            let same_bits = position + 1 == token.len() || token.as_bytes()[position + 1] == b'.';
+            prop_assume!(changed != token && !same_bits);
+            prop_assert!(verified(&changed, NOW).is_err());
+        }
+
+        #[test]
+        fn what_was_signed_is_what_is_verified(
+            user in proptest::option::of("[a-f0-9-]{1,36}"),
+            address in "[0-9a-f.:/]{1,43}",
+            method in "[A-Z]{3,7}",
+            path in "/[ -~]{0,60}",
+            id in "[a-z0-9-]{1,36}",
+            age in 0u64..30,
+        ) {
+            let caller = Caller { user_id: user, client_address: address };
+            let token = sign(&key(1), &caller, &method, &path, &id, NOW).unwrap();
+            let assertion = verify(&[key(2), key(1)], &token, &method, &path, NOW + age).unwrap();
+            prop_assert_eq!(assertion.caller, caller);
+            prop_assert_eq!(assertion.request_id, id);
+        }
+    }
+}
