@@ -8,3 +8,4 @@ pub mod assertion;
 pub mod lane;
 pub mod problem;
 pub mod tier;
+pub mod token;

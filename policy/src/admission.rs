@@ -1,0 +1,205 @@
+//! Admission: may this submission be accepted, and may its job be worked on now (ADR-21 and ADR-10).
+//!
+//! The caller locks the account first and reads it afterwards, decides here, and writes what was decided before
+//! the lock is released. Amounts are in the event type's own unit: analyses, or test cases.
+
+use serde::{Deserialize, Serialize};
+
+/// What a holder has and may have for one event type, read while its row is locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// The plan's limit for the billing period; `None` is unlimited.
+    pub limit: Option<i64>,
+    /// What the period's usage events add up to.
+    pub used: i64,
+    /// What the period's outstanding reservations add up to.
+    pub reserved: i64,
+    /// How many jobs may hold a slot at once; `None` when fairness is off.
+    pub slot_limit: Option<u32>,
+    /// How many jobs hold one.
+    pub slots_in_use: u32,
+    /// How many jobs wait for one.
+    pub parked: u32,
+}
+
+/// The answer to one submission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// Accepted, with a slot: the job is available to workers at once.
+    Admitted,
+    /// Accepted without a slot: the job waits for one of the same holder's.
+    Parked,
+    /// Over the quota: nothing is reserved and nothing is enqueued.
+    OverQuota,
+}
+
+impl Account {
+    /// ADR-21's check: `used + reserved + requested <= limit`.
+    ///
+    /// Sums that leave the range of an `i64` are over any limit.
+    #[must_use]
+    pub fn has_room_for(&self, requested: i64) -> bool {
+        let Some(limit) = self.limit else { return true };
+        self.used
+            .checked_add(self.reserved)
+            .and_then(|taken| taken.checked_add(requested))
+            .is_some_and(|total| total <= limit)
+    }
+
+    /// What is left of the quota, never below zero; `None` is unlimited.
+    #[must_use]
+    pub fn remaining(&self) -> Option<i64> {
+        self.limit.map(|limit| {
+            limit
+                .saturating_sub(self.used.saturating_add(self.reserved))
+                .max(0)
+        })
+    }
+
+    /// Whether the next job may start at once. While others of the holder wait it may not, since it would
+    /// overtake them.
+    #[must_use]
+    pub fn has_free_slot(&self) -> bool {
+        self.parked == 0 && self.slot_limit.is_none_or(|limit| self.slots_in_use < limit)
+    }
+
+    /// Decides one submission and books it, so that the next decision sees it.
+    ///
+    /// `requested` must not be negative; what holds no quota asks for 0.
+    pub fn decide(&mut self, requested: i64) -> Decision {
+        debug_assert!(requested >= 0, "an amount is never negative");
+        if requested > 0 && !self.has_room_for(requested) {
+            return Decision::OverQuota;
+        }
+        self.reserved = self.reserved.saturating_add(requested);
+        if self.has_free_slot() {
+            self.slots_in_use += 1;
+            Decision::Admitted
+        } else {
+            self.parked += 1;
+            Decision::Parked
+        }
+    }
+}
+
+/// What a finished job is charged: what its handler says it used, at most what was reserved, never less than
+/// nothing. A handler that says nothing used all of it.
+#[must_use]
+pub fn charge(reserved: i64, used: Option<i64>) -> i64 {
+    used.unwrap_or(reserved).clamp(0, reserved.max(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn account() -> impl Strategy<Value = Account> {
+        (
+            proptest::option::of(0..200_i64),
+            0..150_i64,
+            0..150_i64,
+            proptest::option::of(1..6_u32),
+            0..8_u32,
+            0..4_u32,
+        )
+            .prop_map(
+                |(limit, used, reserved, slot_limit, slots_in_use, parked)| Account {
+                    limit,
+                    used,
+                    reserved,
+                    slot_limit,
+                    slots_in_use,
+                    parked,
+                },
+            )
+    }
+
+    proptest! {
+        #[test]
+        fn no_sequence_of_submissions_goes_over_the_limit(
+            mut account in account(),
+            requests in proptest::collection::vec(0..40_i64, 0..60),
+        ) {
+            let before = account;
+            for requested in requests {
+                let decision = account.decide(requested);
+                if let Some(limit) = account.limit
+                    && decision != Decision::OverQuota && requested > 0 {
+                    prop_assert!(account.used + account.reserved <= limit);
+                }
+            }
+            prop_assert!(account.reserved >= before.reserved);
+            prop_assert_eq!(account.used, before.used);
+        }
+
+        #[test]
+        fn what_is_refused_changes_nothing(mut account in account(), requested in 0..400_i64) {
+            let before = account;
+            if account.decide(requested) == Decision::OverQuota {
+                prop_assert_eq!(account, before);
+                prop_assert!(!before.has_room_for(requested));
+            }
+        }
+
+        #[test]
+        fn slots_in_use_never_grow_past_the_limit(mut account in account(), count in 0..30_usize) {
+            let before = account.slots_in_use;
+            for _ in 0..count {
+                account.decide(0);
+            }
+            if let Some(limit) = account.slot_limit {
+                prop_assert!(account.slots_in_use <= limit.max(before));
+            }
+        }
+
+        #[test]
+        fn nobody_overtakes_an_own_job_that_waits(mut account in account()) {
+            if account.parked > 0 {
+                prop_assert_eq!(account.decide(0), Decision::Parked);
+            }
+        }
+
+        #[test]
+        fn a_charge_is_between_nothing_and_what_was_reserved(
+            reserved in 0..i64::from(i32::MAX), used in proptest::option::of(any::<i64>()),
+        ) {
+            let charged = charge(reserved, used);
+            prop_assert!((0..=reserved).contains(&charged));
+            if let Some(used) = used && (0..=reserved).contains(&used) {
+                prop_assert_eq!(charged, used);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_beyond_the_integer_range_are_refused_not_wrapped() {
+        let account = Account {
+            limit: Some(i64::MAX),
+            used: i64::MAX - 1,
+            reserved: 1,
+            slot_limit: None,
+            slots_in_use: 0,
+            parked: 0,
+        };
+        assert!(!account.has_room_for(1));
+        assert_eq!(account.remaining(), Some(0));
+    }
+
+    #[test]
+    fn an_unlimited_plan_has_room_for_anything() {
+        let mut account = Account {
+            limit: None,
+            used: 5,
+            reserved: 7,
+            slot_limit: Some(1),
+            slots_in_use: 0,
+            parked: 0,
+        };
+        assert_eq!(account.decide(i64::from(i32::MAX)), Decision::Admitted);
+        assert_eq!(account.decide(1), Decision::Parked);
+        assert_eq!(account.remaining(), None);
+    }
+}
