@@ -1,0 +1,50 @@
+import { join } from "node:path";
+import { Failure } from "./failure.ts";
+import { cache, nodeBin } from "./places.ts";
+import { attempt } from "./process.ts";
+
+const installRust = "install Rust 1.95 or newer by rustup (its home page has the one command), open a new terminal, and run this again";
+
+/**
+ * The environment for cargo. What it builds on the way is shared by all clones of this user (so a fresh clone
+ * finds its dependencies built); what it makes in the end stays in the clone, so clones never run each other's binary.
+ */
+export function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): NodeJS.ProcessEnv {
+  const env: NodeJS.ProcessEnv = { ...process.env, CARGO_TERM_COLOR: "never", CARGO_TERM_PROGRESS_WHEN: "never", ...extra };
+  if (!env.CARGO_TARGET_DIR && !env.CARGO_BUILD_BUILD_DIR) env.CARGO_BUILD_BUILD_DIR = join(cache, "build");
+  env.PATH = `${extra.PATH ?? process.env.PATH}`;
+  return env;
+}
+
+export function withPath(...folders: string[]): string {
+  return [...folders, nodeBin, process.env.PATH].join(":");
+}
+
+export interface RustVersion {
+  release: string;
+  host: string;
+  commit: string;
+}
+
+export async function rustVersion(rustc = "rustc"): Promise<RustVersion> {
+  const outcome = await attempt(rustc, ["-vV"]);
+  if (outcome.code !== 0) throw new Failure(`rustc cannot be run: ${lastLine(outcome.output)}`, installRust);
+  const field = (name: string): string => new RegExp(`^${name}: (.*)$`, "m").exec(outcome.stdout)?.[1] ?? "unknown";
+  return { release: field("release"), host: field("host"), commit: field("commit-hash") };
+}
+
+/** Rust's own tools are the one thing that is not set up here: a person's way of installing them is theirs. */
+export async function requireCargo(): Promise<RustVersion> {
+  const outcome = await attempt("cargo", ["--version"]);
+  if (outcome.code !== 0) throw new Failure(`cargo cannot be run: ${lastLine(outcome.output)}`, installRust);
+  const rust = await rustVersion();
+  const [major = 0, minor = 0] = rust.release.split(".").map(Number);
+  if (major === 1 && minor < 95) {
+    throw new Failure(`Rust ${rust.release} is too old: the queue's client needs 1.95`, "update it: rustup update stable");
+  }
+  return rust;
+}
+
+function lastLine(text: string): string {
+  return text.trim().split("\n").at(-1) ?? "";
+}

@@ -1,0 +1,50 @@
+import { createHash } from "node:crypto";
+import { existsSync } from "node:fs";
+import { readdir, readFile, stat, writeFile } from "node:fs/promises";
+import { join, relative } from "node:path";
+import { cargoEnvironment, requireCargo } from "./cargo.ts";
+import { edgeTools } from "./edge-tools.ts";
+import { buildPage } from "./page.ts";
+import { root } from "./places.ts";
+import { run } from "./process.ts";
+import { step } from "./progress.ts";
+import { wasmToolchain } from "./wasm-toolchain.ts";
+
+const output = join(root, "build");
+const stamp = join(output, ".inputs");
+
+/** Builds the Worker into build/ and the page into dist/. Does next to nothing when nothing changed. */
+export async function buildEdge(): Promise<void> {
+  await buildPage();
+  const inputs = await fingerprint();
+  if (existsSync(join(output, "index.js")) && (await readFile(stamp, "utf8").catch(() => "")) === inputs) return;
+
+  await requireCargo();
+  const toolchain = await wasmToolchain();
+  const tools = await edgeTools();
+  await step("building the edge", (pulse) =>
+    run(tools.workerBuild, ["--release", "--", "--locked"], {
+      pulse,
+      log: "edge-build",
+      env: cargoEnvironment({ ...toolchain.env, ...tools.env }),
+      remedy: "mend what the compiler says above",
+    }),
+  );
+  // The sources may have been edited meanwhile; then the next build must not take this one for theirs.
+  if ((await fingerprint()) === inputs) await writeFile(stamp, inputs);
+}
+
+/** Everything that the Worker is made from. */
+async function fingerprint(): Promise<string> {
+  const hash = createHash("sha256");
+  const files = [join(root, "Cargo.toml"), join(root, "Cargo.lock"), join(root, "package-lock.json"), join(root, "policy", "Cargo.toml")];
+  for (const folder of [join(root, "src"), join(root, "policy", "src"), import.meta.dirname]) {
+    for (const entry of await readdir(folder, { recursive: true })) files.push(join(folder, entry));
+  }
+  for (const file of files.sort()) {
+    if (!(await stat(file)).isFile()) continue;
+    hash.update(`${relative(root, file)}\0`).update(await readFile(file)).update("\0");
+  }
+  hash.update(process.env.WEIR_WASM_TOOLCHAIN ?? "");
+  return hash.digest("hex");
+}

@@ -1,0 +1,20 @@
+/** An error that a person can mend: what is wrong, and what to do about it. */
+export class Failure extends Error {
+  readonly remedy: string;
+
+  constructor(what: string, remedy: string) {
+    super(what);
+    this.name = "Failure";
+    this.remedy = remedy;
+  }
+}
+
+/** Prints an error so that its last line says how to mend it. */
+export function report(error: unknown): void {
+  if (error instanceof Failure) {
+    console.error(`weir: ${error.message}\nweir: to mend it: ${error.remedy}`);
+  } else {
+    console.error(error);
+    console.error("weir: to mend it: this should not happen; please report it with the lines above");
+  }
+}

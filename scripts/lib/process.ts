@@ -1,0 +1,181 @@
+import { spawn, type ChildProcess } from "node:child_process";
+import { createWriteStream, mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { createInterface } from "node:readline";
+import { Failure } from "./failure.ts";
+import { logs, root } from "./places.ts";
+import type { Pulse } from "./progress.ts";
+import { atTheEnd, isStopping } from "./stopping.ts";
+
+export interface RunOptions {
+  cwd?: string;
+  env?: NodeJS.ProcessEnv;
+  /** Shown while the step runs. */
+  pulse?: Pulse;
+  /** Name of the file under .weir/logs that keeps the whole output. */
+  log?: string;
+  /** What to tell the person when it fails. */
+  remedy?: string;
+  timeout?: number;
+}
+
+export interface Outcome {
+  code: number | null;
+  signal: NodeJS.Signals | null;
+  stdout: string;
+  output: string;
+  timedOut: boolean;
+}
+
+/** Stops a whole process group: politely first, then not. */
+export async function stopGroup(child: ChildProcess, grace: number, signal: NodeJS.Signals = "SIGTERM"): Promise<void> {
+  const pid = child.pid;
+  if (pid === undefined) return;
+  signalGroup(pid, signal);
+  if (await groupGone(pid, grace)) return;
+  signalGroup(pid, "SIGKILL");
+  await groupGone(pid, 5000);
+}
+
+function signalGroup(pid: number, signal: NodeJS.Signals): void {
+  try {
+    process.kill(-pid, signal);
+  } catch {
+    // Nobody left in the group.
+  }
+}
+
+async function groupGone(pid: number, within: number): Promise<boolean> {
+  const deadline = Date.now() + within;
+  for (;;) {
+    try {
+      process.kill(-pid, 0);
+    } catch {
+      return true;
+    }
+    if (Date.now() > deadline) return false;
+    await new Promise((done) => setTimeout(done, 20));
+  }
+}
+
+/**
+ * Runs a tool to its end. It gets a process group of its own, so that stopping it also stops what it started.
+ * Never throws for a tool that fails: see `run` for that.
+ */
+export async function attempt(file: string, args: string[], options: RunOptions = {}): Promise<Outcome> {
+  const child = spawn(file, args, {
+    cwd: options.cwd ?? root,
+    env: options.env ?? process.env,
+    stdio: ["ignore", "pipe", "pipe"],
+    detached: true,
+  });
+  const forget = atTheEnd(() => stopGroup(child, 2000));
+  const log = options.log ? openLog(options.log) : undefined;
+  let stdout = "";
+  let output = "";
+  const take = (data: Buffer, isStdout: boolean): void => {
+    const text = data.toString();
+    if (isStdout) stdout += text;
+    output += text;
+    log?.write(data);
+    const line = text.trimEnd().split(/[\r\n]+/).at(-1);
+    if (options.pulse && line?.trim()) options.pulse.latest = line;
+  };
+  child.stdout.on("data", (data: Buffer) => take(data, true));
+  child.stderr.on("data", (data: Buffer) => take(data, false));
+  let timedOut = false;
+  const timer = options.timeout
+    ? setTimeout(() => {
+        timedOut = true;
+        void stopGroup(child, 1000);
+      }, options.timeout)
+    : undefined;
+  try {
+    return await new Promise<Outcome>((done) => {
+      child.on("error", (error) => done({ code: 127, signal: null, stdout, output: output + error.message, timedOut }));
+      child.on("close", (code, signal) => done({ code, signal, stdout, output, timedOut }));
+    });
+  } finally {
+    clearTimeout(timer);
+    forget();
+    log?.end();
+  }
+}
+
+/** Runs a tool to its end and returns what it printed on standard output; throws a `Failure` when it fails. */
+export async function run(file: string, args: string[], options: RunOptions = {}): Promise<string> {
+  const outcome = await attempt(file, args, options);
+  if (outcome.code === 0) return outcome.stdout;
+  if (!isStopping()) {
+    console.error(outcome.output.trimEnd().split("\n").slice(-60).join("\n"));
+  }
+  const how = outcome.timedOut ? "took too long" : `ended with ${outcome.signal ?? `code ${outcome.code}`}`;
+  throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its own words above");
+}
+
+function openLog(name: string): NodeJS.WritableStream {
+  mkdirSync(logs, { recursive: true });
+  return createWriteStream(join(logs, `${name}.log`));
+}
+
+/** A server that runs beside this script until the end. */
+export class Service {
+  readonly name: string;
+  readonly child: ChildProcess;
+  /** Settles when the server has ended, with words on how. */
+  readonly ended: Promise<string>;
+  /** The last lines that it printed, for when it fails. */
+  readonly recent: string[] = [];
+  #grace: number;
+  #signal: NodeJS.Signals;
+  #stopped: Promise<void> | undefined;
+
+  constructor(
+    name: string,
+    file: string,
+    args: string[],
+    options: {
+      cwd?: string;
+      env?: NodeJS.ProcessEnv;
+      uid?: number;
+      gid?: number;
+      grace?: number;
+      signal?: NodeJS.Signals;
+      onLine?: (line: string) => void;
+    } = {},
+  ) {
+    this.name = name;
+    this.#grace = options.grace ?? 5000;
+    this.#signal = options.signal ?? "SIGTERM";
+    this.child = spawn(file, args, {
+      cwd: options.cwd ?? root,
+      env: options.env ?? process.env,
+      stdio: ["ignore", "pipe", "pipe"],
+      detached: true,
+      ...(options.uid === undefined ? {} : { uid: options.uid }),
+      ...(options.gid === undefined ? {} : { gid: options.gid }),
+    });
+    for (const stream of [this.child.stdout, this.child.stderr]) {
+      if (!stream) continue;
+      createInterface({ input: stream }).on("line", (line) => {
+        this.recent.push(line);
+        if (this.recent.length > 100) this.recent.shift();
+        options.onLine?.(line);
+      });
+    }
+    this.ended = new Promise((done) => {
+      this.child.on("error", (error) => done(error.message));
+      this.child.on("exit", (code, signal) => done(signal ? `was ended by ${signal}` : `ended with code ${code}`));
+    });
+    atTheEnd(() => this.stop());
+  }
+
+  get pid(): number | undefined {
+    return this.child.pid;
+  }
+
+  stop(): Promise<void> {
+    this.#stopped ??= stopGroup(this.child, this.#grace, this.#signal);
+    return this.#stopped;
+  }
+}

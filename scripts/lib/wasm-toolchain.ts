@@ -1,0 +1,53 @@
+import { existsSync, readdirSync } from "node:fs";
+import { attempt } from "./process.ts";
+import { step, say } from "./progress.ts";
+import { withPath } from "./cargo.ts";
+import { debianRust, debianRustIsCached, hasDebianRust } from "./debian-rust.ts";
+
+export const wasmTarget = "wasm32-unknown-unknown";
+
+/** What a build for the edge needs in its environment so that `cargo` and `rustc` can make wasm. */
+export interface WasmToolchain {
+  description: string;
+  env: NodeJS.ProcessEnv;
+}
+
+/**
+ * Rust's standard library for wasm: rustup's where it is or can be had, otherwise Debian's packages.
+ * WEIR_WASM_TOOLCHAIN=rustup|debian leaves no choice.
+ */
+export async function wasmToolchain(): Promise<WasmToolchain> {
+  const wanted = process.env.WEIR_WASM_TOOLCHAIN;
+  if (wanted !== "debian") {
+    if (await hasTarget()) return plain();
+    if (debianRustIsCached() && wanted !== "rustup") return debian();
+    if (await addTarget()) return plain();
+  }
+  return debian();
+}
+
+const plain = (): WasmToolchain => ({ description: "rustup", env: { PATH: withPath() } });
+
+async function debian(): Promise<WasmToolchain> {
+  const folder = await debianRust();
+  return { description: "debian", env: { PATH: withPath(folder) } };
+}
+
+async function hasTarget(): Promise<boolean> {
+  const outcome = await attempt("rustc", ["--print", "target-libdir", "--target", wasmTarget]);
+  const folder = outcome.stdout.trim();
+  return outcome.code === 0 && existsSync(folder) && readdirSync(folder).some((file) => /^libstd-.*\.rlib$/.test(file));
+}
+
+async function addTarget(): Promise<boolean> {
+  if ((await attempt("rustup", ["--version"])).code !== 0) return false;
+  // A closed network may answer nothing at all. Where there is another way, that is no reason to wait for long.
+  const timeout = (await hasDebianRust()) ? 45_000 : 300_000;
+  return step(`adding Rust's ${wasmTarget} target by rustup`, async (pulse) => {
+    const outcome = await attempt("rustup", ["target", "add", wasmTarget], { pulse, timeout, log: "rustup" });
+    if (outcome.code === 0 && (await hasTarget())) return true;
+    const why = outcome.timedOut ? `no answer in ${timeout / 1000} s` : outcome.output.trim().split("\n").at(-1);
+    say(`  rustup could not: ${why}`);
+    return false;
+  });
+}
