@@ -1,0 +1,661 @@
+//! User tokens: JWTs (RFC 7519) that say who a user is, until when.
+//!
+//! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, RS256). The
+//! algorithm is a property of the key and never the token's choice (RFC 8725, 3.1). Times are seconds since the Unix
+//! epoch and come in as arguments.
+
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use serde::{Deserialize, Deserializer, Serialize};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// The longest token that is looked at, in bytes. Longer ones are refused before anything is decoded.
+pub const MAX_BYTES: usize = 8 * 1024;
+
+/// How far clocks may differ, in seconds, for `exp` and `nbf`.
+pub const LEEWAY_SECS: u64 = 30;
+
+/// The shortest secret for HS256, in bytes: as long as the hash's output (RFC 7518, 3.2).
+pub const MIN_SECRET_BYTES: usize = 32;
+
+/// The most keys that are taken from a key set, so that what a `kid` is compared with stays bounded.
+pub const MAX_KEYS: usize = 32;
+
+/// What a token must say beside its user and times. Nothing by default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expected {
+    /// The claim `iss`, when one is required.
+    pub issuer: Option<String>,
+    /// A member of the claim `aud`, when one is required.
+    pub audience: Option<String>,
+}
+
+/// Why keys could not be made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum KeyError {
+    /// The secret is shorter than [`MIN_SECRET_BYTES`].
+    #[error(
+        "the secret has {got} bytes; it needs at least {MIN_SECRET_BYTES}, for example from `openssl rand -hex 32`"
+    )]
+    TooShort {
+        /// How many bytes it has.
+        got: usize,
+    },
+    /// The text is not a JSON Web Key Set.
+    #[error("this is not a JSON Web Key Set: {0}")]
+    NotAKeySet(String),
+    /// No key of the set can verify a token.
+    #[error("the key set has no EdDSA, ES256 or RS256 key for signatures")]
+    NoUsableKey,
+}
+
+/// Why a token is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TokenError {
+    /// It is longer than [`MAX_BYTES`].
+    #[error("the token is longer than {MAX_BYTES} bytes")]
+    TooLong,
+    /// It is not a signed JWT, or says what it must not.
+    #[error("the token is malformed: {0}")]
+    Malformed(String),
+    /// No known key has its `kid` and algorithm.
+    #[error("the token is signed with an unknown key")]
+    UnknownKey,
+    /// Its signature is not that of the key.
+    #[error("the token's signature does not match")]
+    BadSignature,
+    /// It is past its time.
+    #[error("the token has expired")]
+    Expired,
+    /// Its time has not come.
+    #[error("the token is not valid yet")]
+    NotYetValid,
+    /// It is from another issuer, or for another audience.
+    #[error("the token was not made for this service")]
+    OtherService,
+}
+
+/// Why a token could not be issued.
+#[derive(Debug, Error)]
+pub enum IssueError {
+    /// The secret does not make a key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// The claims cannot be encoded.
+    #[error("the token could not be signed: {0}")]
+    Sign(#[from] jsonwebtoken::errors::Error),
+}
+
+/// A user that a token proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The claim `sub`, a UUID, in its hyphenated lower-case form.
+    pub id: String,
+    /// The claim `exp`.
+    pub expires_at: u64,
+}
+
+/// One key that verifies tokens, with the one algorithm that it verifies.
+#[derive(Clone)]
+struct VerifyingKey {
+    id: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+/// The keys that verify tokens: a shared secret, a key set, or both.
+#[derive(Clone, Default)]
+pub struct Keys(Vec<VerifyingKey>);
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|key| (&key.id, key.algorithm)))
+            .finish()
+    }
+}
+
+impl Keys {
+    /// The one key of a shared secret, for HS256. It verifies tokens with any `kid` or none, as issuers with one
+    /// secret differ in what they put there.
+    ///
+    /// # Errors
+    /// When the secret is too short.
+    pub fn from_secret(secret: &[u8]) -> Result<Self, KeyError> {
+        check_secret(secret)?;
+        let key = DecodingKey::from_secret(secret);
+        Ok(Self(vec![VerifyingKey {
+            id: None,
+            algorithm: Algorithm::HS256,
+            key,
+        }]))
+    }
+
+    /// The keys of a JSON Web Key Set (RFC 7517) that verify EdDSA, ES256 or RS256. Others are passed over, symmetric
+    /// ones above all: who can read a published secret could sign with it.
+    ///
+    /// # Errors
+    /// When the text is no key set or none of its keys is usable.
+    pub fn from_jwks(json: &str) -> Result<Self, KeyError> {
+        #[derive(Deserialize)]
+        struct Set {
+            keys: Vec<serde_json::Value>,
+        }
+        let set: Set = serde_json::from_str(json).map_err(|error| KeyError::NotAKeySet(error.to_string()))?;
+        // Each key by itself: one of a kind that the library does not know must not void the others.
+        let keys: Vec<_> = set
+            .keys
+            .into_iter()
+            .filter_map(|key| serde_json::from_value::<Jwk>(key).ok())
+            .filter_map(|jwk| verifying_key(&jwk))
+            .take(MAX_KEYS)
+            .collect();
+        if keys.is_empty() {
+            Err(KeyError::NoUsableKey)
+        } else {
+            Ok(Self(keys))
+        }
+    }
+
+    /// These keys and those.
+    #[must_use]
+    pub fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
+    /// Whether there is none, so that no token can be valid.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keys that could have signed a token with this header. A key with an id must be named by it; a token without
+    /// `kid` can only mean a key without one, or the only one of its algorithm.
+    fn candidates(&self, kid: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &VerifyingKey> {
+        let only = self.0.iter().filter(|key| key.algorithm == algorithm).count() == 1;
+        self.0.iter().filter(move |key| {
+            key.algorithm == algorithm
+                && match (&key.id, kid) {
+                    (None, _) => true,
+                    (Some(id), Some(kid)) => id == kid,
+                    (Some(_), None) => only,
+                }
+        })
+    }
+}
+
+fn check_secret(secret: &[u8]) -> Result<(), KeyError> {
+    if secret.len() < MIN_SECRET_BYTES {
+        return Err(KeyError::TooShort { got: secret.len() });
+    }
+    Ok(())
+}
+
+/// The verifying key of a JWK, unless it is for encryption, symmetric, or of an algorithm that is not accepted.
+fn verifying_key(jwk: &Jwk) -> Option<VerifyingKey> {
+    if matches!(
+        jwk.common.public_key_use,
+        Some(PublicKeyUse::Encryption | PublicKeyUse::Other(_))
+    ) {
+        return None;
+    }
+    let algorithm = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => Algorithm::RS256,
+        AlgorithmParameters::EllipticCurve(ec) if ec.curve == EllipticCurve::P256 => Algorithm::ES256,
+        AlgorithmParameters::OctetKeyPair(okp) if okp.curve == EllipticCurve::Ed25519 => Algorithm::EdDSA,
+        _ => return None,
+    };
+    let declared = match jwk.common.key_algorithm {
+        None => algorithm,
+        Some(KeyAlgorithm::RS256) => Algorithm::RS256,
+        Some(KeyAlgorithm::ES256) => Algorithm::ES256,
+        Some(KeyAlgorithm::EdDSA) => Algorithm::EdDSA,
+        Some(_) => return None,
+    };
+    let key = DecodingKey::from_jwk(jwk).ok()?;
+    (declared == algorithm).then(|| VerifyingKey {
+        id: jwk.common.key_id.clone(),
+        algorithm,
+        key,
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    sub: String,
+    #[serde(deserialize_with = "numeric_date")]
+    exp: u64,
+    #[serde(
+        default,
+        deserialize_with = "optional_numeric_date",
+        skip_serializing_if = "Option::is_none"
+    )]
+    nbf: Option<u64>,
+    #[serde(
+        default,
+        deserialize_with = "optional_numeric_date",
+        skip_serializing_if = "Option::is_none"
+    )]
+    iat: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    iss: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    aud: Option<Audience>,
+}
+
+/// The claim `aud`: one string, or several (RFC 7519, 4.1.3).
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Many(Vec<String>),
+}
+
+impl Audience {
+    fn contains(&self, wanted: &str) -> bool {
+        match self {
+            Self::One(one) => one == wanted,
+            Self::Many(many) => many.iter().any(|one| one == wanted),
+        }
+    }
+}
+
+/// A NumericDate (RFC 7519, 2): seconds since the epoch, which may have a fraction.
+fn numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    let seconds = f64::deserialize(deserializer)?;
+    // Beyond 2^53 a double is no longer exact to the second, and no date is meant.
+    if !(0.0..9_007_199_254_740_992.0).contains(&seconds) {
+        return Err(serde::de::Error::custom("a date is out of range"));
+    }
+    Ok(seconds as u64)
+}
+
+fn optional_numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    numeric_date(deserializer).map(Some)
+}
+
+/// Issues a token for a user, HS256 with the shared secret. Times are seconds since the Unix epoch.
+///
+/// # Errors
+/// When the secret is too short.
+pub fn issue(
+    secret: &[u8],
+    user_id: Uuid,
+    issued_at: u64,
+    expires_at: u64,
+    issuer: Option<&str>,
+    audience: Option<&str>,
+) -> Result<String, IssueError> {
+    check_secret(secret)?;
+    let claims = Claims {
+        sub: user_id.hyphenated().to_string(),
+        exp: expires_at,
+        nbf: None,
+        iat: Some(issued_at),
+        iss: issuer.map(str::to_owned),
+        aud: audience.map(|audience| Audience::One(audience.to_owned())),
+    };
+    Ok(jsonwebtoken::encode(
+        &Header::new(Algorithm::HS256),
+        &claims,
+        &EncodingKey::from_secret(secret),
+    )?)
+}
+
+/// Verifies a token at `now_unix_secs` (seconds since the Unix epoch) and names its user.
+///
+/// # Errors
+/// The first reason found to refuse it. [`TokenError::UnknownKey`] may become valid with a newer key set.
+pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64) -> Result<User, TokenError> {
+    if token.len() > MAX_BYTES {
+        return Err(TokenError::TooLong);
+    }
+    let header = jsonwebtoken::decode_header(token).map_err(malformed)?;
+    if header.crit.is_some() {
+        return Err(TokenError::Malformed(
+            "critical header fields are not supported".to_owned(),
+        ));
+    }
+
+    let mut refused = TokenError::UnknownKey;
+    for candidate in keys.candidates(header.kid.as_deref(), header.alg) {
+        match jsonwebtoken::decode::<Claims>(token, &candidate.key, &signature_only(candidate.algorithm)) {
+            Ok(data) => return check(data.claims, expected, now_unix_secs),
+            Err(error) => {
+                refused = match error.kind() {
+                    jsonwebtoken::errors::ErrorKind::InvalidSignature => TokenError::BadSignature,
+                    _ => malformed(error),
+                }
+            }
+        }
+    }
+    Err(refused)
+}
+
+fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenError> {
+    if now >= claims.exp.saturating_add(LEEWAY_SECS) {
+        return Err(TokenError::Expired);
+    }
+    if claims
+        .nbf
+        .is_some_and(|not_before| not_before > now.saturating_add(LEEWAY_SECS))
+    {
+        return Err(TokenError::NotYetValid);
+    }
+    let issued_here = expected.issuer.is_none() || claims.iss == expected.issuer;
+    let meant_for_us = expected.audience.as_deref().is_none_or(|wanted| {
+        claims
+            .aud
+            .as_ref()
+            .is_some_and(|audience| audience.contains(wanted))
+    });
+    if !issued_here || !meant_for_us {
+        return Err(TokenError::OtherService);
+    }
+    let id = Uuid::try_parse(&claims.sub)
+        .map_err(|_| TokenError::Malformed("its subject is not a user's UUID".to_owned()))?;
+    Ok(User {
+        id: id.hyphenated().to_string(),
+        expires_at: claims.exp,
+    })
+}
+
+/// The library checks form, algorithm and signature; times, issuer and audience are checked here, because the
+/// library would ask the system's clock.
+fn signature_only(algorithm: Algorithm) -> Validation {
+    let mut validation = Validation::new(algorithm);
+    validation.required_spec_claims.clear();
+    validation.validate_exp = false;
+    validation.validate_aud = false;
+    validation
+}
+
+fn malformed(error: jsonwebtoken::errors::Error) -> TokenError {
+    TokenError::Malformed(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const NOW: u64 = 1_800_000_000;
+    const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
+    const USER: &str = "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55";
+
+    fn keys() -> Keys {
+        Keys::from_secret(SECRET).unwrap()
+    }
+
+    fn signed(claims: &serde_json::Value) -> String {
+        jsonwebtoken::encode(
+            &Header::new(Algorithm::HS256),
+            claims,
+            &EncodingKey::from_secret(SECRET),
+        )
+        .unwrap()
+    }
+
+    fn verified(claims: &serde_json::Value) -> Result<User, TokenError> {
+        verify(&keys(), &signed(claims), &Expected::default(), NOW)
+    }
+
+    #[test]
+    fn a_token_with_only_sub_and_exp_names_its_user() {
+        let user = verified(&json!({"sub": USER, "exp": NOW + 60})).unwrap();
+        assert_eq!(
+            user,
+            User {
+                id: USER.into(),
+                expires_at: NOW + 60
+            }
+        );
+    }
+
+    #[test]
+    fn an_issued_token_is_valid_until_it_expires() {
+        let user: Uuid = USER.parse().unwrap();
+        let token = issue(SECRET, user, NOW, NOW + 3600, None, None).unwrap();
+        assert_eq!(
+            verify(&keys(), &token, &Expected::default(), NOW).unwrap().id,
+            USER
+        );
+        assert!(
+            verify(
+                &keys(),
+                &token,
+                &Expected::default(),
+                NOW + 3600 + LEEWAY_SECS - 1
+            )
+            .is_ok()
+        );
+        assert_eq!(
+            verify(&keys(), &token, &Expected::default(), NOW + 3600 + LEEWAY_SECS),
+            Err(TokenError::Expired)
+        );
+    }
+
+    #[test]
+    fn a_token_without_an_expiry_is_refused() {
+        assert!(matches!(
+            verified(&json!({"sub": USER})),
+            Err(TokenError::Malformed(_))
+        ));
+        assert!(matches!(
+            verified(&json!({"sub": USER, "exp": "tomorrow"})),
+            Err(TokenError::Malformed(_))
+        ));
+        assert!(matches!(
+            verified(&json!({"sub": USER, "exp": 1e300})),
+            Err(TokenError::Malformed(_))
+        ));
+    }
+
+    #[test]
+    fn a_date_may_have_a_fraction() {
+        assert!(verified(&json!({"sub": USER, "exp": NOW as f64 + 60.5, "nbf": NOW as f64 - 0.5})).is_ok());
+    }
+
+    #[test]
+    fn a_token_is_refused_before_its_time() {
+        let claims = json!({"sub": USER, "exp": NOW + 3600, "nbf": NOW + LEEWAY_SECS + 1});
+        assert_eq!(verified(&claims), Err(TokenError::NotYetValid));
+    }
+
+    #[test]
+    fn a_user_is_a_uuid_in_one_spelling() {
+        let claims = json!({"sub": USER.to_uppercase(), "exp": NOW + 60});
+        assert_eq!(verified(&claims).unwrap().id, USER);
+        for sub in [
+            "",
+            "root",
+            "2b0c5d9e",
+            "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55 or 1=1",
+        ] {
+            assert!(matches!(
+                verified(&json!({"sub": sub, "exp": NOW + 60})),
+                Err(TokenError::Malformed(_))
+            ));
+        }
+    }
+
+    #[test]
+    fn issuer_and_audience_are_enforced_when_expected() {
+        let expected = Expected {
+            issuer: Some("https://id.test".into()),
+            audience: Some("weir".into()),
+        };
+        let at = |claims: serde_json::Value| verify(&keys(), &signed(&claims), &expected, NOW);
+        let exp = NOW + 60;
+        assert!(at(json!({"sub": USER, "exp": exp, "iss": "https://id.test", "aud": "weir"})).is_ok());
+        assert!(at(json!({"sub": USER, "exp": exp, "iss": "https://id.test", "aud": ["x", "weir"]})).is_ok());
+        for claims in [
+            json!({"sub": USER, "exp": exp}),
+            json!({"sub": USER, "exp": exp, "iss": "https://id.test"}),
+            json!({"sub": USER, "exp": exp, "iss": "https://other.test", "aud": "weir"}),
+            json!({"sub": USER, "exp": exp, "iss": "https://id.test", "aud": ["other"]}),
+        ] {
+            assert_eq!(at(claims), Err(TokenError::OtherService));
+        }
+    }
+
+    #[test]
+    fn another_secret_and_another_algorithm_are_refused() {
+        let claims = json!({"sub": USER, "exp": NOW + 60});
+        let other = EncodingKey::from_secret(&[9; 32]);
+        let token = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &other).unwrap();
+        assert_eq!(
+            verify(&keys(), &token, &Expected::default(), NOW),
+            Err(TokenError::BadSignature)
+        );
+        let token = jsonwebtoken::encode(
+            &Header::new(Algorithm::HS512),
+            &claims,
+            &EncodingKey::from_secret(SECRET),
+        )
+        .unwrap();
+        assert_eq!(
+            verify(&keys(), &token, &Expected::default(), NOW),
+            Err(TokenError::UnknownKey)
+        );
+        // {"alg":"none"} with an empty signature.
+        assert!(verify(&keys(), "eyJhbGciOiJub25lIn0.e30.", &Expected::default(), NOW).is_err());
+    }
+
+    #[test]
+    fn a_token_with_critical_extensions_is_refused() {
+        let mut header = Header::new(Algorithm::HS256);
+        header.crit = Some(vec!["b64".into()]);
+        let claims = json!({"sub": USER, "exp": NOW + 60});
+        let token = jsonwebtoken::encode(&header, &claims, &EncodingKey::from_secret(SECRET)).unwrap();
+        assert!(matches!(
+            verify(&keys(), &token, &Expected::default(), NOW),
+            Err(TokenError::Malformed(_))
+        ));
+    }
+
+    #[test]
+    fn an_oversized_token_is_refused_before_decoding() {
+        let token = "a".repeat(MAX_BYTES + 1);
+        assert_eq!(
+            verify(&keys(), &token, &Expected::default(), NOW),
+            Err(TokenError::TooLong)
+        );
+    }
+
+    #[test]
+    fn no_keys_verify_no_token() {
+        let token = signed(&json!({"sub": USER, "exp": NOW + 60}));
+        assert!(Keys::default().is_empty());
+        assert_eq!(
+            verify(&Keys::default(), &token, &Expected::default(), NOW),
+            Err(TokenError::UnknownKey)
+        );
+    }
+
+    /// An RSA, a P-256 and an Ed25519 public key, a symmetric one, one for encryption and one of an unknown kind.
+    const JWKS: &str = include_str!("../tests/fixtures/jwks.json");
+    /// Tokens signed by the private halves of those keys: for USER, until the year 2100.
+    const JWKS_TOKENS: &str = include_str!("../tests/fixtures/jwks_tokens.json");
+
+    fn jwks_token(name: &str) -> String {
+        serde_json::from_str::<serde_json::Value>(JWKS_TOKENS).unwrap()[name]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    #[test]
+    fn a_key_set_verifies_eddsa_es256_and_rs256() {
+        let keys = Keys::from_jwks(JWKS).unwrap();
+        for name in ["EdDSA", "ES256", "RS256"] {
+            let user = verify(&keys, &jwks_token(name), &Expected::default(), NOW);
+            assert_eq!(user.map(|user| user.id), Ok(USER.to_owned()), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_published_symmetric_key_verifies_nothing() {
+        let keys = Keys::from_jwks(JWKS).unwrap();
+        assert_eq!(
+            verify(&keys, &jwks_token("HS256"), &Expected::default(), NOW),
+            Err(TokenError::UnknownKey)
+        );
+        assert_eq!(
+            Keys::from_jwks(r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#).unwrap_err(),
+            KeyError::NoUsableKey
+        );
+    }
+
+    #[test]
+    fn a_key_for_encryption_verifies_nothing() {
+        let keys = Keys::from_jwks(JWKS).unwrap();
+        assert_eq!(
+            verify(&keys, &jwks_token("enc"), &Expected::default(), NOW),
+            Err(TokenError::UnknownKey)
+        );
+    }
+
+    #[test]
+    fn the_public_key_as_a_shared_secret_verifies_nothing() {
+        // The algorithm confusion: a token signed HS256 with the text of the public key.
+        let claims = json!({"sub": USER, "exp": NOW + 60});
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some("rsa-1".into());
+        let token =
+            jsonwebtoken::encode(&header, &claims, &EncodingKey::from_secret(JWKS.as_bytes())).unwrap();
+        let keys = Keys::from_jwks(JWKS).unwrap();
+        assert_eq!(
+            verify(&keys, &token, &Expected::default(), NOW),
+            Err(TokenError::UnknownKey)
+        );
+    }
+
+    #[test]
+    fn an_unknown_kid_is_an_unknown_key() {
+        let keys = Keys::from_jwks(JWKS).unwrap();
+        assert_eq!(
+            verify(&keys, &jwks_token("unknown kid"), &Expected::default(), NOW),
+            Err(TokenError::UnknownKey)
+        );
+    }
+
+    #[test]
+    fn secret_and_key_set_go_together() {
+        let keys = keys().and(Keys::from_jwks(JWKS).unwrap());
+        assert!(verify(&keys, &jwks_token("EdDSA"), &Expected::default(), NOW).is_ok());
+        assert!(
+            verify(
+                &keys,
+                &signed(&json!({"sub": USER, "exp": NOW + 60})),
+                &Expected::default(),
+                NOW
+            )
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn debug_output_shows_no_secret() {
+        assert!(!format!("{:?}", keys()).contains("0123"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_refused_without_a_panic(token in "[ -~]{0,300}") {
+            prop_assert!(verify(&keys(), &token, &Expected::default(), NOW).is_err());
+        }
+
+        #[test]
+        fn a_valid_signature_over_any_claims_never_panics(sub in ".{0,60}", exp in any::<f64>(), nbf in any::<i64>()) {
+            let _ = verified(&json!({"sub": sub, "exp": exp, "nbf": nbf}));
+        }
+
+        #[test]
+        fn any_text_as_a_key_set_is_refused_without_a_panic(json in "[ -~]{0,200}") {
+            prop_assert!(Keys::from_jwks(&json).is_err());
+        }
+    }
+}
