@@ -12,7 +12,6 @@ const installRust = "install Rust 1.95 or newer by rustup (its home page has the
 export function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): NodeJS.ProcessEnv {
   const env: NodeJS.ProcessEnv = { ...process.env, CARGO_TERM_COLOR: "never", CARGO_TERM_PROGRESS_WHEN: "never", ...extra };
   if (!env.CARGO_TARGET_DIR && !env.CARGO_BUILD_BUILD_DIR) env.CARGO_BUILD_BUILD_DIR = join(cache, "build");
-  env.PATH = `${extra.PATH ?? process.env.PATH}`;
   return env;
 }
 

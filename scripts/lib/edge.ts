@@ -26,7 +26,8 @@ export async function buildEdge(): Promise<void> {
     run(tools.workerBuild, ["--release", "--", "--locked"], {
       pulse,
       log: "edge-build",
-      env: cargoEnvironment({ ...toolchain.env, ...tools.env }),
+      // A backtrace of worker-build would hide the compiler's words above it.
+      env: cargoEnvironment({ ...toolchain.env, ...tools.env, RUST_BACKTRACE: "0" }),
       remedy: "mend what the compiler says above",
     }),
   );
@@ -38,7 +39,8 @@ export async function buildEdge(): Promise<void> {
 async function fingerprint(): Promise<string> {
   const hash = createHash("sha256");
   const files = [join(root, "Cargo.toml"), join(root, "Cargo.lock"), join(root, "package-lock.json"), join(root, "policy", "Cargo.toml")];
-  for (const folder of [join(root, "src"), join(root, "policy", "src"), import.meta.dirname]) {
+  for (const script of ["edge.ts", "edge-tools.ts", "wasm-toolchain.ts"]) files.push(join(import.meta.dirname, script));
+  for (const folder of [join(root, "src"), join(root, "policy", "src")]) {
     for (const entry of await readdir(folder, { recursive: true })) files.push(join(folder, entry));
   }
   for (const file of files.sort()) {
