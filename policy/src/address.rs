@@ -1,0 +1,424 @@
+//! Client addresses: which header to believe, and what an address counts as.
+//!
+//! An address is parsed and never compared as text, so that two spellings of one address are one. An IPv4 address
+//! counts by itself, also when it comes as an IPv4-mapped IPv6 address; an IPv6 address counts by its /64, the least
+//! that a subscriber is given (RFC 6177), since anything finer would let one subscriber have 2^64 shares.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde::{Deserialize, Serialize};
+
+/// The address that other zones' Workers on Cloudflare call from, all of them.
+const CLOUDFLARE_WORKERS: Ipv6Addr = Ipv6Addr::new(0x2a06, 0x98c0, 0x3600, 0, 0, 0, 0, 0x103);
+
+/// The longest header that is looked at, in bytes; a longer one is as good as absent.
+const MAX_HEADER_BYTES: usize = 4096;
+
+/// What requests are counted by: one per client, as well as addresses can tell clients apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AddressKey {
+    /// An IPv4 address.
+    V4(u32),
+    /// The upper 64 bits of an IPv6 address.
+    V6(u64),
+    /// The Workers of another Cloudflare zone, by a hash of the zone's name: they share one address with all
+    /// Workers there are.
+    Worker(u64),
+    /// No usable address. All such requests share one count: never unlimited, and no outage for signed-in users.
+    Unknown,
+}
+
+/// Where the client's address is to be found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClientIpSource {
+    /// `CF-Connecting-IP`, which Cloudflare sets and clients cannot. What they write into `X-Forwarded-For`
+    /// changes nothing.
+    #[default]
+    Cloudflare,
+    /// The order of web ADR-21 (the first of `X-Forwarded-For`, then `X-Real-IP`, then the peer), for a deployment
+    /// behind a proxy that sets these headers itself. Anywhere else a client could choose its address.
+    Proxy,
+}
+
+/// The headers that may name the client's address, as they came in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AddressHeaders<'a> {
+    /// `CF-Connecting-IP`
+    pub cf_connecting_ip: Option<&'a str>,
+    /// `CF-Connecting-IPv6`, which Cloudflare adds where Pseudo IPv4 has overwritten the other.
+    pub cf_connecting_ipv6: Option<&'a str>,
+    /// `CF-Worker`: the zone of the Worker that made the request, if one did.
+    pub cf_worker: Option<&'a str>,
+    /// `X-Forwarded-For`
+    pub x_forwarded_for: Option<&'a str>,
+    /// `X-Real-IP`
+    pub x_real_ip: Option<&'a str>,
+}
+
+/// A client's address, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddress {
+    /// What it counts as.
+    pub key: AddressKey,
+    /// The full address, for the origin's logs (`X-Forwarded-For`). `None` when there is none to believe.
+    pub address: Option<IpAddr>,
+}
+
+impl ClientAddress {
+    const UNKNOWN: Self = Self {
+        key: AddressKey::Unknown,
+        address: None,
+    };
+
+    fn of(address: IpAddr) -> Self {
+        Self {
+            key: AddressKey::from(address),
+            address: Some(address),
+        }
+    }
+}
+
+/// The client's address by the configured source.
+pub fn client_address(source: ClientIpSource, headers: &AddressHeaders<'_>) -> ClientAddress {
+    let cloudflare = || from_cloudflare(headers);
+    match source {
+        ClientIpSource::Cloudflare => cloudflare(),
+        ClientIpSource::Proxy => headers
+            .x_forwarded_for
+            .and_then(|list| parse(list.split(',').next()?))
+            .or_else(|| headers.x_real_ip.and_then(parse))
+            .map_or_else(cloudflare, ClientAddress::of),
+    }
+}
+
+fn from_cloudflare(headers: &AddressHeaders<'_>) -> ClientAddress {
+    let Some(address) = headers.cf_connecting_ip.and_then(parse) else {
+        return ClientAddress::UNKNOWN;
+    };
+    match address {
+        // Pseudo IPv4 hashes an IPv6 client into class E; the real address stands beside it.
+        IpAddr::V4(v4) if v4.octets()[0] >= 240 => match headers.cf_connecting_ipv6.and_then(parse) {
+            Some(real) => ClientAddress::of(real),
+            None => ClientAddress::of(address),
+        },
+        IpAddr::V6(CLOUDFLARE_WORKERS) => {
+            let zone = headers.cf_worker.unwrap_or_default().trim().to_ascii_lowercase();
+            ClientAddress {
+                key: AddressKey::Worker(fnv1a(zone.as_bytes())),
+                address: Some(address),
+            }
+        }
+        other => ClientAddress::of(other),
+    }
+}
+
+/// An address as proxies write it: plain, with a port, in brackets, with a zone, quoted (RFC 7239). Never a name.
+/// An IPv4-mapped IPv6 address is the IPv4 address, told by its bits and not by its notation.
+pub fn parse(text: &str) -> Option<IpAddr> {
+    if text.len() > MAX_HEADER_BYTES {
+        return None;
+    }
+    let text = text.trim().trim_matches('"');
+    let bare = match text.strip_prefix('[') {
+        Some(rest) => {
+            rest.split_once(']')
+                .filter(|(_, after)| after.is_empty() || is_port(after))?
+                .0
+        }
+        None => text,
+    };
+    // A zone has a meaning only on the host that wrote it (RFC 4007).
+    let bare = bare.split_once('%').map_or(bare, |(address, _)| address);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Some(address.to_canonical());
+    }
+    let (host, port) = bare.rsplit_once(':')?;
+    let v4 = host.parse::<Ipv4Addr>().ok()?;
+    port.parse::<u16>().ok().map(|_| IpAddr::V4(v4))
+}
+
+fn is_port(after: &str) -> bool {
+    after
+        .strip_prefix(':')
+        .is_some_and(|port| port.parse::<u16>().is_ok())
+}
+
+impl From<IpAddr> for AddressKey {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => Self::V4(v4.to_bits()),
+            IpAddr::V6(v6) => Self::V6((v6.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+/// The key as the origin and people read it: `203.0.113.7`, `2001:db8:1:2::/64`, `worker:` and a hash, `unknown`.
+impl fmt::Display for AddressKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::V4(bits) => Ipv4Addr::from_bits(bits).fmt(f),
+            Self::V6(bits) => write!(f, "{}/64", Ipv6Addr::from_bits(u128::from(bits) << 64)),
+            Self::Worker(hash) => write!(f, "worker:{hash:016x}"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+impl AddressKey {
+    /// The key as three numbers that fit any number type: its kind, and its upper and lower half.
+    pub fn to_parts(self) -> (u32, u32, u32) {
+        let halves = |bits: u64| ((bits >> 32) as u32, bits as u32);
+        match self {
+            Self::Unknown => (0, 0, 0),
+            Self::V4(bits) => (4, 0, bits),
+            Self::V6(bits) => (6, halves(bits).0, halves(bits).1),
+            Self::Worker(hash) => (7, halves(hash).0, halves(hash).1),
+        }
+    }
+
+    /// The key of three numbers. Anything that [`AddressKey::to_parts`] does not make is `Unknown`.
+    pub fn from_parts(kind: u32, upper: u32, lower: u32) -> Self {
+        let bits = u64::from(upper) << 32 | u64::from(lower);
+        match kind {
+            4 => Self::V4(lower),
+            6 => Self::V6(bits),
+            7 => Self::Worker(bits),
+            _ => Self::Unknown,
+        }
+    }
+
+    /// A number that spreads keys evenly and is the same everywhere and always, to choose a shard by.
+    pub fn spread(self) -> u64 {
+        let (kind, upper, lower) = self.to_parts();
+        // The finalizer of SplitMix64: neighbouring addresses end up far apart.
+        let mut x = (u64::from(upper) << 32 | u64::from(lower)).wrapping_add(u64::from(kind) << 56);
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+}
+
+/// FNV-1a: zone names are Cloudflare's to give, so nobody gains from a collision.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at_cloudflare(ip: &str) -> AddressKey {
+        let headers = AddressHeaders {
+            cf_connecting_ip: Some(ip),
+            ..Default::default()
+        };
+        client_address(ClientIpSource::Cloudflare, &headers).key
+    }
+
+    fn shown(ip: &str) -> String {
+        at_cloudflare(ip).to_string()
+    }
+
+    #[test]
+    fn an_ipv4_address_counts_by_itself() {
+        assert_eq!(shown("203.0.113.7"), "203.0.113.7");
+        assert_ne!(at_cloudflare("203.0.113.7"), at_cloudflare("203.0.113.8"));
+    }
+
+    #[test]
+    fn an_ipv6_address_counts_by_its_64() {
+        assert_eq!(shown("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
+        assert_eq!(
+            at_cloudflare("2001:db8:1:2::1"),
+            at_cloudflare("2001:0DB8:0001:0002:ffff::")
+        );
+        assert_ne!(at_cloudflare("2001:db8:1:2::1"), at_cloudflare("2001:db8:1:3::1"));
+    }
+
+    #[test]
+    fn a_v4_mapped_address_is_the_v4_address_in_every_notation() {
+        for mapped in [
+            "::ffff:203.0.113.7",
+            "::ffff:cb00:7107",
+            "0:0:0:0:0:FFFF:CB00:7107",
+            "[::ffff:203.0.113.7]:80",
+        ] {
+            assert_eq!(shown(mapped), "203.0.113.7", "{mapped}");
+        }
+    }
+
+    #[test]
+    fn ports_brackets_zones_quotes_and_blanks_are_not_part_of_an_address() {
+        for (text, key) in [
+            (" 203.0.113.7 ", "203.0.113.7"),
+            ("203.0.113.7:4711", "203.0.113.7"),
+            ("[2001:db8::1]", "2001:db8::/64"),
+            ("[2001:db8::1]:443", "2001:db8::/64"),
+            ("\"[2001:db8::1]:443\"", "2001:db8::/64"),
+            ("fe80::1%eth0", "fe80::/64"),
+            ("[fe80::1%25eth0]:1", "fe80::/64"),
+        ] {
+            assert_eq!(shown(text), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_unknown() {
+        for text in [
+            "",
+            " ",
+            "unknown",
+            "_hidden",
+            "localhost",
+            "example.com",
+            "256.0.0.1",
+            "1.2.3",
+            "010.1.1.1",
+            "1.2.3.4.5",
+            "1.2.3.4:99999",
+            "1.2.3.4:x",
+            "[::1",
+            "[::1]x",
+            "::1::",
+            "1.2.3.4, 5.6.7.8",
+            "2001:db8::/32",
+            "0x7f000001",
+        ] {
+            assert_eq!(at_cloudflare(text), AddressKey::Unknown, "{text}");
+        }
+        assert_eq!(at_cloudflare(&"1".repeat(5000)), AddressKey::Unknown);
+        assert_eq!(
+            client_address(ClientIpSource::Cloudflare, &AddressHeaders::default()),
+            ClientAddress::UNKNOWN
+        );
+    }
+
+    #[test]
+    fn pseudo_ipv4_gives_way_to_the_real_address() {
+        let headers = AddressHeaders {
+            cf_connecting_ip: Some("240.16.0.1"),
+            cf_connecting_ipv6: Some("2001:db8:1:2::1"),
+            ..Default::default()
+        };
+        assert_eq!(
+            client_address(ClientIpSource::Cloudflare, &headers)
+                .key
+                .to_string(),
+            "2001:db8:1:2::/64"
+        );
+        // Without an overwritten address the other header is the client's own text.
+        let headers = AddressHeaders {
+            cf_connecting_ip: Some("203.0.113.7"),
+            ..headers
+        };
+        assert_eq!(
+            client_address(ClientIpSource::Cloudflare, &headers)
+                .key
+                .to_string(),
+            "203.0.113.7"
+        );
+    }
+
+    #[test]
+    fn workers_of_other_zones_count_by_zone() {
+        let by = |zone| {
+            let headers = AddressHeaders {
+                cf_connecting_ip: Some("2a06:98c0:3600::103"),
+                cf_worker: zone,
+                ..Default::default()
+            };
+            client_address(ClientIpSource::Cloudflare, &headers).key
+        };
+        assert_eq!(by(Some("a.example")), by(Some("A.example")));
+        assert_ne!(by(Some("a.example")), by(Some("b.example")));
+        assert!(by(None).to_string().starts_with("worker:"));
+    }
+
+    #[test]
+    fn a_spoofed_forwarding_header_changes_nothing_at_cloudflare() {
+        let headers = AddressHeaders {
+            cf_connecting_ip: Some("203.0.113.7"),
+            x_forwarded_for: Some("198.51.100.1"),
+            x_real_ip: Some("198.51.100.2"),
+            cf_worker: Some("elsewhere.example"),
+            ..Default::default()
+        };
+        assert_eq!(
+            client_address(ClientIpSource::Cloudflare, &headers)
+                .key
+                .to_string(),
+            "203.0.113.7"
+        );
+    }
+
+    #[test]
+    fn behind_a_proxy_the_order_is_that_of_the_adr() {
+        let by = |x_forwarded_for, x_real_ip| {
+            let headers = AddressHeaders {
+                cf_connecting_ip: Some("192.0.2.1"),
+                x_forwarded_for,
+                x_real_ip,
+                ..Default::default()
+            };
+            client_address(ClientIpSource::Proxy, &headers).key.to_string()
+        };
+        assert_eq!(
+            by(Some("198.51.100.1, 10.0.0.1"), Some("198.51.100.2")),
+            "198.51.100.1"
+        );
+        assert_eq!(
+            by(Some("garbage, 10.0.0.1"), Some("198.51.100.2")),
+            "198.51.100.2"
+        );
+        assert_eq!(by(None, Some("198.51.100.2")), "198.51.100.2");
+        assert_eq!(by(Some(""), Some("")), "192.0.2.1");
+        assert_eq!(by(None, None), "192.0.2.1");
+    }
+
+    proptest! {
+        #[test]
+        fn any_header_is_read_without_a_panic(text in "[ -~]{0,80}", source in any::<bool>()) {
+            let headers = AddressHeaders {
+                cf_connecting_ip: Some(&text), cf_connecting_ipv6: Some(&text), cf_worker: Some(&text),
+                x_forwarded_for: Some(&text), x_real_ip: Some(&text),
+            };
+            client_address(if source { ClientIpSource::Proxy } else { ClientIpSource::Cloudflare }, &headers);
+        }
+
+        #[test]
+        fn every_spelling_of_an_address_has_one_key(bits in any::<u128>(), port in any::<u16>()) {
+            let v6 = Ipv6Addr::from_bits(bits);
+            let full: Vec<_> = v6.segments().iter().map(|part| format!("{part:04X}")).collect();
+            for text in [full.join(":"), format!("[{v6}]"), format!("[{v6}]:{port}"), format!("{v6}%1")] {
+                prop_assert_eq!(at_cloudflare(&text), AddressKey::from(IpAddr::V6(v6)));
+            }
+        }
+
+        #[test]
+        fn a_key_comes_back_from_its_parts(bits in any::<u64>(), kind in 0..4) {
+            let key = match kind {
+                0 => AddressKey::Unknown,
+                1 => AddressKey::V4(bits as u32),
+                2 => AddressKey::V6(bits),
+                _ => AddressKey::Worker(bits),
+            };
+            let (kind, upper, lower) = key.to_parts();
+            prop_assert_eq!(AddressKey::from_parts(kind, upper, lower), key);
+        }
+
+        #[test]
+        fn neighbouring_addresses_spread_over_the_shards(first in any::<u32>(), shards in 2u64..17) {
+            let mut counts = vec![0u32; shards as usize];
+            for offset in 0..1024 {
+                counts[(AddressKey::V4(first.wrapping_add(offset)).spread() % shards) as usize] += 1;
+            }
+            let fair = 1024 / shards as u32;
+            prop_assert!(counts.iter().all(|count| *count > fair / 3 && *count < fair * 3), "{:?}", counts);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Which requests fall under which anonymous policy, by method and path.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// Which of the edge's policies an API request falls under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteClass {
+    /// Starts work and costs money: counted exactly (web ADR-21).
+    Limited,
+    /// Any other API request, such as polling a job: under the looser policy.
+    Other,
+}
+
+/// The configured routes of the exact policy: methods with path prefixes, separated by commas, such as
+/// `POST /api/jobs/`. The method `*` stands for any.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitedRoutes(Vec<Route>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Route {
+    method: Option<String>,
+    prefix: String,
+}
+
+/// What is wrong with a route of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is not a route; wanted a method and a path under /api/, such as `POST /api/jobs/`")]
+pub struct RouteError(String);
+
+impl FromStr for LimitedRoutes {
+    type Err = RouteError;
+
+    fn from_str(text: &str) -> Result<Self, RouteError> {
+        text.split(',')
+            .map(str::trim)
+            .filter(|route| !route.is_empty())
+            .map(route)
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+fn route(text: &str) -> Result<Route, RouteError> {
+    let wrong = || RouteError(text.to_owned());
+    let (method, prefix) = text.split_once(char::is_whitespace).ok_or_else(wrong)?;
+    let prefix = prefix.trim();
+    let is_method =
+        method == "*" || (!method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase()));
+    if !is_method || !prefix.starts_with("/api/") {
+        return Err(wrong());
+    }
+    Ok(Route {
+        method: (method != "*").then(|| method.to_owned()),
+        prefix: prefix.to_owned(),
+    })
+}
+
+impl LimitedRoutes {
+    /// The class of an API request. `path` is the request's path without its query.
+    pub fn class(&self, method: &str, path: &str) -> RouteClass {
+        let plain = plain(path);
+        let limited = self.0.iter().any(|route| {
+            route.method.as_deref().is_none_or(|wanted| wanted == method) && plain.starts_with(&route.prefix)
+        });
+        if limited {
+            RouteClass::Limited
+        } else {
+            RouteClass::Other
+        }
+    }
+}
+
+/// The path as any server behind the edge might come to read it: percent-decoded, without empty segments. Only for
+/// classing a request, so that another spelling of a path is not another policy; what is forwarded stays as it is.
+fn plain(path: &str) -> std::borrow::Cow<'_, str> {
+    if !path.contains('%') && !path.contains("//") {
+        return path.into();
+    }
+    let bytes = path.as_bytes();
+    let mut decoded: Vec<u8> = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        let escaped = (byte == b'%')
+            .then(|| hex_pair(bytes.get(at + 1..at + 3)?))
+            .flatten();
+        at += if escaped.is_some() { 3 } else { 1 };
+        let byte = escaped.unwrap_or(byte);
+        if byte != b'/' || decoded.last() != Some(&b'/') {
+            decoded.push(byte);
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned().into()
+}
+
+fn hex_pair(pair: &[u8]) -> Option<u8> {
+    let digit = |byte: u8| (byte as char).to_digit(16);
+    match pair {
+        [high, low] => Some((digit(*high)? * 16 + digit(*low)?) as u8),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn class(method: &str, path: &str) -> RouteClass {
+        "POST /api/jobs/"
+            .parse::<LimitedRoutes>()
+            .unwrap()
+            .class(method, path)
+    }
+
+    #[test]
+    fn submissions_are_limited_and_reads_are_not() {
+        assert_eq!(class("POST", "/api/jobs/analysis"), RouteClass::Limited);
+        assert_eq!(class("GET", "/api/jobs/17"), RouteClass::Other);
+        assert_eq!(class("DELETE", "/api/jobs/17"), RouteClass::Other);
+        assert_eq!(class("POST", "/api/usage"), RouteClass::Other);
+    }
+
+    #[test]
+    fn another_spelling_of_a_path_is_not_another_policy() {
+        for path in [
+            "/api//jobs/analysis",
+            "/api/%6aobs/analysis",
+            "/api/%6Aobs%2Fanalysis",
+            "//api/jobs//x",
+        ] {
+            assert_eq!(class("POST", path), RouteClass::Limited, "{path}");
+        }
+    }
+
+    #[test]
+    fn several_routes_and_any_method_can_be_configured() {
+        let routes: LimitedRoutes = "POST /api/jobs/, * /api/lanes,".parse().unwrap();
+        assert_eq!(routes.class("GET", "/api/lanes"), RouteClass::Limited);
+        assert_eq!(routes.class("POST", "/api/jobs/x"), RouteClass::Limited);
+        assert_eq!(routes.class("GET", "/api/jobs/1"), RouteClass::Other);
+    }
+
+    #[test]
+    fn a_route_that_is_none_is_refused() {
+        for text in [
+            "/api/jobs/",
+            "POST",
+            "POST jobs",
+            "post /api/jobs/",
+            "POST /jobs/",
+        ] {
+            assert_eq!(
+                text.parse::<LimitedRoutes>(),
+                Err(RouteError(text.to_owned())),
+                "{text}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_classed_without_a_panic(path in ".{0,80}") {
+            class("POST", &path);
+        }
+
+        #[test]
+        fn escaping_any_letters_changes_no_class(escape in proptest::collection::vec(any::<bool>(), 18)) {
+            let path: String = "/api/jobs/analysis"
+                .bytes()
+                .zip(escape)
+                .map(|(byte, escape)| if escape { format!("%{byte:02x}") } else { (byte as char).to_string() })
+                .collect();
+            prop_assert_eq!(class("POST", &path), RouteClass::Limited);
+        }
+    }
+}
