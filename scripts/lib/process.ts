@@ -8,6 +8,8 @@ import type { Pulse } from "./progress.ts";
 import { atTheEnd, isStopping } from "./stopping.ts";
 
 export interface RunOptions {
+  uid?: number;
+  gid?: number;
   cwd?: string;
   env?: NodeJS.ProcessEnv;
   /** Shown while the step runs. */
@@ -68,6 +70,8 @@ export async function attempt(file: string, args: string[], options: RunOptions 
     env: options.env ?? process.env,
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
+    ...(options.uid === undefined ? {} : { uid: options.uid }),
+    ...(options.gid === undefined ? {} : { gid: options.gid }),
   });
   const forget = atTheEnd(() => stopGroup(child, 2000));
   const log = options.log ? openLog(options.log) : undefined;
@@ -79,7 +83,8 @@ export async function attempt(file: string, args: string[], options: RunOptions 
     output += text;
     log?.write(data);
     const line = text.trimEnd().split(/[\r\n]+/).at(-1);
-    if (options.pulse && line?.trim()) options.pulse.latest = line;
+    // Cargo's messages for programs are no news for a person.
+    if (options.pulse && line?.trim() && !line.startsWith("{")) options.pulse.latest = line;
   };
   child.stdout.on("data", (data: Buffer) => take(data, true));
   child.stderr.on("data", (data: Buffer) => take(data, false));
@@ -107,7 +112,8 @@ export async function run(file: string, args: string[], options: RunOptions = {}
   const outcome = await attempt(file, args, options);
   if (outcome.code === 0) return outcome.stdout;
   if (!isStopping()) {
-    console.error(outcome.output.trimEnd().split("\n").slice(-60).join("\n"));
+    const lines = outcome.output.trimEnd().split("\n");
+    console.error(lines.filter((line) => !line.startsWith('{"reason"')).slice(-60).join("\n"));
   }
   const how = outcome.timedOut ? "took too long" : `ended with ${outcome.signal ?? `code ${outcome.code}`}`;
   throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its own words above");

@@ -1,0 +1,34 @@
+import { join } from "node:path";
+import { edgeEnvFile } from "./secrets.ts";
+import { logs, nodeModules, root, state } from "./places.ts";
+import { anyFree, host } from "./ports.ts";
+import { Service } from "./process.ts";
+
+/** What `wrangler` must be told so that it asks nothing and reports nothing. */
+export function wranglerEnvironment(): NodeJS.ProcessEnv {
+  return {
+    ...process.env,
+    CI: "1",
+    NO_COLOR: "1",
+    FORCE_COLOR: "0",
+    WRANGLER_SEND_METRICS: "false",
+    WRANGLER_HIDE_BANNER: "true",
+    WRANGLER_LOG_PATH: join(logs, "wrangler"),
+    // Where wrangler lists the Workers that it serves on this machine; ours are nobody else's business.
+    WRANGLER_REGISTRY_PATH: join(state, "registry"),
+  };
+}
+
+export const wrangler = join(nodeModules, "wrangler", "bin", "wrangler.js");
+
+/** Starts the edge as `wrangler dev` serves it. */
+export async function startEdge(options: { port: number; originPort: number; onLine: (line: string) => void }): Promise<Service> {
+  const args = [
+    ...[wrangler, "dev", "--local", "--ip", host, "--port", String(options.port)],
+    ...["--inspector-ip", host, "--inspector-port", String(await anyFree())],
+    ...["--persist-to", join(state, "edge"), "--env-file", edgeEnvFile],
+    ...["--var", `ORIGIN_URL:http://${host}:${options.originPort}`],
+    "--show-interactive-dev-session=false",
+  ];
+  return new Service("edge", process.execPath, args, { cwd: root, env: wranglerEnvironment(), grace: 8000, onLine: options.onLine });
+}

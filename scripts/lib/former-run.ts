@@ -1,0 +1,120 @@
+import { randomUUID } from "node:crypto";
+import { readdirSync, readFileSync } from "node:fs";
+import { readFile, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { Failure } from "./failure.ts";
+import { makeStateFolder, state } from "./places.ts";
+import { say } from "./progress.ts";
+import { sleep } from "./sleep.ts";
+import { atTheEnd } from "./stopping.ts";
+
+/** What a running development stack leaves for other commands, and for the next start should it be killed. */
+export interface Run {
+  /** In the environment of every process that the run started; that is how they are told from anybody else's. */
+  id: string;
+  pid: number;
+  /** When the process started, by the kernel's count: a later process may be given the same pid. */
+  started: string;
+  databaseUrl: string;
+  originPort: number;
+  edgePort: number;
+}
+
+const file = join(state, "run.json");
+const mark = "WEIR_RUN";
+
+export async function readRun(): Promise<Run | undefined> {
+  try {
+    return JSON.parse(await readFile(file, "utf8")) as Run;
+  } catch {
+    return undefined;
+  }
+}
+
+/** A run that is still up, as opposed to the record of one that was killed. */
+export async function liveRun(): Promise<Run | undefined> {
+  const run = await readRun();
+  return run && isUp(run) ? run : undefined;
+}
+
+/** Marks this process and all that it will start, and ends what a killed run of this clone left behind. */
+export async function takeOver(details: Omit<Run, "id" | "pid" | "started">): Promise<void> {
+  makeStateFolder();
+  const former = await readRun();
+  if (former) {
+    if (isUp(former)) {
+      throw new Failure(`this clone's stack is already running: http://127.0.0.1:${former.edgePort}, process ${former.pid}`, `stop it first: press Ctrl-C where it runs, or: kill ${former.pid}`);
+    }
+    await endLeftovers(former.id);
+  }
+  const run: Run = { id: randomUUID(), pid: process.pid, started: startOf(process.pid), ...details };
+  process.env[mark] = run.id;
+  await writeFile(file, `${JSON.stringify(run, null, 2)}\n`, { mode: 0o600 });
+  atTheEnd(() => rm(file, { force: true }));
+}
+
+async function endLeftovers(id: string): Promise<void> {
+  const left = marked(id);
+  if (left.length === 0) return;
+  say(`ending ${left.length} processes that a killed run left behind`);
+  for (const pid of left) signal(pid, nameOf(pid) === "postgres" ? "SIGINT" : "SIGTERM");
+  const deadline = Date.now() + 8000;
+  while (marked(id).length > 0) {
+    if (Date.now() > deadline) for (const pid of marked(id)) signal(pid, "SIGKILL");
+    if (Date.now() > deadline + 3000) throw new Failure(`processes of a killed run do not end: ${marked(id).join(" ")}`, `end them: kill -9 ${marked(id).join(" ")}`);
+    await sleep(50);
+  }
+}
+
+/** Processes that carry a run's mark. Only where the kernel shows environments as files, which is Linux. */
+export function marked(id: string): number[] {
+  let entries: string[];
+  try {
+    entries = readdirSync("/proc");
+  } catch {
+    return [];
+  }
+  return entries.map(Number).filter((pid) => pid > 0 && pid !== process.pid && isOf(pid, id));
+}
+
+function isOf(pid: number, id: string): boolean {
+  try {
+    return readFileSync(`/proc/${pid}/environ`, "utf8").split("\0").includes(`${mark}=${id}`);
+  } catch {
+    return false;
+  }
+}
+
+function isUp(run: Run): boolean {
+  try {
+    process.kill(run.pid, 0);
+  } catch {
+    return false;
+  }
+  return startOf(run.pid) === run.started;
+}
+
+/** The 22nd field of a process's status; the second one is a name that may hold anything, also spaces. */
+function startOf(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/stat`, "utf8").replace(/^.*\) /s, "").split(" ")[19] ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function nameOf(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/comm`, "utf8").trim();
+  } catch {
+    return "";
+  }
+}
+
+function signal(pid: number, name: NodeJS.Signals): void {
+  try {
+    process.kill(pid, name);
+  } catch {
+    // It has ended meanwhile.
+  }
+}

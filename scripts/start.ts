@@ -1,0 +1,91 @@
+import { join } from "node:path";
+import { buildEdge } from "./lib/edge.ts";
+import { startEdge } from "./lib/edge-server.ts";
+import { Failure } from "./lib/failure.ts";
+import { takeOver } from "./lib/former-run.ts";
+import { buildNative } from "./lib/native.ts";
+import { root, state } from "./lib/places.ts";
+import { host, portFrom, requireFree } from "./lib/ports.ts";
+import { answers, ensureDatabase, startPostgres } from "./lib/postgres.ts";
+import { run, Service } from "./lib/process.ts";
+import { say, step } from "./lib/progress.ts";
+import { untilOk } from "./lib/ready.ts";
+import { developmentSecrets } from "./lib/secrets.ts";
+import { atTheEnd, isStopping, script } from "./lib/stopping.ts";
+
+const started = Date.now();
+
+await script(async () => {
+  const edgePort = portFrom("WEIR_EDGE_PORT", 8787);
+  const originPort = portFrom("WEIR_ORIGIN_PORT", 8080);
+  const postgresPort = portFrom("WEIR_PG_PORT", 54320);
+  const ownDatabase = process.env.DATABASE_URL;
+
+  const secrets = await developmentSecrets();
+  const databaseUrl = ownDatabase || `postgres://weir:${secrets.postgres}@${host}:${postgresPort}/weir`;
+  await takeOver({ databaseUrl, originPort, edgePort });
+  await requireFree([
+    { name: "WEIR_EDGE_PORT", port: edgePort, what: "the edge" },
+    { name: "WEIR_ORIGIN_PORT", port: originPort, what: "the origin" },
+    ...(ownDatabase ? [] : [{ name: "WEIR_PG_PORT", port: postgresPort, what: "PostgreSQL" }]),
+  ]);
+  atTheEnd(() => say("stopped"));
+
+  const weir = await buildNative();
+  await buildEdge();
+
+  const services: Service[] = [];
+  if (ownDatabase) {
+    await step("reaching the PostgreSQL of DATABASE_URL", () =>
+      answers(ownDatabase, 10_000).catch((error: Error) => {
+        throw new Failure(`the database of DATABASE_URL does not answer: ${error.message}`, "start it or correct DATABASE_URL; unset it to use the PostgreSQL that comes with Weir");
+      }),
+    );
+  } else {
+    await step("starting PostgreSQL", async () => {
+      const server = await startPostgres({ data: join(state, "postgres"), port: postgresPort, password: secrets.postgres, onLine: prefixed("postgres") });
+      services.push(server.service);
+      await ensureDatabase(server, "weir");
+    });
+  }
+
+  const env = {
+    ...process.env,
+    DATABASE_URL: databaseUrl,
+    JWT_SECRET: secrets.jwt,
+    EDGE_SECRET: secrets.edge,
+    WEIR_ENV: process.env.WEIR_ENV || "development",
+    WEIR_ORIGIN_HOST: host,
+    WEIR_ORIGIN_PORT: String(originPort),
+  };
+  await step("migrating the database", (pulse) => run(weir, ["migrate"], { env, pulse, log: "migrate", remedy: "see the migration's own words above" }));
+
+  // The edge takes longest to come up and needs nothing of the others until it is asked.
+  const edge = await startEdge({ port: edgePort, originPort, onLine: prefixed("edge") });
+  const origin = new Service("origin", weir, ["up"], { cwd: root, env, grace: 30_000, onLine: prefixed("origin") });
+  services.push(origin, edge);
+
+  const firstEnd = Promise.race(services.map(async (service) => ({ service, how: await service.ended })));
+  const failed = firstEnd.then(({ service, how }) => {
+    if (isStopping()) return 0;
+    throw new Failure(`${service.name} ${how}, so everything stops`, `see its last lines above (they begin with [${service.name}])`);
+  });
+
+  const url = `http://${host}:${edgePort}`;
+  const ready = (async () => {
+    await step("starting the origin and the edge", async () => {
+      await untilOk(`http://${host}:${originPort}/readyz`, 60_000);
+      await untilOk(`${url}/`, 60_000);
+      // Through the edge, to the origin, to the database and back.
+      await untilOk(`${url}/api/jobs?limit=1`, 20_000);
+    });
+    say(`everything is up after ${((Date.now() - started) / 1000).toFixed(1)} s; Ctrl-C stops it`);
+    console.log(`weir: ready ${url}`);
+  })();
+  await Promise.race([ready, failed]);
+  return failed;
+});
+
+function prefixed(name: string): (line: string) => void {
+  return (line) => console.log(`[${name}] ${line}`);
+}
