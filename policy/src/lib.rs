@@ -8,6 +8,8 @@ pub mod admission;
 pub mod assertion;
 pub mod lane;
 pub mod problem;
+pub mod recent;
 pub mod route;
 pub mod tier;
 pub mod token;
+pub mod window;
