@@ -48,9 +48,14 @@ export async function takeOver(details: Omit<Run, "id" | "pid" | "started">): Pr
     await endLeftovers(former.id);
   }
   const run: Run = { id: randomUUID(), pid: process.pid, started: startOf(process.pid), ...details };
-  process.env[mark] = run.id;
+  markRun(run.id);
   await writeFile(file, `${JSON.stringify(run, null, 2)}\n`, { mode: 0o600 });
   atTheEnd(() => rm(file, { force: true }));
+}
+
+/** From now on, what this process starts carries the mark. */
+export function markRun(id: string): void {
+  process.env[mark] = id;
 }
 
 async function endLeftovers(id: string): Promise<void> {

@@ -1,0 +1,31 @@
+import { globSync } from "node:fs";
+import { join } from "node:path";
+import { run } from "node:test";
+import { spec } from "node:test/reporters";
+import { root } from "./places.ts";
+import type { Totals } from "./totals.ts";
+import { atTheEnd } from "./stopping.ts";
+
+/** Runs test files by Node's own runner, each in a process of its own, and shows the results as they come. */
+export async function runNodeTests(folders: string[], totals: Totals): Promise<void> {
+  const files = folders.flatMap((folder) => globSync(join(root, "tests", folder, "**", "*.test.ts"))).sort();
+  if (files.length === 0) return;
+  const stop = new AbortController();
+  const forget = atTheEnd(() => stop.abort());
+  const events = run({
+    files,
+    // Two files at a time: much of what they do is waiting for the other parts to act.
+    concurrency: 2,
+    // For a file as much as for a test in it; a server that hangs must not hang the whole run.
+    timeout: 300_000,
+    signal: stop.signal,
+    cwd: root,
+  });
+  events.on("test:summary", (summary) => {
+    if (summary.file !== undefined) return;
+    const { passed, failed, cancelled, skipped, todo } = summary.counts as Record<string, number | undefined>;
+    totals.add(passed ?? 0, (failed ?? 0) + (cancelled ?? 0), (skipped ?? 0) + (todo ?? 0));
+  });
+  for await (const text of events.compose(spec())) process.stdout.write(text as string);
+  forget();
+}

@@ -1,0 +1,65 @@
+import { spawn } from "node:child_process";
+import { root } from "../../scripts/lib/places.ts";
+import { Service } from "../../scripts/lib/process.ts";
+import { untilOk } from "../../scripts/lib/ready.ts";
+import type { Database } from "./database.ts";
+import type { Secrets } from "./identity.ts";
+import { required, whenOver, type Lifetime } from "./lifetime.ts";
+import { freePort } from "./ports.ts";
+
+export interface Ran {
+  code: number | null;
+  stdout: string;
+  stderr: string;
+}
+
+/** What the binary is told by its environment. */
+export function weirEnvironment(database: Database, secrets: Secrets, more: Record<string, string> = {}): NodeJS.ProcessEnv {
+  return { ...process.env, DATABASE_URL: database.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge, WEIR_ENV: "development", ...more };
+}
+
+/** Runs the binary `weir` to its end. */
+export function weir(args: string[], env: NodeJS.ProcessEnv): Promise<Ran> {
+  return new Promise((done, failed) => {
+    const child = spawn(required("WEIR_TEST_BINARY"), args, { cwd: root, env, stdio: ["ignore", "pipe", "pipe"] });
+    const ran: Ran = { code: null, stdout: "", stderr: "" };
+    child.stdout.on("data", (data) => (ran.stdout += String(data)));
+    child.stderr.on("data", (data) => (ran.stderr += String(data)));
+    child.on("error", failed);
+    child.on("close", (code) => done({ ...ran, code }));
+  });
+}
+
+export interface Origin {
+  url: string;
+  port: number;
+  service: Service;
+  env: NodeJS.ProcessEnv;
+  /** Everything it has logged so far that was kept. */
+  log(): string;
+  stop(): Promise<void>;
+}
+
+/** Migrates the database and starts the real origin on it: `weir up`, or another of its subcommands. */
+export async function startOrigin(
+  lifetime: Lifetime,
+  options: { database: Database; secrets: Secrets; env?: Record<string, string>; args?: string[] },
+): Promise<Origin> {
+  const port = await freePort();
+  const env = weirEnvironment(options.database, options.secrets, { WEIR_ORIGIN_HOST: "127.0.0.1", WEIR_ORIGIN_PORT: String(port), ...options.env });
+  const migrated = await weir(["migrate"], env);
+  if (migrated.code !== 0) throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}${migrated.stdout}`);
+  const service = new Service("origin", required("WEIR_TEST_BINARY"), options.args ?? ["up"], { env, grace: 10_000 });
+  whenOver(lifetime, () => service.stop());
+  const url = `http://127.0.0.1:${port}`;
+  const log = (): string => service.recent.join("\n");
+  await Promise.race([
+    untilOk(`${url}/readyz`, 30_000).catch((error: Error) => {
+      throw new Error(`${error.message}\n${log()}`);
+    }),
+    service.ended.then((how) => {
+      throw new Error(`weir ${(options.args ?? ["up"]).join(" ")} ${how}\n${log()}`);
+    }),
+  ]);
+  return { url, port, service, env, log, stop: () => service.stop() };
+}
