@@ -1,0 +1,87 @@
+import assert from "node:assert/strict";
+import { sleep } from "../../scripts/lib/sleep.ts";
+
+export interface Quota {
+  used: number;
+  reserved: number;
+  limit: number | null;
+  remaining: number | null;
+  reset_at: string;
+}
+
+export interface Job {
+  id: number;
+  service: string;
+  status: "queued" | "running" | "completed" | "failed" | "cancelled";
+  waiting_for: "slot" | "worker" | "retry" | "schedule" | null;
+  queue: string;
+  tier: string;
+  attempt: number;
+  max_attempts: number;
+  reserved: number;
+  charged: number;
+  output: Record<string, unknown> | null;
+  error: { message: string } | null;
+}
+
+export interface Usage {
+  tier: string;
+  period: { start: string; end: string };
+  analysis: Quota;
+  specview: Quota;
+}
+
+/** A caller's way to the API: a client address, and a token for those who are signed in. */
+export class Caller {
+  #send: (path: string, init?: RequestInit) => Promise<Response>;
+  #token: string | undefined;
+
+  constructor(send: (path: string, init?: RequestInit) => Promise<Response>, token?: string) {
+    this.#send = send;
+    this.#token = token;
+  }
+
+  request(path: string, init: RequestInit = {}): Promise<Response> {
+    const headers = new Headers(init.headers);
+    if (this.#token) headers.set("Authorization", `Bearer ${this.#token}`);
+    return this.#send(path, { ...init, headers });
+  }
+
+  submit(service: string, args: unknown, headers: Record<string, string> = {}): Promise<Response> {
+    return this.request(`/api/jobs/${service}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json", ...headers },
+      body: JSON.stringify(args),
+    });
+  }
+
+  /** Submits and insists that it is accepted. */
+  async accepted(service: string, args: unknown): Promise<{ job: Job; quota: Quota | null }> {
+    const response = await this.submit(service, args);
+    const text = await response.text();
+    assert.equal(response.status, 202, text);
+    return JSON.parse(text) as { job: Job; quota: Quota | null };
+  }
+
+  async get<T>(path: string): Promise<T> {
+    const response = await this.request(path);
+    const text = await response.text();
+    assert.equal(response.status, 200, `${path}: ${text}`);
+    return JSON.parse(text) as T;
+  }
+
+  usage(): Promise<Usage> {
+    return this.get<Usage>("/api/usage");
+  }
+
+  /** Waits until a job is over. */
+  async finished(id: number, within = 30_000): Promise<Job> {
+    const deadline = Date.now() + within;
+    for (;;) {
+      const job = await this.get<Job>(`/api/jobs/${id}`);
+      if (["completed", "failed", "cancelled"].includes(job.status)) return job;
+      assert.ok(Date.now() < deadline, `job ${id} is not over after ${within / 1000} s: ${JSON.stringify(job)}`);
+      await sleep(100);
+    }
+  }
+}
