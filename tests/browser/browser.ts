@@ -1,0 +1,36 @@
+import { mkdirSync } from "node:fs";
+import { join } from "node:path";
+import { chromium, type Page } from "playwright-core";
+import { state } from "../../scripts/lib/places.ts";
+import { required, whenOver, type Lifetime } from "../harness/lifetime.ts";
+
+const screenshots = join(state, "screenshots");
+
+/** A page of a real Chromium. What goes wrong in it, on its console or as a refused request, is kept to be checked. */
+export async function openPage(lifetime: Lifetime, options: { width?: number; height?: number; colorScheme?: "light" | "dark"; locale?: string; address?: string } = {}): Promise<{ page: Page; complaints: string[] }> {
+  const browser = await chromium.launch({
+    executablePath: required("WEIR_TEST_CHROMIUM"),
+    args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+  });
+  whenOver(lifetime, () => browser.close());
+  const context = await browser.newContext({
+    viewport: { width: options.width ?? 1200, height: options.height ?? 900 },
+    colorScheme: options.colorScheme ?? "light",
+    locale: options.locale ?? "en-GB",
+    // The edge takes it for the visitor's address, as from Cloudflare.
+    ...(options.address ? { extraHTTPHeaders: { "CF-Connecting-IP": options.address } } : {}),
+  });
+  const page = await context.newPage();
+  const complaints: string[] = [];
+  page.on("pageerror", (error) => complaints.push(error.message));
+  page.on("console", (message) => {
+    if (message.type() === "error") complaints.push(message.text());
+  });
+  return { page, complaints };
+}
+
+/** Keeps a picture of the page under .weir/screenshots, for people to look at. */
+export async function picture(page: Page, name: string): Promise<void> {
+  mkdirSync(screenshots, { recursive: true });
+  await page.screenshot({ path: join(screenshots, `${name}.png`), fullPage: true });
+}

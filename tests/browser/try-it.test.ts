@@ -1,0 +1,49 @@
+import assert from "node:assert/strict";
+import { after, before, describe, it } from "node:test";
+import { someAddress, startStack, type Stack } from "../harness/stack.ts";
+import { openPage, picture } from "./browser.ts";
+
+const lifetime = { after };
+
+describe("the page, for somebody without an account", () => {
+  let stack: Stack;
+  before(async () => {
+    stack = await startStack(lifetime);
+  });
+
+  it("analyses a sample and lists the tests found", async (t) => {
+    const { page, complaints } = await openPage(t, { address: someAddress() });
+    await page.goto(stack.edge.url);
+    await page.getByLabel("Or take a sample").selectOption("Go");
+    assert.equal(await page.getByLabel("File name").inputValue(), "limiter_test.go");
+    await page.getByRole("button", { name: "Analyse" }).click();
+    await page.getByText("3 tests found").waitFor();
+    for (const name of ["TestAllowsUpToTheLimit", "TestRefusesPastTheLimit", "TestCountsEachKeyByItself"]) {
+      assert.ok(await page.getByRole("listitem").filter({ hasText: name }).isVisible(), name);
+    }
+    await page.getByText(/^9 of 10 left, all of them again in \d+ s$/).waitFor();
+    await picture(page, "try-it");
+    assert.deepEqual(complaints, [], "no error on the console, no violation of the content policy");
+  });
+
+  it("says the limit in the server's words and counts down to the next try", async (t) => {
+    const address = someAddress();
+    const { page } = await openPage(t, { address, width: 360, height: 740, colorScheme: "dark" });
+    await page.goto(stack.edge.url);
+    await page.getByLabel("Or take a sample").selectOption("Rust");
+    const send = stack.edge.from(address);
+    for (let n = 0; n < 10; n++) {
+      const body = JSON.stringify({ files: [{ path: "a_test.go", content: "package a" }] });
+      const response = await send("/api/jobs/analysis", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+      assert.equal(response.status, 202, await response.text());
+    }
+    await page.getByRole("button", { name: "Analyse" }).click();
+    const alert = page.getByRole("alert");
+    await alert.getByText("Rate limit exceeded. Please sign in for higher limits or try again later.").waitFor();
+    await alert.getByText(/You can try again in \d+ s\./).waitFor();
+    await page.getByText(/^0 of 10 left/).waitFor();
+    const overflow = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth");
+    assert.equal(overflow, 0, "nothing sticks out at 360 px");
+    await picture(page, "rate-limit-small-dark");
+  });
+});

@@ -1,0 +1,31 @@
+/** What a response tells about an allowance, from the fields RateLimit and RateLimit-Policy. */
+export interface Allowance {
+  limit: number | undefined;
+  left: number;
+  /** When it is full again, by this machine's clock. */
+  renewsAt: number;
+}
+
+/** Reads the first policy of the fields; a response without them, or with malformed ones, tells nothing. */
+export function allowanceOf(headers: Headers): Allowance | undefined {
+  const state = parameters(headers.get("RateLimit"));
+  const left = state?.get("r");
+  if (left === undefined) return undefined;
+  return {
+    limit: parameters(headers.get("RateLimit-Policy"))?.get("q"),
+    left,
+    renewsAt: Date.now() + (state?.get("t") ?? 0) * 1000,
+  };
+}
+
+/** How long a response asks to wait, in seconds. */
+export function retryAfter(headers: Headers): number | undefined {
+  const text = headers.get("Retry-After");
+  return text !== null && /^\d+$/.test(text) ? Number(text) : undefined;
+}
+
+function parameters(field: string | null): Map<string, number> | undefined {
+  const item = /^\s*"[^"]*"((?:\s*;\s*[a-z]+=[^;,]*)*)/.exec(field ?? "");
+  if (!item) return undefined;
+  return new Map([...(item[1] ?? "").matchAll(/([a-z]+)=(\d+)/g)].map((match) => [match[1] ?? "", Number(match[2])]));
+}
