@@ -29,10 +29,10 @@ await script(async () => {
     { name: "WEIR_ORIGIN_PORT", port: originPort, what: "the origin" },
     ...(ownDatabase ? [] : [{ name: "WEIR_PG_PORT", port: postgresPort, what: "PostgreSQL" }]),
   ]);
-  atTheEnd(() => say("stopped"));
-
   const weir = await buildNative();
   await buildEdge();
+
+  atTheEnd(() => say("stopped"));
 
   const services: Service[] = [];
   if (ownDatabase) {

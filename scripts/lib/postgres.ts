@@ -50,9 +50,11 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     ...(options.onLine ? { onLine: options.onLine } : {}),
   });
   const url = (database: string): string => `postgres://${role}:${options.password}@${host}:${options.port}/${database}`;
+  let up = false;
   await Promise.race([
-    answers(url("postgres")),
+    answers(url("postgres")).then(() => (up = true)),
     service.ended.then((how) => {
+      if (up) return;
       console.error(service.recent.slice(-20).join("\n"));
       throw new Failure(`PostgreSQL ${how} instead of starting`, `see its words above; its data is in ${options.data}`);
     }),

@@ -55,12 +55,15 @@ export async function script(main: () => Promise<number | void>): Promise<never>
   orphanWatch.unref();
 
   let code = 0;
+  let failure: unknown;
   try {
     code = (await Promise.race([main(), asked.promise])) ?? 0;
   } catch (error) {
-    report(error);
+    failure = error;
     code = 1;
   }
   await stopEverything();
+  // After the parts' last words, so that the line that says how to mend it is the last one.
+  if (failure !== undefined) report(failure);
   process.exit(code);
 }
