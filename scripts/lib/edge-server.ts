@@ -12,6 +12,8 @@ export function wranglerEnvironment(): NodeJS.ProcessEnv {
     NO_COLOR: "1",
     FORCE_COLOR: "0",
     WRANGLER_SEND_METRICS: "false",
+    // What the runtime tells about a request's origin is made up in development; it need not be fetched from afar.
+    CLOUDFLARE_CF_FETCH_ENABLED: "false",
     WRANGLER_HIDE_BANNER: "true",
     WRANGLER_LOG_PATH: join(logs, "wrangler"),
     // Where wrangler lists the Workers that it serves on this machine; ours are nobody else's business.
