@@ -10,7 +10,7 @@ import { chromium } from "./lib/chromium.ts";
 import { buildEdge } from "./lib/edge.ts";
 import { wranglerEnvironment } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
-import { marked, markRun } from "./lib/former-run.ts";
+import { marked, markRun, nameOf } from "./lib/former-run.ts";
 import { buildNative } from "./lib/native.ts";
 import { runNodeTests } from "./lib/node-tests.ts";
 import { makeStateFolder, root } from "./lib/places.ts";
@@ -74,6 +74,13 @@ await script(async () => {
   if (wants("unit")) await runCargoTests(totals);
   const others = kinds.filter((kind) => kind !== "unit" && wants(kind));
   if (others.length > 0 && !isStopping()) await runNodeTests(others, totals);
+
+  // A server that outlives its test is a fault, of the test or of the server's way to stop.
+  const left = isStopping() ? [] : marked(id).filter((pid) => nameOf(pid) !== "postgres");
+  if (left.length > 0) {
+    totals.add(0, 1, 0);
+    console.log(`\nprocesses that the tests left behind: ${left.map((pid) => `${nameOf(pid)} (${pid})`).join(", ")}`);
+  }
 
   console.log(`\n${totals}`);
   return totals.failed > 0 ? 1 : 0;

@@ -108,7 +108,7 @@ function startOf(pid: number): string {
   }
 }
 
-function nameOf(pid: number): string {
+export function nameOf(pid: number): string {
   try {
     return readFileSync(`/proc/${pid}/comm`, "utf8").trim();
   } catch {
