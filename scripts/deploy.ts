@@ -1,10 +1,14 @@
 import { spawn } from "node:child_process";
+import { join } from "node:path";
+import { unstable_readConfig as readConfig } from "wrangler";
 import { buildEdge } from "./lib/edge.ts";
 import { wrangler, wranglerEnvironment } from "./lib/edge-server.ts";
+import { Failure } from "./lib/failure.ts";
 import { root } from "./lib/places.ts";
 import { script } from "./lib/stopping.ts";
 
 await script(async () => {
+  requireOrigin(process.argv.slice(2));
   await buildEdge();
   // CI=1 would keep wrangler from asking whom to log in as.
   const { CI: _, ...env } = wranglerEnvironment();
@@ -19,3 +23,13 @@ await script(async () => {
     child.on("exit", (code) => done(code ?? 1));
   });
 });
+
+/** The address in wrangler.toml is that of a development origin; deployed, the edge would ask itself. */
+function requireOrigin(args: string[]): void {
+  const given = args.some((arg) => arg.includes("ORIGIN_URL:")) || args.includes("--dry-run") || args.includes("--env") || args.includes("-e");
+  if (given) return;
+  const { vars } = readConfig({ config: join(root, "wrangler.toml") });
+  const origin = String(vars.ORIGIN_URL ?? "");
+  if (!/^https?:\/\/(127\.|localhost|\[::1\])/.test(origin)) return;
+  throw new Failure(`ORIGIN_URL in wrangler.toml is ${origin}, which a deployed edge cannot reach`, "say where the origin is: npm run deploy -- --var ORIGIN_URL:https://origin.example.com");
+}
