@@ -1,0 +1,115 @@
+//! What `wrangler.toml` binds to the Worker, typed. Each getter is one property read.
+
+use js_sys::{Object, Promise};
+use wasm_bindgen::prelude::*;
+
+#[wasm_bindgen]
+extern "C" {
+    /// The Worker's environment.
+    #[derive(Clone, Debug)]
+    pub type Bindings;
+
+    /// The objects that count submissions.
+    #[wasm_bindgen(method, getter, js_name = ADDRESS_COUNTERS)]
+    pub(crate) fn address_counters(this: &Bindings) -> Option<CounterNamespace>;
+
+    /// The native limiter that decides on submissions when no object can.
+    #[wasm_bindgen(method, getter, js_name = SUBMISSION_LIMITER)]
+    pub(crate) fn submission_limiter(this: &Bindings) -> Option<NativeLimiter>;
+
+    /// The native limiter of all other anonymous requests.
+    #[wasm_bindgen(method, getter, js_name = READ_LIMITER)]
+    pub(crate) fn read_limiter(this: &Bindings) -> Option<NativeLimiter>;
+
+    /// The page.
+    #[wasm_bindgen(method, getter, js_name = ASSETS)]
+    pub(crate) fn assets(this: &Bindings) -> Option<Fetcher>;
+
+    /// Where events are counted, when an Analytics Engine data set is bound.
+    #[wasm_bindgen(method, getter, js_name = METRICS)]
+    pub(crate) fn metrics(this: &Bindings) -> Option<DataSet>;
+
+    /// The namespace of the counting objects.
+    pub(crate) type CounterNamespace;
+
+    #[wasm_bindgen(method, catch, js_name = getByName)]
+    pub(crate) fn get_by_name(this: &CounterNamespace, name: &str) -> Result<CounterStub, JsValue>;
+
+    #[wasm_bindgen(method, catch, js_name = getByName)]
+    pub(crate) fn get_by_name_with_options(
+        this: &CounterNamespace,
+        name: &str,
+        options: &Object,
+    ) -> Result<CounterStub, JsValue>;
+
+    /// One counting object, to be called.
+    pub(crate) type CounterStub;
+
+    /// Calls `AddressCounter::take`; the promise's value is a packed verdict.
+    #[wasm_bindgen(method, catch)]
+    pub(crate) fn take(
+        this: &CounterStub,
+        kind: u32,
+        upper: u32,
+        lower: u32,
+        seen_used: u32,
+        seen_reset_at_ms: f64,
+    ) -> Result<Promise, JsValue>;
+
+    /// A rate limiting binding.
+    pub(crate) type NativeLimiter;
+
+    #[wasm_bindgen(method, catch)]
+    pub(crate) fn limit(this: &NativeLimiter, options: &Object) -> Result<Promise, JsValue>;
+
+    /// Something that answers requests.
+    pub(crate) type Fetcher;
+
+    #[wasm_bindgen(method, catch)]
+    pub(crate) fn fetch(this: &Fetcher, request: &web_sys::Request) -> Result<Promise, JsValue>;
+
+    /// An Analytics Engine data set.
+    pub(crate) type DataSet;
+
+    #[wasm_bindgen(method, catch, js_name = writeDataPoint)]
+    pub(crate) fn write_data_point(this: &DataSet, point: &Object) -> Result<(), JsValue>;
+
+    /// A request with what Cloudflare knows of the client.
+    pub(crate) type IncomingRequest;
+
+    #[wasm_bindgen(method, getter)]
+    pub(crate) fn cf(this: &IncomingRequest) -> Option<ClientLocation>;
+
+    /// Where the client is, by its address.
+    pub(crate) type ClientLocation;
+
+    #[wasm_bindgen(method, getter)]
+    pub(crate) fn continent(this: &ClientLocation) -> Option<String>;
+
+    #[wasm_bindgen(method, getter)]
+    pub(crate) fn longitude(this: &ClientLocation) -> Option<String>;
+
+    /// The Worker's own fetch, to the origin.
+    #[wasm_bindgen(catch, js_name = fetch)]
+    pub(crate) fn fetch_url(url: &str, init: &web_sys::RequestInit) -> Result<Promise, JsValue>;
+
+    #[wasm_bindgen(js_namespace = crypto, js_name = randomUUID)]
+    pub(crate) fn random_uuid() -> String;
+}
+
+impl Bindings {
+    /// A variable or secret, when it is set to a text.
+    pub(crate) fn text(&self, name: &str) -> Option<String> {
+        js_sys::Reflect::get(self, &JsValue::from_str(name))
+            .ok()?
+            .as_string()
+    }
+}
+
+/// An object with one property.
+pub(crate) fn object(name: &str, value: &JsValue) -> Object {
+    let object = Object::new();
+    // Setting a property of a plain object cannot fail.
+    let _ = js_sys::Reflect::set(&object, &JsValue::from_str(name), value);
+    object
+}

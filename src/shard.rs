@@ -1,0 +1,84 @@
+//! Which counting object an address belongs to: always the same one, in the address's own part of the world.
+
+use weir_policy::address::AddressKey;
+
+/// A counting object: its name, and where Cloudflare should make it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shard {
+    pub(crate) name: String,
+    /// A location hint, when the address's place is known.
+    pub(crate) hint: Option<&'static str>,
+}
+
+/// The object for `key`. Its region follows from where the address is, as Cloudflare's data has it, and not from which
+/// data centre the request came to, which changes with the weather of the Internet: one address, one object.
+pub(crate) fn shard(key: AddressKey, shards: u32, continent: Option<&str>, longitude: Option<f64>) -> Shard {
+    let hint = region(continent, longitude);
+    let number = key.spread() % u64::from(shards.max(1));
+    Shard {
+        name: format!("{}-{number}", hint.unwrap_or("any")),
+        hint,
+    }
+}
+
+/// The location hint for a place. The three wide continents are divided by longitude.
+fn region(continent: Option<&str>, longitude: Option<f64>) -> Option<&'static str> {
+    let west_of = |degrees: f64| longitude.is_some_and(|longitude| longitude < degrees);
+    match continent? {
+        "NA" if west_of(-100.0) => Some("wnam"),
+        "NA" => Some("enam"),
+        "SA" => Some("sam"),
+        "EU" if west_of(15.0) => Some("weur"),
+        "EU" => Some("eeur"),
+        "AS" if west_of(60.0) => Some("me"),
+        "AS" => Some("apac"),
+        "OC" => Some("oc"),
+        "AF" => Some("afr"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANNE: AddressKey = AddressKey::V4(0xcb00_7107);
+
+    #[test]
+    fn an_address_has_one_object_in_its_region() {
+        let berlin = shard(ANNE, 8, Some("EU"), Some(13.4));
+        assert_eq!(berlin, shard(ANNE, 8, Some("EU"), Some(13.4)));
+        assert_eq!(berlin.hint, Some("weur"));
+        assert!(berlin.name.starts_with("weur-"));
+    }
+
+    #[test]
+    fn every_part_of_the_world_has_a_region() {
+        for (continent, longitude, hint) in [
+            ("NA", -122.0, "wnam"),
+            ("NA", -74.0, "enam"),
+            ("SA", -46.0, "sam"),
+            ("EU", 2.3, "weur"),
+            ("EU", 21.0, "eeur"),
+            ("AS", 46.0, "me"),
+            ("AS", 127.0, "apac"),
+            ("OC", 151.0, "oc"),
+            ("AF", 36.0, "afr"),
+        ] {
+            assert_eq!(region(Some(continent), Some(longitude)), Some(hint));
+        }
+    }
+
+    #[test]
+    fn an_address_of_an_unknown_place_still_has_one_object() {
+        for continent in [None, Some("T1"), Some("AN"), Some("")] {
+            assert_eq!(
+                shard(ANNE, 1, continent, None),
+                Shard {
+                    name: "any-0".into(),
+                    hint: None
+                }
+            );
+        }
+    }
+}
