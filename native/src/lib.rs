@@ -1,1 +1,20 @@
-//! The native side of Weir.
+//! The native side of Weir: the origin's API, the workers, the scheduler, and the transactions they share.
+//!
+//! [`reservation`] and [`settlement`] are what Weir exists for; the rest wraps them for people and for River.
+
+pub mod api;
+pub mod audit;
+pub mod config;
+pub mod database;
+pub mod handler;
+pub mod holder;
+pub mod migrate;
+pub mod reconcile;
+pub mod reservation;
+pub mod serve;
+pub mod service;
+pub mod settlement;
+pub mod status;
+pub mod telemetry;
+pub mod token;
+pub mod work;

@@ -1,1 +1,18 @@
-fn main() {}
+//! The binary `weir`.
+
+mod cli;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match cli::run(cli::Cli::parse()).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("weir: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Who calls: what the edge's assertion says, and nothing else.
+
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use weir_policy::assertion::{self, AssertionError};
+
+use super::{Api, ApiError};
+use crate::holder::Holder;
+
+/// The caller of a request.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) holder: Holder,
+    pub(super) request_id: String,
+}
+
+impl FromRequestParts<Arc<Api>> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let mut values = parts.headers.get_all(assertion::HEADER).iter();
+        let token = match (values.next(), values.next()) {
+            (Some(value), None) => value.to_str().unwrap_or_default(),
+            // Two assertions are one too many to know which is meant.
+            _ => "",
+        };
+        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+        let now = jiff::Timestamp::now().as_second().unsigned_abs();
+        let verified = assertion::verify(&api.keys, token, parts.method.as_str(), path, now)
+            .map_err(|error: AssertionError| ApiError::Unauthorized(error.to_string()))?;
+        let holder = api
+            .holders
+            .of(&verified.caller)
+            .ok_or_else(|| ApiError::Unauthorized("The token's subject is not a user id".to_owned()))?;
+        Ok(Self {
+            holder,
+            request_id: verified.request_id,
+        })
+    }
+}

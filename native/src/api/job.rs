@@ -1,0 +1,165 @@
+//! A job as its owner sees it.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use tokio_postgres::Row;
+use utoipa::ToSchema;
+
+use crate::config::Settings;
+
+/// What has become of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// Not worked on right now; `waiting_for` says why.
+    Queued,
+    /// Worked on.
+    Running,
+    /// Done; `output` is there.
+    Completed,
+    /// Tried for the last time; `error` says what went wrong.
+    Failed,
+    /// Cancelled, by its owner or by an operator.
+    Cancelled,
+}
+
+/// What a queued job waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitingFor {
+    /// Another job of the same user to end.
+    Slot,
+    /// A worker of its lane.
+    Worker,
+    /// The time of its next attempt.
+    Retry,
+    /// The time that it was scheduled for.
+    Schedule,
+}
+
+/// What went wrong last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct JobError {
+    /// For people.
+    pub message: String,
+}
+
+/// A job.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct Job {
+    /// River's job id.
+    pub id: i64,
+    /// The service it was submitted to.
+    pub service: String,
+    /// What has become of it.
+    pub status: Status,
+    /// Why it is not worked on; null unless it is queued.
+    pub waiting_for: Option<WaitingFor>,
+    /// Its lane.
+    pub queue: String,
+    /// The tier of its owner now; `anonymous` without one.
+    pub tier: String,
+    /// How often it has been tried, the attempt under way included.
+    pub attempt: i16,
+    /// How often it will be tried at most.
+    pub max_attempts: i16,
+    /// When it was accepted.
+    pub created_at: Timestamp,
+    /// When the last attempt began.
+    pub started_at: Option<Timestamp>,
+    /// When it came to its end.
+    pub finished_at: Option<Timestamp>,
+    /// What of the quota it holds.
+    pub reserved: i32,
+    /// What of the quota it cost.
+    pub charged: i32,
+    /// What it made; null until it is completed.
+    pub output: Option<Value>,
+    /// What went wrong last, also when it will be tried again.
+    pub error: Option<JobError>,
+}
+
+/// Columns and joins of a job as [`Job::from_row`] reads them; a WHERE clause on `s` or `j` follows.
+pub(super) const SELECT: &str = include_str!("../sql/job_view.sql");
+
+impl Job {
+    pub(super) fn from_row(row: &Row, settings: &Settings) -> Self {
+        let kind: &str = row.get("kind");
+        let state: &str = row.get("state");
+        let (parked, later): (bool, bool) = (row.get("parked"), row.get("later"));
+        let error: Option<String> = row.get("error");
+        let (status, waiting_for) = match state {
+            "running" => (Status::Running, None),
+            "completed" => (Status::Completed, None),
+            "cancelled" => (Status::Cancelled, None),
+            "discarded" => (Status::Failed, None),
+            _ => (
+                Status::Queued,
+                Some(waiting_for(state, parked, later, error.is_some())),
+            ),
+        };
+        let finished = matches!(status, Status::Completed | Status::Cancelled | Status::Failed);
+        Self {
+            id: row.get("id"),
+            service: settings
+                .services
+                .iter()
+                .find(|service| service.kind == kind)
+                .map_or_else(|| kind.to_owned(), |service| service.name.clone()),
+            status,
+            waiting_for,
+            queue: row.get("queue"),
+            tier: row.get("tier"),
+            attempt: row.get("attempt"),
+            max_attempts: row.get("max_attempts"),
+            created_at: row.get("created_at"),
+            started_at: row.get("attempted_at"),
+            finished_at: row.get("finalized_at"),
+            reserved: if finished { 0 } else { row.get("reserved") },
+            charged: row.get("charged"),
+            output: if status == Status::Completed {
+                row.get("output")
+            } else {
+                None
+            },
+            error: error.map(|message| JobError { message }),
+        }
+    }
+
+    /// Whether nothing will change any more.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        matches!(
+            self.status,
+            Status::Completed | Status::Cancelled | Status::Failed
+        )
+    }
+}
+
+fn waiting_for(state: &str, parked: bool, later: bool, has_failed: bool) -> WaitingFor {
+    match state {
+        "pending" => WaitingFor::Slot,
+        _ if parked => WaitingFor::Slot,
+        "retryable" => WaitingFor::Retry,
+        _ if later && has_failed => WaitingFor::Retry,
+        _ if later => WaitingFor::Schedule,
+        _ => WaitingFor::Worker,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queued_job_says_what_it_waits_for() {
+        assert_eq!(waiting_for("pending", true, false, false), WaitingFor::Slot);
+        assert_eq!(waiting_for("scheduled", true, true, false), WaitingFor::Slot);
+        assert_eq!(waiting_for("available", false, false, false), WaitingFor::Worker);
+        assert_eq!(waiting_for("available", false, true, true), WaitingFor::Retry);
+        assert_eq!(waiting_for("retryable", false, true, true), WaitingFor::Retry);
+        assert_eq!(waiting_for("scheduled", false, true, false), WaitingFor::Schedule);
+        assert_eq!(waiting_for("available", false, false, true), WaitingFor::Worker);
+    }
+}

@@ -1,0 +1,259 @@
+//! Submitting jobs, and looking at one's own.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use utoipa::{IntoParams, ToSchema};
+
+use super::caller::Caller;
+use super::job::{Job, SELECT};
+use super::{Api, ApiError};
+use crate::holder::Holder;
+use crate::reservation::{Answer, Idempotency, Quota, Submission};
+use crate::settlement::Ended;
+
+/// The longest `Idempotency-Key`.
+const LONGEST_KEY: usize = 255;
+
+/// An accepted submission.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Accepted {
+    job: Job,
+    /// The plan's quota with this job in it; null for an anonymous caller.
+    quota: Option<Quota>,
+}
+
+/// Submits a job. The body is the job's arguments.
+#[utoipa::path(
+    post,
+    path = "/api/jobs/{id}",
+    params(
+        ("id" = String, Path, description = "The service, such as `analysis`"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job"),
+    ),
+    request_body(content = Value, description = "The job's arguments, a JSON object of at most 256 KiB"),
+    responses(
+        (status = 202, body = Accepted, headers(("Location" = String, description = "The job"))),
+        (status = 400, description = "The body is not JSON", content_type = "application/problem+json"),
+        (status = 401, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 404, description = "There is no such service", content_type = "application/problem+json"),
+        (status = 413, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
+        (status = 422, description = "The service cannot use these arguments, or the key was used with others", content_type = "application/problem+json"),
+        (status = 429, description = "Over the plan's quota, or over the anonymous rate limit", content_type = "application/problem+json"),
+        (status = 503, description = "The database cannot be reached", content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn submit(
+    State(api): State<Arc<Api>>,
+    service: Result<Path<String>, PathRejection>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let Ok(Path(name)) = service else {
+        return Err(ApiError::NoRoute);
+    };
+    let service = api
+        .settings
+        .service(&name)
+        .ok_or_else(|| ApiError::NoService(name.clone()))?;
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge,
+        _ => ApiError::Malformed("The body could not be read.".to_owned()),
+    })?;
+    let args: Value = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::Malformed(format!("The body is not JSON: {error}.")))?;
+    let Value::Object(mut args) = args else {
+        return Err(ApiError::Unprocessable(
+            "The arguments must be a JSON object.".to_owned(),
+        ));
+    };
+    // Whose job it is, is not for the body to say.
+    args.remove("user_id");
+    let idempotency = idempotency(&headers, &name, &body)?;
+    let handler = api.handlers.get(&name).ok_or(ApiError::Internal)?;
+    let amount = handler.reserve(caller.holder, &args).await?;
+    if let Some(user) = caller.holder.user_id {
+        args.insert("user_id".to_owned(), user.to_string().into());
+    }
+    let answer = api
+        .reserver
+        .submit(Submission {
+            holder: caller.holder,
+            service: service.name.clone(),
+            event_type: service.event_type,
+            kind: service.kind.clone(),
+            max_attempts: service.max_attempts,
+            args: Value::Object(args),
+            metadata: json!({ "weir:request_id": caller.request_id }),
+            amount,
+            idempotency,
+        })
+        .await?;
+    let (job_id, quota) = match answer {
+        Answer::Accepted { job_id, quota } | Answer::Repeated { job_id, quota } => (job_id, quota),
+        Answer::OverQuota { quota } => return Err(ApiError::OverQuota(quota)),
+        Answer::KeyReused => {
+            return Err(ApiError::Unprocessable(
+                "This Idempotency-Key was used with another request; use a new key for a new request."
+                    .to_owned(),
+            ));
+        }
+    };
+    let job = find(&api, caller.holder, job_id).await?;
+    let location = [(header::LOCATION, format!("/api/jobs/{job_id}"))];
+    Ok((StatusCode::ACCEPTED, location, Json(Accepted { job, quota })).into_response())
+}
+
+fn idempotency(headers: &HeaderMap, service: &str, body: &[u8]) -> Result<Option<Idempotency>, ApiError> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    let key = value
+        .to_str()
+        .ok()
+        .map(str::trim)
+        .filter(|key| !key.is_empty() && key.len() <= LONGEST_KEY);
+    let (Some(key), None) = (key, values.next()) else {
+        return Err(ApiError::Unprocessable(format!(
+            "Idempotency-Key must be one header of 1 to {LONGEST_KEY} visible ASCII characters."
+        )));
+    };
+    let mut hash = Sha256::new();
+    hash.update(service.as_bytes());
+    hash.update([0]);
+    hash.update(body);
+    Ok(Some(Idempotency {
+        key: key.to_owned(),
+        request_hash: hash.finalize().to_vec(),
+    }))
+}
+
+/// The holder's job of that id.
+pub(super) async fn find(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
+    let client = api.pool.get().await?;
+    let statement = client
+        .prepare_cached(&format!("{SELECT} WHERE s.job_id = $1 AND s.holder = $2"))
+        .await?;
+    let row = client.query_opt(&statement, &[&id, &holder.id]).await?;
+    row.map(|row| Job::from_row(&row, &api.settings))
+        .ok_or(ApiError::NoJob)
+}
+
+/// One job of the caller's.
+#[utoipa::path(
+    get,
+    path = "/api/jobs/{id}",
+    params(("id" = i64, Path, description = "The job's id")),
+    responses(
+        (status = 200, body = Job),
+        (status = 401, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 404, description = "The caller has no such job", content_type = "application/problem+json"),
+        (status = 503, description = "The database cannot be reached", content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<i64>, PathRejection>,
+    caller: Caller,
+) -> Result<Json<Job>, ApiError> {
+    // What is no number is no job's id.
+    let Ok(Path(id)) = id else {
+        return Err(ApiError::NoJob);
+    };
+    find(&api, caller.holder, id).await.map(Json)
+}
+
+/// Cancels a job. One that is finished stays as it is.
+#[utoipa::path(
+    delete,
+    path = "/api/jobs/{id}",
+    params(("id" = i64, Path, description = "The job's id")),
+    responses(
+        (status = 200, body = Job, description = "A job that is being worked on is cancelled a moment later"),
+        (status = 401, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 404, description = "The caller has no such job", content_type = "application/problem+json"),
+        (status = 503, description = "The database cannot be reached", content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn cancel(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<i64>, PathRejection>,
+    caller: Caller,
+) -> Result<Json<Job>, ApiError> {
+    let Ok(Path(id)) = id else {
+        return Err(ApiError::NoJob);
+    };
+    find(&api, caller.holder, id).await?;
+    api.river.jobs().cancel(id).await?;
+    // What it held is free before the answer, so that the next submission may have it.
+    if let Err(error) = api
+        .settler
+        .settle(Ended {
+            job_id: id,
+            success: None,
+        })
+        .await
+    {
+        tracing::warn!(job = id, %error, "left to reconciliation");
+    }
+    find(&api, caller.holder, id).await.map(Json)
+}
+
+/// Which part of the list.
+#[derive(Deserialize, IntoParams)]
+pub(super) struct Page {
+    /// How many, 1 to 100; 20 unless told otherwise.
+    limit: Option<i64>,
+    /// Only jobs with a smaller id than this: the last one of the page before.
+    before: Option<i64>,
+}
+
+/// The caller's jobs, newest first.
+#[utoipa::path(
+    get,
+    path = "/api/jobs",
+    params(Page),
+    responses(
+        (status = 200, body = [Job]),
+        (status = 401, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 422, description = "A parameter is out of range", content_type = "application/problem+json"),
+        (status = 503, description = "The database cannot be reached", content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    page: Result<Query<Page>, QueryRejection>,
+    caller: Caller,
+) -> Result<Json<Vec<Job>>, ApiError> {
+    let wants = "limit must be a whole number from 1 to 100, before the id of a job";
+    let Ok(Query(Page { limit, before })) = page else {
+        return Err(ApiError::Unprocessable(wants.to_owned()));
+    };
+    let limit = limit.unwrap_or(20);
+    if !(1..=100).contains(&limit) {
+        return Err(ApiError::Unprocessable(wants.to_owned()));
+    }
+    let before = before.unwrap_or(i64::MAX);
+    let client = api.pool.get().await?;
+    let statement = client
+        .prepare_cached(&format!(
+            "{SELECT} WHERE s.holder = $1 AND s.job_id < $2 ORDER BY s.job_id DESC LIMIT $3"
+        ))
+        .await?;
+    let rows = client
+        .query(&statement, &[&caller.holder.id, &before, &limit])
+        .await?;
+    Ok(Json(
+        rows.iter().map(|row| Job::from_row(row, &api.settings)).collect(),
+    ))
+}

@@ -1,0 +1,212 @@
+//! One mapping from what went wrong to problem details (RFC 9457).
+
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
+
+use crate::database::DatabaseError;
+use crate::handler::Refusal;
+use crate::reservation::{Quota, ReserveError};
+
+/// How soon a caller may try again when the database is away, in seconds.
+const RETRY_AFTER_OUTAGE: i64 = 2;
+
+/// Everything that the API answers instead of a result.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// No valid assertion of the edge's.
+    #[error("unauthorized: {0}")]
+    Unauthorized(String),
+    /// A path that does not exist.
+    #[error("no such route")]
+    NoRoute,
+    /// A method that the path does not have.
+    #[error("no such method")]
+    NoMethod,
+    /// No such job, or not the caller's.
+    #[error("no such job")]
+    NoJob,
+    /// A service that is not configured.
+    #[error("no service {0:?}")]
+    NoService(String),
+    /// The body is not JSON.
+    #[error("malformed: {0}")]
+    Malformed(String),
+    /// The body is JSON, but not what is wanted.
+    #[error("unprocessable: {0}")]
+    Unprocessable(String),
+    /// The body is too large.
+    #[error("too large")]
+    TooLarge,
+    /// Over the plan's limit.
+    #[error("over quota")]
+    OverQuota(Quota),
+    /// The database cannot be used right now.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    /// A fault of ours.
+    #[error("internal")]
+    Internal,
+}
+
+impl From<DatabaseError> for ApiError {
+    fn from(error: DatabaseError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+impl From<tokio_postgres::Error> for ApiError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        DatabaseError::from(error).into()
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for ApiError {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        DatabaseError::from(error).into()
+    }
+}
+
+impl From<riverqueue::Error> for ApiError {
+    fn from(error: riverqueue::Error) -> Self {
+        match error {
+            riverqueue::Error::NotFound(_) => Self::NoJob,
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Arguments(wants) => Self::Unprocessable(wants),
+            Refusal::Database(error) => error.into(),
+        }
+    }
+}
+
+impl From<ReserveError> for ApiError {
+    fn from(error: ReserveError) -> Self {
+        match error {
+            ReserveError::Unstorable(reason) => {
+                Self::Unprocessable(format!("the arguments hold text that cannot be stored: {reason}"))
+            }
+            error @ (ReserveError::Database(_) | ReserveError::Overloaded) => {
+                Self::Unavailable(error.to_string())
+            }
+        }
+    }
+}
+
+impl ApiError {
+    fn problem(&self) -> (Problem, Vec<(HeaderName, String)>) {
+        let problem = |status: StatusCode, detail: &str| {
+            Problem::new(
+                status.as_u16(),
+                status.canonical_reason().unwrap_or("Error"),
+                detail,
+            )
+        };
+        match self {
+            Self::Unauthorized(reason) => (
+                problem(
+                    StatusCode::UNAUTHORIZED,
+                    &format!("{reason}. Requests must come through the edge."),
+                ),
+                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
+            ),
+            Self::NoRoute => (
+                problem(
+                    StatusCode::NOT_FOUND,
+                    "There is nothing at this path; see /api/openapi.json.",
+                ),
+                vec![],
+            ),
+            Self::NoMethod => (
+                problem(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "This path does not have this method; see /api/openapi.json.",
+                ),
+                vec![],
+            ),
+            Self::NoJob => (
+                problem(StatusCode::NOT_FOUND, "You have no job with this id."),
+                vec![],
+            ),
+            Self::NoService(name) => (
+                problem(
+                    StatusCode::NOT_FOUND,
+                    &format!("There is no service {name:?}; see /api/lanes for those there are."),
+                ),
+                vec![],
+            ),
+            Self::Malformed(reason) => (problem(StatusCode::BAD_REQUEST, reason), vec![]),
+            Self::Unprocessable(wants) => (problem(StatusCode::UNPROCESSABLE_ENTITY, wants), vec![]),
+            Self::TooLarge => (
+                problem(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "The body may have at most 256 KiB; send fewer files at a time.",
+                ),
+                vec![],
+            ),
+            Self::OverQuota(quota) => {
+                let seconds = (quota.reset_at.as_second() - Timestamp::now().as_second()).max(1);
+                let detail = format!(
+                    "This plan has {} left until {}. Upgrade, or try again in the next billing period.",
+                    quota.remaining.unwrap_or_default(),
+                    quota.reset_at
+                );
+                (
+                    Problem::new(429, "Quota Exceeded", detail)
+                        .with_type(QUOTA_EXCEEDED)
+                        .with("violated-policies", vec!["plan"])
+                        .with("quota", serde_json::to_value(quota).unwrap_or_default()),
+                    vec![(header::RETRY_AFTER, seconds.to_string())],
+                )
+            }
+            Self::Unavailable(_) => (
+                problem(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "The service cannot be reached for a moment. Try again; with an Idempotency-Key nothing happens twice.",
+                ),
+                vec![(header::RETRY_AFTER, RETRY_AFTER_OUTAGE.to_string())],
+            ),
+            Self::Internal => (
+                problem(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "Something broke on our side. It has been logged.",
+                ),
+                vec![],
+            ),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        match &self {
+            // The reason is for the log only: it may tell about the inside.
+            Self::Unavailable(reason) => tracing::warn!(reason, "answered 503"),
+            Self::Internal => tracing::error!("answered 500"),
+            _ => {}
+        }
+        let (problem, headers) = self.problem();
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (
+            status,
+            [
+                (header::CONTENT_TYPE, CONTENT_TYPE),
+                (header::CACHE_CONTROL, "no-store"),
+            ],
+            problem.to_json(),
+        )
+            .into_response();
+        for (name, value) in headers {
+            if let Ok(value) = HeaderValue::from_str(&value) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        response
+    }
+}

@@ -1,0 +1,299 @@
+//! The subcommands.
+#![allow(clippy::print_stdout, reason = "a command line prints its results")]
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+use weir::config::Settings;
+use weir::database::Database;
+use weir::service::Service;
+use weir::work::{Context, Duty, Working};
+use weir::{audit, migrate, reconcile, serve, status, telemetry, token};
+use weir_policy::tier::Tier;
+
+/// Fair quotas, lanes and slots for a product's API, on River and PostgreSQL.
+#[derive(Parser)]
+#[command(version, about)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Bring the database up to date; safe to repeat, and to run from many places at once.
+    Migrate,
+    /// Serve the API.
+    Serve,
+    /// Work jobs.
+    Work {
+        /// Only these services, comma separated.
+        #[arg(long, value_delimiter = ',')]
+        service: Vec<String>,
+    },
+    /// Lead: retries, periodic jobs, cleaning, reconciliation.
+    Schedule,
+    /// Serve, work and schedule in one process.
+    Up,
+    /// Print a bearer token, making the user and the subscription when they are missing.
+    Token {
+        /// The tier that the user shall have.
+        #[arg(long)]
+        tier: TierName,
+        /// The user; a new one unless told.
+        #[arg(long)]
+        user: Option<Uuid>,
+        /// How long the token is good for.
+        #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
+        ttl: Duration,
+    },
+    /// Prove the invariants on the database; exit code 1 when one does not hold.
+    Audit {
+        /// Machine-readable.
+        #[arg(long)]
+        json: bool,
+        /// Rebuild the counters from the rows they stand for, then check.
+        #[arg(long)]
+        repair: bool,
+    },
+    /// Show lanes, pools, slots and parked jobs.
+    Status {
+        /// Machine-readable.
+        #[arg(long)]
+        json: bool,
+        /// Again every second, until interrupted.
+        #[arg(long)]
+        watch: bool,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum TierName {
+    Free,
+    Pro,
+    ProPlus,
+    Enterprise,
+}
+
+impl From<TierName> for Tier {
+    fn from(name: TierName) -> Self {
+        match name {
+            TierName::Free => Self::Free,
+            TierName::Pro => Self::Pro,
+            TierName::ProPlus => Self::ProPlus,
+            TierName::Enterprise => Self::Enterprise,
+        }
+    }
+}
+
+type Outcome = Result<ExitCode, Box<dyn Error>>;
+
+pub(crate) async fn run(cli: Cli) -> Outcome {
+    let settings = Settings::from_env()?;
+    match cli.command {
+        Command::Migrate => {
+            let applied = migrate::migrate(&Database::new(&settings)?).await?;
+            if applied == migrate::Applied::default() {
+                println!("nothing to do: the database is up to date");
+            }
+            for version in applied.river {
+                println!("applied River's {version}");
+            }
+            for name in applied.weir {
+                println!("applied Weir's {name}");
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Serve => {
+            Parts {
+                serve: true,
+                duty: None,
+                services: Vec::new(),
+            }
+            .run(settings)
+            .await
+        }
+        Command::Work { service } => {
+            let services = chosen(&settings, &service)?;
+            Parts {
+                serve: false,
+                duty: Some(Duty::Work),
+                services,
+            }
+            .run(settings)
+            .await
+        }
+        Command::Schedule => {
+            Parts {
+                serve: false,
+                duty: Some(Duty::Lead),
+                services: Vec::new(),
+            }
+            .run(settings)
+            .await
+        }
+        Command::Up => {
+            let services = settings.services.clone();
+            Parts {
+                serve: true,
+                duty: Some(Duty::Both),
+                services,
+            }
+            .run(settings)
+            .await
+        }
+        Command::Token { tier, user, ttl } => {
+            let secret = settings
+                .jwt_secret
+                .clone()
+                .ok_or("JWT_SECRET is not set; the edge verifies tokens with it")?;
+            let client = Database::new(&settings)?.connect().await?;
+            let user = user.unwrap_or_else(Uuid::new_v4);
+            println!(
+                "{}",
+                token::issue(&client, &secret, user, tier.into(), ttl).await?
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Audit { json, repair } => {
+            let mut client = Database::new(&settings)?.connect().await?;
+            if repair {
+                audit::repair(&mut client).await?;
+            }
+            let findings = audit::audit(&mut client, settings.fairness.cluster_limits()).await?;
+            if json {
+                println!("{}", serde_json::to_string_pretty(&findings)?);
+            } else {
+                print!("{}", audit::report(&findings));
+            }
+            let clean = findings.iter().all(audit::Finding::holds);
+            Ok(if clean {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            })
+        }
+        Command::Status { json, watch } => {
+            let client = Database::new(&settings)?.connect().await?;
+            loop {
+                let lanes = status::lanes(&client, &settings.services).await?;
+                if watch && !json {
+                    // Clears the screen and goes to its first line.
+                    print!("\x1b[2J\x1b[H");
+                }
+                println!(
+                    "{}",
+                    if json {
+                        serde_json::to_string(&lanes)?
+                    } else {
+                        status::table(&lanes)
+                    }
+                );
+                if !watch {
+                    return Ok(ExitCode::SUCCESS);
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+    }
+}
+
+/// The services of these names; all when there is none.
+fn chosen(settings: &Settings, names: &[String]) -> Result<Vec<Service>, String> {
+    if names.is_empty() {
+        return Ok(settings.services.clone());
+    }
+    names
+        .iter()
+        .map(|name| {
+            settings.service(name).cloned().ok_or_else(|| {
+                let all: Vec<_> = settings
+                    .services
+                    .iter()
+                    .map(|service| service.name.as_str())
+                    .collect();
+                format!("there is no service {name:?}; there are {}", all.join(", "))
+            })
+        })
+        .collect()
+}
+
+/// What one process does.
+struct Parts {
+    serve: bool,
+    duty: Option<Duty>,
+    services: Vec<Service>,
+}
+
+impl Parts {
+    async fn run(self, settings: Settings) -> Outcome {
+        telemetry::logs();
+        let metrics = telemetry::metrics()?;
+        let context = Context::new(settings)?;
+        if !migrate::is_current(&context.database.connect().await?).await? {
+            return Err("the database lacks migrations; run `weir migrate` first".into());
+        }
+        let stopping = CancellationToken::new();
+        let mut working = match self.duty {
+            Some(duty) => Some(Working::start(&context, duty, &self.services).await?),
+            None => None,
+        };
+        let mut tasks = tokio::task::JoinSet::new();
+        if matches!(self.duty, Some(Duty::Lead | Duty::Both)) {
+            let reconciliation = reconcile::run(context.clone(), stopping.clone());
+            tasks.spawn(async move {
+                reconciliation.await;
+                Ok(())
+            });
+        }
+        if self.serve {
+            tasks.spawn(serve::run(context, metrics, stopping.clone()));
+        }
+        let river_ended = async {
+            match &mut working {
+                Some(working) => working.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        let early = tokio::select! {
+            signal = signalled() => {
+                tracing::info!(signal, "stopping");
+                None
+            }
+            () = river_ended => Some("River's client ended".into()),
+            Some(ended) = tasks.join_next() => match ended {
+                Ok(Ok(())) => Some("a part of the process ended".into()),
+                Ok(Err(error)) => Some(Box::<dyn Error>::from(error)),
+                Err(error) => Some(error.into()),
+            },
+        };
+        stopping.cancel();
+        if let Some(working) = working {
+            working.stop().await;
+        }
+        while tasks.join_next().await.is_some() {}
+        early.map_or(Ok(ExitCode::SUCCESS), Err)
+    }
+}
+
+/// Waits until somebody wants the process to stop, and says how.
+async fn signalled() -> &'static str {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut terminated) => {
+                terminated.recv().await;
+            }
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => "SIGINT",
+        () = terminated => "SIGTERM",
+    }
+}

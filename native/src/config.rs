@@ -1,0 +1,416 @@
+//! Settings from the environment, and the services from `weir.toml`.
+//!
+//! A start with a bad setting stops and says everything that is wrong at once, each with the variable, what it
+//! got and what it wants.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use weir_policy::tier::SlotLimits;
+
+use crate::service::{self, Service};
+
+/// Where settings come from: the process environment, or a map in tests.
+pub type Variables = BTreeMap<String, String>;
+
+/// How strict a start is about secrets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Environment {
+    /// Everything must be set.
+    Production,
+    /// Development conveniences are on, such as tokens for the asking.
+    Development,
+}
+
+/// Who counts a user's running jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FairnessScope {
+    /// The database, over all processes: exact.
+    Cluster,
+    /// Each process for itself, as ADR-10 has it.
+    Process,
+}
+
+/// ADR-10's settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fairness {
+    /// `FAIRNESS_ENABLED`.
+    pub enabled: bool,
+    /// `FAIRNESS_SCOPE`.
+    pub scope: FairnessScope,
+    /// The limit of each tier.
+    pub limits: SlotLimits,
+    /// `FAIRNESS_SNOOZE_DURATION`.
+    pub snooze: Duration,
+    /// `FAIRNESS_SNOOZE_JITTER`.
+    pub jitter: Duration,
+}
+
+impl Fairness {
+    /// The limits that the database counts against; `None` when it has none to count.
+    #[must_use]
+    pub fn cluster_limits(&self) -> Option<SlotLimits> {
+        (self.enabled && self.scope == FairnessScope::Cluster).then_some(self.limits)
+    }
+}
+
+/// Everything a `weir` process is told from outside.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `DATABASE_URL`.
+    pub database_url: SecretString,
+    /// `WEIR_ENV`.
+    pub environment: Environment,
+    /// `JWT_SECRET`, which signs users' tokens. The origin itself never verifies one: the edge does.
+    pub jwt_secret: Option<SecretString>,
+    /// `EDGE_SECRET`, which signs assertions.
+    pub edge_secret: Option<SecretString>,
+    /// `EDGE_SECRET_PREVIOUS`, still accepted while secrets are rotated.
+    pub edge_secret_previous: Option<SecretString>,
+    /// `WEIR_ORIGIN_HOST` and `WEIR_ORIGIN_PORT`.
+    pub listen: SocketAddr,
+    /// The `FAIRNESS_` variables.
+    pub fairness: Fairness,
+    /// `RESERVATION_TTL`.
+    pub reservation_ttl: Duration,
+    /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may go on after a stop was asked for.
+    pub drain_timeout: Duration,
+    /// What `weir.toml` defines, with pool sizes from the environment.
+    pub services: Vec<Service>,
+}
+
+/// Everything that is wrong with the settings.
+#[derive(Debug, thiserror::Error)]
+pub struct ConfigError {
+    /// One sentence per fault.
+    pub faults: Vec<String>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "the configuration has {} fault(s):", self.faults.len())?;
+        for fault in &self.faults {
+            writeln!(f, "  - {fault}")?;
+        }
+        f.write_str("correct them and start again")
+    }
+}
+
+/// Reads variables and remembers every fault instead of stopping at the first.
+pub(crate) struct Reader<'a> {
+    variables: &'a Variables,
+    faults: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(variables: &'a Variables) -> Self {
+        Self {
+            variables,
+            faults: Vec::new(),
+        }
+    }
+
+    pub(crate) fn fault(&mut self, fault: impl Into<String>) {
+        self.faults.push(fault.into());
+    }
+
+    /// An unset and an empty variable are the same.
+    pub(crate) fn text(&self, name: &str) -> Option<&'a str> {
+        self.variables
+            .get(name)
+            .map(|value| value.trim())
+            .filter(|value| !value.is_empty())
+    }
+
+    pub(crate) fn parsed<T>(
+        &mut self,
+        name: &str,
+        default: T,
+        wants: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> T {
+        let Some(text) = self.text(name) else {
+            return default;
+        };
+        parse(text).unwrap_or_else(|| {
+            self.fault(format!("{name} is {text:?}, but must be {wants}"));
+            default
+        })
+    }
+
+    fn duration(&mut self, name: &str, default: Duration, min: Duration) -> Duration {
+        let wants = format!(
+            "a duration such as 30s or 1h, at least {}",
+            humantime::format_duration(min)
+        );
+        self.parsed(name, default, &wants, |text| {
+            humantime::parse_duration(text)
+                .ok()
+                .filter(|duration| *duration >= min)
+        })
+    }
+
+    pub(crate) fn positive(&mut self, name: &str, default: u32, max: u32) -> u32 {
+        let wants = format!("a whole number from 1 to {max}");
+        self.parsed(name, default, &wants, |text| {
+            text.parse::<u32>()
+                .ok()
+                .filter(|number| (1..=max).contains(number))
+        })
+    }
+
+    fn secret(&mut self, name: &str) -> Option<SecretString> {
+        let text = self.text(name)?;
+        if text.len() < 32 {
+            self.fault(format!(
+                "{name} has {} characters, but must have at least 32",
+                text.len()
+            ));
+        }
+        Some(SecretString::from(text))
+    }
+}
+
+impl Settings {
+    /// Reads the process environment and the file that `WEIR_CONFIG` names (`weir.toml` by default).
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong, at once.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let variables: Variables = std::env::vars().collect();
+        let path = variables
+            .get("WEIR_CONFIG")
+            .map_or_else(|| PathBuf::from("weir.toml"), PathBuf::from);
+        Self::read(&variables, &path)
+    }
+
+    /// Reads these variables and this services file.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong, at once.
+    pub fn read(variables: &Variables, services: &Path) -> Result<Self, ConfigError> {
+        let mut reader = Reader::new(variables);
+        let environment = reader.parsed(
+            "WEIR_ENV",
+            Environment::Production,
+            "production or development",
+            |text| match text {
+                "production" => Some(Environment::Production),
+                "development" => Some(Environment::Development),
+                _ => None,
+            },
+        );
+        let database_url = match reader.text("DATABASE_URL") {
+            Some(url) if url.parse::<tokio_postgres::Config>().is_ok() => SecretString::from(url),
+            Some(_) => {
+                // Not repeated in the message: it holds a password.
+                reader.fault("DATABASE_URL is not a PostgreSQL URL such as postgres://user@host:5432/name");
+                SecretString::from("")
+            }
+            None => {
+                reader.fault(
+                    "DATABASE_URL is not set; it must be a URL such as postgres://user@host:5432/name",
+                );
+                SecretString::from("")
+            }
+        };
+        let jwt_secret = reader.secret("JWT_SECRET");
+        let edge_secret = reader.secret("EDGE_SECRET");
+        let edge_secret_previous = reader.secret("EDGE_SECRET_PREVIOUS");
+        let host = reader.text("WEIR_ORIGIN_HOST").unwrap_or("127.0.0.1").to_owned();
+        let port = reader.parsed("WEIR_ORIGIN_PORT", 8080, "a port number", |text| {
+            text.parse::<u16>().ok()
+        });
+        let listen = host
+            .parse()
+            .map(|ip| SocketAddr::new(ip, port))
+            .unwrap_or_else(|_| {
+                reader.fault(format!(
+                    "WEIR_ORIGIN_HOST is {host:?}, but must be an IP address such as 127.0.0.1 or 0.0.0.0"
+                ));
+                SocketAddr::from(([127, 0, 0, 1], port))
+            });
+        let fairness = fairness(&mut reader);
+        let second = Duration::from_secs(1);
+        let reservation_ttl = reader.duration("RESERVATION_TTL", 3600 * second, 60 * second);
+        let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
+        let services = service::read(&mut reader, services);
+        if reader.faults.is_empty() {
+            Ok(Self {
+                database_url,
+                environment,
+                jwt_secret,
+                edge_secret,
+                edge_secret_previous,
+                listen,
+                fairness,
+                reservation_ttl,
+                drain_timeout,
+                services,
+            })
+        } else {
+            Err(ConfigError {
+                faults: reader.faults,
+            })
+        }
+    }
+
+    /// The keys that assertions may be signed with, the current one first.
+    ///
+    /// # Errors
+    ///
+    /// When there is none: an origin without a key would have to believe nobody, or everybody.
+    pub fn assertion_keys(&self) -> Result<Vec<weir_policy::assertion::AssertionKey>, ConfigError> {
+        let secrets = [&self.edge_secret, &self.edge_secret_previous];
+        let mut keys = Vec::new();
+        for secret in secrets.into_iter().flatten() {
+            keys.push(
+                weir_policy::assertion::AssertionKey::new(secret.expose_secret().as_bytes()).map_err(
+                    |error| ConfigError {
+                        faults: vec![format!("EDGE_SECRET: {error}")],
+                    },
+                )?,
+            );
+        }
+        if self.edge_secret.is_none() {
+            return Err(ConfigError {
+                faults: vec![
+                    "EDGE_SECRET is not set; give the origin the secret that the edge signs its assertions with"
+                        .to_owned(),
+                ],
+            });
+        }
+        Ok(keys)
+    }
+
+    /// The service of that name.
+    #[must_use]
+    pub fn service(&self, name: &str) -> Option<&Service> {
+        self.services.iter().find(|service| service.name == name)
+    }
+}
+
+fn fairness(reader: &mut Reader<'_>) -> Fairness {
+    let enabled = reader.parsed("FAIRNESS_ENABLED", true, "true or false", |text| {
+        text.parse::<bool>().ok()
+    });
+    let scope = reader.parsed(
+        "FAIRNESS_SCOPE",
+        FairnessScope::Cluster,
+        "cluster or process",
+        |text| match text {
+            "cluster" => Some(FairnessScope::Cluster),
+            "process" => Some(FairnessScope::Process),
+            _ => None,
+        },
+    );
+    let defaults = SlotLimits::default();
+    let pro = reader.positive("FAIRNESS_PRO_LIMIT", defaults.pro, 10_000);
+    let limits = SlotLimits {
+        free: reader.positive("FAIRNESS_FREE_LIMIT", defaults.free, 10_000),
+        pro,
+        pro_plus: reader.positive("FAIRNESS_PRO_PLUS_LIMIT", pro, 10_000),
+        enterprise: reader.positive("FAIRNESS_ENTERPRISE_LIMIT", defaults.enterprise, 10_000),
+        anonymous: reader.positive("FAIRNESS_ANONYMOUS_LIMIT", defaults.anonymous, 10_000),
+    };
+    let second = Duration::from_secs(1);
+    Fairness {
+        enabled,
+        scope,
+        limits,
+        snooze: reader.duration("FAIRNESS_SNOOZE_DURATION", 30 * second, second),
+        jitter: reader.duration("FAIRNESS_SNOOZE_JITTER", 10 * second, Duration::ZERO),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Variables {
+        let mut variables: Variables = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        variables
+            .entry("DATABASE_URL".to_owned())
+            .or_insert_with(|| "postgres://weir@127.0.0.1/weir".to_owned());
+        variables
+    }
+
+    fn services() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir.toml")
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_decisions() {
+        let settings = Settings::read(&variables(&[]), &services()).unwrap();
+        assert!(settings.fairness.enabled);
+        assert_eq!(settings.fairness.limits, SlotLimits::default());
+        assert_eq!(settings.fairness.snooze, Duration::from_secs(30));
+        assert_eq!(settings.fairness.jitter, Duration::from_secs(10));
+        assert_eq!(settings.reservation_ttl, Duration::from_secs(3600));
+        let pools: Vec<_> = settings.services.iter().map(|service| service.pools).collect();
+        assert_eq!(pools.len(), 2);
+        assert!(
+            pools.contains(&[5, 3, 2]) && pools.contains(&[3, 2, 1]),
+            "{pools:?}"
+        );
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once_and_no_secret_is_repeated() {
+        let error = Settings::read(
+            &variables(&[
+                ("DATABASE_URL", "mysql://root:hunter2@x/y"),
+                ("FAIRNESS_FREE_LIMIT", "0"),
+                ("FAIRNESS_SNOOZE_DURATION", "soon"),
+                ("ANALYZER_QUEUE_PRIORITY_WORKERS", "many"),
+                ("JWT_SECRET", "short-secret"),
+                ("WEIR_ENV", "prod"),
+            ]),
+            &services(),
+        )
+        .unwrap_err();
+        assert_eq!(error.faults.len(), 6, "{error}");
+        let text = error.to_string();
+        for name in [
+            "DATABASE_URL",
+            "FAIRNESS_FREE_LIMIT",
+            "FAIRNESS_SNOOZE_DURATION",
+            "WEIR_ENV",
+        ] {
+            assert!(text.contains(name), "{text}");
+        }
+        assert!(
+            text.contains("ANALYZER_QUEUE_PRIORITY_WORKERS is \"many\""),
+            "{text}"
+        );
+        assert!(
+            !text.contains("hunter2") && !text.contains("short-secret"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn pro_plus_has_what_pro_has_unless_told_otherwise() {
+        let limits = |pairs: &[(&str, &str)]| {
+            Settings::read(&variables(pairs), &services())
+                .unwrap()
+                .fairness
+                .limits
+                .pro_plus
+        };
+        assert_eq!(limits(&[("FAIRNESS_PRO_LIMIT", "7")]), 7);
+        assert_eq!(
+            limits(&[("FAIRNESS_PRO_LIMIT", "7"), ("FAIRNESS_PRO_PLUS_LIMIT", "9")]),
+            9
+        );
+    }
+}

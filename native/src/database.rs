@@ -1,0 +1,166 @@
+//! Connections to PostgreSQL: `tokio-postgres` for Weir's own statements, SQLx for River's.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use secrecy::ExposeSecret;
+use tokio_postgres::Client;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::config::Settings;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A database that cannot be used right now, or a statement that it refused.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// PostgreSQL refused a statement or the connection broke.
+    #[error("the database failed: {}", describe(.0))]
+    Postgres(#[from] tokio_postgres::Error),
+    /// No connection could be had from the pool.
+    #[error("no database connection could be had: {0}")]
+    Pool(#[from] deadpool_postgres::PoolError),
+    /// River's side failed.
+    #[error("River failed: {0}")]
+    River(#[from] riverqueue::Error),
+    /// SQLx could not connect.
+    #[error("the database failed: {0}")]
+    Sqlx(#[from] sqlx::Error),
+    /// Connecting took too long.
+    #[error("connecting to the database took longer than {} s", CONNECT_TIMEOUT.as_secs())]
+    Timeout,
+}
+
+/// `tokio_postgres` says only "db error"; the reason is in its source.
+fn describe(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(
+        || error.to_string(),
+        |db| format!("{} ({})", db.message(), db.code().code()),
+    )
+}
+
+/// How to reach the database. Cheap to clone.
+#[derive(Clone)]
+pub struct Database {
+    config: tokio_postgres::Config,
+    tls: MakeRustlsConnect,
+    url: secrecy::SecretString,
+}
+
+impl Database {
+    /// Prepares to connect; connects nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// When the URL does not parse.
+    pub fn new(settings: &Settings) -> Result<Self, DatabaseError> {
+        Self::at(settings.database_url.expose_secret())
+    }
+
+    /// Prepares to connect to this URL.
+    ///
+    /// # Errors
+    ///
+    /// When the URL does not parse.
+    pub fn at(url: &str) -> Result<Self, DatabaseError> {
+        let mut config = tokio_postgres::Config::from_str(url)?;
+        config.connect_timeout(CONNECT_TIMEOUT);
+        if config.get_application_name().is_none() {
+            config.application_name("weir");
+        }
+        Ok(Self {
+            config,
+            tls: tls(),
+            url: secrecy::SecretString::from(url),
+        })
+    }
+
+    /// Opens one connection of its own, for a task that keeps it.
+    ///
+    /// Its transactions book the counters themselves (`weir.books`), so the triggers that do it for others
+    /// stay out of the way.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached in time.
+    pub async fn connect_bookkeeper(&self) -> Result<Client, DatabaseError> {
+        let client = self.connect().await?;
+        client
+            .batch_execute("SET weir.books = 'kept'; SET statement_timeout = '30s'; SET lock_timeout = '10s'")
+            .await?;
+        Ok(client)
+    }
+
+    /// Opens one plain connection.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached in time.
+    pub async fn connect(&self) -> Result<Client, DatabaseError> {
+        let (client, connection) =
+            tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()))
+                .await
+                .map_err(|_| DatabaseError::Timeout)??;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a database connection ended");
+            }
+        });
+        Ok(client)
+    }
+
+    /// A pool for reading.
+    #[must_use]
+    pub fn pool(&self, size: usize) -> Pool {
+        let manager = Manager::from_config(
+            self.config.clone(),
+            self.tls.clone(),
+            ManagerConfig {
+                recycling_method: RecyclingMethod::Fast,
+            },
+        );
+        let mut config = deadpool_postgres::PoolConfig::new(size);
+        config.timeouts.wait = Some(CONNECT_TIMEOUT);
+        config.timeouts.create = Some(CONNECT_TIMEOUT);
+        config.timeouts.recycle = Some(CONNECT_TIMEOUT);
+        let built = Pool::builder(manager)
+            .config(config)
+            .runtime(deadpool_postgres::Runtime::Tokio1)
+            .build();
+        match built {
+            Ok(pool) => pool,
+            // Only a pool with timeouts and without a runtime fails to build; this one has both.
+            Err(error) => unreachable!("{error}"),
+        }
+    }
+
+    /// River's pool.
+    ///
+    /// # Errors
+    ///
+    /// When the URL does not parse.
+    pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
+        let options = sqlx::postgres::PgConnectOptions::from_str(self.url.expose_secret())?;
+        Ok(sqlx::postgres::PgPoolOptions::new()
+            .max_connections(size)
+            .acquire_timeout(CONNECT_TIMEOUT)
+            .connect_lazy_with(options))
+    }
+}
+
+/// Trusts what the machine trusts. Whether TLS is used at all is the URL's `sslmode`.
+fn tls() -> MakeRustlsConnect {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map(|builder| builder.with_root_certificates(roots).with_no_client_auth());
+    match config {
+        Ok(config) => MakeRustlsConnect::new(config),
+        // ring's provider supports every default version.
+        Err(error) => unreachable!("{error}"),
+    }
+}

@@ -1,0 +1,191 @@
+//! `exec`: any program does the work.
+//!
+//! It gets the job's arguments as JSON on its standard input and prints the output as JSON. Exit code 0 is success,
+//! anything else a failure that is tried again, with the end of its standard error as the message. It runs in a
+//! process group of its own, which is killed as a whole when the attempt is over before the program is.
+
+use std::process::Stdio;
+
+use async_trait::async_trait;
+use serde_json::{Map, Value};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+
+use super::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::holder::Holder;
+
+/// More output than this is a failure.
+const LARGEST_OUTPUT: u64 = 4 * 1024 * 1024;
+
+/// As much of the standard error becomes the message.
+const LONGEST_MESSAGE: usize = 2_000;
+
+pub(super) struct Exec {
+    command: Vec<String>,
+    amount: i32,
+}
+
+impl Exec {
+    pub(super) fn new(command: Vec<String>, amount: i32) -> Self {
+        Self { command, amount }
+    }
+}
+
+/// Kills the program's whole group when it goes out of scope, whichever way the attempt ended.
+struct Group(Option<nix::unistd::Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // Already gone is just as well.
+            let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+}
+
+#[async_trait]
+impl Handler for Exec {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+        Ok(self.amount)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let [program, arguments @ ..] = self.command.as_slice() else {
+            return Err(HandlerError::Hopeless(
+                "the service's command is empty".to_owned(),
+            ));
+        };
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("WEIR_JOB_ID", attempt.job_id.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| HandlerError::Failed(format!("cannot start {program}: {error}")))?;
+        let group = Group(
+            child
+                .id()
+                .and_then(|id| i32::try_from(id).ok())
+                .map(nix::unistd::Pid::from_raw),
+        );
+        let finished = tokio::select! {
+            finished = talk(&mut child, &attempt.args) => finished,
+            () = attempt.cancelled.cancelled() => Err(HandlerError::Cancelled),
+        };
+        drop(group);
+        // Collected, so that no zombie process stays.
+        let _ = child.wait().await;
+        finished
+    }
+}
+
+async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, HandlerError> {
+    let failed = |error: std::io::Error| HandlerError::Failed(error.to_string());
+    let (Some(mut stdin), Some(stdout), Some(stderr)) =
+        (child.stdin.take(), child.stdout.take(), child.stderr.take())
+    else {
+        unreachable!("all three are piped")
+    };
+    let input = serde_json::to_vec(args).map_err(|error| HandlerError::Hopeless(error.to_string()))?;
+    let write = async move {
+        // A program need not read its input; that it closed the pipe is no fault.
+        let _ = stdin.write_all(&input).await;
+        drop(stdin);
+        Ok(())
+    };
+    let ((), output, message) = tokio::try_join!(write, limited(stdout), limited(stderr)).map_err(failed)?;
+    let status = child.wait().await.map_err(failed)?;
+    if !status.success() {
+        let message = String::from_utf8_lossy(&message);
+        let tail: String = message.trim().chars().rev().take(LONGEST_MESSAGE).collect();
+        let tail: String = tail.chars().rev().collect();
+        return Err(HandlerError::Failed(format!("{status}: {tail}")));
+    }
+    if output.len() as u64 >= LARGEST_OUTPUT {
+        return Err(HandlerError::Hopeless(format!(
+            "the output is larger than {LARGEST_OUTPUT} bytes"
+        )));
+    }
+    let output: Value = serde_json::from_slice(&output)
+        .map_err(|error| HandlerError::Failed(format!("the output is not JSON: {error}")))?;
+    let used = output.get("used").and_then(Value::as_i64);
+    Ok(Outcome { output, used })
+}
+
+async fn limited(stream: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    let mut stream = stream;
+    (&mut stream).take(LARGEST_OUTPUT).read_to_end(&mut read).await?;
+    // The rest is thrown away, so that the program does not wait for a reader for ever.
+    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use serde_json::json;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    fn attempt(args: Value) -> Attempt {
+        let Value::Object(args) = args else {
+            panic!("arguments are an object")
+        };
+        Attempt {
+            job_id: 7,
+            holder: None,
+            args,
+            cancelled: CancellationToken::new(),
+        }
+    }
+
+    fn shell(script: &str) -> Exec {
+        Exec::new(vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()], 1)
+    }
+
+    #[tokio::test]
+    async fn a_program_gets_the_arguments_and_its_output_is_the_jobs() {
+        let outcome = shell("cat")
+            .work(attempt(json!({"a": [1, 2], "used": 3})))
+            .await
+            .unwrap();
+        assert_eq!(outcome.output, json!({"a": [1, 2], "used": 3}));
+        assert_eq!(outcome.used, Some(3));
+    }
+
+    #[tokio::test]
+    async fn a_failing_program_tells_why_on_its_standard_error() {
+        let error = shell("echo no such repository >&2; exit 3")
+            .work(attempt(json!({})))
+            .await
+            .unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("exit status: 3") && text.contains("no such repository"),
+            "{text}"
+        );
+    }
+
+    #[tokio::test]
+    async fn cancelling_kills_the_whole_process_group() {
+        let file = std::env::temp_dir().join(format!("weir-exec-{}", uuid::Uuid::new_v4()));
+        let script = format!("(sleep 1; touch {0}) & sleep 30", file.display());
+        let attempt = attempt(json!({}));
+        let cancelled = attempt.cancelled.clone();
+        let started = Instant::now();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            cancelled.cancel();
+        });
+        let error = shell(&script).work(attempt).await.unwrap_err();
+        assert!(matches!(error, HandlerError::Cancelled), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert!(!file.exists(), "a grandchild lived on");
+    }
+}

@@ -1,0 +1,96 @@
+//! Handlers: who does the work of a service.
+
+mod analysis;
+mod exec;
+mod specview;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use deadpool_postgres::Pool;
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use crate::database::DatabaseError;
+use crate::holder::Holder;
+use crate::service::{HandlerSpec, Service};
+
+pub use analysis::{TestCase, find_tests};
+
+/// The handlers that are part of the binary, as `weir.toml` names them.
+pub const BUILTIN: [&str; 2] = ["analyze", "specview"];
+
+/// One attempt at one job.
+#[derive(Clone, Debug)]
+pub struct Attempt {
+    /// River's job id.
+    pub job_id: i64,
+    /// Whom it is counted against; `None` for a job that belongs to nobody.
+    pub holder: Option<Holder>,
+    /// The job's arguments.
+    pub args: Map<String, Value>,
+    /// Cancelled when the attempt should stop: a timeout, a cancellation, or the process's end.
+    pub cancelled: CancellationToken,
+}
+
+/// What a successful attempt made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The job's output.
+    pub output: Value,
+    /// What it used of its reservation, in the event type's unit; `None` means all of it.
+    pub used: Option<i64>,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, thiserror::Error)]
+pub enum HandlerError {
+    /// It may succeed when tried again.
+    #[error("{0}")]
+    Failed(String),
+    /// It will never succeed; the job is over.
+    #[error("{0}")]
+    Hopeless(String),
+    /// It was told to stop and did.
+    #[error("cancelled")]
+    Cancelled,
+}
+
+impl From<DatabaseError> for HandlerError {
+    fn from(error: DatabaseError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+/// Why a submission is not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The arguments are not what the service can use. The text says what it wants.
+    #[error("{0}")]
+    Arguments(String),
+    /// They could not be checked, because the database could not be asked.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+}
+
+/// Does the work of one job kind.
+#[async_trait]
+pub trait Handler: Send + Sync {
+    /// Checks a submission's arguments and says how much the job may use at most.
+    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal>;
+
+    /// Works one attempt. May be called more than once for a job, also on another machine.
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError>;
+}
+
+/// The handler that a service is configured with.
+#[must_use]
+pub fn of(service: &Service, pool: &Pool) -> Arc<dyn Handler> {
+    match &service.handler {
+        HandlerSpec::Builtin { name } if name == "specview" => {
+            Arc::new(specview::Specview::new(pool.clone()))
+        }
+        HandlerSpec::Builtin { .. } => Arc::new(analysis::Analysis),
+        HandlerSpec::Exec { command, amount } => Arc::new(exec::Exec::new(command.clone(), *amount)),
+    }
+}

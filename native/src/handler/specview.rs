@@ -1,0 +1,304 @@
+//! `specview`: turns the test cases of an analysis into a specification that people can read.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use async_trait::async_trait;
+use deadpool_postgres::Pool;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::analysis::TestCase;
+use super::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::database::DatabaseError;
+use crate::holder::Holder;
+
+pub(super) struct Specview {
+    pool: Pool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Language {
+    #[default]
+    En,
+    Ko,
+}
+
+impl Language {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::En => "en",
+            Self::Ko => "ko",
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Arguments {
+    analysis_id: i64,
+    #[serde(default)]
+    language: Language,
+}
+
+#[derive(Deserialize)]
+struct Analysed {
+    tests: Vec<TestCase>,
+}
+
+fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
+    serde_json::from_value(Value::Object(args.clone())).map_err(|error| {
+        format!("\"analysis_id\" must be the id of an analysis job of yours, \"language\" en or ko: {error}")
+    })
+}
+
+impl Specview {
+    pub(super) fn new(pool: Pool) -> Self {
+        Self { pool }
+    }
+
+    /// The tests that the holder's analysis found; `Err` says why there are none to render.
+    async fn tests(
+        &self,
+        holder: Holder,
+        analysis_id: i64,
+    ) -> Result<Result<Vec<TestCase>, String>, DatabaseError> {
+        let client = self.pool.get().await?;
+        let row = client
+            .query_opt(
+                "SELECT j.state::text, j.metadata -> 'output' FROM submissions s JOIN river_job j ON j.id = s.job_id \
+                 WHERE s.job_id = $1 AND s.holder = $2 AND s.event_type = 'analysis'",
+                &[&analysis_id, &holder.id],
+            )
+            .await?;
+        let Some(row) = row else {
+            return Ok(Err(format!(
+                "there is no analysis {analysis_id} of yours; submit it again if it is old"
+            )));
+        };
+        let (state, output): (String, Option<Value>) = (row.get(0), row.get(1));
+        Ok(
+            match (state.as_str(), output.map(serde_json::from_value::<Analysed>)) {
+                ("completed", Some(Ok(analysed))) if analysed.tests.is_empty() => Err(format!(
+                    "analysis {analysis_id} found no tests, so there is nothing to render"
+                )),
+                ("completed", Some(Ok(analysed))) => Ok(analysed.tests),
+                ("completed", _) => Err(format!("analysis {analysis_id} has no tests in its output")),
+                _ => Err(format!("analysis {analysis_id} is not completed yet")),
+            },
+        )
+    }
+}
+
+#[async_trait]
+impl Handler for Specview {
+    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+        let arguments = arguments(args).map_err(Refusal::Arguments)?;
+        let tests = self
+            .tests(holder, arguments.analysis_id)
+            .await?
+            .map_err(Refusal::Arguments)?;
+        i32::try_from(tests.len())
+            .map_err(|_| Refusal::Arguments("the analysis has more tests than can be counted".to_owned()))
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let arguments = arguments(&attempt.args).map_err(HandlerError::Hopeless)?;
+        let holder = attempt
+            .holder
+            .ok_or_else(|| HandlerError::Hopeless("a specview needs the owner of its analysis".to_owned()))?;
+        let tests = self
+            .tests(holder, arguments.analysis_id)
+            .await?
+            .map_err(HandlerError::Hopeless)?;
+        let language = arguments.language;
+        let keys: Vec<Vec<u8>> = tests.iter().map(key).collect();
+        let client = self.pool.get().await.map_err(DatabaseError::from)?;
+        // A hit is free only if the job that rendered it was charged: a first attempt that died after it had
+        // filled the cache must not make the second one free.
+        let hits = client
+            .query(
+                "SELECT c.test_key, c.rendered FROM specview_cache c \
+                 WHERE c.holder = $1 AND c.language = $2 AND c.test_key = ANY ($3) \
+                   AND EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id)",
+                &[&holder.id, &language.as_str(), &keys],
+            )
+            .await
+            .map_err(DatabaseError::from)?;
+        let mut known: HashMap<Vec<u8>, String> = hits.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let (mut new_keys, mut new_texts) = (Vec::new(), Vec::new());
+        let mut used = 0_i64;
+        let mut sentences = Vec::with_capacity(tests.len());
+        for (test, key) in tests.iter().zip(keys) {
+            let rendered = known.entry(key.clone()).or_insert_with(|| {
+                used += 1;
+                let rendered = sentence(&test.name, language);
+                new_keys.push(key);
+                new_texts.push(rendered.clone());
+                rendered
+            });
+            sentences.push(rendered.clone());
+        }
+        if attempt.cancelled.is_cancelled() {
+            return Err(HandlerError::Cancelled);
+        }
+        client
+            .execute(
+                "INSERT INTO specview_cache AS c (holder, language, test_key, rendered, job_id) \
+                 SELECT $1, $2, k, t, $5 FROM unnest($3::bytea[], $4::text[]) AS n (k, t) ORDER BY k \
+                 ON CONFLICT (holder, language, test_key) \
+                 DO UPDATE SET rendered = excluded.rendered, job_id = excluded.job_id \
+                 WHERE NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id)",
+                &[
+                    &holder.id,
+                    &language.as_str(),
+                    &new_keys,
+                    &new_texts,
+                    &attempt.job_id,
+                ],
+            )
+            .await
+            .map_err(DatabaseError::from)?;
+        let markdown = markdown(&tests, &sentences, language);
+        Ok(Outcome {
+            output: json!({ "markdown": markdown, "count": tests.len() }),
+            used: Some(used),
+        })
+    }
+}
+
+/// What makes two tests the same: the file and the name, not the line.
+fn key(test: &TestCase) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    hash.update(test.file.as_bytes());
+    hash.update([0]);
+    hash.update(test.name.as_bytes());
+    hash.finalize().to_vec()
+}
+
+/// The words of a name, however it joins them: `snake_case`, `camelCase`, `TestName`, or plain text.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut word = String::new();
+    let mut previous: Option<char> = None;
+    for (index, c) in name.char_indices() {
+        let next_is_lower = name[index..].chars().nth(1).is_some_and(char::is_lowercase);
+        let boundary = c.is_uppercase()
+            && previous.is_some_and(|p| p.is_lowercase() || p.is_uppercase() && next_is_lower);
+        if c == '_' || c.is_whitespace() || boundary {
+            words.extend((!word.is_empty()).then(|| std::mem::take(&mut word)));
+        }
+        if c != '_' && !c.is_whitespace() {
+            word.push(c);
+        }
+        previous = Some(c);
+    }
+    words.extend((!word.is_empty()).then_some(word));
+    if words.len() > 1 && ["test", "should"].contains(&words[0].to_lowercase().as_str()) {
+        words.remove(0);
+    }
+    words
+}
+
+/// One test's name as a sentence.
+fn sentence(name: &str, language: Language) -> String {
+    let own = name.rsplit(" > ").next().unwrap_or(name);
+    let mut text = words(own)
+        .into_iter()
+        .map(|word| {
+            let is_acronym = word.chars().count() > 1 && !word.chars().any(char::is_lowercase);
+            if is_acronym { word } else { word.to_lowercase() }
+        })
+        .collect::<Vec<_>>()
+        .join(" ");
+    if let Some(first) = text.get(..1) {
+        let first = first.to_uppercase();
+        text.replace_range(..1, &first);
+    }
+    match language {
+        Language::En => format!("{text}."),
+        Language::Ko => format!("{text} — 확인한다."),
+    }
+}
+
+fn markdown(tests: &[TestCase], sentences: &[String], language: Language) -> String {
+    let (title, count) = match language {
+        Language::En => ("Specification", format!("{} test cases.", tests.len())),
+        Language::Ko => ("명세", format!("테스트 케이스 {}개.", tests.len())),
+    };
+    let mut text = format!("# {title}\n\n{count}\n");
+    let mut files: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, test) in tests.iter().enumerate() {
+        files.entry(&test.file).or_default().push(index);
+    }
+    for (file, indices) in files {
+        let _ = writeln!(text, "\n## `{file}`\n");
+        let mut suite = "";
+        for index in indices {
+            let test = &tests[index];
+            let own = test.name.rsplit_once(" > ").map_or("", |(suite, _)| suite);
+            if own != suite {
+                suite = own;
+                if !suite.is_empty() {
+                    let _ = writeln!(text, "\n### {suite}\n");
+                }
+            }
+            let _ = writeln!(text, "- {} (line {})", sentences[index], test.line);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_sentences_in_every_style_of_writing() {
+        for (name, wanted) in [
+            ("an_empty_cart_has_no_total", "An empty cart has no total."),
+            ("TestParseURLWithPort", "Parse URL with port."),
+            ("cart > when empty > has no total", "Has no total."),
+            ("test_empty", "Empty."),
+            ("shouldRejectNegativeNumbers", "Reject negative numbers."),
+            ("비어 있는 장바구니", "비어 있는 장바구니."),
+            ("", "."),
+        ] {
+            assert_eq!(sentence(name, Language::En), wanted, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn the_document_groups_by_file_and_suite() {
+        let tests = [
+            ("b.ts", "cart > adds", 3),
+            ("b.ts", "cart > removes", 9),
+            ("a.rs", "one", 1),
+        ]
+        .map(|(file, name, line)| TestCase {
+            file: file.to_owned(),
+            name: name.to_owned(),
+            line,
+        });
+        let sentences: Vec<_> = tests
+            .iter()
+            .map(|test| sentence(&test.name, Language::En))
+            .collect();
+        let text = markdown(&tests, &sentences, Language::En);
+        assert_eq!(
+            text,
+            "# Specification\n\n3 test cases.\n\n## `a.rs`\n\n- One. (line 1)\n\n## `b.ts`\n\n\n### cart\n\n- Adds. (line 3)\n- Removes. (line 9)\n"
+        );
+    }
+
+    #[test]
+    fn the_same_test_on_another_line_is_the_same_test() {
+        let at = |line| TestCase {
+            file: "a.rs".to_owned(),
+            name: "one".to_owned(),
+            line,
+        };
+        assert_eq!(key(&at(1)), key(&at(7)));
+    }
+}

@@ -1,0 +1,126 @@
+//! Reserving (ADR-21): check the quota, reserve, and enqueue the job, in one transaction.
+//!
+//! Submissions that arrive while a transaction is under way are admitted together in the next one; a lone
+//! submission never waits for company.
+
+mod group;
+mod transaction;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+use weir_policy::admission::Account;
+
+use crate::database::DatabaseError;
+use crate::holder::Holder;
+use crate::service::EventType;
+
+pub use group::Reserver;
+pub use transaction::Rules;
+
+/// A request to accept one job.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Whom it is counted against.
+    pub holder: Holder,
+    /// The service's name, which is the stem of its queues.
+    pub service: String,
+    /// What it is counted as.
+    pub event_type: EventType,
+    /// River's job kind.
+    pub kind: String,
+    /// How often the job is tried.
+    pub max_attempts: i16,
+    /// The job's arguments, a JSON object.
+    pub args: Value,
+    /// What River keeps beside the arguments, a JSON object.
+    pub metadata: Value,
+    /// What it may use at most, in the event type's unit; never negative.
+    pub amount: i32,
+    /// The caller's `Idempotency-Key`.
+    pub idempotency: Option<Idempotency>,
+}
+
+/// An `Idempotency-Key`, and what it was sent with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Idempotency {
+    /// As the caller wrote it.
+    pub key: String,
+    /// SHA-256 over the service and the body.
+    pub request_hash: Vec<u8>,
+}
+
+/// What a plan allows in the current billing period and what of it is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Quota {
+    /// Charged in this period.
+    pub used: i64,
+    /// Held by unfinished jobs.
+    pub reserved: i64,
+    /// The plan's limit; null is unlimited.
+    pub limit: Option<i64>,
+    /// What is left; null is unlimited.
+    pub remaining: Option<i64>,
+    /// When the next period begins.
+    pub reset_at: Timestamp,
+}
+
+impl Quota {
+    pub(crate) fn of(account: &Account, reset_at: Timestamp) -> Self {
+        Self {
+            used: account.used,
+            reserved: account.reserved,
+            limit: account.limit,
+            remaining: account.remaining(),
+            reset_at,
+        }
+    }
+}
+
+/// The answer to a submission. The quota is that of the account right after it; an anonymous caller has none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A new job.
+    Accepted {
+        /// River's job id.
+        job_id: i64,
+        /// The quota with this reservation in it.
+        quota: Option<Quota>,
+    },
+    /// The job that the same `Idempotency-Key` made before.
+    Repeated {
+        /// River's job id.
+        job_id: i64,
+        /// The quota as it is.
+        quota: Option<Quota>,
+    },
+    /// The `Idempotency-Key` was used with another request.
+    KeyReused,
+    /// `used + reserved + requested` would be over the limit. Nothing was written.
+    OverQuota {
+        /// The quota as it is.
+        quota: Quota,
+    },
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ReserveError {
+    /// The database cannot be used right now. Whether the job was made is not known if the connection broke
+    /// during COMMIT; the caller's `Idempotency-Key` finds out.
+    #[error("the reservation could not be made: {0}")]
+    Database(#[from] DatabaseError),
+    /// More submissions wait than the process wants to remember.
+    #[error("too many submissions wait already")]
+    Overloaded,
+    /// PostgreSQL cannot store these arguments, such as text with a NUL character.
+    #[error("the arguments cannot be stored: {0}")]
+    Unstorable(String),
+}
+
+impl From<tokio_postgres::Error> for ReserveError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error.into())
+    }
+}

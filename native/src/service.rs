@@ -1,0 +1,210 @@
+//! Services: what can be submitted, under which names River knows it, and who does the work.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Deserialize;
+use weir_policy::lane::{Lane, is_queue_name};
+
+use crate::config::Reader;
+
+/// The column `event_type` of the quota tables: what a service's work is counted as.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Deserialize,
+    postgres_types::ToSql,
+    postgres_types::FromSql,
+)]
+#[serde(rename_all = "snake_case")]
+#[postgres(name = "usage_event_type", rename_all = "snake_case")]
+pub enum EventType {
+    /// Unit: analyses.
+    Analysis,
+    /// Unit: test cases.
+    Specview,
+}
+
+impl EventType {
+    /// Every event type.
+    pub const ALL: [Self; 2] = [Self::Analysis, Self::Specview];
+
+    /// The name in the database.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Analysis => "analysis",
+            Self::Specview => "specview",
+        }
+    }
+}
+
+/// One service, ready to be used.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// The name in the route and the stem of its queues' names.
+    pub name: String,
+    /// What its work is counted as.
+    pub event_type: EventType,
+    /// River's job kind.
+    pub kind: String,
+    /// Workers per lane, in the order of [`Lane::ALL`].
+    pub pools: [u32; 3],
+    /// How long one attempt may take.
+    pub timeout: Duration,
+    /// How often a job is tried.
+    pub max_attempts: i16,
+    /// Who does the work.
+    pub handler: HandlerSpec,
+}
+
+impl Service {
+    /// The queue of one of its lanes.
+    #[must_use]
+    pub fn queue(&self, lane: Lane) -> String {
+        lane.queue(&self.name)
+    }
+
+    /// Its queues with their pool sizes.
+    pub fn queues(&self) -> impl Iterator<Item = (Lane, String, u32)> + '_ {
+        Lane::ALL
+            .into_iter()
+            .zip(self.pools)
+            .map(|(lane, workers)| (lane, self.queue(lane), workers))
+    }
+}
+
+/// Which handler does a service's work.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum HandlerSpec {
+    /// One that is part of the binary.
+    Builtin {
+        /// `analyze` or `specview`.
+        name: String,
+    },
+    /// A program: the job's arguments as JSON on its standard input, the output as JSON on its standard output.
+    Exec {
+        /// The program and its arguments.
+        command: Vec<String>,
+        /// How much one job reserves.
+        #[serde(default = "one")]
+        amount: i32,
+    },
+}
+
+fn one() -> i32 {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    service: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    event_type: EventType,
+    kind: String,
+    /// The stem of the variables with the pool sizes: `{workers}_QUEUE_PRIORITY_WORKERS` and so on.
+    workers: String,
+    priority_workers: u32,
+    default_workers: u32,
+    scheduled_workers: u32,
+    #[serde(with = "humantime_serde")]
+    timeout: Duration,
+    max_attempts: i16,
+    handler: HandlerSpec,
+}
+
+const MOST_WORKERS: u32 = 10_000;
+
+pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Vec<Service> {
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            reader.fault(format!(
+                "cannot read {}: {error}; set WEIR_CONFIG to the file that defines the services",
+                path.display()
+            ));
+            return Vec::new();
+        }
+    };
+    let file: File = match toml::from_str(&text) {
+        Ok(file) => file,
+        Err(error) => {
+            reader.fault(format!("{}: {}", path.display(), error.to_string().trim()));
+            return Vec::new();
+        }
+    };
+    let mut services: Vec<Service> = Vec::new();
+    for entry in file.service {
+        let place = format!("{}, service {:?}", path.display(), entry.name);
+        for lane in Lane::ALL {
+            let queue = lane.queue(&entry.name);
+            if !is_queue_name(&queue) {
+                reader.fault(format!(
+                    "{place}: River refuses the queue name {queue:?}; use lower-case letters, digits and single _ or -"
+                ));
+                break;
+            }
+        }
+        if services
+            .iter()
+            .any(|other| other.name == entry.name || other.kind == entry.kind)
+        {
+            reader.fault(format!(
+                "{place}: the name or the kind {:?} is already taken",
+                entry.kind
+            ));
+        }
+        if !(1..=100).contains(&entry.max_attempts) {
+            reader.fault(format!(
+                "{place}: max_attempts is {}, but must be from 1 to 100",
+                entry.max_attempts
+            ));
+        }
+        if let HandlerSpec::Builtin { name } = &entry.handler
+            && !crate::handler::BUILTIN.contains(&name.as_str())
+        {
+            reader.fault(format!(
+                "{place}: there is no builtin handler {name:?}; there are {}",
+                crate::handler::BUILTIN.join(" and ")
+            ));
+        }
+        let mut workers = |lane: &str, default: u32| {
+            reader.positive(
+                &format!("{}_QUEUE_{lane}_WORKERS", entry.workers),
+                default,
+                MOST_WORKERS,
+            )
+        };
+        let pools = [
+            workers("PRIORITY", entry.priority_workers),
+            workers("DEFAULT", entry.default_workers),
+            workers("SCHEDULED", entry.scheduled_workers),
+        ];
+        services.push(Service {
+            name: entry.name,
+            event_type: entry.event_type,
+            kind: entry.kind,
+            pools,
+            timeout: entry.timeout,
+            max_attempts: entry.max_attempts,
+            handler: entry.handler,
+        });
+    }
+    if services.is_empty() {
+        reader.fault(format!("{} defines no service", path.display()));
+    }
+    services
+}

@@ -1,0 +1,15 @@
+SELECT j.id, j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts, j.created_at, j.attempted_at,
+       j.finalized_at,
+       j.scheduled_at > now() AS later,
+       coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error') AS error,
+       j.metadata -> 'output' AS output,
+       r.parked_at IS NOT NULL AS parked,
+       coalesce(r.reserved_amount, 0) AS reserved,
+       coalesce(u.quota_amount, 0) AS charged,
+       CASE WHEN s.user_id IS NULL THEN 'anonymous'
+            ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = us.plan_id
+                           WHERE us.user_id = s.user_id AND us.status = 'active'), 'free') END AS tier
+FROM submissions s
+JOIN river_job j ON j.id = s.job_id
+LEFT JOIN quota_reservations r ON r.job_id = s.job_id
+LEFT JOIN usage_events u ON u.job_id = s.job_id

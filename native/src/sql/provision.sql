@@ -1,0 +1,16 @@
+-- First contact: a verified user becomes known, on the Free plan; a holder gets its row to lock.
+-- $1 holders, $2 event types, $3 user ids (null: an address), pairwise.
+WITH wanted AS (
+    SELECT * FROM unnest($1::uuid[], $2::usage_event_type[], $3::uuid[]) AS w (holder, event_type, user_id)
+), new_users AS (
+    INSERT INTO users (id) SELECT DISTINCT user_id FROM wanted WHERE user_id IS NOT NULL ORDER BY 1
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+), new_subscriptions AS (
+    INSERT INTO user_subscriptions (user_id, plan_id)
+    SELECT u.id, p.id FROM new_users u CROSS JOIN subscription_plans p WHERE p.tier = 'free'
+    ON CONFLICT (user_id) WHERE status = 'active' DO NOTHING
+)
+INSERT INTO holders (holder, event_type, user_id)
+SELECT DISTINCT holder, event_type, user_id FROM wanted ORDER BY 1, 2
+ON CONFLICT (holder, event_type) DO NOTHING

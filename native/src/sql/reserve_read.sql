@@ -1,0 +1,26 @@
+-- The accounts that the locks protect. $1 holders, $2 event types, pairwise and distinct.
+-- A user without an active subscription has the Free plan and calendar months.
+SELECT w.n,
+       h.slots_in_use,
+       h.parked,
+       plan.tier::text,
+       plan.monthly_limit,
+       period.period_start,
+       period.period_end,
+       coalesce(b.used, 0),
+       coalesce(b.reserved, 0)
+FROM unnest($1::uuid[], $2::usage_event_type[]) WITH ORDINALITY AS w (holder, event_type, n)
+JOIN holders h ON h.holder = w.holder AND h.event_type = w.event_type
+LEFT JOIN LATERAL (
+    SELECT p.tier,
+           s.current_period_start,
+           CASE h.event_type WHEN 'analysis' THEN p.analysis_monthly_limit ELSE p.specview_monthly_limit END AS monthly_limit
+    FROM (SELECT 1) AS one
+    LEFT JOIN user_subscriptions s ON s.user_id = h.user_id AND s.status = 'active'
+    JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.tier = 'free'
+) plan ON h.user_id IS NOT NULL
+LEFT JOIN LATERAL billing_period(
+    coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock_timestamp()
+) period ON h.user_id IS NOT NULL
+LEFT JOIN quota_balances b
+    ON b.user_id = h.user_id AND b.event_type = h.event_type AND b.period_start = period.period_start

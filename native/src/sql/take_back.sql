@@ -1,0 +1,25 @@
+-- Jobs whose last attempt belongs to a registered process without a heartbeat; a process that never registered
+-- (another River client) is River's own rescuer's business. $1 seconds without a beat.
+WITH dead AS (
+    SELECT client_id FROM processes WHERE beat_at < clock_timestamp() - make_interval(secs => $1)
+), taken AS (
+    UPDATE river_job j
+    SET state = (CASE WHEN j.metadata ? 'cancel_attempted_at' THEN 'cancelled'
+                      WHEN j.attempt >= j.max_attempts THEN 'discarded'
+                      ELSE 'available' END)::river_job_state,
+        finalized_at = CASE WHEN j.metadata ? 'cancel_attempted_at' OR j.attempt >= j.max_attempts THEN now() END,
+        scheduled_at = now(),
+        errors = array_append(j.errors, jsonb_build_object(
+            'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+            'attempt', j.attempt, 'error', 'the process that worked the job died', 'trace', ''))
+    FROM dead d
+    WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = d.client_id
+    RETURNING j.id, d.client_id, j.state::text AS state, j.queue
+), told AS (
+    SELECT pg_notify(current_schema() || '.river_insert', json_build_object('queue', q.queue)::text)
+    FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
+), forgotten AS (
+    DELETE FROM processes p USING dead d
+    WHERE p.client_id = d.client_id AND p.beat_at < clock_timestamp() - interval '1 hour'
+)
+SELECT t.id, t.client_id, t.state, (SELECT count(*) FROM told) FROM taken t

@@ -1,0 +1,200 @@
+//! Working: River's client with Weir's guard before, and Weir's settlement after every attempt.
+
+mod guard;
+mod heartbeat;
+mod worker;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use riverqueue::{Client, Event, EventKind, QueueConfig, RunHandle, Workers};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::config::Settings;
+use crate::database::{Database, DatabaseError};
+use crate::reservation::Rules;
+use crate::service::Service;
+use crate::settlement::Settler;
+
+pub use heartbeat::{BEAT, DEAD_AFTER};
+
+/// A queue that nobody inserts into: River's client wants one, also when all it does is lead.
+const LEADER_QUEUE: &str = "weir_leader";
+
+/// How soon after a fetch the next one may follow. River's default of 100 ms would keep small pools idle most of the
+/// time when jobs are short.
+const FETCH_COOLDOWN: Duration = Duration::from_millis(2);
+
+/// What every part of a process shares.
+#[derive(Clone)]
+pub struct Context {
+    /// The settings it was started with.
+    pub settings: Arc<Settings>,
+    /// How to reach the database.
+    pub database: Database,
+    /// Connections for reading.
+    pub pool: Pool,
+    /// What admission decides by.
+    pub rules: Arc<Rules>,
+    /// Settles what ended.
+    pub settler: Settler,
+}
+
+impl Context {
+    /// Opens nothing yet; connections are made when they are needed.
+    ///
+    /// # Errors
+    ///
+    /// When the database's URL does not parse.
+    pub fn new(settings: Settings) -> Result<Self, DatabaseError> {
+        let database = Database::new(&settings)?;
+        let rules = Arc::new(Rules {
+            slot_limits: settings.fairness.cluster_limits(),
+            ttl: settings.reservation_ttl,
+        });
+        Ok(Self {
+            pool: database.pool(20),
+            settler: Settler::start(database.clone(), Arc::clone(&rules)),
+            settings: Arc::new(settings),
+            database,
+            rules,
+        })
+    }
+}
+
+/// What a River client of this process is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// Works jobs and never leads: `weir work`.
+    Work,
+    /// Leads and works nothing: `weir schedule`.
+    Lead,
+    /// Both: `weir up`.
+    Both,
+}
+
+/// A running River client.
+pub struct Working {
+    /// River's client, for cancelling and for looking at queues.
+    pub client: Client,
+    run: RunHandle,
+    stopped: CancellationToken,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Working {
+    /// Starts working the lanes of these services.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached or River refuses the configuration.
+    pub async fn start(context: &Context, duty: Duty, services: &[Service]) -> Result<Self, DatabaseError> {
+        let id = client_id();
+        let works = duty != Duty::Lead;
+        let slots: u32 = services.iter().flat_map(|service| service.pools).sum();
+        let river_pool = context
+            .database
+            .river_pool(if works { 10.min(slots + 4) } else { 4 })?;
+        // All kinds, also those whose lanes this process does not work: River's rescuer discards what it does not
+        // know.
+        let mut workers = Workers::new();
+        worker::register(&mut workers, context)?;
+        let mut builder = Client::builder(river_pool)
+            .id(id.clone())
+            .workers(workers)
+            .fetch_cooldown(FETCH_COOLDOWN)
+            .without_job_timeout()
+            .work_middleware(guard::Guard::new(context));
+        if !context.settings.drain_timeout.is_zero() {
+            builder = builder.soft_stop_timeout(context.settings.drain_timeout);
+        }
+        let mut pools = serde_json::Map::new();
+        if works {
+            for (_, queue, size) in services.iter().flat_map(Service::queues) {
+                pools.insert(queue.clone(), size.into());
+                builder = builder.queue(queue, QueueConfig::new(size as usize));
+            }
+        }
+        if duty == Duty::Work {
+            builder = builder.without_leader_election();
+        } else if !works {
+            builder = builder.queue(LEADER_QUEUE, QueueConfig::new(1));
+        }
+        let client = builder.build()?;
+        let stopped = CancellationToken::new();
+        let mut tasks = Vec::new();
+        if works {
+            tasks.push(heartbeat::start(context, id, pools.into(), stopped.clone()).await?);
+        }
+        tasks.push(notice_endings(&client, context, stopped.clone())?);
+        let mut run = client.start()?;
+        run.wait_ready().await?;
+        tracing::info!(client = client.id(), ?duty, workers = slots, "working");
+        Ok(Self {
+            client,
+            run,
+            stopped,
+            tasks,
+        })
+    }
+
+    /// Takes no new jobs, lets the running ones finish up to the drain timeout, and gives the rest back to their
+    /// queues without costing them an attempt.
+    pub async fn stop(mut self) {
+        if let Err(error) = self.run.stop().await {
+            tracing::warn!(%error, "River did not stop cleanly");
+        }
+        self.stopped.cancel();
+        for task in self.tasks {
+            let _ = task.await;
+        }
+    }
+
+    /// Completes when River's client ends on its own, which it should not.
+    pub async fn ended(&mut self) {
+        if let Err(error) = self.run.wait().await {
+            tracing::error!(%error, "River's client ended");
+        }
+    }
+}
+
+/// River's id of this process: unique, and telling which host it is.
+fn client_id() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host: String = host
+        .trim()
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .take(40)
+        .collect();
+    format!("weir_{host}_{}", Uuid::new_v4().simple())
+}
+
+/// River records failures and cancellations itself; its events tell that they are there to be settled.
+fn notice_endings(
+    client: &Client,
+    context: &Context,
+    stopped: CancellationToken,
+) -> Result<tokio::task::JoinHandle<()>, DatabaseError> {
+    let mut events = client.subscribe(&[EventKind::JobCancelled, EventKind::JobFailed])?;
+    let settler = context.settler.clone();
+    Ok(tokio::spawn(async move {
+        loop {
+            let event = tokio::select! {
+                event = events.recv() => event,
+                () = stopped.cancelled() => return,
+            };
+            match event {
+                Ok(Event::Job(event)) => settler.notice(event.job.id),
+                Ok(_) => {}
+                // Dropped events are found by reconciliation.
+                Err(error) => {
+                    tracing::debug!(%error, "events were missed");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }))
+}

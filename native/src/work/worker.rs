@@ -1,0 +1,180 @@
+//! The one River worker behind every kind: finds the handler, runs it, settles.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use riverqueue::{Job, JobArgs, WorkCancelled, WorkContext, WorkOutcome, Worker, WorkerTimeout, Workers};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{Context, guard};
+use crate::database::DatabaseError;
+use crate::handler::{self, Attempt, Handler, HandlerError};
+use crate::settlement::{Ended, SettleError, Settled, Success};
+
+/// The member of a job's metadata that says why a handler gave up for good.
+pub(crate) const REASON: &str = "weir:reason";
+
+/// How often a settlement is tried while the database is away, and how long apart.
+const SETTLE_TRIES: u32 = 30;
+const SETTLE_PAUSE: Duration = Duration::from_millis(500);
+
+/// Any job's arguments. River ties a Rust type to one kind; this type stands for all configured kinds by way of its
+/// aliases.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+struct AnyArgs(Map<String, Value>);
+
+static KINDS: OnceLock<Vec<&'static str>> = OnceLock::new();
+
+impl JobArgs for AnyArgs {
+    const KIND: &'static str = "weir:any";
+
+    fn kind_aliases() -> &'static [&'static str] {
+        KINDS.get().map_or(&[], Vec::as_slice)
+    }
+}
+
+struct Kind {
+    handler: Arc<dyn Handler>,
+    timeout: Duration,
+}
+
+struct AnyWorker {
+    context: Context,
+    kinds: HashMap<String, Kind>,
+}
+
+/// Registers every configured kind. The kinds are those of the first call in a process.
+pub(super) fn register(workers: &mut Workers, context: &Context) -> Result<(), DatabaseError> {
+    let services = &context.settings.services;
+    KINDS.get_or_init(|| {
+        services
+            .iter()
+            .map(|service| &*service.kind.clone().leak())
+            .collect()
+    });
+    let kinds = services
+        .iter()
+        .map(|service| {
+            let kind = Kind {
+                handler: handler::of(service, &context.pool),
+                timeout: service.timeout,
+            };
+            (service.kind.clone(), kind)
+        })
+        .collect();
+    workers.add::<AnyArgs, _>(AnyWorker {
+        context: context.clone(),
+        kinds,
+    })?;
+    Ok(())
+}
+
+/// Why an attempt failed, as River records it.
+#[derive(Debug, thiserror::Error)]
+enum AttemptError {
+    #[error("no handler is configured for kind {0:?} in this process")]
+    NoHandler(String),
+    #[error("{0}")]
+    Failed(String),
+    #[error(transparent)]
+    Settle(#[from] SettleError),
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    #[error(transparent)]
+    Cancelled(#[from] WorkCancelled),
+}
+
+impl Worker<AnyArgs> for AnyWorker {
+    type Error = AttemptError;
+
+    fn timeout(&self, job: &Job<AnyArgs>) -> WorkerTimeout {
+        self.kinds
+            .get(&job.row.kind)
+            .map_or(WorkerTimeout::ClientDefault, |kind| {
+                WorkerTimeout::After(kind.timeout)
+            })
+    }
+
+    async fn work(&self, context: WorkContext, job: Job<AnyArgs>) -> Result<WorkOutcome, AttemptError> {
+        let Some(kind) = self.kinds.get(&job.row.kind) else {
+            return Err(AttemptError::NoHandler(job.row.kind));
+        };
+        let attempt = Attempt {
+            job_id: job.row.id,
+            holder: guard::holder(&self.context.pool, job.row.id, &job.args.0).await?,
+            args: job.args.0,
+            cancelled: context.cancellation_token().clone(),
+        };
+        match kind.handler.work(attempt).await {
+            Ok(outcome) => {
+                let success = Success {
+                    attempt: i16::try_from(job.row.attempt).unwrap_or(i16::MAX),
+                    output: outcome.output,
+                    used: outcome.used,
+                };
+                self.settle(job.row.id, success).await
+            }
+            Err(HandlerError::Failed(message)) => Err(AttemptError::Failed(message)),
+            Err(HandlerError::Hopeless(message)) => {
+                // River's own text for a discarded job says only that its worker discarded it.
+                let _ = context.metadata_set(REASON, message);
+                Ok(WorkOutcome::Discard)
+            }
+            Err(HandlerError::Cancelled) => Err(WorkCancelled.into()),
+        }
+    }
+}
+
+impl AnyWorker {
+    async fn settle(&self, job_id: i64, success: Success) -> Result<WorkOutcome, AttemptError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let ended = Ended {
+                job_id,
+                success: Some(success.clone()),
+            };
+            match self.context.settler.settle(ended).await {
+                Ok(Settled::Done { .. }) => return Ok(WorkOutcome::Complete),
+                Ok(Settled::FencedOut) => {
+                    tracing::warn!(
+                        job = job_id,
+                        attempt = success.attempt,
+                        "the job was taken back; its result is dropped"
+                    );
+                    metrics::counter!("weir_fenced_attempts_total").increment(1);
+                    self.wait_out(job_id).await?;
+                    return Ok(WorkOutcome::Complete);
+                }
+                // The work is done; only saying so failed. That is worth some patience.
+                Err(SettleError::Database(error)) if tries < SETTLE_TRIES => {
+                    tracing::warn!(job = job_id, %error, "waiting for the database to settle");
+                    tokio::time::sleep(SETTLE_PAUSE).await;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// River's completer does not compare attempts: whatever this attempt returned now would be written over the
+    /// newer one. So it returns only when nothing can be overwritten any more.
+    async fn wait_out(&self, job_id: i64) -> Result<(), DatabaseError> {
+        loop {
+            let client = self.context.pool.get().await?;
+            let running = client
+                .query_opt(
+                    "SELECT 1 FROM river_job WHERE id = $1 AND state = 'running'",
+                    &[&job_id],
+                )
+                .await?;
+            if running.is_none() {
+                return Ok(());
+            }
+            drop(client);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}

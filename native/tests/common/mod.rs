@@ -1,0 +1,313 @@
+//! A Weir of its own for every test: a fresh database, the real API, real River workers.
+#![allow(dead_code, unreachable_pub, reason = "every test binary uses a part of it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test that cannot go on fails"
+)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, StatusCode};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+use uuid::Uuid;
+use weir::config::{Settings, Variables};
+use weir::database::Database;
+use weir::work::{Context, Duty, Working};
+use weir::{api, audit, migrate, reconcile, serve, token};
+use weir_policy::assertion::{self, AssertionKey, Caller};
+use weir_policy::tier::Tier;
+
+pub const EDGE_SECRET: &str = "a secret of the edge that only tests use";
+
+/// A test's own database and settings. The database is dropped at the end.
+pub struct Weir {
+    pub context: Context,
+    pub router: Router,
+    pub stopping: CancellationToken,
+    server: tokio_postgres::Config,
+    name: String,
+    variables: Variables,
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Value,
+}
+
+impl Weir {
+    pub async fn new() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// A Weir with these environment variables on top of the defaults.
+    pub async fn with(pairs: &[(&str, &str)]) -> Self {
+        let server = std::env::var("WEIR_TEST_DATABASE_URL")
+            .expect("WEIR_TEST_DATABASE_URL is not set: run the tests with `npm test`, which starts a PostgreSQL for them");
+        let config: tokio_postgres::Config = server.parse().unwrap();
+        let name = format!("weir_{}", Uuid::new_v4().simple());
+        let admin = Database::at(&server).unwrap().connect().await.unwrap();
+        admin
+            .batch_execute(&format!("CREATE DATABASE {name}"))
+            .await
+            .unwrap();
+        let url = with_database(&server, &name);
+        migrate::migrate(&Database::at(&url).unwrap()).await.unwrap();
+        let mut variables: Variables = BTreeMap::from_iter(
+            [
+                ("DATABASE_URL", url.as_str()),
+                ("EDGE_SECRET", EDGE_SECRET),
+                ("JWT_SECRET", "a secret for tokens that only tests use"),
+                ("WEIR_DRAIN_TIMEOUT", "2s"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        variables.extend(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
+        let context = Context::new(settings(&variables)).unwrap();
+        let stopping = CancellationToken::new();
+        let metrics = metrics_exporter_prometheus::PrometheusBuilder::new()
+            .build_recorder()
+            .handle();
+        let api = serve::api(&context, metrics, stopping.clone()).await.unwrap();
+        Self {
+            router: api::router(Arc::new(api)),
+            context,
+            stopping,
+            server: config,
+            name,
+            variables,
+        }
+    }
+
+    /// Another process on the same database.
+    pub fn another(&self, pairs: &[(&str, &str)]) -> Context {
+        let mut variables = self.variables.clone();
+        variables.extend(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
+        Context::new(settings(&variables)).unwrap()
+    }
+
+    pub fn url(&self) -> &str {
+        &self.variables["DATABASE_URL"]
+    }
+
+    pub async fn work(&self) -> Working {
+        Working::start(&self.context, Duty::Both, &self.context.settings.services)
+            .await
+            .unwrap()
+    }
+
+    pub async fn client(&self) -> tokio_postgres::Client {
+        self.context.database.connect().await.unwrap()
+    }
+
+    pub async fn user(&self, tier: Tier) -> Uuid {
+        let user = Uuid::new_v4();
+        token::ensure_user(&self.client().await, user, tier)
+            .await
+            .unwrap();
+        user
+    }
+
+    /// Usage that is there already, written by plain SQL.
+    pub async fn use_up(&self, user: Uuid, event_type: &str, amount: i32) {
+        self.client()
+            .await
+            .execute(
+                "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, $2::text::usage_event_type, $3)",
+                &[&user, &event_type, &amount],
+            )
+            .await
+            .unwrap();
+    }
+
+    pub async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        who: Who,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Answer {
+        let key = AssertionKey::new(EDGE_SECRET.as_bytes()).unwrap();
+        let now = jiff::Timestamp::now().as_second().unsigned_abs();
+        let assertion = assertion::sign(&key, &who.caller(), method, path, "request-1", now).unwrap();
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(assertion::HEADER, assertion);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.send(request.body(Body::from(body)).unwrap()).await
+    }
+
+    pub async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        }
+    }
+
+    pub async fn get(&self, path: &str, who: Who) -> Answer {
+        self.call("GET", path, who, &[], Vec::new()).await
+    }
+
+    pub async fn post(&self, path: &str, who: Who, body: &Value) -> Answer {
+        self.call("POST", path, who, &[], body.to_string().into_bytes())
+            .await
+    }
+
+    /// Submits an analysis of one file and expects it to be accepted.
+    pub async fn analyse(&self, who: Who, file: &str, content: &str) -> i64 {
+        let answer = self
+            .post("/api/jobs/analysis", who, &files(&[(file, content)]))
+            .await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        answer.body["job"]["id"].as_i64().unwrap()
+    }
+
+    /// The job once it is finished.
+    pub async fn finished(&self, id: i64, who: Who) -> Value {
+        self.until(&format!("job {id} to finish"), async || {
+            let job = self.get(&format!("/api/jobs/{id}"), who).await.body;
+            ["completed", "failed", "cancelled"]
+                .contains(&job["status"].as_str().unwrap())
+                .then_some(job)
+        })
+        .await
+    }
+
+    pub async fn quota(&self, who: Who, service: &str) -> Value {
+        self.get("/api/usage", who).await.body[service].clone()
+    }
+
+    /// Asks until there is an answer, for at most 30 seconds.
+    pub async fn until<T>(&self, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            assert!(
+                started.elapsed() < Duration::from_secs(30),
+                "waited 30 s for {what}"
+            );
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    pub async fn reconcile(&self) {
+        let client = self.context.database.connect_bookkeeper().await.unwrap();
+        reconcile::round(&self.context, &client, true).await.unwrap();
+    }
+
+    /// What `weir audit` would complain about.
+    pub async fn complaints(&self) -> Vec<String> {
+        let mut client = self.client().await;
+        let findings = audit::audit(&mut client, self.context.settings.fairness.cluster_limits())
+            .await
+            .unwrap();
+        findings
+            .into_iter()
+            .flat_map(|finding| {
+                finding
+                    .violations
+                    .into_iter()
+                    .map(move |one| format!("{}: {one}", finding.invariant))
+            })
+            .collect()
+    }
+
+    pub async fn is_clean(&self) {
+        assert_eq!(self.complaints().await, Vec::<String>::new());
+    }
+
+    /// Drops the database. A test that fails leaves it to the server, which does not outlive the tests.
+    pub async fn end(self) {
+        self.stopping.cancel();
+        self.is_clean().await;
+        let (admin, connection) = self.server.connect(tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        admin
+            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name))
+            .await
+            .unwrap();
+    }
+}
+
+fn settings(variables: &Variables) -> Settings {
+    Settings::read(
+        variables,
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir.toml"),
+    )
+    .unwrap()
+}
+
+fn with_database(server: &str, name: &str) -> String {
+    let (base, query) = server
+        .split_once('?')
+        .map_or((server, None), |(base, query)| (base, Some(query)));
+    let scheme = base.find("://").unwrap() + 3;
+    let base = base[scheme..]
+        .find('/')
+        .map_or(base, |slash| &base[..scheme + slash]);
+    query.map_or_else(
+        || format!("{base}/{name}"),
+        |query| format!("{base}/{name}?{query}"),
+    )
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+pub enum Who {
+    User(Uuid),
+    Address(&'static str),
+}
+
+impl Who {
+    fn caller(self) -> Caller {
+        match self {
+            Self::User(id) => Caller {
+                user_id: Some(id.to_string()),
+                client_address: "192.0.2.1".to_owned(),
+            },
+            Self::Address(address) => Caller {
+                user_id: None,
+                client_address: address.to_owned(),
+            },
+        }
+    }
+}
+
+pub fn files(files: &[(&str, &str)]) -> Value {
+    let files: Vec<Value> = files
+        .iter()
+        .map(|(path, content)| json!({ "path": path, "content": content }))
+        .collect();
+    json!({ "files": files })
+}
+
+pub const GO_TESTS: &str =
+    "package a\n\nfunc TestAdd(t *testing.T) {}\n\nfunc TestSubtract(t *testing.T) {}\n";
