@@ -77,7 +77,7 @@ await script(async () => {
       await untilOk(`http://${host}:${originPort}/readyz`, 60_000);
       await untilOk(`${url}/`, 60_000);
       // Through the edge, to the origin, to the database and back.
-      await untilOk(`${url}/api/jobs?limit=1`, 20_000);
+      await untilOk(`${url}/api/usage`, 20_000);
     });
     say(`everything is up after ${((Date.now() - started) / 1000).toFixed(1)} s; Ctrl-C stops it`);
     console.log(`weir: ready ${url}`);

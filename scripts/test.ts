@@ -19,6 +19,7 @@ import { startPostgres } from "./lib/postgres.ts";
 import { stopGroup } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 import { atTheEnd, isStopping, script } from "./lib/stopping.ts";
+import { sleep } from "./lib/sleep.ts";
 import { addCargoLine, Totals } from "./lib/totals.ts";
 
 const kinds = ["unit", "edge", "whole", "browser"];
@@ -47,7 +48,7 @@ await script(async () => {
   });
 
   const environment: Record<string, string> = { WEIR_TEST_FOLDER: folder };
-  if (wants("whole", "browser", "edge")) environment.WEIR_TEST_BINARY = await buildNative();
+  if (wants("whole", "browser")) environment.WEIR_TEST_BINARY = await buildNative();
   if (wants("whole", "browser", "edge")) await buildEdge();
   if (wants("browser")) environment.WEIR_TEST_CHROMIUM = await chromium();
 
@@ -72,11 +73,14 @@ await script(async () => {
 
   const totals = new Totals();
   if (wants("unit")) await runCargoTests(totals);
-  const others = kinds.filter((kind) => kind !== "unit" && wants(kind));
-  if (others.length > 0 && !isStopping()) await runNodeTests(others, totals);
+  const folders = kinds.filter((kind) => kind !== "unit" && wants(kind));
+  if (folders.length > 0 && !isStopping()) await runNodeTests(folders, totals);
 
   // A server that outlives its test is a fault, of the test or of the server's way to stop.
-  const left = isStopping() ? [] : marked(id).filter((pid) => nameOf(pid) !== "postgres");
+  const others = (): number[] => marked(id).filter((pid) => nameOf(pid) !== "postgres");
+  // What a test has just told to end may take a moment.
+  for (let tries = 0; tries < 40 && !isStopping() && others().length > 0; tries++) await sleep(50);
+  const left = isStopping() ? [] : others();
   if (left.length > 0) {
     totals.add(0, 1, 0);
     console.log(`\nprocesses that the tests left behind: ${left.map((pid) => `${nameOf(pid)} (${pid})`).join(", ")}`);

@@ -1,5 +1,5 @@
 import { build } from "esbuild";
-import { cp, mkdir, readdir } from "node:fs/promises";
+import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { root } from "./places.ts";
 
@@ -8,18 +8,36 @@ const output = join(root, "dist");
 
 /** Bundles the page into dist/, from where the edge serves it. */
 export async function buildPage(): Promise<void> {
-  await mkdir(output, { recursive: true });
-  await build({
+  const bundled = await build({
     entryPoints: [join(source, "src", "main.ts"), join(source, "style.css")],
     outdir: output,
     entryNames: "[name]",
     bundle: true,
+    // What is imported only when it is needed becomes a file of its own.
+    splitting: true,
+    chunkNames: "[name]-[hash]",
     minify: true,
     format: "esm",
     target: "es2022",
     logLevel: "warning",
+    write: false,
   });
-  for (const file of await readdir(source)) {
-    if (/\.(html|svg|txt|webmanifest)$/.test(file) || file === "_headers") await cp(join(source, file), join(output, file));
+  const files = new Map<string, Uint8Array>(bundled.outputFiles.map((file) => [file.path, file.contents]));
+  for (const name of await readdir(source)) {
+    if (/\.(html|svg|txt|webmanifest)$/.test(name) || name === "_headers") files.set(join(output, name), await readFile(join(source, name)));
   }
+  await mkdir(output, { recursive: true });
+  for (const [path, contents] of files) await writeIfChanged(path, contents);
+  for (const name of await readdir(output)) {
+    if (!files.has(join(output, name)) && !name.endsWith(".new")) await rm(join(output, name), { recursive: true });
+  }
+}
+
+/** A file that is written is one that `wrangler dev` takes for changed, and it would start the edge anew. */
+async function writeIfChanged(path: string, contents: Uint8Array): Promise<void> {
+  const before = await readFile(path).catch(() => undefined);
+  if (before?.equals(contents)) return;
+  const beside = `${path}.${process.pid}.new`;
+  await writeFile(beside, contents);
+  await rename(beside, path);
 }

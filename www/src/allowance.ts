@@ -1,22 +1,38 @@
 import { element, make } from "./elements.ts";
 import type { Allowance } from "./rate-limit.ts";
+import { onLanguage, t } from "./text.ts";
 
 const drops = element("drops", HTMLElement);
 const words = element("allowance-text", HTMLElement);
-let timer: ReturnType<typeof setInterval> | undefined;
+
+let current: Allowance | undefined;
+let signedIn = false;
+
+setInterval(show, 1000);
+onLanguage(show);
 
 /** Shows how many anonymous submissions are left, counting down to when they are all there again. */
-export function showAllowance(allowance: Allowance): void {
-  clearInterval(timer);
-  const limit = allowance.limit ?? allowance.left;
-  const show = (): void => {
-    const seconds = Math.ceil((allowance.renewsAt - Date.now()) / 1000);
-    const over = seconds <= 0;
-    const left = over ? limit : allowance.left;
-    drops.replaceChildren(...Array.from({ length: Math.min(limit, 40) }, (_, n) => make("i", "", n < left ? "full" : "")));
-    words.textContent = over ? `${left} of ${limit} left` : `${left} of ${limit} left, all of them again in ${seconds} s`;
-    if (over) clearInterval(timer);
-  };
+export function showAllowance(allowance: Allowance | undefined): void {
+  if (allowance) current = allowance;
   show();
-  timer = setInterval(show, 1000);
+}
+
+export function allowanceFor(user: boolean): void {
+  signedIn = user;
+  show();
+}
+
+function show(): void {
+  if (signedIn || !current) {
+    drops.replaceChildren();
+    words.textContent = t(signedIn ? "allowanceSignedIn" : "allowanceUnknown");
+    return;
+  }
+  const limit = current.limit ?? current.left;
+  const seconds = Math.ceil((current.renewsAt - Date.now()) / 1000);
+  const left = seconds > 0 ? current.left : limit;
+  // Past some number they could not be told apart; the words say it anyway.
+  const shown = Math.min(limit, 20);
+  drops.replaceChildren(...Array.from({ length: shown }, (_, n) => make("i", "", n < (left / limit) * shown ? "full" : "")));
+  words.textContent = seconds > 0 ? t("allowance", { left, limit, seconds }) : t("allowanceFull", { left, limit });
 }

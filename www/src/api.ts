@@ -10,12 +10,61 @@ export interface AnalysisOutput {
   frameworks: string[];
 }
 
-export interface Job<Output> {
+export interface SpecviewOutput {
+  markdown: string;
+  count: number;
+}
+
+export type Status = "queued" | "running" | "completed" | "failed" | "cancelled";
+
+export interface Job {
   id: number;
-  status: "queued" | "running" | "completed" | "failed" | "cancelled";
+  service: string;
+  status: Status;
   waiting_for: "slot" | "worker" | "retry" | "schedule" | null;
-  output: Output | null;
+  created_at: string;
+  finished_at: string | null;
+  reserved: number;
+  charged: number;
+  output: unknown;
   error: { message: string } | null;
+}
+
+export function isFinished(job: Job): boolean {
+  return job.status !== "queued" && job.status !== "running";
+}
+
+export interface Quota {
+  used: number;
+  reserved: number;
+  limit: number | null;
+  remaining: number | null;
+  reset_at: string;
+}
+
+export interface Usage {
+  tier: string;
+  analysis: Quota | null;
+  specview: Quota | null;
+}
+
+export interface Lane {
+  queued: number;
+  running: number;
+  workers: number;
+  oldest_wait_ms: number;
+}
+
+export interface ServiceLanes {
+  priority: Lane;
+  default: Lane;
+  scheduled: Lane;
+  parked: number;
+  slots_in_use: number;
+}
+
+export interface Lanes {
+  services: Record<string, ServiceLanes>;
 }
 
 export interface SourceFile {
@@ -37,23 +86,46 @@ export class Refusal extends Error {
   }
 }
 
-export async function submitAnalysis(files: SourceFile[]): Promise<{ job: Job<AnalysisOutput>; headers: Headers }> {
-  const response = await fetch("/api/jobs/analysis", {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ files }),
-  });
-  const { job } = (await bodyOf(response)) as { job: Job<AnalysisOutput> };
-  return { job, headers: response.headers };
+interface Asking {
+  method?: string;
+  body?: unknown;
+  /** Instead of the signed-in user's, which the cookie holds. */
+  token?: string | undefined;
 }
 
-export async function readJob<Output>(id: number): Promise<Job<Output>> {
-  return (await bodyOf(await fetch(`/api/jobs/${id}`))) as Job<Output>;
-}
-
-async function bodyOf(response: Response): Promise<unknown> {
-  const body: unknown = await response.json().catch(() => undefined);
-  if (response.ok && body !== undefined) return body;
-  const problem = (body ?? {}) as { title?: string; detail?: string };
+async function ask<T>(path: string, { method = "GET", body, token }: Asking = {}): Promise<{ body: T; headers: Headers }> {
+  const headers = new Headers();
+  if (body !== undefined) headers.set("Content-Type", "application/json");
+  if (token !== undefined) headers.set("Authorization", `Bearer ${token}`);
+  const response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body) });
+  const answer: unknown = await response.json().catch(() => undefined);
+  if (response.ok && answer !== undefined) return { body: answer as T, headers: response.headers };
+  const problem = (answer ?? {}) as { title?: string; detail?: string };
   throw new Refusal(response.status, problem.title ?? `HTTP ${response.status}`, problem.detail ?? response.statusText, response.headers);
+}
+
+export async function submit(service: string, args: unknown, token?: string): Promise<{ job: Job; headers: Headers }> {
+  const { body, headers } = await ask<{ job: Job }>(`/api/jobs/${service}`, { method: "POST", body: args, token });
+  return { job: body.job, headers };
+}
+
+export async function readJob(id: number, token?: string): Promise<Job> {
+  return (await ask<Job>(`/api/jobs/${id}`, { token })).body;
+}
+
+export async function listJobs(limit: number, token?: string): Promise<Job[]> {
+  return (await ask<Job[]>(`/api/jobs?limit=${limit}`, { token })).body;
+}
+
+export async function cancelJob(id: number): Promise<Job> {
+  return (await ask<Job>(`/api/jobs/${id}`, { method: "DELETE" })).body;
+}
+
+export async function readUsage(token?: string): Promise<Usage> {
+  return (await ask<Usage>("/api/usage", { token })).body;
+}
+
+/** A token for a new user of a tier; only a server in development mode gives one out. */
+export async function developmentToken(tier: string): Promise<string> {
+  return (await ask<{ token: string }>("/api/dev/token", { method: "POST", body: { tier } })).body.token;
 }

@@ -12,3 +12,10 @@ export function make<K extends keyof HTMLElementTagNameMap>(tag: K, text = "", c
   if (className) made.className = className;
   return made;
 }
+
+export function makeButton(text: string, onClick: () => void, className = ""): HTMLButtonElement {
+  const button = make("button", text, className);
+  button.type = "button";
+  button.addEventListener("click", onClick);
+  return button;
+}

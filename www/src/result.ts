@@ -1,47 +1,46 @@
 import type { AnalysisOutput, Job, TestCase } from "./api.ts";
 import { element, make } from "./elements.ts";
+import { onLanguage, t } from "./text.ts";
 
 const status = element("status", HTMLElement);
 const place = element("result", HTMLElement);
 
-const waiting = { slot: "waiting for your turn", worker: "waiting for a worker", retry: "waiting to be tried again", schedule: "scheduled" };
+let shown: Job | undefined;
+onLanguage(() => (shown ? showJob(shown) : (status.textContent = t("nothingYet"))));
 
-export function showJob(job: Job<AnalysisOutput>): void {
+export function showJob(job: Job): void {
+  shown = job;
   status.textContent = describe(job);
-  if (job.status === "completed" && job.output) place.replaceChildren(...list(job.output.tests));
+  const output = job.status === "completed" ? (job.output as AnalysisOutput) : undefined;
+  place.replaceChildren(...(output ? testList(output.tests) : []));
 }
 
-export function clearResult(words: string): void {
-  status.textContent = words;
-  place.replaceChildren();
-}
-
-function describe(job: Job<AnalysisOutput>): string {
+function describe(job: Job): string {
+  const { id } = job;
   switch (job.status) {
     case "queued":
-      return `Job ${job.id}: ${job.waiting_for ? waiting[job.waiting_for] : "waiting"}…`;
+      return t("jobWaiting", { id, reason: t(job.waiting_for ?? "queued") });
     case "running":
-      return `Job ${job.id}: running…`;
+      return t("jobRunning", { id });
     case "completed": {
-      const { count = 0, frameworks = [] } = job.output ?? {};
-      const found = count === 1 ? "1 test" : `${count} tests`;
-      return `Job ${job.id}: ${found} found${frameworks.length > 0 ? ` (${frameworks.join(", ")})` : ""}.`;
+      const { count = 0, frameworks = [] } = (job.output ?? {}) as Partial<AnalysisOutput>;
+      return t(count === 1 ? "jobDoneOne" : "jobDone", { id, count, frameworks: frameworks.length > 0 ? ` (${frameworks.join(", ")})` : "" });
     }
     case "failed":
-      return `Job ${job.id} failed: ${job.error?.message ?? "no reason given"}`;
+      return t("jobFailed", { id, reason: job.error?.message ?? t("noReason") });
     case "cancelled":
-      return `Job ${job.id} was cancelled.`;
+      return t("jobCancelled", { id });
   }
 }
 
-function list(tests: TestCase[]): HTMLElement[] {
+export function testList(tests: TestCase[]): HTMLElement[] {
   const byFile = new Map<string, TestCase[]>();
   for (const test of tests) byFile.set(test.file, [...(byFile.get(test.file) ?? []), test]);
   return [...byFile].flatMap(([file, cases]) => {
     const found = make("ul", "", "found");
     for (const test of cases) {
       const item = make("li");
-      item.append(make("span", test.name), make("span", `line ${test.line}`));
+      item.append(make("span", test.name), make("span", t("line", { line: test.line })));
       found.append(item);
     }
     return [make("h3", file), found];

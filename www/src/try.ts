@@ -1,0 +1,41 @@
+import { showAllowance } from "./allowance.ts";
+import { isFinished, readJob, Refusal, submit } from "./api.ts";
+import { element } from "./elements.ts";
+import { hideNotice, showProblem } from "./notice.ts";
+import { allowanceOf } from "./rate-limit.ts";
+import { showJob } from "./result.ts";
+import { filesInForm } from "./source.ts";
+
+const form = element("form", HTMLFormElement);
+const analyse = element("analyse", HTMLButtonElement);
+
+form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  void run();
+});
+
+async function run(): Promise<void> {
+  hideNotice();
+  analyse.disabled = true;
+  try {
+    const { job, headers } = await submit("analysis", { files: filesInForm() });
+    showAllowance(allowanceOf(headers));
+    showJob(job);
+    await follow(job.id);
+  } catch (error) {
+    if (error instanceof Refusal) showAllowance(allowanceOf(error.headers));
+    showProblem(error);
+  } finally {
+    analyse.disabled = false;
+  }
+}
+
+/** By asking, and ever less often: an anonymous visitor has few requests, and a busy lane takes its time. */
+async function follow(id: number): Promise<void> {
+  for (let wait = 150; ; wait = Math.min(wait * 1.5, 2000)) {
+    await new Promise((done) => setTimeout(done, wait));
+    const job = await readJob(id);
+    showJob(job);
+    if (isFinished(job)) return;
+  }
+}
