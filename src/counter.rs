@@ -9,6 +9,7 @@
 //! told, bring it along with their next request (see [`weir_policy::window::Seen`]).
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use js_sys::Uint8Array;
 use wasm_bindgen::prelude::*;
@@ -20,6 +21,7 @@ use worker::{SqlStorageValue, State, console_error};
 use crate::bindings::Bindings;
 use crate::clock;
 use crate::config::Config;
+use crate::panics;
 
 /// How long after a request its count is written at the latest, in milliseconds.
 const SNAPSHOT_AFTER_MS: u64 = 8_000;
@@ -28,7 +30,7 @@ const SNAPSHOT_AFTER_MS: u64 = 8_000;
 #[wasm_bindgen]
 pub struct AddressCounter {
     state: State,
-    counters: RefCell<Counters>,
+    counters: Rc<RefCell<Counters>>,
     /// Whether there are counts that no row has.
     dirty: Cell<bool>,
     /// When the pending alarm goes off, in milliseconds since the epoch; 0 when there is none.
@@ -46,7 +48,9 @@ impl AddressCounter {
     pub fn new(state: DurableObjectState, env: Bindings) -> Self {
         let counter = Self {
             state: State::from(state),
-            counters: RefCell::new(Counters::new(Config::submissions(|name| env.text(name)))),
+            counters: Rc::new(RefCell::new(Counters::new(Config::submissions(|name| {
+                env.text(name)
+            })))),
             dirty: Cell::new(false),
             alarm_at: Cell::new(0),
             has_table: Cell::new(false),
@@ -56,6 +60,10 @@ impl AddressCounter {
         };
         if let Err(error) = counter.load() {
             console_error!("{{\"event\":\"snapshot_unreadable\",\"error\":\"{error}\"}}");
+        }
+        // What survived a panic is newer than the snapshot.
+        if panics::survive(&counter.state.id().to_string(), &counter.counters) {
+            counter.dirty.set(true);
         }
         counter
     }

@@ -24,6 +24,24 @@ export class AddressCounter extends DurableObject {
   }
 }
 
+// After a panic in Rust, its memory is gone, and with it every request that was under way in this isolate. See panics.rs.
+const underWay = new Set();
+const kept = new Map();
+globalThis.weirPanics = {
+  keep(owner, counts) {
+    kept.set(owner, counts);
+  },
+  takeBack(owner) {
+    const counts = kept.get(owner);
+    kept.delete(owner);
+    return counts;
+  },
+  happened(message) {
+    for (const abandon of underWay) abandon(new Error(message));
+    underWay.clear();
+  },
+};
+
 const internalError = JSON.stringify({
   type: "about:blank",
   title: "Internal Server Error",
@@ -33,8 +51,10 @@ const internalError = JSON.stringify({
 
 export default class extends WorkerEntrypoint {
   async fetch(request) {
+    const panicked = Promise.withResolvers();
+    underWay.add(panicked.reject);
     try {
-      return await new Edge(this.ctx, this.env).fetch(request);
+      return await Promise.race([new Edge(this.ctx, this.env).fetch(request), panicked.promise]);
     } catch (error) {
       // A bug: Rust answers everything else by itself.
       console.error(JSON.stringify({ event: "panic", detail: String(error?.message ?? error) }));
@@ -42,6 +62,8 @@ export default class extends WorkerEntrypoint {
         status: 500,
         headers: { "content-type": "application/problem+json", "cache-control": "no-store" },
       });
+    } finally {
+      underWay.delete(panicked.reject);
     }
   }
 }

@@ -17,6 +17,7 @@ mod fields;
 mod forward;
 mod jwks;
 mod limiter;
+mod panics;
 mod shard;
 mod target;
 mod trace;

@@ -2,6 +2,7 @@
 //! order, each asked only if the one before cannot tell.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use js_sys::{Boolean, Object, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
@@ -14,6 +15,7 @@ use crate::clock;
 use crate::config::{Config, WithoutCounter};
 use crate::events::{Event, report};
 use crate::fields::{Allowance, Named};
+use crate::panics;
 use crate::shard::shard;
 use crate::wait::{NoValue, within};
 
@@ -22,7 +24,7 @@ const REMEMBERED: usize = 20_000;
 
 thread_local! {
     static RECENT: RefCell<RecentVerdicts> = RefCell::new(RecentVerdicts::new(REMEMBERED));
-    static READS: RefCell<Option<Counters>> = const { RefCell::new(None) };
+    static READS: RefCell<Option<Rc<RefCell<Counters>>>> = const { RefCell::new(None) };
 }
 
 /// What was decided on an anonymous request.
@@ -151,9 +153,12 @@ pub(crate) async fn read(bindings: &Bindings, config: &Config, key: AddressKey) 
 
 fn count_read(policy: Policy, key: AddressKey) -> Verdict {
     READS.with_borrow_mut(|reads| {
-        reads
-            .get_or_insert_with(|| Counters::with_capacity(policy, REMEMBERED))
-            .take(key, None, clock::now_ms())
+        let reads = reads.get_or_insert_with(|| {
+            let reads = Rc::new(RefCell::new(Counters::with_capacity(policy, REMEMBERED)));
+            panics::survive("reads", &reads);
+            reads
+        });
+        reads.borrow_mut().take(key, None, clock::now_ms())
     })
 }
 

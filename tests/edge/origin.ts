@@ -1,0 +1,87 @@
+import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from "node:http";
+import { jwtVerify, type JWTPayload } from "jose";
+import { whenOver, type Lifetime } from "../harness/lifetime.ts";
+import { freshSecrets, type Secrets } from "../harness/identity.ts";
+import { freePort } from "../harness/ports.ts";
+
+/** What the origin was asked, as it came over the wire. */
+export interface Received {
+  method: string;
+  /** Path and query. */
+  target: string;
+  headers: IncomingHttpHeaders;
+  /** Names as they were sent, in order, each as often as it came. */
+  names: string[];
+  /** What the edge's assertion says, once it is verified the way the real origin does it. */
+  claims: JWTPayload & { client_address: string; htm: string; htu: string };
+  body: string;
+}
+
+export interface Origin {
+  url: string;
+  secrets: Secrets;
+  /** Everything that came in so far. */
+  received: Received[];
+  /** The last of it. */
+  last(): Received;
+}
+
+export type Respond = (request: IncomingMessage, response: ServerResponse, origin: Origin) => void | Promise<void>;
+
+/**
+ * A small real origin: it checks each assertion as the real one does and answers with what it received. With `respond`,
+ * it answers (and reads the body) in a way of its own.
+ */
+export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promise<Origin> {
+  const port = await freePort();
+  const origin: Origin = {
+    url: `http://127.0.0.1:${port}`,
+    secrets: freshSecrets(),
+    received: [],
+    last() {
+      const last = origin.received.at(-1);
+      if (!last) throw new Error("nothing has reached the origin");
+      return last;
+    },
+  };
+  const key = Buffer.from(origin.secrets.edge);
+  const server = createServer((request, response) => {
+    void (async () => {
+      try {
+        if (respond) return await respond(request, response, origin);
+        const received = await receive(request, key);
+        origin.received.push(received);
+        response.writeHead(200, { "content-type": "application/json" });
+        response.end(JSON.stringify(received));
+      } catch (error) {
+        response.writeHead(418, { "content-type": "text/plain" });
+        response.end(String(error));
+      }
+    })();
+  });
+  server.keepAliveTimeout = 60_000;
+  await new Promise<void>((done) => server.listen(port, "127.0.0.1", done));
+  whenOver(lifetime, async () => {
+    server.closeAllConnections();
+    await new Promise((done) => server.close(done));
+  });
+  return origin;
+}
+
+/** Reads a request and verifies its assertion; throws when the assertion is not what it must be. */
+export async function receive(request: IncomingMessage, key: Uint8Array): Promise<Received> {
+  const method = request.method ?? "";
+  const target = request.url ?? "";
+  const { payload } = await jwtVerify<Received["claims"]>(String(request.headers["weir-assertion"] ?? ""), key, {
+    algorithms: ["HS256"],
+    issuer: "weir-edge",
+    audience: "weir-origin",
+  });
+  if (payload.htm !== method || payload.htu !== target) {
+    throw new Error(`asserted ${payload.htm} ${payload.htu}, got ${method} ${target}`);
+  }
+  if ((payload.exp ?? 0) - (payload.iat ?? 0) !== 30) throw new Error("an assertion lives for 30 seconds");
+  let body = "";
+  for await (const chunk of request) body += String(chunk);
+  return { method, target, headers: request.headers, names: request.rawHeaders.filter((_, index) => index % 2 === 0), claims: payload, body };
+}
