@@ -1,4 +1,4 @@
-import { build } from "esbuild";
+import { build, stop } from "esbuild";
 import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { root } from "./places.ts";
@@ -22,6 +22,8 @@ export async function buildPage(): Promise<void> {
     logLevel: "warning",
     write: false,
   });
+  // Its helper process would stay as long as this one.
+  await stop();
   const files = new Map<string, Uint8Array>(bundled.outputFiles.map((file) => [file.path, file.contents]));
   for (const name of await readdir(source)) {
     if (/\.(html|svg|txt|webmanifest)$/.test(name) || name === "_headers") files.set(join(output, name), await readFile(join(source, name)));

@@ -1,16 +1,11 @@
 import assert from "node:assert/strict";
-import { after, before, describe, it } from "node:test";
-import { someAddress, startStack, type Stack } from "../harness/stack.ts";
+import { after, describe, it } from "node:test";
+import { someAddress, startStack } from "../harness/stack.ts";
 import { openPage, picture } from "./browser.ts";
 
-const lifetime = { after };
+const stack = await startStack({ after });
 
 describe("the page, for somebody without an account", () => {
-  let stack: Stack;
-  before(async () => {
-    stack = await startStack(lifetime);
-  });
-
   it("analyses a sample and lists the tests found", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);

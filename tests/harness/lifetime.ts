@@ -1,6 +1,9 @@
 import { stopEverything } from "../../scripts/lib/stopping.ts";
 
-/** Whatever ends things when a test is over: a test's context, or `{ after }` of node:test for a whole file. */
+/**
+ * Whatever ends things when a test is over: a test's context, or, for what a whole file shares, `{ after }` of
+ * node:test used at the top of the file. (Inside of `before`, `after` is that hook's own end, and comes too early.)
+ */
 export interface Lifetime {
   after(end: () => Promise<void> | void): void;
 }

@@ -1,17 +1,12 @@
 import assert from "node:assert/strict";
-import { after, before, describe, it } from "node:test";
-import { someAddress, startStack, type Stack } from "../harness/stack.ts";
+import { after, describe, it } from "node:test";
+import { someAddress, startStack } from "../harness/stack.ts";
 import { Caller, type Job } from "./jobs.ts";
 import { goFile, goTests, rustFile, rustTests } from "./samples.ts";
 
-const lifetime = { after };
+const stack = await startStack({ after });
 
 describe("a first session, from the edge to the workers and back", () => {
-  let stack: Stack;
-  before(async () => {
-    stack = await startStack(lifetime);
-  });
-
   it("gives an anonymous address ten submissions a minute, and tells the rest how long to wait", async () => {
     const anonymous = new Caller(stack.edge.from(someAddress()));
     const responses: Response[] = [];
@@ -38,12 +33,12 @@ describe("a first session, from the edge to the workers and back", () => {
     const other = new Caller(stack.edge.from(someAddress()));
     await other.accepted("analysis", { files: [rustFile] });
     const address = someAddress();
-    const pro = await signIn(stack, "pro", address);
+    const pro = await signIn("pro", address);
     for (let n = 0; n < 12; n++) await pro.accepted("analysis", { files: [goFile] });
   });
 
   it("runs an analysis and a specification of it, and charges both once", async () => {
-    const user = await signIn(stack, "free");
+    const user = await signIn("free");
     const before = await user.usage();
     assert.deepEqual([before.tier, before.analysis.used, before.analysis.reserved], ["free", 0, 0]);
 
@@ -76,9 +71,9 @@ describe("a first session, from the edge to the workers and back", () => {
   });
 
   it("shows nobody else's job", async () => {
-    const owner = await signIn(stack, "free");
+    const owner = await signIn("free");
     const { job } = await owner.accepted("analysis", { files: [goFile] });
-    const stranger = await signIn(stack, "free");
+    const stranger = await signIn("free");
     assert.equal((await stranger.request(`/api/jobs/${job.id}`)).status, 404);
     assert.equal((await new Caller(stack.edge.from(someAddress())).request(`/api/jobs/${job.id}`)).status, 404);
     const { status } = await owner.finished(job.id);
@@ -99,7 +94,7 @@ describe("a first session, from the edge to the workers and back", () => {
   });
 });
 
-async function signIn(stack: Stack, tier: string, address = someAddress()): Promise<Caller> {
+async function signIn(tier: string, address = someAddress()): Promise<Caller> {
   const ran = await stack.weir("token", "--tier", tier);
   assert.equal(ran.code, 0, ran.stderr);
   return new Caller(stack.edge.from(address), ran.stdout.trim());

@@ -1,18 +1,13 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
-import { after, before, describe, it } from "node:test";
-import { someAddress, startStack, type Stack } from "../harness/stack.ts";
+import { after, describe, it } from "node:test";
+import { someAddress, startStack } from "../harness/stack.ts";
 import { Caller } from "./jobs.ts";
 import { goFile } from "./samples.ts";
 
-const lifetime = { after };
+const stack = await startStack({ after });
 
 describe("the last ten analyses of a period, wanted two hundred times at once", () => {
-  let stack: Stack;
-  before(async () => {
-    stack = await startStack(lifetime);
-  });
-
   it("are given out exactly, and charged exactly", async () => {
     const id = randomUUID();
     const token = await stack.weir("token", "--tier", "free", "--user", id);
