@@ -117,7 +117,7 @@ async fn api(
         ),
     ));
     match forwarded {
-        Forwarded::Answer(response) => forward::answer(&response, &fields, origin.as_ref().map(|_| "Origin")),
+        Forwarded::Answer(response) => forward::answer(&response, &fields),
         Forwarded::Problem(problem) => answer::problem(&problem, &fields),
     }
 }

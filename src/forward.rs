@@ -175,7 +175,7 @@ fn request_headers(config: &Config, outgoing: &Outgoing<'_>) -> Result<Headers, 
 }
 
 /// The origin's answer as the client gets it, with the edge's own fields.
-pub(crate) fn answer(response: &Response, fields: &Fields, vary: Option<&str>) -> Result<Response, JsValue> {
+pub(crate) fn answer(response: &Response, fields: &Fields) -> Result<Response, JsValue> {
     let incoming = response.headers();
     let headers = Headers::new()?;
     for name in RESPONSE_HEADERS {
@@ -191,12 +191,10 @@ pub(crate) fn answer(response: &Response, fields: &Fields, vary: Option<&str>) -
     headers.set("cache-control", &cache_control)?;
     for (name, value) in fields {
         match *name {
-            "server-timing" => headers.append(name, value)?,
+            // The origin may have said something of its own.
+            "server-timing" | "vary" => headers.append(name, value)?,
             _ => headers.set(name, value)?,
         }
-    }
-    if let Some(name) = vary {
-        headers.append("vary", name)?;
     }
     let init = ResponseInit::new();
     init.set_status(response.status());

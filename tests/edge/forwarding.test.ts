@@ -23,10 +23,11 @@ test("every method is forwarded, with its body", async () => {
   }
 });
 
+// Not in it: backquotes, quotation marks and angle brackets, with which the runtime refuses a request by itself.
 test("path and query arrive as they were signed, whatever is in them", async () => {
   const targets = [
     "/api/jobs?limit=1&before=2", "/api/jobs/%E2%82%AC", "/api/a%2Fb/c%20d", "/api/a?b=c%26d&e=%", "/api/a;b=c,d", "/api/a'b(c)*!~$",
-    "/api/[a]|{b}^`c", "/api/a\\b", "/api/x?q=[a]|{b}^`'\"<>", "/api/a//b", "/api/a/./b/../c", "/api/a/%2e%2e/b", "/api/jobs?", "/api/a?b?c=d?", "/api/ü", "/api/a+b?c+d=e+f",
+    "/api/[a]|{b}^c", "/api/a\\b", "/api/x?q=[a]|{b}^`'", "/api/a//b", "/api/a/./b/../c", "/api/a/%2e%2e/b", "/api/jobs?", "/api/a?b?c=d?", "/api/ü", "/api/a+b?c+d=e+f",
     "/api/a%zz", "/api/?", "/api/a%00b", "/api/a:b@c", "/api/a?x=%c3%28", "/api/a?u=http://evil.example/../..",
   ];
   for (const target of targets) {

@@ -26,7 +26,7 @@ export interface Origin {
   last(): Received;
 }
 
-export type Respond = (request: IncomingMessage, response: ServerResponse, origin: Origin) => void | Promise<void>;
+export type Respond = (request: IncomingMessage, response: ServerResponse, origin: Origin) => unknown;
 
 /**
  * A small real origin: it checks each assertion as the real one does and answers with what it received. With `respond`,
@@ -48,7 +48,10 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
   const server = createServer((request, response) => {
     void (async () => {
       try {
-        if (respond) return await respond(request, response, origin);
+        if (respond) {
+          await respond(request, response, origin);
+          return;
+        }
         const received = await receive(request, key);
         origin.received.push(received);
         response.writeHead(200, { "content-type": "application/json" });

@@ -38,12 +38,15 @@ export interface EdgeOptions {
 
 export const edgeName = "weir-edge";
 
+/** The counting object of all tests: the local runtime places every client in Austin, Texas. */
+export const counterName = "enam-0";
+
 /** The Worker of `wrangler.toml`, from what `npm run build:edge` has built. */
 export function edgeWorker(options: EdgeOptions): WorkerOptions {
   const { workerOptions } = unstable_getMiniflareWorkerOptions(join(root, "wrangler.toml"));
   const secrets = options.secrets ?? freshSecrets();
   return {
-    ...workerOptions,
+    ...(workerOptions as Partial<WorkerOptions>),
     name: edgeName,
     modulesRoot: root,
     modules: [
@@ -51,7 +54,7 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
       { type: "ESModule", path: join(root, "build", "index.js") },
       { type: "CompiledWasm", path: join(root, "build", "index_bg.wasm") },
     ],
-    bindings: { ...workerOptions.bindings, ORIGIN_URL: options.originUrl, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge, ...options.vars },
+    bindings: { ...(workerOptions.bindings as Record<string, string>), ORIGIN_URL: options.originUrl, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge, ...options.vars },
     ...options.worker,
   } as WorkerOptions;
 }
@@ -62,6 +65,7 @@ export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promi
     host: "127.0.0.1",
     port: options.port ?? 0,
     cf: false,
+    unsafeInspectDurableObjects: true,
     workers: [edgeWorker(options), ...(options.beside ?? [])],
     handleStructuredLogs: ({ message }: { message: string }) => logs.push(message),
     ...(options.storage ? { resourcePersistencePath: options.storage } : {}),
@@ -80,12 +84,12 @@ export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promi
       headers.set("CF-Connecting-IP", address);
       return fetch(url + path, { redirect: "manual", ...init, headers });
     },
-    evict: (name = "any-0") => miniflare.unsafeEvictDurableObject(edgeName, "AddressCounter", { name }),
+    evict: (name = counterName) => miniflare.unsafeEvictDurableObject(edgeName, "AddressCounter", { name }),
   };
 }
 
 /** What the counting object has cost since it was last made: calls, rows written, addresses held. */
-export async function costs(edge: Edge, name = "any-0"): Promise<{ calls: number; rows: number; addresses: number }> {
+export async function costs(edge: Edge, name = counterName): Promise<{ calls: number; rows: number; addresses: number }> {
   const namespace = (await edge.miniflare.getDurableObjectNamespace("ADDRESS_COUNTERS", edgeName)) as unknown as {
     get(id: unknown): { costs(): Promise<[number, number, number]> };
     idFromName(name: string): unknown;

@@ -1,0 +1,71 @@
+import assert from "node:assert/strict";
+import { mkdtempSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, test } from "node:test";
+import { setTimeout as wait } from "node:timers/promises";
+import { startOrigin } from "./origin.ts";
+import { costs, counterName, edgeName, startEdge, type Edge } from "./workerd.ts";
+
+const origin = await startOrigin({ after });
+const submit = (edge: Edge, address: string): Promise<Response> => edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
+
+test("a thousand admitted requests of a hundred addresses write at most twenty rows, a thousand denied ones none and call no object", { timeout: 60_000 }, async () => {
+  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
+  for (let round = 0; round < 10; round++) {
+    const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
+    assert.ok(answers.every((answer) => answer.status === 200));
+  }
+  await wait(8_500);
+  const admitted = await costs(edge);
+  assert.equal(admitted.calls, 1000);
+  assert.equal(admitted.addresses, 100);
+  assert.ok(admitted.rows <= 20, `${admitted.rows} rows`);
+  // The first denial of an address comes from the object, the isolate remembers it.
+  for (let round = 0; round < 10; round++) {
+    const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
+    assert.ok(answers.every((answer) => answer.status === 429));
+  }
+  const denied = await costs(edge);
+  assert.equal(denied.rows, admitted.rows);
+  assert.equal(denied.calls - admitted.calls, 100, "one for each address");
+  for (let round = 0; round < 10; round++) await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
+  assert.equal((await costs(edge)).calls, denied.calls);
+});
+
+test("nothing is left behind when the last window is over", { timeout: 60_000 }, async () => {
+  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_WINDOW: "12" } });
+  const tables = async (): Promise<string[]> => {
+    const storage = await edge.miniflare.unsafeGetDurableObjectStorage(edgeName, "AddressCounter", { name: counterName });
+    const rows = (await storage.exec("SELECT name FROM sqlite_master WHERE name NOT LIKE '\\_%' ESCAPE '\\'")) as unknown as { name: string }[];
+    return rows.map((row) => row.name);
+  };
+  await submit(edge, "198.51.100.1");
+  await wait(9_000);
+  assert.deepEqual(await tables(), ["snapshot"]);
+  await wait(5_000);
+  assert.deepEqual(await tables(), []);
+  assert.equal((await submit(edge, "198.51.100.1")).headers.get("ratelimit"), '"anon";r=9;t=12');
+});
+
+test("the count survives a restart of the whole runtime", { timeout: 60_000 }, async () => {
+  const storage = mkdtempSync(join(tmpdir(), "weir-edge-"));
+  after(() => rm(storage, { recursive: true, force: true }));
+  const first = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, storage });
+  for (let sent = 0; sent < 6; sent++) await submit(first, "198.51.100.2");
+  await wait(8_500);
+  await first.miniflare.dispose();
+  const second = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, storage });
+  assert.match((await submit(second, "198.51.100.2")).headers.get("ratelimit") ?? "", /^"anon";r=3;/);
+});
+
+test("an object that loses its memory before the snapshot is reminded by the isolate", async () => {
+  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
+  for (let sent = 0; sent < 6; sent++) await submit(edge, "198.51.100.3");
+  await edge.evict();
+  assert.equal((await costs(edge)).calls, 0, "the object has been made again");
+  const statuses = [];
+  for (let sent = 0; sent < 6; sent++) statuses.push((await submit(edge, "198.51.100.3")).status);
+  assert.deepEqual(statuses, [200, 200, 200, 200, 429, 429]);
+});

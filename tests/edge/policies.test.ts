@@ -1,0 +1,148 @@
+import assert from "node:assert/strict";
+import { after, test } from "node:test";
+import { setTimeout as wait } from "node:timers/promises";
+import { startOrigin } from "./origin.ts";
+import { costs, startEdge, type Edge } from "./workerd.ts";
+
+const origin = await startOrigin({ after });
+const start = (vars: Record<string, string> = {}): Promise<Edge> => startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars });
+
+const submit = (edge: Edge, address: string, headers: Record<string, string> = {}): Promise<Response> =>
+  edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", headers });
+
+test("other anonymous requests fall under the looser policy, which calls no object", async () => {
+  const edge = await start({ ANON_READ_LIMIT: "20" });
+  const read = edge.from("203.0.113.50");
+  const first = await read("/api/jobs/1");
+  assert.equal(first.headers.get("ratelimit-policy"), '"anon-read";q=20;w=60');
+  assert.equal(first.headers.get("ratelimit"), '"anon-read";r=19;t=60');
+  for (let sent = 0; sent < 19; sent++) assert.equal((await read("/api/lanes")).status, 200);
+  const denied = await read("/api/lanes");
+  assert.equal(denied.status, 429);
+  assert.deepEqual(((await denied.json()) as Record<string, unknown>)["violated-policies"], ["anon-read"]);
+  assert.match(denied.headers.get("retry-after") ?? "", /^(60|59)$/);
+  assert.equal((await costs(edge)).calls, 0);
+  assert.equal((await submit(edge, "203.0.113.50")).status, 200, "submissions have a count of their own");
+  assert.equal((await read("/")).status, 200, "the page is nobody's API");
+});
+
+test("what is limited is a matter of configuration", async () => {
+  const edge = await start({ LIMITED_ROUTES: "* /api/lanes", ANON_LIMIT: "2", ANON_WINDOW: "5" });
+  const ask = edge.from("203.0.113.51");
+  assert.equal((await ask("/api/lanes")).headers.get("ratelimit-policy"), '"anon";q=2;w=5');
+  await ask("/api/lanes");
+  assert.equal((await ask("/api/lanes")).status, 429);
+  assert.match((await submit(edge, "203.0.113.51")).headers.get("ratelimit-policy") ?? "", /anon-read/);
+});
+
+test("another spelling of a path is not another policy", async () => {
+  const edge = await start({ ANON_LIMIT: "2" });
+  const spell = (path: string): Promise<Response> => edge.from("203.0.113.52")(path, { method: "POST", body: "{}" });
+  await spell("/api/jobs/analysis");
+  await spell("/api//jobs/analysis");
+  assert.equal((await spell("/api/%6aobs/analysis")).status, 429);
+});
+
+test("in shadow mode everything is counted and reported and nothing denied", async () => {
+  const edge = await start({ ANON_MODE: "shadow" });
+  const statuses = [];
+  for (let sent = 0; sent < 13; sent++) statuses.push(await submit(edge, "203.0.113.53"));
+  assert.ok(statuses.every((answer) => answer.status === 200));
+  assert.equal(statuses[12]?.headers.get("ratelimit")?.startsWith('"anon";r=0;'), true);
+  assert.equal(edge.logs.filter((line) => line.includes("shadow_denial")).length, 3);
+});
+
+test("the fixed window ends for each address a window's length after its first request", { timeout: 30_000 }, async () => {
+  const edge = await start({ ANON_LIMIT: "3", ANON_WINDOW: "4" });
+  const status = async (): Promise<number> => (await submit(edge, "203.0.113.54")).status;
+  const began = Date.now();
+  assert.equal(await status(), 200);
+  await wait(2500);
+  assert.deepEqual([await status(), await status(), await status()], [200, 200, 429]);
+  await wait(began + 4100 - Date.now());
+  assert.deepEqual([await status(), await status(), await status(), await status()], [200, 200, 200, 429]);
+});
+
+test("the sliding window admits no burst where the fixed one would", { timeout: 30_000 }, async () => {
+  const edge = await start({ ANON_LIMIT: "3", ANON_WINDOW: "4", ANON_ALGORITHM: "sliding" });
+  const status = async (): Promise<number> => (await submit(edge, "203.0.113.55")).status;
+  const began = Date.now();
+  assert.equal(await status(), 200);
+  await wait(2500);
+  assert.deepEqual([await status(), await status(), await status()], [200, 200, 429]);
+  await wait(began + 4100 - Date.now());
+  assert.deepEqual([await status(), await status()], [200, 429]);
+});
+
+test("behind a trusted proxy, its headers name the client in the order of the ADR", async () => {
+  const edge = await start({ CLIENT_IP_SOURCE: "proxy", ANON_LIMIT: "2" });
+  const from = (headers: Record<string, string>): Promise<Response> => submit(edge, "192.0.2.1", headers);
+  await from({ "x-forwarded-for": "198.51.100.1, 10.0.0.1" });
+  assert.equal(origin.last().claims.client_address, "198.51.100.1");
+  await from({ "x-forwarded-for": "198.51.100.1:4711", "x-real-ip": "198.51.100.2" });
+  assert.equal((await from({ "x-real-ip": "198.51.100.1" })).status, 429);
+  await from({ "x-real-ip": "198.51.100.3" });
+  assert.equal(origin.last().claims.client_address, "198.51.100.3");
+  await from({});
+  assert.equal(origin.last().claims.client_address, "192.0.2.1");
+});
+
+test("requests that nothing names share one count; those of other zones' Workers count by zone", async () => {
+  const edge = await start({ ANON_LIMIT: "2" });
+  for (const garbage of ["not an address", "999.1.1.1"]) assert.equal((await submit(edge, garbage)).status, 200);
+  assert.equal(origin.last().claims.client_address, "unknown");
+  assert.equal((await submit(edge, "still not one")).status, 429);
+  assert.ok(edge.logs.some((line) => line.includes("address_unknown")));
+  const worker = (zone: string): Promise<Response> => submit(edge, "2a06:98c0:3600::103", { "cf-worker": zone });
+  await worker("a.example");
+  await worker("a.example");
+  assert.equal((await worker("a.example")).status, 429);
+  assert.equal((await worker("b.example")).status, 200);
+});
+
+test("a configuration with errors answers all of them at once and forwards nothing", async () => {
+  const before = origin.received.length;
+  const edge = await start({ ANON_LIMIT: "ten", LIMITED_ROUTES: "jobs", EDGE_SECRET: "", ORIGIN_URL: "nowhere", JWT_SECRET: "short" });
+  const answer = await submit(edge, "203.0.113.56");
+  assert.equal(answer.status, 500);
+  const { title, errors } = (await answer.json()) as { title: string; errors: string[] };
+  assert.equal(title, "Misconfigured");
+  assert.deepEqual(errors.map((line) => line.split(/[ :]/)[0]).sort(), ["ANON_LIMIT", "EDGE_SECRET", "JWT_SECRET", "LIMITED_ROUTES", "ORIGIN_URL"]);
+  assert.ok(edge.logs.some((line) => line.includes("ANON_LIMIT")));
+  assert.equal(origin.received.length, before);
+});
+
+test("a panic is answered with a problem and loses no counts", async () => {
+  const edge = await start({ DRILLS: "on" });
+  const left = async (headers = {}): Promise<string | null> => {
+    const answer = await submit(edge, "203.0.113.57", headers);
+    if (answer.status !== 500) return answer.headers.get("ratelimit");
+    assert.equal(answer.headers.get("content-type"), "application/problem+json");
+    return ((await answer.json()) as { title: string }).title;
+  };
+  const drill = { "weir-drill-panic": "1" };
+  const read = edge.from("203.0.113.57");
+  assert.equal((await read("/api/lanes")).headers.get("ratelimit"), '"anon-read";r=119;t=60');
+  assert.equal(await left(), '"anon";r=9;t=60');
+  assert.equal(await left(drill), "Internal Server Error");
+  assert.match(String(await left()), /r=7/);
+  assert.equal(await left(drill), "Internal Server Error");
+  assert.match(String(await left()), /r=5/);
+  assert.match(String((await read("/api/lanes")).headers.get("ratelimit")), /"anon-read";r=118/);
+});
+
+test("a panic beside many requests answers them all", async () => {
+  const edge = await start({ DRILLS: "on" });
+  const all = await Promise.all(
+    Array.from({ length: 40 }, (_, n) => submit(edge, `203.0.113.${100 + n}`, n === 20 ? { "weir-drill-panic": "1" } : {})),
+  );
+  assert.equal(all.filter((answer) => answer.status !== 200 && answer.status !== 500).length, 0);
+  assert.ok(all.filter((answer) => answer.status === 500).length >= 1);
+  for (const answer of all) if (answer.status === 500) assert.equal(answer.headers.get("content-type"), "application/problem+json");
+  assert.equal((await submit(edge, "203.0.113.99")).status, 200);
+});
+
+test("a drill is for drills only", async () => {
+  const edge = await start();
+  assert.equal((await submit(edge, "203.0.113.58", { "weir-drill-panic": "1" })).status, 200);
+});
