@@ -1,0 +1,74 @@
+import { build } from "esbuild";
+import { fork, type ChildProcess } from "node:child_process";
+import { join } from "node:path";
+import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions, type V4WorkerOptions } from "miniflare";
+import { freshSecrets, type Secrets } from "../../tests/harness/identity.ts";
+import { edgeName, edgeWorker } from "../../tests/edge/workerd.ts";
+
+const here = import.meta.dirname;
+
+/** Everything that is measured, in one workerd, each at a socket of its own without anything in between. */
+export interface Field {
+  miniflare: Miniflare;
+  secrets: Secrets;
+  origin: string;
+  urls: Record<string, string>;
+  close(): Promise<void>;
+}
+
+async function peer(name: string, originUrl: string, counter?: string): Promise<V4WorkerOptions> {
+  const bundle = await build({
+    entryPoints: [join(here, "peers", `${name}.mjs`)],
+    bundle: true,
+    format: "esm",
+    target: "es2024",
+    conditions: ["workerd", "worker", "browser"],
+    external: ["cloudflare:workers"],
+    write: false,
+    minify: true,
+  });
+  return {
+    name: counter === "CountedRateLimiter" ? `${name}-counted` : name,
+    modules: true,
+    script: bundle.outputFiles[0]?.text ?? "",
+    compatibilityDate: "2026-09-01",
+    bindings: { ORIGIN_URL: originUrl },
+    ...(counter ? { durableObjects: { COUNTERS: { className: counter, useSQLite: true } } } : {}),
+  } as V4WorkerOptions;
+}
+
+export async function startOrigin(): Promise<{ url: string; child: ChildProcess }> {
+  const child = fork(join(here, "origin.mjs"), { stdio: ["ignore", "inherit", "inherit", "ipc"] });
+  const port = await new Promise<number>((done) => child.once("message", (port) => done(port as number)));
+  return { url: `http://127.0.0.1:${port}`, child };
+}
+
+export async function startField(storage: string): Promise<Field> {
+  const origin = await startOrigin();
+  const secrets = freshSecrets();
+  const weir = edgeWorker({ originUrl: origin.url, secrets, vars: { ANON_READ_LIMIT: "1000000" } });
+  const workers = [
+    weir,
+    await peer("minimal", origin.url, "PerAddress"),
+    await peer("memory", origin.url, "PerAddress"),
+    await peer("hono", origin.url, "DurableObjectRateLimiter"),
+    await peer("hono", origin.url, "CountedRateLimiter"),
+    await peer("forwarder", origin.url),
+  ].map((worker) => ({ ...worker, unsafeDirectSockets: [{ host: "127.0.0.1", port: 0 }] }));
+  const miniflare = new Miniflare(
+    convertV4MiniflareOptions({ host: "127.0.0.1", port: 0, cf: false, workers, resourcePersistencePath: storage } as unknown as V4MiniflareOptions),
+  );
+  await miniflare.ready;
+  const urls: Record<string, string> = {};
+  for (const { name } of workers) urls[name === edgeName ? "weir" : String(name)] = (await miniflare.unsafeGetDirectURL(name)).href.replace(/\/$/, "");
+  return {
+    miniflare,
+    secrets,
+    origin: origin.url,
+    urls,
+    async close() {
+      await miniflare.dispose();
+      origin.child.disconnect();
+    },
+  };
+}
