@@ -90,7 +90,6 @@ CREATE TABLE quota_reservations (
 );
 COMMENT ON COLUMN quota_reservations.user_id IS 'null for an anonymous job, which holds a slot but no quota';
 COMMENT ON COLUMN quota_reservations.period_start IS 'the billing period that the job is charged to, whenever it ends';
-CREATE INDEX quota_reservations_expiry ON quota_reservations (expires_at);
 CREATE INDEX quota_reservations_sum ON quota_reservations (user_id, event_type, expires_at);
 CREATE INDEX quota_reservations_parked ON quota_reservations (holder, event_type, job_id) WHERE parked_at IS NOT NULL;
 
@@ -112,7 +111,7 @@ CREATE INDEX usage_events_sum ON usage_events (user_id, event_type, created_at);
 CREATE TABLE submissions (
     job_id bigint PRIMARY KEY,
     holder uuid NOT NULL,
-    user_id uuid REFERENCES users ON DELETE CASCADE,
+    user_id uuid,
     event_type usage_event_type NOT NULL,
     reserved_amount int NOT NULL,
     idempotency_key text,
@@ -186,8 +185,9 @@ BEGIN
     IF NEW.period_start IS NULL AND NEW.user_id IS NOT NULL THEN
         NEW.period_start := period_start_of(NEW.user_id, NEW.created_at);
     END IF;
-    IF TG_TABLE_NAME = 'quota_reservations' AND NEW.holder IS NULL THEN
-        NEW.holder := NEW.user_id;
+    -- Nested, since usage_events has no such column to look at.
+    IF TG_TABLE_NAME = 'quota_reservations' THEN
+        NEW.holder := coalesce(NEW.holder, NEW.user_id);
     END IF;
     RETURN NEW;
 END

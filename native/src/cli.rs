@@ -12,7 +12,7 @@ use weir::config::Settings;
 use weir::database::Database;
 use weir::service::Service;
 use weir::work::{Context, Duty, Working};
-use weir::{audit, migrate, reconcile, serve, status, telemetry, token};
+use weir::{audit, bench, migrate, reconcile, serve, status, telemetry, token};
 use weir_policy::tier::Tier;
 
 /// Fair quotas, lanes and slots for a product's API, on River and PostgreSQL.
@@ -69,6 +69,23 @@ enum Command {
         #[arg(long)]
         watch: bool,
     },
+    /// Measure, against a database of its own on the same server.
+    Bench {
+        /// What.
+        what: Bench,
+        /// Machine-readable.
+        #[arg(long)]
+        json: bool,
+        /// Under a minute, and less certain.
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Bench {
+    /// Reservations a second.
+    Reserve,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -177,6 +194,18 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             } else {
                 ExitCode::FAILURE
             })
+        }
+        Command::Bench { what, json, quick } => {
+            let effort = bench::Effort::of(quick);
+            let report = match what {
+                Bench::Reserve => bench::reserve(&settings, effort).await?,
+            };
+            if json {
+                println!("{}", serde_json::to_string_pretty(&report.lines)?);
+            } else {
+                print!("{}", report.table());
+            }
+            Ok(ExitCode::SUCCESS)
         }
         Command::Status { json, watch } => {
             let client = Database::new(&settings)?.connect().await?;

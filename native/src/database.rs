@@ -93,6 +93,24 @@ impl Database {
         Ok(client)
     }
 
+    /// A bookkeeper whose statements are all look-ups by key, and are planned as such whatever the planner believes
+    /// about the size of the tables: on a table that it takes for empty it would scan the whole of it, for as long as
+    /// nobody analyses it. Plans are made once.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached in time.
+    pub async fn connect_by_key(&self) -> Result<Client, DatabaseError> {
+        let client = self.connect_bookkeeper().await?;
+        client
+            .batch_execute(
+                "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+                 SET plan_cache_mode = force_generic_plan",
+            )
+            .await?;
+        Ok(client)
+    }
+
     /// Opens one plain connection.
     ///
     /// # Errors

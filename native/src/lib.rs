@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod audit;
+pub mod bench;
 pub mod config;
 pub mod database;
 pub mod handler;

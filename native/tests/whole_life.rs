@@ -1,6 +1,6 @@
 //! A job's life through the API, River and settlement, on a real PostgreSQL.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod common;
 

@@ -67,7 +67,7 @@ struct Connection {
 
 impl Connection {
     async fn open(database: &Database) -> Result<Self, DatabaseError> {
-        let client = database.connect_bookkeeper().await?;
+        let client = database.connect_by_key().await?;
         let statements = try_join_all(
             [
                 include_str!("../sql/reserve_lock.sql"),

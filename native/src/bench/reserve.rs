@@ -1,0 +1,459 @@
+//! `weir bench reserve`: group admission against the decision taken literally, and against River without any quota.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{BoxFuture, try_join_all};
+use riverqueue::JobArgs;
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::proxy::Proxy;
+use super::stage::{KIND, Stage, arguments, submission};
+use super::{BenchError, Effort, Line, Report, conditions, median};
+use crate::config::Settings;
+use crate::database::Database;
+use crate::reservation::Reserver;
+
+const CALLERS: usize = 64;
+
+/// One caller: does one reservation a call.
+trait Caller: Send {
+    fn call(&mut self, user: Uuid) -> BoxFuture<'_, Result<(), BenchError>>;
+}
+
+struct Weir(Reserver);
+
+impl Caller for Weir {
+    fn call(&mut self, user: Uuid) -> BoxFuture<'_, Result<(), BenchError>> {
+        Box::pin(async move {
+            self.0.submit(submission(user)).await?;
+            Ok(())
+        })
+    }
+}
+
+/// ADR-21 as written: begin, lock, sum, sum, insert, insert, commit; each waits for the one before.
+struct Literal {
+    client: tokio_postgres::Client,
+    statements: Vec<tokio_postgres::Statement>,
+}
+
+impl Literal {
+    async fn new(database: &Database) -> Result<Self, BenchError> {
+        let client = database.connect().await?;
+        let statements = try_join_all(
+            [
+                "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE",
+                "SELECT p.analysis_monthly_limit, coalesce((SELECT sum(quota_amount) FROM usage_events u \
+                     WHERE u.user_id = s.user_id AND u.event_type = 'analysis' \
+                       AND u.created_at >= s.current_period_start AND u.created_at < s.current_period_end), 0)::bigint \
+                 FROM user_subscriptions s JOIN subscription_plans p ON p.id = s.plan_id \
+                 WHERE s.user_id = $1 AND s.status = 'active'",
+                "SELECT coalesce(sum(reserved_amount), 0)::bigint FROM literal_reservations \
+                 WHERE user_id = $1 AND event_type = 'analysis' AND expires_at > now()",
+                "INSERT INTO river_job (args, kind, max_attempts, metadata, priority, queue, state, tags) \
+                 VALUES ($1, $2, 3, '{}', 1, 'analysis_default', 'available', '{}') RETURNING id",
+                "INSERT INTO literal_reservations (user_id, event_type, reserved_amount, job_id, expires_at) \
+                 VALUES ($1, 'analysis', 1, $2, now() + interval '1 hour')",
+            ]
+            .map(|sql| client.prepare(sql)),
+        )
+        .await?;
+        Ok(Self { client, statements })
+    }
+
+    /// The table with exactly the columns and indexes of the decision.
+    async fn prepare(stage: &Stage) -> Result<(), BenchError> {
+        let client = stage.database.connect().await?;
+        client
+            .batch_execute(
+                "CREATE TABLE IF NOT EXISTS literal_reservations ( \
+                     id uuid PRIMARY KEY DEFAULT gen_random_uuid(), \
+                     user_id uuid NOT NULL REFERENCES users ON DELETE CASCADE, \
+                     event_type usage_event_type NOT NULL, \
+                     reserved_amount int NOT NULL CHECK (reserved_amount > 0), \
+                     job_id bigint NOT NULL UNIQUE, \
+                     expires_at timestamptz NOT NULL, \
+                     created_at timestamptz NOT NULL DEFAULT now()); \
+                 CREATE INDEX IF NOT EXISTS literal_sum ON literal_reservations (user_id, event_type, expires_at)",
+            )
+            .await?;
+        Ok(())
+    }
+}
+
+impl Caller for Literal {
+    fn call(&mut self, user: Uuid) -> BoxFuture<'_, Result<(), BenchError>> {
+        Box::pin(async move {
+            let [lock, used, reserved, job, reservation] = &self.statements[..] else {
+                unreachable!("five were prepared")
+            };
+            let client = &self.client;
+            client.batch_execute("BEGIN").await?;
+            client.query_one(lock, &[&user]).await?;
+            let row = client.query_one(used, &[&user]).await?;
+            let (limit, used): (Option<i32>, i64) = (row.get(0), row.get(1));
+            let reserved: i64 = client.query_one(reserved, &[&user]).await?.get(0);
+            if limit.is_none_or(|limit| used + reserved < i64::from(limit)) {
+                let id: i64 = client.query_one(job, &[&arguments(user), &KIND]).await?.get(0);
+                client.execute(reservation, &[&user, &id]).await?;
+            }
+            client.batch_execute("COMMIT").await?;
+            Ok(())
+        })
+    }
+}
+
+/// River's own client, without any quota.
+struct Bare(riverqueue::Client);
+
+#[derive(Serialize, Deserialize)]
+struct BareArgs {
+    user_id: Uuid,
+    owner: String,
+    repo: String,
+    commit_sha: String,
+}
+
+impl JobArgs for BareArgs {
+    const KIND: &'static str = KIND;
+}
+
+impl Caller for Bare {
+    fn call(&mut self, user: Uuid) -> BoxFuture<'_, Result<(), BenchError>> {
+        Box::pin(async move {
+            let args = BareArgs {
+                user_id: user,
+                owner: "acme".to_owned(),
+                repo: "widgets".to_owned(),
+                commit_sha: "abc1234".to_owned(),
+            };
+            self.0
+                .insert(args)
+                .opts(riverqueue::InsertOpts::default().with_queue("analysis_default"))
+                .await?;
+            Ok(())
+        })
+    }
+}
+
+/// Two inserts and a commit, in as few round trips as they need: what any reservation costs at least.
+struct TwoInserts {
+    client: tokio_postgres::Client,
+    job: tokio_postgres::Statement,
+    reservation: tokio_postgres::Statement,
+}
+
+impl TwoInserts {
+    async fn new(database: &Database) -> Result<Self, BenchError> {
+        let literal = Literal::new(database).await?;
+        let [.., job, reservation] = &literal.statements[..] else {
+            unreachable!("five were prepared")
+        };
+        Ok(Self {
+            job: job.clone(),
+            reservation: reservation.clone(),
+            client: literal.client,
+        })
+    }
+}
+
+impl Caller for TwoInserts {
+    fn call(&mut self, user: Uuid) -> BoxFuture<'_, Result<(), BenchError>> {
+        Box::pin(async move {
+            let args = arguments(user);
+            let job: [&(dyn postgres_types::ToSql + Sync); 2] = [&args, &KIND];
+            let ((), row) = tokio::try_join!(
+                biased;
+                self.client.batch_execute("BEGIN"),
+                self.client.query_one(&self.job, &job)
+            )?;
+            let id: i64 = row.get(0);
+            let reservation: [&(dyn postgres_types::ToSql + Sync); 2] = [&user, &id];
+            tokio::try_join!(
+                biased;
+                self.client.execute(&self.reservation, &reservation),
+                self.client.batch_execute("COMMIT")
+            )?;
+            Ok(())
+        })
+    }
+}
+
+/// Calls a second by these callers together, each going on as soon as it has its answer; and the latencies.
+async fn rate(
+    callers: &mut Vec<Box<dyn Caller>>,
+    users: &Arc<Vec<Uuid>>,
+    span: Duration,
+) -> Result<(f64, Vec<Duration>), BenchError> {
+    let done = Arc::new(AtomicU64::new(0));
+    let started = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for (index, mut caller) in callers.drain(..).enumerate() {
+        let (users, done) = (Arc::clone(users), Arc::clone(&done));
+        tasks.spawn(async move {
+            let mut next = index * 7919;
+            let mut latencies = Vec::new();
+            while started.elapsed() < span {
+                let begun = Instant::now();
+                caller.call(users[next % users.len()]).await?;
+                latencies.push(begun.elapsed());
+                done.fetch_add(1, Ordering::Relaxed);
+                next += CALLERS;
+            }
+            Ok::<_, BenchError>((caller, latencies))
+        });
+    }
+    let mut latencies = Vec::new();
+    while let Some(task) = tasks.join_next().await {
+        let (caller, its) = task??;
+        callers.push(caller);
+        latencies.extend(its);
+    }
+    let rate = done.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
+    Ok((rate, latencies))
+}
+
+/// Both sides in turns; the medians of their rates.
+async fn compare(
+    ours: &mut Vec<Box<dyn Caller>>,
+    theirs: &mut Vec<Box<dyn Caller>>,
+    users: &Arc<Vec<Uuid>>,
+    effort: Effort,
+) -> Result<(f64, f64), BenchError> {
+    let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
+    for _ in 0..effort.turns {
+        our_rates.push(rate(ours, users, effort.span).await?.0);
+        their_rates.push(rate(theirs, users, effort.span).await?.0);
+    }
+    Ok((median(our_rates), median(their_rates)))
+}
+
+fn weir(reserver: &Reserver, callers: usize) -> Vec<Box<dyn Caller>> {
+    (0..callers)
+        .map(|_| Box::new(Weir(reserver.clone())) as Box<dyn Caller>)
+        .collect()
+}
+
+async fn literal(database: &Database, callers: usize) -> Result<Vec<Box<dyn Caller>>, BenchError> {
+    let mut made: Vec<Box<dyn Caller>> = Vec::new();
+    for _ in 0..callers {
+        made.push(Box::new(Literal::new(database).await?));
+    }
+    Ok(made)
+}
+
+fn percentile(latencies: &mut [Duration], of: f64) -> f64 {
+    latencies.sort_unstable();
+    let index = ((latencies.len() as f64 * of) as usize).min(latencies.len().saturating_sub(1));
+    latencies
+        .get(index)
+        .map_or(0.0, |latency| latency.as_secs_f64() * 1000.0)
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// When the database cannot be used; its own database may then be left on the server.
+pub async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+    let stage = Stage::new(settings).await?;
+    let client = stage.database.connect().await?;
+    let mut conditions = conditions(&client, settings).await?;
+    conditions.push(format!(
+        "{CALLERS} callers unless said otherwise; {} turns of {} s each side",
+        effort.turns,
+        effort.span.as_secs_f64()
+    ));
+    Literal::prepare(&stage).await?;
+    let mut lines = Vec::new();
+    let reserver = Reserver::start(stage.database.clone(), Arc::clone(&stage.rules));
+    let mut ours = weir(&reserver, CALLERS);
+
+    let hot = Arc::new(stage.users(1).await?);
+    let mut theirs = literal(&stage.database, CALLERS).await?;
+    let (value, baseline) = compare(&mut ours, &mut theirs, &hot, effort).await?;
+    lines.push(Line::at_least(
+        "one hot user, against the decision literally",
+        value,
+        baseline,
+        "1/s",
+        20.0,
+    ));
+
+    let many = Arc::new(stage.users(1000).await?);
+    let (value, baseline) = compare(&mut ours, &mut theirs, &many, effort).await?;
+    lines.push(Line::at_least(
+        "1 000 users, against the decision literally",
+        value,
+        baseline,
+        "1/s",
+        4.0,
+    ));
+    drop(theirs);
+
+    let pool = stage.database.river_pool(CALLERS as u32)?;
+    let bare = riverqueue::Client::builder(pool.clone()).build()?;
+    let mut theirs: Vec<Box<dyn Caller>> = (0..CALLERS)
+        .map(|_| Box::new(Bare(bare.clone())) as Box<dyn Caller>)
+        .collect();
+    let (value, baseline) = compare(&mut ours, &mut theirs, &many, effort).await?;
+    lines.push(Line::at_least(
+        "1 000 users, against bare riverqueue inserts",
+        value,
+        baseline,
+        "1/s",
+        1.0,
+    ));
+    drop(theirs);
+    pool.close().await;
+
+    lines.push(distant(&stage, &many, effort).await?);
+    lines.extend(alone(&stage, &reserver, &many, effort).await?);
+    lines.extend(written(&client, &reserver, &many, effort).await?);
+
+    // The same again, with a history.
+    let (empty, _) = rate(&mut ours, &many, effort.span * 2).await?;
+    fill(&client, &many, effort.history).await?;
+    let mut rates = Vec::new();
+    for _ in 0..effort.turns {
+        rates.push(rate(&mut ours, &many, effort.span).await?.0);
+    }
+    let name = format!(
+        "with {} usage events and {} reservations, against itself before",
+        effort.history,
+        effort.history / 10
+    );
+    lines.push(Line::at_least(name, median(rates), empty, "1/s", 0.9));
+
+    drop((ours, reserver, client));
+    stage.end().await?;
+    Ok(Report { conditions, lines })
+}
+
+/// One caller behind a network.
+async fn distant(stage: &Stage, users: &Arc<Vec<Uuid>>, effort: Effort) -> Result<Line, BenchError> {
+    let config: tokio_postgres::Config = stage.url.parse()?;
+    let target = match (config.get_hosts().first(), config.get_ports().first()) {
+        (Some(tokio_postgres::config::Host::Tcp(host)), port) => {
+            (host.as_str(), port.copied().unwrap_or(5432))
+                .to_socket_addrs()?
+                .next()
+        }
+        _ => None,
+    }
+    .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 5432)));
+    let proxy = Proxy::start(target, Duration::from_millis(1)).await?;
+    let user = config.get_user().unwrap_or("postgres");
+    let password = config
+        .get_password()
+        .map(|password| String::from_utf8_lossy(password).into_owned());
+    let password = password.map_or_else(String::new, |password| format!(":{password}"));
+    let url = format!(
+        "postgres://{user}{password}@{}/{}",
+        proxy.address,
+        config.get_dbname().unwrap_or_default()
+    );
+    let database = Database::at(&url)?;
+    let reserver = Reserver::start(database.clone(), Arc::clone(&stage.rules));
+    let mut ours = weir(&reserver, 1);
+    let mut theirs = literal(&database, 1).await?;
+    let (value, baseline) = compare(&mut ours, &mut theirs, users, effort).await?;
+    Ok(Line::at_least(
+        "one caller, 1 ms of network each way, against the decision literally",
+        value,
+        baseline,
+        "1/s",
+        3.0,
+    ))
+}
+
+/// One caller on an idle server: how long a reservation takes, beside the least that two inserts take.
+async fn alone(
+    stage: &Stage,
+    reserver: &Reserver,
+    users: &Arc<Vec<Uuid>>,
+    effort: Effort,
+) -> Result<Vec<Line>, BenchError> {
+    let mut ours = weir(reserver, 1);
+    let mut theirs: Vec<Box<dyn Caller>> = vec![Box::new(TwoInserts::new(&stage.database).await?)];
+    let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
+    for _ in 0..effort.turns {
+        our_times.extend(rate(&mut ours, users, effort.span / 2).await?.1);
+        their_times.extend(rate(&mut theirs, users, effort.span / 2).await?.1);
+    }
+    Ok([("p50", 0.5), ("p99", 0.99)]
+        .into_iter()
+        .map(|(name, of)| {
+            let (value, baseline) = (percentile(&mut our_times, of), percentile(&mut their_times, of));
+            Line {
+                name: format!("one caller, {name}, beside a plain transaction of two inserts"),
+                value,
+                unit: "ms",
+                baseline: Some(baseline),
+                ratio: Some(value / baseline),
+                target: None,
+                holds: None,
+            }
+        })
+        .collect())
+}
+
+/// What one reservation writes.
+async fn written(
+    client: &tokio_postgres::Client,
+    reserver: &Reserver,
+    users: &Arc<Vec<Uuid>>,
+    effort: Effort,
+) -> Result<Vec<Line>, BenchError> {
+    let mut lines = Vec::new();
+    for callers in [1, CALLERS] {
+        client.batch_execute("CHECKPOINT").await?;
+        // After a checkpoint each page is written whole once; that is not what a reservation costs.
+        rate(&mut weir(reserver, callers), users, effort.span / 2).await?;
+        let position = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn";
+        let before: f64 = client
+            .query_one(&format!("SELECT ({position})::float8"), &[])
+            .await?
+            .get(0);
+        let (_, latencies) = rate(&mut weir(reserver, callers), users, effort.span).await?;
+        let after: f64 = client
+            .query_one(&format!("SELECT ({position})::float8"), &[])
+            .await?
+            .get(0);
+        let each = (after - before) / latencies.len() as f64;
+        lines.push(Line::printed(
+            format!("WAL of one reservation, {callers} caller(s)"),
+            each,
+            "bytes",
+        ));
+    }
+    Ok(lines)
+}
+
+/// A long history: usage events, and outstanding reservations of jobs that wait.
+async fn fill(client: &tokio_postgres::Client, users: &[Uuid], events: i64) -> Result<(), BenchError> {
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount) \
+             SELECT ($1::uuid[])[1 + n % cardinality($1::uuid[])], 'analysis', 1 FROM generate_series(1, $2::bigint) n",
+            &[&users, &events],
+        )
+        .await?;
+    client
+        .execute(
+            "WITH j AS (INSERT INTO river_job (args, kind, max_attempts, queue, state) \
+                        SELECT jsonb_build_object('user_id', ($1::uuid[])[1 + n % cardinality($1::uuid[])]), 'analysis:analyze', 3, \
+                               'analysis_default', 'pending' FROM generate_series(1, $2::bigint) n \
+                        RETURNING id, (args ->> 'user_id')::uuid AS user_id) \
+             INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, admitted_at, parked_at) \
+             SELECT user_id, 'analysis', 1, id, NULL, now() FROM j",
+            &[&users, &(events / 10)],
+        )
+        .await?;
+    client.batch_execute("ANALYZE").await?;
+    Ok(())
+}

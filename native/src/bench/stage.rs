@@ -1,0 +1,113 @@
+//! A database of a benchmark's own.
+
+use std::sync::Arc;
+
+use secrecy::ExposeSecret;
+use uuid::Uuid;
+
+use super::BenchError;
+use crate::config::Settings;
+use crate::database::Database;
+use crate::holder::Holders;
+use crate::migrate;
+use crate::reservation::{Rules, Submission};
+use crate::service::EventType;
+
+/// A migrated database on the server of `DATABASE_URL`, dropped at the end.
+pub(super) struct Stage {
+    server: String,
+    name: String,
+    pub(super) url: String,
+    pub(super) database: Database,
+    pub(super) rules: Arc<Rules>,
+}
+
+impl Stage {
+    pub(super) async fn new(settings: &Settings) -> Result<Self, BenchError> {
+        let server = settings.database_url.expose_secret().to_owned();
+        let name = format!("weir_bench_{}", Uuid::new_v4().simple());
+        let admin = Database::at(&server)?.connect().await?;
+        admin.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+        let url = with_database(&server, &name);
+        let database = Database::at(&url)?;
+        migrate::migrate(&database).await?;
+        let client = database.connect().await?;
+        // Nobody runs into a limit: what is measured is the check, not the refusal.
+        client
+            .batch_execute(
+                "UPDATE subscription_plans SET analysis_monthly_limit = 2000000000 WHERE tier = 'free'",
+            )
+            .await?;
+        let rules = Arc::new(Rules {
+            slot_limits: settings.fairness.cluster_limits(),
+            ttl: settings.reservation_ttl,
+        });
+        Ok(Self {
+            server,
+            name,
+            url,
+            database,
+            rules,
+        })
+    }
+
+    /// Users with a subscription, known to the holders' table.
+    pub(super) async fn users(&self, count: i64) -> Result<Vec<Uuid>, BenchError> {
+        let client = self.database.connect().await?;
+        let rows = client
+            .query(
+                "WITH u AS (INSERT INTO users (id) SELECT gen_random_uuid() FROM generate_series(1, $1::bigint) RETURNING id), \
+                 s AS (INSERT INTO user_subscriptions (user_id, plan_id) \
+                       SELECT u.id, p.id FROM u, subscription_plans p WHERE p.tier = 'free'), \
+                 h AS (INSERT INTO holders (holder, event_type, user_id) SELECT id, 'analysis', id FROM u) \
+                 SELECT id FROM u",
+                &[&count],
+            )
+            .await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    pub(super) async fn end(self) -> Result<(), BenchError> {
+        let admin = Database::at(&self.server)?.connect().await?;
+        admin
+            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name))
+            .await?;
+        Ok(())
+    }
+}
+
+/// The same server, another database.
+pub(super) fn with_database(server: &str, name: &str) -> String {
+    let (base, query) = server
+        .split_once('?')
+        .map_or((server, None), |(base, query)| (base, Some(query)));
+    let authority = base.find("://").map_or(0, |scheme| scheme + 3);
+    let base = base[authority..]
+        .find('/')
+        .map_or(base, |slash| &base[..authority + slash]);
+    query.map_or_else(
+        || format!("{base}/{name}"),
+        |query| format!("{base}/{name}?{query}"),
+    )
+}
+
+/// The job that everybody submits.
+pub(super) fn submission(user: Uuid) -> Submission {
+    Submission {
+        holder: Holders::user(user),
+        service: "analysis".to_owned(),
+        event_type: EventType::Analysis,
+        kind: KIND.to_owned(),
+        max_attempts: 3,
+        args: arguments(user),
+        metadata: serde_json::json!({}),
+        amount: 1,
+        idempotency: None,
+    }
+}
+
+pub(super) const KIND: &str = "analysis:analyze";
+
+pub(super) fn arguments(user: Uuid) -> serde_json::Value {
+    serde_json::json!({ "user_id": user, "owner": "acme", "repo": "widgets", "commit_sha": "abc1234" })
+}
