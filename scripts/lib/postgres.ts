@@ -125,7 +125,11 @@ async function identityFor(data: string, program: string): Promise<Identity> {
       "move the clone to a folder that others may enter, or run this as an ordinary user, or set DATABASE_URL to a server of your own",
     );
   }
-  const privileges = [`--reuid=${uid}`, `--regid=${gid}`, "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"];
+  const privileges = [
+    ...[`--reuid=${uid}`, `--regid=${gid}`, "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"],
+    // Without it, access(2) leaves privileges aside when it is asked whether a program may be run, and initdb asks.
+    "--securebits=+no_setuid_fixup",
+  ];
   return { ids: {}, command: (file, args) => ["setpriv", ...privileges, "--", file, ...args] };
 }
 
