@@ -62,7 +62,7 @@ pub(crate) async fn submission(
     match ask_counter(bindings, config, request, key, used, reset_at_ms).await {
         Ok(verdict) => {
             // The time before the call: a denial is rather forgotten too early than kept too long.
-            RECENT.with_borrow_mut(|recent| recent.remember(key, &verdict, now));
+            RECENT.with_borrow_mut(|recent| recent.remember(key, &verdict, named.policy.limit, now));
             let allowance = Allowance {
                 named,
                 verdict: Some(verdict),

@@ -46,7 +46,8 @@ export async function startOrigin(): Promise<{ url: string; child: ChildProcess 
 export async function startField(storage: string): Promise<Field> {
   const origin = await startOrigin();
   const secrets = freshSecrets();
-  const weir = edgeWorker({ originUrl: origin.url, secrets, vars: { ANON_READ_LIMIT: "1000000" } });
+  // Without the page: in the local runtime, a Worker that serves files has three others in front of it.
+  const weir = edgeWorker({ originUrl: origin.url, secrets, vars: { ANON_READ_LIMIT: "1000000" }, worker: { assets: undefined } });
   const workers = [
     weir,
     await peer("minimal", origin.url, "PerAddress"),

@@ -48,15 +48,16 @@ impl RecentVerdicts {
             .filter(|seen| seen.reset_at_ms > now_ms)
     }
 
-    /// Remembers a verdict given at `now_ms`. Verdicts may arrive in another order than they were given in; of one
+    /// Remembers a verdict given at `now_ms` under a limit. An admission that has used up the limit blocks like a
+    /// denial: there is nothing more until then. Verdicts may arrive in another order than they were given in; of one
     /// window, the highest count stays.
-    pub fn remember(&mut self, key: AddressKey, verdict: &Verdict, now_ms: u64) {
+    pub fn remember(&mut self, key: AddressKey, verdict: &Verdict, limit: u32, now_ms: u64) {
         let fresh = Remembered {
             seen: Seen {
                 used: verdict.used,
                 reset_at_ms: now_ms.saturating_add(verdict.reset_after_ms),
             },
-            blocked: !verdict.admitted,
+            blocked: !verdict.admitted || verdict.remaining(limit) == 0,
         };
         if let Some(known) = self.verdicts.get_mut(&key) {
             let newer = known.seen.reset_at_ms <= now_ms || fresh.seen.used >= known.seen.used;
@@ -119,7 +120,7 @@ mod tests {
     #[test]
     fn a_blocked_address_is_denied_until_its_window_ends() {
         let mut recent = RecentVerdicts::new(10);
-        recent.remember(ANNE, &DENIED, 1_000);
+        recent.remember(ANNE, &DENIED, 10, 1_000);
         assert_eq!(
             recent.denial(ANNE, 2_000),
             Some(Verdict {
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn an_admission_that_arrives_late_unblocks_nobody() {
         let mut recent = RecentVerdicts::new(10);
-        recent.remember(ANNE, &DENIED, 1_000);
+        recent.remember(ANNE, &DENIED, 10, 1_000);
         recent.remember(
             ANNE,
             &Verdict {
@@ -142,6 +143,7 @@ mod tests {
                 used: 10,
                 reset_after_ms: 4_999,
             },
+            11,
             1_001,
         );
         assert!(recent.denial(ANNE, 2_000).is_some());
@@ -150,7 +152,7 @@ mod tests {
     #[test]
     fn a_new_window_replaces_the_old_one() {
         let mut recent = RecentVerdicts::new(10);
-        recent.remember(ANNE, &DENIED, 1_000);
+        recent.remember(ANNE, &DENIED, 10, 1_000);
         recent.remember(
             ANNE,
             &Verdict {
@@ -158,6 +160,7 @@ mod tests {
                 used: 1,
                 reset_after_ms: 60_000,
             },
+            10,
             6_000,
         );
         assert_eq!(recent.denial(ANNE, 6_001), None);
@@ -170,6 +173,28 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_last_admitted_request_blocks_the_address() {
+        let mut recent = RecentVerdicts::new(10);
+        recent.remember(
+            ANNE,
+            &Verdict {
+                admitted: true,
+                used: 10,
+                reset_after_ms: 5_000,
+            },
+            10,
+            1_000,
+        );
+        assert_eq!(
+            recent.denial(ANNE, 2_000),
+            Some(Verdict {
+                reset_after_ms: 4_000,
+                ..DENIED
+            })
+        );
+    }
+
     proptest! {
         #[test]
         fn memory_stays_bounded(addresses in proptest::collection::vec((any::<u32>(), 0u64..100), 0..300)) {
@@ -177,7 +202,7 @@ mod tests {
             let mut now = 0;
             for (address, gap) in addresses {
                 now += gap;
-                recent.remember(AddressKey::V4(address), &DENIED, now);
+                recent.remember(AddressKey::V4(address), &DENIED, 10, now);
                 prop_assert!(recent.len() <= 16);
                 prop_assert!(recent.denial(AddressKey::V4(address), now).is_some(), "the latest is remembered");
             }
@@ -198,7 +223,7 @@ mod tests {
                     Some(denial) => prop_assert_eq!(counters.take(key, None, now), denial),
                     None => {
                         let verdict = counters.take(key, recent.seen(key, now), now);
-                        recent.remember(key, &verdict, now);
+                        recent.remember(key, &verdict, 3, now);
                     }
                 }
             }
