@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { readdirSync, readFileSync } from "node:fs";
 import { createServer, request as httpRequest } from "node:http";
 import { createConnection, type AddressInfo } from "node:net";
 import { after, test } from "node:test";
@@ -159,7 +160,22 @@ test("server-sent events pass one by one, for longer than the origin may take to
   assert.ok((arrivals.at(-1) ?? 0) - (arrivals[0] ?? 0) > 700, "not gathered and sent at once");
 });
 
-test("fifty megabytes stream up while the origin is still reading, and down again", { timeout: 60_000 }, async () => {
+/** How many megabytes the runtimes that this test has started hold in memory. */
+function residentMegabytes(): number {
+  let sum = 0;
+  for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
+    try {
+      const status = readFileSync(`/proc/${pid}/status`, "utf8");
+      if (!/^Name:\s+workerd/m.test(status) || !new RegExp(`^PPid:\\s+${process.pid}$`, "m").test(status)) continue;
+      sum += Number(/^VmRSS:\s+(\d+) kB/m.exec(status)?.[1] ?? 0) / 1024;
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+  return sum;
+}
+
+test("fifty megabytes stream up while the origin is still reading, and down again, with flat memory", { timeout: 60_000 }, async () => {
   const size = 50 * 1024 * 1024;
   let firstByteAt = 0;
   let taken = 0;
@@ -175,6 +191,10 @@ test("fifty megabytes stream up while the origin is still reading, and down agai
   });
   const other = await startEdge({ after }, { originUrl: upload.url, secrets: upload.secrets });
   const { port } = new URL(other.url);
+  await other.from("203.0.113.26")("/");
+  const before = residentMegabytes();
+  let peak = before;
+  const watch = setInterval(() => (peak = Math.max(peak, residentMegabytes())), 20);
   let lastByteSentAt = 0;
   const received = await new Promise<number>((done, failed) => {
     const outgoing = httpRequest({ host: "127.0.0.1", port, path: "/api/jobs/analysis", method: "POST", headers: { "content-length": size, "cf-connecting-ip": "203.0.113.26" } }, async (response) => {
@@ -194,6 +214,8 @@ test("fifty megabytes stream up while the origin is still reading, and down agai
       outgoing.end();
     })();
   });
+  clearInterval(watch);
+  if (before > 0) assert.ok(peak - before < 25, `from ${before.toFixed(0)} to ${peak.toFixed(0)} MB`);
   assert.equal(taken, size);
   assert.equal(received, size);
   assert.ok(firstByteAt < lastByteSentAt - 200, "the origin reads before the client has sent all");
