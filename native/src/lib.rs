@@ -18,4 +18,5 @@ pub mod settlement;
 pub mod status;
 pub mod telemetry;
 pub mod token;
+pub mod unique;
 pub mod work;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use weir_policy::lane::{Lane, is_queue_name};
 
 use crate::config::Reader;
@@ -60,6 +61,8 @@ pub struct Service {
     pub timeout: Duration,
     /// How often a job is tried.
     pub max_attempts: i16,
+    /// Members of the arguments by which a job is the same as a live one of the same user; empty: never.
+    pub unique_by: Vec<String>,
     /// Who does the work.
     pub handler: HandlerSpec,
 }
@@ -94,13 +97,47 @@ pub enum HandlerSpec {
         /// The program and its arguments.
         command: Vec<String>,
         /// How much one job reserves.
-        #[serde(default = "one")]
-        amount: i32,
+        #[serde(default)]
+        amount: Amount,
     },
 }
 
-fn one() -> i32 {
-    1
+/// How much one job of a program reserves, in the event type's unit.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Amount {
+    /// Always the same.
+    Fixed(i32),
+    /// What this member of the arguments says.
+    Member {
+        /// The member's name.
+        member: String,
+    },
+}
+
+impl Default for Amount {
+    fn default() -> Self {
+        Self::Fixed(1)
+    }
+}
+
+impl Amount {
+    /// The amount for these arguments.
+    ///
+    /// # Errors
+    ///
+    /// What the member must be, when it is not.
+    pub fn of(&self, args: &Map<String, Value>) -> Result<i32, String> {
+        match self {
+            Self::Fixed(amount) => Ok(*amount),
+            Self::Member { member } => args
+                .get(member)
+                .and_then(Value::as_i64)
+                .and_then(|amount| i32::try_from(amount).ok())
+                .filter(|amount| *amount >= 1)
+                .ok_or_else(|| format!("{member:?} must be a whole number from 1 to {}", i32::MAX)),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -123,6 +160,8 @@ struct Entry {
     #[serde(with = "humantime_serde")]
     timeout: Duration,
     max_attempts: i16,
+    #[serde(default)]
+    unique_by: Vec<String>,
     handler: HandlerSpec,
 }
 
@@ -173,6 +212,13 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Vec<Service> {
                 entry.max_attempts
             ));
         }
+        if let HandlerSpec::Exec { command, amount } = &entry.handler
+            && (command.is_empty() || matches!(amount, Amount::Fixed(..=0)))
+        {
+            reader.fault(format!(
+                "{place}: an exec handler needs a command that is not empty and an amount of at least 1"
+            ));
+        }
         if let HandlerSpec::Builtin { name } = &entry.handler
             && !crate::handler::BUILTIN.contains(&name.as_str())
         {
@@ -200,6 +246,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Vec<Service> {
             pools,
             timeout: entry.timeout,
             max_attempts: entry.max_attempts,
+            unique_by: entry.unique_by,
             handler: entry.handler,
         });
     }

@@ -29,6 +29,7 @@ fn submission(user: Uuid, amount: i32) -> Submission {
         metadata: json!({}),
         amount,
         idempotency: None,
+        unique_key: None,
     }
 }
 

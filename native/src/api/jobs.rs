@@ -19,6 +19,7 @@ use super::{Api, ApiError};
 use crate::holder::Holder;
 use crate::reservation::{Answer, Idempotency, Quota, Submission};
 use crate::settlement::Ended;
+use crate::unique;
 
 /// The longest `Idempotency-Key`.
 const LONGEST_KEY: usize = 255;
@@ -29,6 +30,8 @@ pub(super) struct Accepted {
     job: Job,
     /// The plan's quota with this job in it; null for an anonymous caller.
     quota: Option<Quota>,
+    /// Whether this is a job that was there already, which River's uniqueness takes for the same: nothing was reserved.
+    folded: bool,
 }
 
 /// Submits a job. The body is the job's arguments.
@@ -84,6 +87,7 @@ pub(super) async fn submit(
     if let Some(user) = caller.holder.user_id {
         args.insert("user_id".to_owned(), user.to_string().into());
     }
+    let unique_key = unique::key(&service.kind, &args, &service.unique_by);
     let answer = api
         .reserver
         .submit(Submission {
@@ -96,10 +100,12 @@ pub(super) async fn submit(
             metadata: json!({ "weir:request_id": caller.request_id }),
             amount,
             idempotency,
+            unique_key,
         })
         .await?;
-    let (job_id, quota) = match answer {
-        Answer::Accepted { job_id, quota } | Answer::Repeated { job_id, quota } => (job_id, quota),
+    let (job_id, quota, folded) = match answer {
+        Answer::Accepted { job_id, quota } | Answer::Repeated { job_id, quota } => (job_id, quota, false),
+        Answer::Folded { job_id, quota } => (job_id, quota, true),
         Answer::OverQuota { quota } => return Err(ApiError::OverQuota(quota)),
         Answer::KeyReused => {
             return Err(ApiError::Unprocessable(
@@ -110,7 +116,12 @@ pub(super) async fn submit(
     };
     let job = find(&api, caller.holder, job_id).await?;
     let location = [(header::LOCATION, format!("/api/jobs/{job_id}"))];
-    Ok((StatusCode::ACCEPTED, location, Json(Accepted { job, quota })).into_response())
+    Ok((
+        StatusCode::ACCEPTED,
+        location,
+        Json(Accepted { job, quota, folded }),
+    )
+        .into_response())
 }
 
 fn idempotency(headers: &HeaderMap, service: &str, body: &[u8]) -> Result<Option<Idempotency>, ApiError> {

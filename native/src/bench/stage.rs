@@ -103,6 +103,7 @@ pub(super) fn submission(user: Uuid) -> Submission {
         metadata: serde_json::json!({}),
         amount: 1,
         idempotency: None,
+        unique_key: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! `exec`: any program does the work.
 //!
-//! It gets the job's arguments as JSON on its standard input and prints the output as JSON. Exit code 0 is success,
-//! anything else a failure that is tried again, with the end of its standard error as the message. It runs in a
+//! It gets the job's arguments as JSON on its standard input, `WEIR_JOB_ID` and `WEIR_ATTEMPT` in its environment, and
+//! prints the output as JSON; a number `used` in it is what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard error as the message. It runs in a
 //! process group of its own, which is killed as a whole when the attempt is over before the program is.
 
 use std::process::Stdio;
@@ -13,6 +13,7 @@ use tokio::process::{Child, Command};
 
 use super::{Attempt, Handler, HandlerError, Outcome, Refusal};
 use crate::holder::Holder;
+use crate::service::Amount;
 
 /// More output than this is a failure.
 const LARGEST_OUTPUT: u64 = 4 * 1024 * 1024;
@@ -22,11 +23,11 @@ const LONGEST_MESSAGE: usize = 2_000;
 
 pub(super) struct Exec {
     command: Vec<String>,
-    amount: i32,
+    amount: Amount,
 }
 
 impl Exec {
-    pub(super) fn new(command: Vec<String>, amount: i32) -> Self {
+    pub(super) fn new(command: Vec<String>, amount: Amount) -> Self {
         Self { command, amount }
     }
 }
@@ -45,8 +46,8 @@ impl Drop for Group {
 
 #[async_trait]
 impl Handler for Exec {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
-        Ok(self.amount)
+    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+        self.amount.of(args).map_err(Refusal::Arguments)
     }
 
     async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
@@ -58,6 +59,7 @@ impl Handler for Exec {
         let mut child = Command::new(program)
             .args(arguments)
             .env("WEIR_JOB_ID", attempt.job_id.to_string())
+            .env("WEIR_ATTEMPT", attempt.attempt.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -138,6 +140,7 @@ mod tests {
         };
         Attempt {
             job_id: 7,
+            attempt: 1,
             holder: None,
             args,
             cancelled: CancellationToken::new(),
@@ -145,7 +148,10 @@ mod tests {
     }
 
     fn shell(script: &str) -> Exec {
-        Exec::new(vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()], 1)
+        Exec::new(
+            vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
+            Amount::Fixed(1),
+        )
     }
 
     #[tokio::test]

@@ -25,6 +25,8 @@ pub const BUILTIN: [&str; 2] = ["analyze", "specview"];
 pub struct Attempt {
     /// River's job id.
     pub job_id: i64,
+    /// Which attempt it is, from 1.
+    pub attempt: i16,
     /// Whom it is counted against; `None` for a job that belongs to nobody.
     pub holder: Option<Holder>,
     /// The job's arguments.
@@ -91,6 +93,6 @@ pub fn of(service: &Service, pool: &Pool) -> Arc<dyn Handler> {
             Arc::new(specview::Specview::new(pool.clone()))
         }
         HandlerSpec::Builtin { .. } => Arc::new(analysis::Analysis),
-        HandlerSpec::Exec { command, amount } => Arc::new(exec::Exec::new(command.clone(), *amount)),
+        HandlerSpec::Exec { command, amount } => Arc::new(exec::Exec::new(command.clone(), amount.clone())),
     }
 }

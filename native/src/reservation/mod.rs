@@ -3,8 +3,11 @@
 //! Submissions that arrive while a transaction is under way are admitted together in the next one; a lone
 //! submission never waits for company.
 
+mod decide;
 mod group;
+mod read;
 mod transaction;
+mod write;
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -40,6 +43,8 @@ pub struct Submission {
     pub amount: i32,
     /// The caller's `Idempotency-Key`.
     pub idempotency: Option<Idempotency>,
+    /// River's unique key: a live job of the same holder with the same key is the answer instead of a new one.
+    pub unique_key: Option<Vec<u8>>,
 }
 
 /// An `Idempotency-Key`, and what it was sent with.
@@ -90,6 +95,13 @@ pub enum Answer {
     },
     /// The job that the same `Idempotency-Key` made before.
     Repeated {
+        /// River's job id.
+        job_id: i64,
+        /// The quota as it is.
+        quota: Option<Quota>,
+    },
+    /// A live job of the same holder that River's uniqueness takes for the same. Nothing was reserved.
+    Folded {
         /// River's job id.
         job_id: i64,
         /// The quota as it is.

@@ -83,7 +83,8 @@ enum AttemptError {
     Settle(#[from] SettleError),
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    #[error(transparent)]
+    /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
+    #[error("stopped")]
     Cancelled(#[from] WorkCancelled),
 }
 
@@ -104,6 +105,7 @@ impl Worker<AnyArgs> for AnyWorker {
         };
         let attempt = Attempt {
             job_id: job.row.id,
+            attempt: i16::try_from(job.row.attempt).unwrap_or(i16::MAX),
             holder: guard::holder(&self.context.pool, job.row.id, &job.args.0).await?,
             args: job.args.0,
             cancelled: context.cancellation_token().clone(),

@@ -258,11 +258,10 @@ impl Weir {
 }
 
 fn settings(variables: &Variables) -> Settings {
-    Settings::read(
-        variables,
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir.toml"),
-    )
-    .unwrap()
+    let services = variables
+        .get("WEIR_CONFIG")
+        .map_or("../weir.toml", String::as_str);
+    Settings::read(variables, &Path::new(env!("CARGO_MANIFEST_DIR")).join(services)).unwrap()
 }
 
 fn with_database(server: &str, name: &str) -> String {
