@@ -36,7 +36,8 @@ pub const MIN_SECRET_BYTES: usize = 32;
 pub struct Caller {
     /// The verified user's id; `None` for an anonymous request.
     pub user_id: Option<String>,
-    /// The client's address key: a dotted IPv4 address, or an IPv6 prefix such as `2001:db8:1:2::/64`.
+    /// The client's address key, the text of an [`AddressKey`](crate::address::AddressKey): a dotted IPv4 address, an IPv6
+    /// prefix such as `2001:db8:1:2::/64`, or rarely `worker:` with a hash, or `unknown`.
     pub client_address: String,
 }
 

@@ -160,6 +160,37 @@ test("server-sent events pass one by one, for longer than the origin may take to
   assert.ok((arrivals.at(-1) ?? 0) - (arrivals[0] ?? 0) > 700, "not gathered and sent at once");
 });
 
+test("when the client hangs up, the origin is told", async () => {
+  let told = 0;
+  const endless = await startOrigin({ after }, (_, response) => {
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    const beat = setInterval(() => response.write("data: x\n\n"), 50);
+    response.on("close", () => {
+      clearInterval(beat);
+      told++;
+    });
+  });
+  const other = await startEdge({ after }, { originUrl: endless.url, secrets: endless.secrets });
+  const hangUp = new AbortController();
+  const answer = await other.from("203.0.113.27")("/api/lanes/events", { signal: hangUp.signal });
+  await answer.body?.getReader().read();
+  hangUp.abort();
+  for (let waited = 0; waited < 3000 && told === 0; waited += 50) await wait(50);
+  assert.equal(told, 1);
+});
+
+test("an origin that refuses a body before it has all of it is heard", async () => {
+  const strict = await startOrigin({ after }, (request, response) => {
+    response.writeHead(413, { "content-type": "application/problem+json" });
+    response.end('{"title":"Content Too Large"}');
+    request.resume();
+  });
+  const other = await startEdge({ after }, { originUrl: strict.url, secrets: strict.secrets });
+  const answer = await other.from("203.0.113.28")("/api/jobs/analysis", { method: "POST", body: Buffer.alloc(1024 * 1024, 32) });
+  assert.equal(answer.status, 413);
+  assert.equal(((await answer.json()) as { title: string }).title, "Content Too Large");
+});
+
 /** How many megabytes the runtimes that this test has started hold in memory. */
 function residentMegabytes(): number {
   let sum = 0;

@@ -100,6 +100,21 @@ test("requests that nothing names share one count; those of other zones' Workers
   assert.equal((await worker("b.example")).status, 200);
 });
 
+test("with several objects per region, each address keeps to one and its count is as exact", async () => {
+  const edge = await start({ COUNTER_SHARDS: "4" });
+  const passed: Record<string, number> = {};
+  await Promise.all(
+    Array.from({ length: 20 * 15 }, async (_, n) => {
+      const address = `198.51.100.${n % 20}`;
+      if ((await submit(edge, address)).status === 200) passed[address] = (passed[address] ?? 0) + 1;
+    }),
+  );
+  assert.deepEqual(Object.values(passed), Array(20).fill(10));
+  const held = await Promise.all([0, 1, 2, 3].map(async (shard) => (await costs(edge, `enam-${shard}`)).addresses));
+  assert.equal(held.reduce((sum, addresses) => sum + addresses, 0), 20);
+  assert.ok(held.filter((addresses) => addresses > 0).length >= 3, String(held));
+});
+
 test("a configuration with errors answers all of them at once and forwards nothing", async () => {
   const before = origin.received.length;
   const edge = await start({ ANON_LIMIT: "ten", LIMITED_ROUTES: "jobs", EDGE_SECRET: "", ORIGIN_URL: "nowhere", JWT_SECRET: "short" });
