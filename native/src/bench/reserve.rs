@@ -35,7 +35,8 @@ impl Caller for Weir {
     }
 }
 
-/// ADR-21 as written: begin, lock, sum, sum, insert, insert, commit; each waits for the one before.
+/// ADR-21 as written, with the three reads of the product that it was written for: begin, lock, plan, used, reserved,
+/// insert, insert, commit; each waits for the one before.
 struct Literal {
     client: tokio_postgres::Client,
     statements: Vec<tokio_postgres::Statement>,
@@ -47,11 +48,11 @@ impl Literal {
         let statements = try_join_all(
             [
                 "SELECT id FROM users WHERE id = $1 FOR NO KEY UPDATE",
-                "SELECT p.analysis_monthly_limit, coalesce((SELECT sum(quota_amount) FROM usage_events u \
-                     WHERE u.user_id = s.user_id AND u.event_type = 'analysis' \
-                       AND u.created_at >= s.current_period_start AND u.created_at < s.current_period_end), 0)::bigint \
+                "SELECT p.analysis_monthly_limit, s.current_period_start, s.current_period_end \
                  FROM user_subscriptions s JOIN subscription_plans p ON p.id = s.plan_id \
                  WHERE s.user_id = $1 AND s.status = 'active'",
+                "SELECT coalesce(sum(quota_amount), 0)::bigint FROM usage_events \
+                 WHERE user_id = $1 AND event_type = 'analysis' AND created_at >= $2 AND created_at < $3",
                 "SELECT coalesce(sum(reserved_amount), 0)::bigint FROM literal_reservations \
                  WHERE user_id = $1 AND event_type = 'analysis' AND expires_at > now()",
                 "INSERT INTO river_job (args, kind, max_attempts, metadata, priority, queue, state, tags) \
@@ -88,14 +89,16 @@ impl Literal {
 impl Caller for Literal {
     fn call(&mut self, user: Uuid) -> BoxFuture<'_, Result<(), BenchError>> {
         Box::pin(async move {
-            let [lock, used, reserved, job, reservation] = &self.statements[..] else {
-                unreachable!("five were prepared")
+            let [lock, plan, used, reserved, job, reservation] = &self.statements[..] else {
+                unreachable!("six were prepared")
             };
             let client = &self.client;
             client.batch_execute("BEGIN").await?;
             client.query_one(lock, &[&user]).await?;
-            let row = client.query_one(used, &[&user]).await?;
-            let (limit, used): (Option<i32>, i64) = (row.get(0), row.get(1));
+            let row = client.query_one(plan, &[&user]).await?;
+            let limit: Option<i32> = row.get(0);
+            let (start, end): (jiff::Timestamp, jiff::Timestamp) = (row.get(1), row.get(2));
+            let used: i64 = client.query_one(used, &[&user, &start, &end]).await?.get(0);
             let reserved: i64 = client.query_one(reserved, &[&user]).await?.get(0);
             if limit.is_none_or(|limit| used + reserved < i64::from(limit)) {
                 let id: i64 = client.query_one(job, &[&arguments(user), &KIND]).await?.get(0);
@@ -151,7 +154,7 @@ impl TwoInserts {
     async fn new(database: &Database) -> Result<Self, BenchError> {
         let literal = Literal::new(database).await?;
         let [.., job, reservation] = &literal.statements[..] else {
-            unreachable!("five were prepared")
+            unreachable!("six were prepared")
         };
         Ok(Self {
             job: job.clone(),
