@@ -103,10 +103,9 @@ function showRow(job: Job): void {
     while (rows.size > 200) dropOldest();
     showEmptiness();
   }
-  const state = make("span", t(job.status), `badge ${job.status}`);
-  const why = job.status === "queued" && job.waiting_for ? t(job.waiting_for) : (job.error?.message ?? "");
+  const words = t(job.status === "queued" && job.waiting_for ? job.waiting_for : job.status);
   const stateCell = make("td");
-  stateCell.append(state, make("small", why));
+  stateCell.append(make("span", words, `badge ${job.status}`), make("small", job.error?.message ?? ""));
   const cost = isFinished(job) ? t("costCharged", { n: job.charged }) : t("costReserved", { n: job.reserved });
   const actions = make("td", "", "job-actions");
   actions.append(...actionsFor(job));

@@ -1,4 +1,4 @@
-import type { Lane, Lanes, ServiceLanes } from "./api.ts";
+import type { Lane, Lanes } from "./api.ts";
 import { element, make } from "./elements.ts";
 import { History } from "./history.ts";
 import { Stream } from "./stream.ts";
@@ -13,6 +13,7 @@ const services = ["analysis", "specview"] as const;
 
 /** Beyond this many, more drops would say no more than the number. */
 const dropsShown = 24;
+const parkedShown = 60;
 
 interface LaneRow {
   head: HTMLElement;
@@ -28,6 +29,7 @@ interface Panel {
   headings: HTMLElement[];
   rows: Record<(typeof laneNames)[number], LaneRow>;
   parked: HTMLElement;
+  parkedDrops: HTMLElement;
 }
 
 const panels = new Map(services.map((service) => [service, makePanel()]));
@@ -68,10 +70,14 @@ function makePanel(): Panel {
     rows[name] = row;
   }
   table.append(head, body);
-  const parked = make("p", "", "parked");
-  box.append(title, table, parked);
+  const parked = make("span");
+  const parkedDrops = make("span", "", "drops small");
+  parkedDrops.setAttribute("aria-hidden", "true");
+  const line = make("p", "", "parked");
+  line.append(parked, parkedDrops);
+  box.append(title, table, line);
   place.append(box);
-  return { title, headings, rows, parked };
+  return { title, headings, rows, parked, parkedDrops };
 }
 
 function relabel(): void {
@@ -94,7 +100,7 @@ function show(lanes: Lanes): void {
     Object.values(lanes.services).reduce((total, service) => total + service[lane][what], 0);
   const parked = Object.values(lanes.services).reduce((total, service) => total + service.parked, 0);
   history.add({
-    waiting: [sum("priority", "queued"), Math.max(0, sum("default", "queued") - parked), parked],
+    waiting: [sum("priority", "queued"), sum("default", "queued"), parked],
     running: [sum("priority", "running"), sum("default", "running"), sum("scheduled", "running")],
   });
 }
@@ -104,11 +110,10 @@ function write(lanes: Lanes): void {
     const service = lanes.services[name];
     if (!service) continue;
     for (const lane of laneNames) writeLane(panel.rows[lane], service[lane]);
-    panel.parked.textContent = t("parked", { parked: service.parked, slots: slotsOf(service) });
+    panel.parked.textContent = t("parked", { parked: service.parked, slots: service.slots_in_use });
+    fill(panel.parkedDrops, Math.min(service.parked, parkedShown), service.parked);
   }
 }
-
-const slotsOf = (service: ServiceLanes): number => service.slots_in_use;
 
 function writeLane(row: LaneRow, lane: Lane): void {
   row.waiting.textContent = String(lane.queued);

@@ -99,12 +99,11 @@ const english = {
   parkedShort: "parked",
   secondsAgo: "seconds ago",
   demoTitle: "See what it is for",
-  demoText: "Five Free users submit 200 analyses at once; then one Pro user submits one. It needs a server in development mode.",
+  demoText: "Five Free users submit 200 analyses of a large file; then one Pro user submits one. It needs a server in development mode.",
   demoStart: "Run it",
   demoFree: "Free: {done} of {total} done",
   demoPro: "Pro: {state}",
   demoProDone: "done {ms} ms after it was submitted, with {ahead} Free jobs still to come",
-  demoProWaiting: "submitted while {ahead} Free jobs were still to come…",
   demoNotYet: "not submitted yet",
 };
 
@@ -211,12 +210,11 @@ const korean: Record<Key, string> = {
   parkedShort: "보류",
   secondsAgo: "초 전",
   demoTitle: "무엇에 쓰는지 보기",
-  demoText: "Free 사용자 다섯이 분석 200개를 한꺼번에 제출하고, 이어서 Pro 사용자 하나가 하나를 제출합니다. 개발 모드 서버가 필요합니다.",
+  demoText: "Free 사용자 다섯이 큰 파일의 분석 200개를 제출하고, 이어서 Pro 사용자 하나가 하나를 제출합니다. 개발 모드 서버가 필요합니다.",
   demoStart: "실행",
   demoFree: "Free: {total}개 중 {done}개 완료",
   demoPro: "Pro: {state}",
   demoProDone: "제출 후 {ms}ms 만에 완료, Free 작업은 아직 {ahead}개 남음",
-  demoProWaiting: "Free 작업 {ahead}개가 남아 있을 때 제출됨…",
   demoNotYet: "아직 제출하지 않음",
 };
 

@@ -1,0 +1,107 @@
+import assert from "node:assert/strict";
+import { after, describe, it } from "node:test";
+import { someAddress, startStack } from "../harness/stack.ts";
+import { openPage, picture } from "./browser.ts";
+import { slowAnalysis } from "./slow.ts";
+
+const stack = await startStack({ after });
+const slow = await startStack({ after }, { env: { WEIR_CONFIG: slowAnalysis(0.2) } });
+
+describe("the page, for somebody who signs in", () => {
+  it("shows the quota, runs an analysis, and makes a specification that can be read", async (t) => {
+    const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
+    await page.goto(stack.edge.url);
+    await page.getByRole("button", { name: "Free", exact: true }).click();
+    await page.getByText("Plan: Free").waitFor();
+    await page.getByText(/used 0 · reserved 0 · left 50 ·/).waitFor();
+    await page.getByText("Signed in: no limit per minute, your plan's quota counts.").waitFor();
+
+    await page.getByLabel("Or take a sample").selectOption("Python");
+    await page.getByRole("button", { name: "Submit one" }).click();
+    await page.getByText(/used 1 · reserved 0 · left 49 ·/).waitFor();
+    const first = page.locator("#jobs tr").first();
+    await first.getByText("done").waitFor();
+    await first.getByText("1 charged").waitFor();
+
+    await page.getByRole("button", { name: /^Specify/ }).click();
+    const specification = page.locator("#jobs tr").filter({ hasText: "Specification" });
+    await specification.getByText("3 charged").waitFor();
+    await specification.getByRole("button", { name: /^Show/ }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByRole("heading", { level: 1 }).first().waitFor();
+    await picture(page, "specification");
+    await dialog.getByRole("button", { name: "Close" }).click();
+
+    await page.getByRole("button", { name: "Sign out" }).click();
+    await page.getByText("Not signed in.").waitFor();
+    assert.deepEqual(complaints, []);
+  });
+
+  it("shows a burst waiting for its turns, and cancels", async (t) => {
+    const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
+    await page.goto(slow.edge.url);
+    await page.getByRole("button", { name: "Free", exact: true }).click();
+    await page.getByText(/left 50 ·/).waitFor();
+    await page.getByRole("button", { name: "Submit one" }).click();
+    await page.getByText(/used 1 · reserved 0 · left 49 ·/).waitFor();
+
+    // 49 are left, so one of the 50 is refused, in the server's words.
+    await page.getByRole("button", { name: "Submit 50" }).click();
+    await page.getByText("49 accepted, 1 refused").waitFor();
+    await page.getByRole("alert").getByText("Quota Exceeded").waitFor();
+    await page.getByText("waiting for your turn").first().waitFor();
+    await page.locator("#jobs").getByText("running").first().waitFor();
+    await picture(page, "burst");
+    // The newest is the last in line, so it is still there to be cancelled.
+    const last = page.locator("#jobs tr").first();
+    await last.getByRole("button", { name: /^Cancel/ }).click();
+    await last.getByText("cancelled").waitFor();
+    await page.getByText(/used 49 · reserved 0 · left 1 ·/).waitFor({ timeout: 60_000 });
+    await picture(page, "after-the-burst");
+    assert.deepEqual(
+      complaints.filter((words) => !words.includes("429")),
+      [],
+    );
+  });
+
+  it("shows one Pro job passing two hundred Free ones", async (t) => {
+    const { page, complaints } = await openPage(t, { address: someAddress(), width: 1920, height: 1200, colorScheme: "dark" });
+    await page.goto(slow.edge.url);
+    await page.getByRole("button", { name: "Run it" }).click();
+    const passed = page.getByText(/^Pro: done \d+ ms after it was submitted, with \d+ Free jobs still to come$/);
+    await passed.waitFor({ timeout: 60_000 });
+    await picture(page, "pro-passes");
+    const words = (await passed.textContent()) ?? "";
+    const [milliseconds = Infinity, ahead = 0] = [...words.matchAll(/\d+/g)].map(Number);
+    assert.ok(ahead > 100, words);
+    assert.ok(milliseconds < 5000, words);
+    await page.getByText("Free: 200 of 200 done").waitFor({ timeout: 120_000 });
+    await picture(page, "river");
+    assert.deepEqual(complaints, []);
+  });
+
+  it("speaks Korean to those who do", async (t) => {
+    const { page } = await openPage(t, { address: someAddress(), locale: "ko-KR", width: 360, height: 740 });
+    await page.goto(stack.edge.url);
+    await page.getByRole("heading", { name: "파일에서 테스트 찾기" }).waitFor();
+    await page.getByRole("row", { name: /^우선/ }).first().waitFor();
+    assert.equal(await page.locator("html").getAttribute("lang"), "ko");
+    await picture(page, "korean");
+    await page.getByLabel("언어").selectOption("en");
+    await page.getByRole("heading", { name: "Find the tests in a file" }).waitFor();
+    assert.equal(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"), 0);
+  });
+
+  it("says when the server does not answer, and goes on when it does", async (t) => {
+    const { page } = await openPage(t, { address: someAddress() });
+    await page.goto(stack.edge.url);
+    await page.getByRole("rowheader", { name: "priority" }).first().waitFor();
+    await page.context().setOffline(true);
+    await page.getByLabel("Or take a sample").selectOption("Go");
+    await page.getByRole("button", { name: "Analyse" }).click();
+    await page.getByRole("alert").getByText("The server cannot be reached").waitFor();
+    await page.context().setOffline(false);
+    await page.getByRole("button", { name: "Analyse" }).click();
+    await page.getByText("3 tests found").waitFor();
+  });
+});
