@@ -318,19 +318,26 @@ pub async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, Benc
     lines.extend(alone(&stage, &reserver, &many, effort).await?);
     lines.extend(written(&client, &reserver, &many, effort).await?);
 
-    // The same again, with a history.
-    let (empty, _) = rate(&mut ours, &many, effort.span * 2).await?;
-    fill(&client, &many, effort.history).await?;
-    let mut rates = Vec::new();
+    // The same again beside a database with a history.
+    let old = Stage::new(settings).await?;
+    let old_client = old.database.connect().await?;
+    let old_users = Arc::new(old.users(1000).await?);
+    fill(&old_client, &old_users, effort.history).await?;
+    let old_reserver = Reserver::start(old.database.clone(), Arc::clone(&old.rules));
+    let mut old_ours = weir(&old_reserver, CALLERS);
+    let (mut with, mut without) = (Vec::new(), Vec::new());
     for _ in 0..effort.turns {
-        rates.push(rate(&mut ours, &many, effort.span).await?.0);
+        with.push(rate(&mut old_ours, &old_users, effort.span).await?.0);
+        without.push(rate(&mut ours, &many, effort.span).await?.0);
     }
     let name = format!(
-        "with {} usage events and {} reservations, against itself before",
+        "with {} usage events and {} outstanding reservations, against without",
         effort.history,
         effort.history / 10
     );
-    lines.push(Line::at_least(name, median(rates), empty, "1/s", 0.9));
+    lines.push(Line::at_least(name, median(with), median(without), "1/s", 0.9));
+    drop((old_ours, old_reserver, old_client));
+    old.end().await?;
 
     drop((ours, reserver, client));
     stage.end().await?;
