@@ -2,46 +2,34 @@
 
 use serde_json::json;
 use wasm_bindgen::JsValue;
-use web_sys::{Headers, Response, ResponseInit};
+use web_sys::Response;
 use weir_policy::problem::{self, Problem};
 use weir_policy::token::TokenError;
 
 use crate::fields::Allowance;
-
-/// Headers with their values, to be set on an answer.
-pub(crate) type Fields = Vec<(&'static str, String)>;
+use crate::glue::{self, Changes};
 
 /// An answer that carries a problem. Never stored by anyone: what went wrong now may go right in a moment.
-pub(crate) fn problem(problem: &Problem, fields: &Fields) -> Result<Response, JsValue> {
-    let headers = Headers::new()?;
-    headers.set("content-type", problem::CONTENT_TYPE)?;
-    headers.set("cache-control", "no-store")?;
-    for (name, value) in fields {
-        headers.set(name, value)?;
-    }
-    let init = ResponseInit::new();
-    init.set_status(problem.status);
-    init.set_headers(&headers);
-    Response::new_with_opt_str_and_init(Some(&problem.to_json()), &init)
+pub(crate) fn problem(problem: &Problem, fields: &Changes) -> Result<Response, JsValue> {
+    let mut headers = Changes::default();
+    headers
+        .set("content-type", problem::CONTENT_TYPE)
+        .set("cache-control", "no-store")
+        .extend(fields);
+    glue::respond(problem.status, headers.packed(), Some(&problem.to_json()))
 }
 
 /// An answer without a body.
-pub(crate) fn empty(status: u16, fields: &Fields) -> Result<Response, JsValue> {
-    let headers = Headers::new()?;
-    for (name, value) in fields {
-        headers.set(name, value)?;
-    }
-    let init = ResponseInit::new();
-    init.set_status(status);
-    init.set_headers(&headers);
-    Response::new_with_opt_str_and_init(None, &init)
+pub(crate) fn empty(status: u16, fields: &Changes) -> Result<Response, JsValue> {
+    glue::respond(status, fields.packed(), None)
 }
 
 /// The fields that tell an anonymous client about its policy.
-pub(crate) fn rate_limit_fields(allowance: &Allowance) -> Fields {
-    let mut fields = vec![("ratelimit-policy", allowance.policy_field())];
-    fields.extend(allowance.limit_field().map(|field| ("ratelimit", field)));
-    fields
+pub(crate) fn rate_limit_fields(allowance: &Allowance, fields: &mut Changes) {
+    fields.set("ratelimit-policy", &allowance.policy_field());
+    if let Some(field) = allowance.limit_field() {
+        fields.set("ratelimit", &field);
+    }
 }
 
 /// The problem of an anonymous client over its limit: the three members of web ADR-21, word for word, since clients

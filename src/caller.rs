@@ -1,6 +1,5 @@
 //! Who is calling: a user whose token is valid, or nobody in particular.
 
-use web_sys::Headers;
 use weir_policy::token::{self, TokenError, User};
 
 use crate::bindings::Bindings;
@@ -22,17 +21,27 @@ pub(crate) enum Credentials {
     Refused(TokenError),
 }
 
+/// The headers that it is said with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent<'a> {
+    /// `Authorization`
+    pub(crate) authorization: Option<&'a str>,
+    /// `Cookie`
+    pub(crate) cookie: Option<&'a str>,
+    /// `Origin`
+    pub(crate) origin: Option<&'a str>,
+}
+
 /// Looks at the bearer token, or else at the cookie. A bearer token that is not valid is an error, as whoever sends one
 /// means it; a cookie that is not valid is as good as none, as browsers send it whether or not it is meant.
 pub(crate) async fn credentials(
     bindings: &Bindings,
     config: &Config,
-    headers: &Headers,
+    sent: &Sent<'_>,
     own_origin: &str,
 ) -> Credentials {
-    let header = |name: &str| headers.get(name).ok().flatten();
-    if let Some(authorization) = header("authorization").filter(|value| !value.trim().is_empty()) {
-        return match bearer(&authorization) {
+    if let Some(authorization) = sent.authorization.filter(|value| !value.trim().is_empty()) {
+        return match bearer(authorization) {
             Some(token) => match verify(bindings, config, token).await {
                 Ok(user) => Credentials::User(user),
                 Err(error) => Credentials::Refused(error),
@@ -42,16 +51,13 @@ pub(crate) async fn credentials(
             )),
         };
     }
-    let Some(cookies) = header("cookie") else {
-        return Credentials::Anonymous;
-    };
-    let Some(token) = cookie(&cookies) else {
+    let Some(token) = sent.cookie.and_then(cookie) else {
         return Credentials::Anonymous;
     };
     // Browsers send cookies also with requests that another site's page makes. Such a page acts as its visitor only
     // if it is listed.
-    let foreign = header("origin").is_some_and(|origin| {
-        !origin.eq_ignore_ascii_case(own_origin) && !config.allowed_origins.access(&origin).credentials
+    let foreign = sent.origin.is_some_and(|origin| {
+        !origin.eq_ignore_ascii_case(own_origin) && !config.allowed_origins.access(origin).credentials
     });
     if foreign {
         return Credentials::Anonymous;

@@ -49,12 +49,16 @@ const internalError = JSON.stringify({
   detail: "The edge could not handle the request.",
 });
 
+// One for the isolate. It asks for the bindings, which are the same for all requests, and not for a request's context.
+let edge;
+
 export default class extends WorkerEntrypoint {
   async fetch(request) {
     const panicked = Promise.withResolvers();
     underWay.add(panicked.reject);
     try {
-      return await Promise.race([new Edge(this.ctx, this.env).fetch(request), panicked.promise]);
+      edge ??= new Edge(this.ctx, this.env);
+      return await Promise.race([edge.fetch(request), panicked.promise]);
     } catch (error) {
       // A bug: Rust answers everything else by itself.
       console.error(JSON.stringify({ event: "panic", detail: String(error?.message ?? error) }));

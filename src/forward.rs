@@ -1,17 +1,16 @@
 //! Forwarding a request to the origin and its answer to the client, bodies streaming past without being looked at.
 
-use js_sys::Promise;
 use wasm_bindgen::{JsCast, JsValue};
-use web_sys::{AbortController, Headers, Request, RequestInit, RequestRedirect, Response, ResponseInit};
+use web_sys::{Request, Response};
 use weir_policy::address::ClientAddress;
 use weir_policy::assertion::{self, Caller};
 use weir_policy::problem::Problem;
 
-use crate::answer::Fields;
-use crate::bindings::{Bindings, fetch_url};
+use crate::bindings::Bindings;
 use crate::clock;
 use crate::config::Config;
 use crate::events::{Event, report};
+use crate::glue::{self, Changes, Names};
 use crate::trace::Trace;
 use crate::wait::{NoValue, within};
 
@@ -59,6 +58,10 @@ const RESPONSE_HEADERS: [&str; 18] = [
     "www-authenticate",
 ];
 
+thread_local! {
+    static LISTED: (Names, Names) = (glue::names(&REQUEST_HEADERS.join("\n")), glue::names(&RESPONSE_HEADERS.join("\n")));
+}
+
 /// A request on its way to the origin.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
@@ -84,70 +87,43 @@ pub(crate) async fn send(
     config: &Config,
     outgoing: &Outgoing<'_>,
 ) -> Result<Forwarded, JsValue> {
-    let controller = AbortController::new()?;
-    let init = RequestInit::new();
-    init.set_method(outgoing.method);
-    init.set_headers(request_headers(config, outgoing)?.as_ref());
-    init.set_redirect(RequestRedirect::Manual);
-    init.set_signal(Some(&controller.signal()));
-    if let Some(body) = outgoing.request.body() {
-        init.set_body_opt_readable_stream(Some(&body));
-    }
+    let changes = request_changes(config, outgoing)?;
     let url = format!("{}{}", config.origin, outgoing.path_and_query);
-    let answer: Promise = match fetch_url(&url, &init) {
-        Ok(answer) => answer,
-        // The method is one that cannot be forwarded, such as CONNECT or TRACE.
-        Err(_) => {
-            return Ok(Forwarded::Problem(Problem::new(
-                501,
-                "Not Implemented",
-                "The method is not supported.",
-            )));
-        }
+    let sent = LISTED
+        .with(|(listed, _)| glue::forward(&url, outgoing.method, outgoing.request, listed, changes.packed()));
+    // The method is one that cannot be forwarded, such as CONNECT or TRACE.
+    let Ok(answer) = sent else {
+        return Ok(Forwarded::Problem(Problem::new(
+            501,
+            "Not Implemented",
+            "The method is not supported.",
+        )));
     };
-    match within(answer, config.origin_timeout_ms).await {
-        Ok(response) => Ok(Forwarded::Answer(response.unchecked_into())),
+    // Past its time, the request ends with the one that it was made for: when that is answered.
+    let problem = match within(answer, config.origin_timeout_ms).await {
+        Ok(response) => return Ok(Forwarded::Answer(response.unchecked_into())),
         Err(NoValue::TimedOut) => {
-            controller.abort();
-            report(
-                bindings,
-                Event::OriginTimedOut,
-                &format!("no answer within {} ms", config.origin_timeout_ms),
-            );
-            Ok(Forwarded::Problem(
-                Problem::new(
-                    504,
-                    "Gateway Timeout",
-                    "The origin did not answer in time. Please try again later.",
-                )
-                .with("request_id", outgoing.trace.request_id.clone()),
-            ))
+            let detail = format!("no answer within {} ms", config.origin_timeout_ms);
+            report(bindings, Event::OriginTimedOut, &detail);
+            let detail = "The origin did not answer in time. Please try again later.";
+            Problem::new(504, "Gateway Timeout", detail)
         }
         Err(NoValue::Failed(error)) => {
             report(bindings, Event::OriginUnreachable, &crate::wait::message(&error));
-            Ok(Forwarded::Problem(
-                Problem::new(
-                    502,
-                    "Bad Gateway",
-                    "The origin could not be reached. Please try again later.",
-                )
-                .with("request_id", outgoing.trace.request_id.clone()),
-            ))
+            Problem::new(
+                502,
+                "Bad Gateway",
+                "The origin could not be reached. Please try again later.",
+            )
         }
-    }
+    };
+    Ok(Forwarded::Problem(
+        problem.with("request_id", outgoing.trace.request_id.clone()),
+    ))
 }
 
-fn request_headers(config: &Config, outgoing: &Outgoing<'_>) -> Result<Headers, JsValue> {
-    let incoming = outgoing.request.headers();
-    let headers = Headers::new()?;
-    for name in REQUEST_HEADERS {
-        if name == "tracestate" && !outgoing.trace.continued {
-            continue;
-        }
-        if let Some(value) = incoming.get(name)? {
-            headers.set(name, &value)?;
-        }
-    }
+/// What the origin gets to see beside the client's headers.
+fn request_changes(config: &Config, outgoing: &Outgoing<'_>) -> Result<Changes, JsValue> {
     let caller = Caller {
         user_id: outgoing.user_id.clone(),
         client_address: outgoing.address.key.to_string(),
@@ -161,45 +137,36 @@ fn request_headers(config: &Config, outgoing: &Outgoing<'_>) -> Result<Headers, 
         clock::now_ms() / 1000,
     )
     .map_err(|error| JsValue::from_str(&error.to_string()))?;
-    headers.set(assertion::HEADER, &assertion)?;
-    headers.set("traceparent", &outgoing.trace.traceparent)?;
-    headers.set("x-request-id", &outgoing.trace.request_id)?;
-    headers.set("x-forwarded-host", outgoing.host)?;
-    headers.set("x-forwarded-proto", outgoing.scheme)?;
+    let mut changes = Changes::default();
+    changes
+        .set(assertion::HEADER, &assertion)
+        .set("traceparent", &outgoing.trace.traceparent)
+        .set("x-request-id", &outgoing.trace.request_id)
+        .set("x-forwarded-host", outgoing.host)
+        .set("x-forwarded-proto", outgoing.scheme);
     if let Some(address) = outgoing.address.address {
         let address = address.to_string();
-        headers.set("x-forwarded-for", &address)?;
-        headers.set("x-real-ip", &address)?;
+        changes
+            .set("x-forwarded-for", &address)
+            .set("x-real-ip", &address);
     }
-    Ok(headers)
+    if !outgoing.trace.continued {
+        changes.remove("tracestate");
+    }
+    Ok(changes)
 }
 
 /// The origin's answer as the client gets it, with the edge's own fields.
-pub(crate) fn answer(response: &Response, fields: &Fields) -> Result<Response, JsValue> {
-    let incoming = response.headers();
-    let headers = Headers::new()?;
-    for name in RESPONSE_HEADERS {
-        if let Some(value) = incoming.get(name)? {
-            headers.set(name, &value)?;
-        }
-    }
+pub(crate) fn answer(response: &Response, fields: &Changes) -> Result<Response, JsValue> {
     // Answers depend on who asks. An origin that means one to be kept says so, and then only the asker may keep it.
-    let cache_control = match headers.get("cache-control")? {
-        None => "no-store".to_owned(),
-        Some(said) => private(&said),
-    };
-    headers.set("cache-control", &cache_control)?;
-    for (name, value) in fields {
-        match *name {
-            // The origin may have said something of its own.
-            "server-timing" | "vary" => headers.append(name, value)?,
-            _ => headers.set(name, value)?,
-        }
-    }
-    let init = ResponseInit::new();
-    init.set_status(response.status());
-    init.set_headers(&headers);
-    Response::new_with_opt_readable_stream_and_init(response.body().as_ref(), &init)
+    let said = glue::values_of(&response.headers(), "cache-control");
+    let cache_control = said
+        .lines()
+        .value()
+        .map_or_else(|| "no-store".to_owned(), private);
+    let mut changes = Changes::default();
+    changes.set("cache-control", &cache_control).extend(fields);
+    LISTED.with(|(_, listed)| glue::pass(response, listed, changes.packed()))
 }
 
 /// The same directives, for the asker alone.

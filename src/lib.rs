@@ -15,6 +15,7 @@ mod edge;
 mod events;
 mod fields;
 mod forward;
+mod glue;
 mod jwks;
 mod limiter;
 mod panics;
@@ -29,10 +30,10 @@ use std::rc::Rc;
 use wasm_bindgen::JsCast;
 use worker::{Context, Env, event};
 
-use crate::answer::Fields;
 use crate::bindings::Bindings;
 use crate::config::{Config, ConfigError};
 use crate::events::{Event, report};
+use crate::glue::Changes;
 
 thread_local! {
     /// The configuration cannot change under a running isolate: a deployment starts new ones.
@@ -51,14 +52,14 @@ async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker
         Ok(config) => edge::answer(&bindings, config, request).await,
         Err(error) => {
             report(&bindings, Event::Internal, &error.to_string());
-            answer::problem(&answer::misconfigured(&error.0), &Fields::new())
+            answer::problem(&answer::misconfigured(&error.0), &Changes::default())
         }
     };
     Ok(match answered {
         Ok(response) => response,
         Err(error) => {
             report(&bindings, Event::Internal, &wait::message(&error));
-            answer::problem(&answer::internal(), &Fields::new())?
+            answer::problem(&answer::internal(), &Changes::default())?
         }
     })
 }

@@ -1,13 +1,10 @@
 //! Waiting for a promise, but not for ever.
 
-use std::pin::pin;
-use std::time::Duration;
-
-use futures_util::future::{Either, select};
 use js_sys::Promise;
-use wasm_bindgen::JsValue;
+use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
-use worker::Delay;
+
+use crate::glue;
 
 /// Why there is no value.
 #[derive(Debug)]
@@ -22,7 +19,7 @@ impl NoValue {
     /// In a word, for logs.
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::TimedOut => "timed out".to_owned(),
+            Self::TimedOut => glue::TIMED_OUT.to_owned(),
             Self::Failed(error) => message(error),
         }
     }
@@ -30,16 +27,19 @@ impl NoValue {
 
 /// The value of `promise`, if it comes within `timeout_ms` milliseconds.
 pub(crate) async fn within(promise: Promise, timeout_ms: u32) -> Result<JsValue, NoValue> {
-    let delay = Delay::from(Duration::from_millis(u64::from(timeout_ms)));
-    match select(JsFuture::from(promise), pin!(delay)).await {
-        Either::Left((value, _)) => value.map_err(NoValue::Failed),
-        Either::Right(((), _)) => Err(NoValue::TimedOut),
-    }
+    JsFuture::from(glue::within(&promise, timeout_ms))
+        .await
+        .map_err(|error| {
+            if error == JsValue::from_str(glue::TIMED_OUT) {
+                NoValue::TimedOut
+            } else {
+                NoValue::Failed(error)
+            }
+        })
 }
 
 /// What a JavaScript error says.
 pub(crate) fn message(error: &JsValue) -> String {
-    use wasm_bindgen::JsCast;
     match error.dyn_ref::<js_sys::Error>() {
         Some(error) => String::from(error.message()),
         None => error.as_string().unwrap_or_else(|| format!("{error:?}")),
