@@ -86,6 +86,8 @@ enum Command {
 enum Bench {
     /// Reservations a second.
     Reserve,
+    /// Jobs a second.
+    Work,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -199,6 +201,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             let effort = bench::Effort::of(quick);
             let report = match what {
                 Bench::Reserve => bench::reserve(&settings, effort).await?,
+                Bench::Work => bench::work(&settings, effort).await?,
             };
             if json {
                 println!("{}", serde_json::to_string_pretty(&report.lines)?);

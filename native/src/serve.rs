@@ -1,6 +1,5 @@
 //! `weir serve`: the API over HTTP.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -10,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, Api};
 use crate::config::ConfigError;
 use crate::database::DatabaseError;
-use crate::handler;
 use crate::holder::Holders;
 use crate::reservation::Reserver;
 use crate::work::Context;
@@ -67,12 +65,6 @@ pub async fn api(
     let keys = context.settings.assertion_keys()?;
     let client = context.database.connect().await?;
     let holders = Holders::load(&client).await.map_err(DatabaseError::from)?;
-    let handlers: HashMap<_, _> = context
-        .settings
-        .services
-        .iter()
-        .map(|service| (service.name.clone(), handler::of(service, &context.pool)))
-        .collect();
     let river = riverqueue::Client::builder(context.database.river_pool(4)?)
         .build()
         .map_err(DatabaseError::from)?;
@@ -81,7 +73,7 @@ pub async fn api(
         settler: context.settler.clone(),
         pool: context.pool.clone(),
         settings: Arc::clone(&context.settings),
-        handlers,
+        handlers: context.handlers.clone(),
         keys,
         holders,
         river,

@@ -82,7 +82,7 @@ pub(super) async fn submit(
     // Whose job it is, is not for the body to say.
     args.remove("user_id");
     let idempotency = idempotency(&headers, &name, &body)?;
-    let handler = api.handlers.get(&name).ok_or(ApiError::Internal)?;
+    let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
     let amount = handler.reserve(caller.holder, &args).await?;
     if let Some(user) = caller.holder.user_id {
         args.insert("user_id".to_owned(), user.to_string().into());

@@ -44,7 +44,7 @@ pub struct Api {
     pub reserver: Reserver,
     /// Settles what is cancelled.
     pub settler: Settler,
-    /// Checks submissions' arguments, by service.
+    /// Check submissions' arguments, by River's job kind.
     pub handlers: HashMap<String, Arc<dyn Handler>>,
     /// The keys that assertions may be signed with.
     pub keys: Vec<AssertionKey>,

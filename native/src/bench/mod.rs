@@ -6,16 +6,17 @@
 mod proxy;
 mod reserve;
 mod stage;
+mod work;
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::config::Settings;
 use crate::database::DatabaseError;
 
 pub use reserve::reserve;
+pub use work::work;
 
 /// One line of a benchmark's result.
 #[derive(Clone, Debug, Serialize)]
@@ -187,7 +188,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// What the machine and the server are like.
-async fn conditions(client: &tokio_postgres::Client, settings: &Settings) -> Result<Vec<String>, BenchError> {
+async fn conditions(client: &tokio_postgres::Client) -> Result<Vec<String>, BenchError> {
     let row = client
         .query_one(
             "SELECT version(), current_setting('fsync'), current_setting('synchronous_commit'), \
@@ -205,7 +206,6 @@ async fn conditions(client: &tokio_postgres::Client, settings: &Settings) -> Res
         "release build"
     };
     let version = version.split(" on ").next().unwrap_or_default().to_owned();
-    let _ = settings;
     Ok(vec![
         format!("{version}, fsync={fsync}, synchronous_commit={commit}, shared_buffers={buffers}"),
         format!(

@@ -114,11 +114,22 @@ impl Caller for Literal {
 struct Bare(riverqueue::Client);
 
 #[derive(Serialize, Deserialize)]
-struct BareArgs {
+pub(super) struct BareArgs {
     user_id: Uuid,
     owner: String,
     repo: String,
     commit_sha: String,
+}
+
+impl BareArgs {
+    pub(super) fn of(user: Uuid) -> Self {
+        Self {
+            user_id: user,
+            owner: "acme".to_owned(),
+            repo: "widgets".to_owned(),
+            commit_sha: "abc1234".to_owned(),
+        }
+    }
 }
 
 impl JobArgs for BareArgs {
@@ -128,12 +139,7 @@ impl JobArgs for BareArgs {
 impl Caller for Bare {
     fn call(&mut self, user: Uuid) -> BoxFuture<'_, Result<(), BenchError>> {
         Box::pin(async move {
-            let args = BareArgs {
-                user_id: user,
-                owner: "acme".to_owned(),
-                repo: "widgets".to_owned(),
-                commit_sha: "abc1234".to_owned(),
-            };
+            let args = BareArgs::of(user);
             self.0
                 .insert(args)
                 .opts(riverqueue::InsertOpts::default().with_queue("analysis_default"))
@@ -265,7 +271,7 @@ fn percentile(latencies: &mut [Duration], of: f64) -> f64 {
 pub async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
     let client = stage.database.connect().await?;
-    let mut conditions = conditions(&client, settings).await?;
+    let mut conditions = conditions(&client).await?;
     conditions.push(format!(
         "{CALLERS} callers unless said otherwise; {} turns of {} s each side",
         effort.turns,

@@ -12,6 +12,7 @@ use crate::holder::Holders;
 use crate::migrate;
 use crate::reservation::{Rules, Submission};
 use crate::service::EventType;
+use crate::work::Context;
 
 /// A migrated database on the server of `DATABASE_URL`, dropped at the end.
 pub(super) struct Stage {
@@ -65,6 +66,31 @@ impl Stage {
             )
             .await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// A process on this database whose default lane of `analysis` has this many workers.
+    pub(super) fn context(&self, settings: &Settings, workers: u32) -> Result<Context, BenchError> {
+        let mut settings = settings.clone();
+        settings.database_url = secrecy::SecretString::from(self.url.as_str());
+        settings.services.retain(|service| service.kind == KIND);
+        for service in &mut settings.services {
+            service.pools = [1, workers, 1];
+        }
+        Ok(Context::new(settings)?)
+    }
+
+    /// No jobs, no history; the users stay.
+    pub(super) async fn clear(&self) -> Result<(), BenchError> {
+        let client = self.database.connect().await?;
+        client
+            .batch_execute(
+                "TRUNCATE river_job, quota_reservations, usage_events, submissions, quota_balances, processes; \
+                 UPDATE holders SET slots_in_use = 0, parked = 0",
+            )
+            .await?;
+        // Not in one message with the others: it refuses to run in a transaction.
+        client.batch_execute("VACUUM (FULL, ANALYZE) holders").await?;
+        Ok(())
     }
 
     pub(super) async fn end(self) -> Result<(), BenchError> {

@@ -8,26 +8,28 @@ use std::time::Duration;
 use deadpool_postgres::Pool;
 use riverqueue::{JobRow, WorkContext, WorkError, WorkMiddleware, WorkNext, WorkOutcome};
 use serde::Deserialize;
-use serde_json::{Map, Value};
 use uuid::Uuid;
 use weir_policy::tier::Tier;
 
 use super::Context;
+use super::tickets::{Ticket, Tickets};
 use crate::config::Fairness;
 use crate::database::DatabaseError;
-use crate::holder::{Holder, Holders};
+use crate::holder::Holders;
 use crate::reservation::Rules;
 use crate::service::EventType;
 
 pub(super) struct Guard {
     context: Context,
+    tickets: Tickets,
     local: local::Limiter,
 }
 
 impl Guard {
-    pub(super) fn new(context: &Context) -> Self {
+    pub(super) fn new(context: &Context, tickets: &Tickets) -> Self {
         Self {
             context: context.clone(),
+            tickets: tickets.clone(),
             local: local::Limiter::default(),
         }
     }
@@ -56,7 +58,17 @@ impl WorkMiddleware for Guard {
         match fairness.scope {
             _ if !fairness.enabled => next.run(job).await,
             crate::config::FairnessScope::Cluster => {
-                let has_slot = acquire(&self.context.pool, &self.context.rules, &job, event_type).await;
+                let ticket = self.tickets.of(job.id).await.map_err(WorkError::new)?;
+                if let Some(Ticket {
+                    holder,
+                    admitted: true,
+                }) = ticket
+                {
+                    let _remembered = self.tickets.remember(job.id, holder);
+                    return next.run(job).await;
+                }
+                let has_slot =
+                    acquire(&self.context.pool, &self.context.rules, &job, event_type, ticket).await;
                 match has_slot.map_err(WorkError::new)? {
                     Verdict::Run => next.run(job).await,
                     Verdict::Refused(tier) => Ok(snooze(&fairness, &job, tier)),
@@ -118,32 +130,6 @@ async fn tier_of(pool: &Pool, user: &str) -> Result<Option<Tier>, DatabaseError>
     Ok(row.and_then(|row| Tier::parse(row.get(0))))
 }
 
-/// Whom a running job is counted against: as its reservation says, or its arguments.
-pub(super) async fn holder(
-    pool: &Pool,
-    job_id: i64,
-    args: &Map<String, Value>,
-) -> Result<Option<Holder>, DatabaseError> {
-    let client = pool.get().await?;
-    let row = client
-        .query_opt(
-            "SELECT holder, user_id FROM quota_reservations WHERE job_id = $1",
-            &[&job_id],
-        )
-        .await?;
-    if let Some(row) = row {
-        return Ok(Some(Holder {
-            id: row.get(0),
-            user_id: row.get(1),
-        }));
-    }
-    let user = args
-        .get("user_id")
-        .and_then(Value::as_str)
-        .and_then(|text| Uuid::parse_str(text).ok());
-    Ok(user.map(Holders::user))
-}
-
 /// Whether the job may run now. Takes a slot for it when it has none and one is free; otherwise leaves it parked, so
 /// that the next freed slot wakes it.
 async fn acquire(
@@ -151,20 +137,11 @@ async fn acquire(
     rules: &Rules,
     job: &JobRow,
     event_type: EventType,
+    ticket: Option<Ticket>,
 ) -> Result<Verdict, DatabaseError> {
     let mut client = pool.get().await?;
-    let ticket = client
-        .query_opt(
-            "SELECT admitted_at IS NOT NULL, holder, user_id FROM quota_reservations WHERE job_id = $1",
-            &[&job.id],
-        )
-        .await?;
     let holder = match ticket {
-        Some(row) if row.get(0) => return Ok(Verdict::Run),
-        Some(row) => Holder {
-            id: row.get(1),
-            user_id: row.get(2),
-        },
+        Some(ticket) => ticket.holder,
         None => match user_id(job) {
             None => return Ok(Verdict::Run),
             Some(user) => match Uuid::parse_str(&user) {

@@ -2,8 +2,11 @@
 
 mod guard;
 mod heartbeat;
+mod room;
+mod tickets;
 mod worker;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,9 +17,13 @@ use uuid::Uuid;
 
 use crate::config::Settings;
 use crate::database::{Database, DatabaseError};
+use crate::handler::{self, Handler};
 use crate::reservation::Rules;
 use crate::service::Service;
 use crate::settlement::Settler;
+
+use room::Room;
+use tickets::Tickets;
 
 pub use heartbeat::{BEAT, DEAD_AFTER};
 
@@ -25,7 +32,7 @@ const LEADER_QUEUE: &str = "weir_leader";
 
 /// How soon after a fetch the next one may follow. River's default of 100 ms would keep small pools idle most of the
 /// time when jobs are short.
-const FETCH_COOLDOWN: Duration = Duration::from_millis(2);
+pub(crate) const FETCH_COOLDOWN: Duration = Duration::from_millis(2);
 
 /// What every part of a process shares.
 #[derive(Clone)]
@@ -40,6 +47,8 @@ pub struct Context {
     pub rules: Arc<Rules>,
     /// Settles what ended.
     pub settler: Settler,
+    /// Who does the work, by River's job kind.
+    pub handlers: HashMap<String, Arc<dyn Handler>>,
 }
 
 impl Context {
@@ -54,13 +63,27 @@ impl Context {
             slot_limits: settings.fairness.cluster_limits(),
             ttl: settings.reservation_ttl,
         });
+        let pool = database.pool(20);
+        let handlers = settings
+            .services
+            .iter()
+            .map(|service| (service.kind.clone(), handler::of(service, &pool)))
+            .collect();
         Ok(Self {
-            pool: database.pool(20),
+            pool,
+            handlers,
             settler: Settler::start(database.clone(), Arc::clone(&rules)),
             settings: Arc::new(settings),
             database,
             rules,
         })
+    }
+
+    /// Has the jobs of this kind done by a handler of the program's own, instead of the one in `weir.toml`.
+    #[must_use]
+    pub fn with_handler(mut self, kind: &str, handler: Arc<dyn Handler>) -> Self {
+        self.handlers.insert(kind.to_owned(), handler);
+        self
     }
 }
 
@@ -100,13 +123,15 @@ impl Working {
         // All kinds, also those whose lanes this process does not work: River's rescuer discards what it does not
         // know.
         let mut workers = Workers::new();
-        worker::register(&mut workers, context)?;
+        let tickets = Tickets::start(context.pool.clone());
+        let room = Room::default();
+        worker::register(&mut workers, context, &tickets, &room)?;
         let mut builder = Client::builder(river_pool)
             .id(id.clone())
             .workers(workers)
             .fetch_cooldown(FETCH_COOLDOWN)
             .without_job_timeout()
-            .work_middleware(guard::Guard::new(context));
+            .work_middleware(guard::Guard::new(context, &tickets));
         if !context.settings.drain_timeout.is_zero() {
             builder = builder.soft_stop_timeout(context.settings.drain_timeout);
         }
@@ -128,6 +153,7 @@ impl Working {
         if works {
             tasks.push(heartbeat::start(context, id, pools.into(), stopped.clone()).await?);
         }
+        tasks.push(room.start(client.clone(), stopped.clone()));
         tasks.push(notice_endings(&client, context, stopped.clone())?);
         let mut run = client.start()?;
         run.wait_ready().await?;

@@ -7,10 +7,14 @@ use std::time::Duration;
 use riverqueue::{Job, JobArgs, WorkCancelled, WorkContext, WorkOutcome, Worker, WorkerTimeout, Workers};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
-use super::{Context, guard};
+use super::Context;
+use super::room::Room;
+use super::tickets::Tickets;
 use crate::database::DatabaseError;
-use crate::handler::{self, Attempt, Handler, HandlerError};
+use crate::handler::{Attempt, Handler, HandlerError};
+use crate::holder::Holders;
 use crate::settlement::{Ended, SettleError, Settled, Success};
 
 /// The member of a job's metadata that says why a handler gave up for good.
@@ -43,11 +47,18 @@ struct Kind {
 
 struct AnyWorker {
     context: Context,
+    tickets: Tickets,
+    room: Room,
     kinds: HashMap<String, Kind>,
 }
 
 /// Registers every configured kind. The kinds are those of the first call in a process.
-pub(super) fn register(workers: &mut Workers, context: &Context) -> Result<(), DatabaseError> {
+pub(super) fn register(
+    workers: &mut Workers,
+    context: &Context,
+    tickets: &Tickets,
+    room: &Room,
+) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
     KINDS.get_or_init(|| {
         services
@@ -57,16 +68,21 @@ pub(super) fn register(workers: &mut Workers, context: &Context) -> Result<(), D
     });
     let kinds = services
         .iter()
-        .map(|service| {
-            let kind = Kind {
-                handler: handler::of(service, &context.pool),
-                timeout: service.timeout,
-            };
-            (service.kind.clone(), kind)
+        .filter_map(|service| {
+            let handler = Arc::clone(context.handlers.get(&service.kind)?);
+            Some((
+                service.kind.clone(),
+                Kind {
+                    handler,
+                    timeout: service.timeout,
+                },
+            ))
         })
         .collect();
     workers.add::<AnyArgs, _>(AnyWorker {
         context: context.clone(),
+        tickets: tickets.clone(),
+        room: room.clone(),
         kinds,
     })?;
     Ok(())
@@ -103,10 +119,18 @@ impl Worker<AnyArgs> for AnyWorker {
         let Some(kind) = self.kinds.get(&job.row.kind) else {
             return Err(AttemptError::NoHandler(job.row.kind));
         };
+        // The guard has looked; without fairness it has not.
+        let holder = match self.tickets.holder(job.row.id) {
+            Some(holder) => Some(holder),
+            None => match self.tickets.of(job.row.id).await? {
+                Some(ticket) => Some(ticket.holder),
+                None => user_of(&job.args.0).map(Holders::user),
+            },
+        };
         let attempt = Attempt {
             job_id: job.row.id,
             attempt: i16::try_from(job.row.attempt).unwrap_or(i16::MAX),
-            holder: guard::holder(&self.context.pool, job.row.id, &job.args.0).await?,
+            holder,
             args: job.args.0,
             cancelled: context.cancellation_token().clone(),
         };
@@ -117,6 +141,7 @@ impl Worker<AnyArgs> for AnyWorker {
                     output: outcome.output,
                     used: outcome.used,
                 };
+                let _settling = self.room.settling(&job.row.queue);
                 self.settle(job.row.id, success).await
             }
             Err(HandlerError::Failed(message)) => Err(AttemptError::Failed(message)),
@@ -128,6 +153,13 @@ impl Worker<AnyArgs> for AnyWorker {
             Err(HandlerError::Cancelled) => Err(WorkCancelled.into()),
         }
     }
+}
+
+/// The user of a job that has no reservation.
+fn user_of(args: &Map<String, Value>) -> Option<Uuid> {
+    args.get("user_id")
+        .and_then(Value::as_str)
+        .and_then(|text| Uuid::parse_str(text).ok())
 }
 
 impl AnyWorker {

@@ -1,0 +1,159 @@
+//! `weir bench work`: jobs a second with everything on, against bare River with the same pools.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream;
+use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+use super::reserve::BareArgs;
+use super::stage::{KIND, Stage, submission};
+use super::{BenchError, Effort, Line, Report, conditions, median};
+use crate::config::Settings;
+use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::holder::Holder;
+use crate::reservation::Reserver;
+use crate::work::{Duty, FETCH_COOLDOWN, Working};
+
+/// How many submissions are under way at once while a queue is filled.
+const FILLERS: usize = 256;
+
+struct Count(Arc<AtomicU64>);
+
+#[async_trait]
+impl Handler for Count {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, _attempt: Attempt) -> Result<Outcome, HandlerError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Outcome {
+            output: Value::Null,
+            used: None,
+        })
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// When the database cannot be used; its own databases may then be left on the server.
+pub async fn work(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+    let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
+    let users = ours.users(1000).await?;
+    let mut conditions = conditions(&ours.database.connect().await?).await?;
+    conditions.push(format!(
+        "no-op jobs of 1 000 users; fetch cooldown {} ms on both sides; {} turns of {} s each side",
+        FETCH_COOLDOWN.as_millis(),
+        effort.turns,
+        effort.span.as_secs_f64()
+    ));
+    let mut lines = Vec::new();
+    for (workers, target) in [(10, 1.0), (100, 0.7)] {
+        let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
+        for _ in 0..effort.turns {
+            our_rates.push(with_weir(settings, &ours, &users, workers, effort.span).await?);
+            their_rates.push(with_river(&bare, workers, effort.span).await?);
+        }
+        let name = format!("jobs through {workers} workers, against bare riverqueue");
+        lines.push(Line::at_least(
+            name,
+            median(our_rates),
+            median(their_rates),
+            "1/s",
+            target,
+        ));
+    }
+    ours.end().await?;
+    bare.end().await?;
+    Ok(Report { conditions, lines })
+}
+
+/// Enough that no turn runs dry.
+fn enough(workers: u32, span: Duration) -> usize {
+    let rate = if workers > 50 { 12_000.0 } else { 4_000.0 };
+    (rate * (span.as_secs_f64() + 1.0)) as usize
+}
+
+/// Submits this many jobs of these users in turn.
+pub(super) async fn fill(stage: &Stage, users: &[Uuid], jobs: usize) -> Result<(), BenchError> {
+    let reserver = Reserver::start(stage.database.clone(), Arc::clone(&stage.rules));
+    let mut submitted = stream::iter(0..jobs)
+        .map(|n| reserver.submit(submission(users[n % users.len()])))
+        .buffer_unordered(FILLERS);
+    while let Some(answer) = submitted.next().await {
+        answer?;
+    }
+    Ok(())
+}
+
+/// Jobs a second once the first is done.
+async fn counted(done: &AtomicU64, span: Duration) -> f64 {
+    while done.load(Ordering::Relaxed) == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (before, started) = (done.load(Ordering::Relaxed), Instant::now());
+    tokio::time::sleep(span).await;
+    (done.load(Ordering::Relaxed) - before) as f64 / started.elapsed().as_secs_f64()
+}
+
+async fn with_weir(
+    settings: &Settings,
+    stage: &Stage,
+    users: &[Uuid],
+    workers: u32,
+    span: Duration,
+) -> Result<f64, BenchError> {
+    stage.clear().await?;
+    fill(stage, users, enough(workers, span)).await?;
+    let done = Arc::new(AtomicU64::new(0));
+    let context = stage
+        .context(settings, workers)?
+        .with_handler(KIND, Arc::new(Count(Arc::clone(&done))));
+    let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+    let rate = counted(&done, span).await;
+    working.stop().await;
+    Ok(rate)
+}
+
+async fn with_river(stage: &Stage, workers: u32, span: Duration) -> Result<f64, BenchError> {
+    stage.clear().await?;
+    let pool = stage.database.river_pool(10)?;
+    let filler = Client::builder(pool.clone()).build()?;
+    for _ in 0..enough(workers, span) / 1000 {
+        let mut batch = riverqueue::InsertBatch::default();
+        for _ in 0..1000 {
+            let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
+            batch.push_with(BareArgs::of(Uuid::new_v4()), opts);
+        }
+        filler.insert_batch(batch).await?;
+    }
+    let done = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&done);
+    let mut registered = Workers::new();
+    registered.add_fn::<BareArgs, _, _, _>(move |_: WorkContext, _: Job<BareArgs>| {
+        let counter = Arc::clone(&counter);
+        async move {
+            counter.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, std::convert::Infallible>(WorkOutcome::Complete)
+        }
+    })?;
+    let client = Client::builder(pool.clone())
+        .workers(registered)
+        .fetch_cooldown(FETCH_COOLDOWN)
+        .queue("analysis_default", QueueConfig::new(workers as usize))
+        .build()?;
+    let mut run = client.start()?;
+    let rate = counted(&done, span).await;
+    run.stop_and_cancel().await?;
+    pool.close().await;
+    Ok(rate)
+}
