@@ -1,0 +1,377 @@
+//! Fairness (ADR-10) and lanes (ADR-16), over several processes on one database.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use common::{GO_TESTS, Weir, Who};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::holder::Holder;
+use weir::work::{Context, Duty, Working};
+use weir_policy::tier::Tier;
+
+const KIND: &str = "analysis:analyze";
+
+/// Takes a while, and remembers who ran when.
+#[derive(Default)]
+struct Clockwork {
+    takes: Duration,
+    now: Mutex<HashMap<Uuid, usize>>,
+    most: Mutex<HashMap<Uuid, usize>>,
+    order: Mutex<Vec<Uuid>>,
+}
+
+impl Clockwork {
+    fn taking(millis: u64) -> Arc<Self> {
+        Arc::new(Self {
+            takes: Duration::from_millis(millis),
+            ..Self::default()
+        })
+    }
+}
+
+#[async_trait]
+impl Handler for Clockwork {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let holder = attempt.holder.unwrap().id;
+        {
+            let mut now = self.now.lock().unwrap();
+            let running = now.entry(holder).or_default();
+            *running += 1;
+            let mut most = self.most.lock().unwrap();
+            let highest = most.entry(holder).or_default();
+            *highest = (*highest).max(*running);
+            self.order.lock().unwrap().push(holder);
+        }
+        tokio::time::sleep(self.takes).await;
+        *self.now.lock().unwrap().get_mut(&holder).unwrap() -= 1;
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        })
+    }
+}
+
+async fn work(context: Context, clockwork: &Arc<Clockwork>, duty: Duty) -> Working {
+    let context = context.with_handler(KIND, Arc::clone(clockwork) as Arc<dyn Handler>);
+    Working::start(&context, duty, &context.settings.services)
+        .await
+        .unwrap()
+}
+
+async fn submit(weir: &Weir, who: Who, jobs: usize) -> Vec<i64> {
+    let mut ids = Vec::new();
+    for _ in 0..jobs {
+        ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    ids
+}
+
+async fn all_finished(weir: &Weir) {
+    let client = weir.client().await;
+    weir.until("all jobs to finish", async || {
+        let open: i64 = client
+            .query_one("SELECT count(*) FROM river_job WHERE finalized_at IS NULL", &[])
+            .await
+            .unwrap()
+            .get(0);
+        (open == 0).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs() {
+    let weir = Weir::new().await;
+    let clockwork = Clockwork::taking(100);
+    let mut users = Vec::new();
+    for tier in Tier::ALL {
+        let user = weir.user(tier).await;
+        submit(&weir, Who::User(user), 12).await;
+        users.push((user, tier));
+    }
+    submit(&weir, Who::Address("198.51.100.7"), 6).await;
+    let mut processes = vec![work(weir.another(&[]), &clockwork, Duty::Both).await];
+    for _ in 0..2 {
+        processes.push(work(weir.another(&[]), &clockwork, Duty::Work).await);
+    }
+    all_finished(&weir).await;
+    let most = clockwork.most.lock().unwrap().clone();
+    for (user, tier) in users {
+        let limit = weir.context.settings.fairness.limits.of(tier) as usize;
+        assert_eq!(
+            most[&user], limit,
+            "{tier}: all of its slots are used, and no more"
+        );
+    }
+    assert_eq!(
+        most.values().filter(|most| **most == 1).count(),
+        2,
+        "the free user and the anonymous address"
+    );
+    assert_eq!(clockwork.order.lock().unwrap().len(), 54);
+    for process in processes {
+        process.stop().await;
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
+    // One worker in the lane, so that nothing but the order decides.
+    let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "1")]).await;
+    let clockwork = Clockwork::taking(10);
+    let flood = weir.user(Tier::Free).await;
+    submit(&weir, Who::User(flood), 40).await;
+    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    weir.until("the flood to run", async || {
+        (clockwork.order.lock().unwrap().len() >= 3).then_some(())
+    })
+    .await;
+    let newcomer = weir.user(Tier::Free).await;
+    let before = clockwork.order.lock().unwrap().len();
+    submit(&weir, Who::User(newcomer), 3).await;
+    all_finished(&weir).await;
+    let order = clockwork.order.lock().unwrap().clone();
+    let places: Vec<usize> = order
+        .iter()
+        .enumerate()
+        .filter(|(_, user)| **user == newcomer)
+        .map(|(place, _)| place)
+        .collect();
+    // Submitting takes some time itself, in which the flood goes on; but it never runs twice in a row once the
+    // newcomer is there.
+    assert!(
+        places[2] < before + 20,
+        "{places:?} of {}, from {before}",
+        order.len()
+    );
+    let between = &order[places[0]..places[2]];
+    assert!(
+        between.windows(2).all(|pair| pair[0] != pair[1]),
+        "they take turns: {between:?}"
+    );
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none() {
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Free).await;
+    let ids = submit(&weir, Who::User(user), 6).await;
+    let client = weir.client().await;
+    let waiting = async || {
+        let rows = client
+            .query(
+                "SELECT state::text, queue FROM river_job WHERE id = ANY ($1) ORDER BY id",
+                &[&ids],
+            )
+            .await
+            .unwrap();
+        rows.iter()
+            .map(|row| format!("{} {}", row.get::<_, &str>(0), row.get::<_, &str>(1)))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        waiting().await[..2],
+        ["available analysis_default", "pending analysis_default"]
+    );
+    weir::token::ensure_user(&client, user, Tier::Pro).await.unwrap();
+    weir.reconcile().await;
+    let after = waiting().await;
+    assert_eq!(
+        after[1..4],
+        [
+            "available analysis_priority",
+            "available analysis_priority",
+            "pending analysis_default"
+        ]
+    );
+    weir::token::ensure_user(&client, user, Tier::Free).await.unwrap();
+    for id in &ids[..2] {
+        weir.call(
+            "DELETE",
+            &format!("/api/jobs/{id}"),
+            Who::User(user),
+            &[],
+            Vec::new(),
+        )
+        .await;
+    }
+    assert!(
+        waiting().await[3].starts_with("pending"),
+        "one slot is in use, and one is all that Free has"
+    );
+    weir.call(
+        "DELETE",
+        &format!("/api/jobs/{}", ids[2]),
+        Who::User(user),
+        &[],
+        Vec::new(),
+    )
+    .await;
+    assert_eq!(waiting().await[3], "available analysis_default");
+    weir.end().await;
+}
+
+async fn insert_by_river(weir: &Weir, args: Value, queue: &str) -> i64 {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(transparent)]
+    struct Args(Value);
+    impl riverqueue::JobArgs for Args {
+        const KIND: &'static str = KIND;
+    }
+    let pool = weir.context.database.river_pool(1).unwrap();
+    let river = riverqueue::Client::builder(pool).build().unwrap();
+    let opts = riverqueue::InsertOpts::default().with_queue(queue);
+    river.insert(Args(args)).opts(opts).await.unwrap().job.row.id
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_other_river_clients_keep_the_limit_and_are_woken_by_a_freed_slot() {
+    let weir = Weir::new().await;
+    let clockwork = Clockwork::taking(50);
+    let (known, stranger) = (weir.user(Tier::Free).await, Uuid::new_v4());
+    for user in [known, stranger] {
+        for _ in 0..4 {
+            insert_by_river(&weir, json!({ "user_id": user }), "analysis_default").await;
+        }
+    }
+    let started = Instant::now();
+    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    let context = weir.another(&[]);
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let reconciling = tokio::spawn(weir::reconcile::run(context, stopped.clone()));
+    all_finished(&weir).await;
+    // Snoozed for 30 s or more, had nothing woken them.
+    assert!(
+        started.elapsed() < Duration::from_secs(25),
+        "{:?}",
+        started.elapsed()
+    );
+    let most = clockwork.most.lock().unwrap().clone();
+    assert_eq!((most[&known], most[&stranger]), (1, 1));
+    let row = weir
+        .client()
+        .await
+        .query_one(
+            "SELECT max(attempt)::int, count(*) FILTER (WHERE errors IS NOT NULL) FROM river_job",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (row.get::<_, i32>(0), row.get::<_, i64>(1)),
+        (1, 0),
+        "waiting costs no attempt"
+    );
+    stopped.cancel();
+    reconciling.await.unwrap();
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
+    use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(transparent)]
+    struct Args(Value);
+    impl riverqueue::JobArgs for Args {
+        const KIND: &'static str = KIND;
+    }
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Free).await;
+    submit(&weir, Who::User(user), 5).await;
+    let counts = Arc::new(Mutex::new((0_usize, 0_usize)));
+    let seen = Arc::clone(&counts);
+    let mut workers = Workers::new();
+    workers
+        .add_fn::<Args, _, _, _>(move |_: WorkContext, _: Job<Args>| {
+            let seen = Arc::clone(&seen);
+            async move {
+                {
+                    let mut seen = seen.lock().unwrap();
+                    seen.0 += 1;
+                    seen.1 = seen.1.max(seen.0);
+                }
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                seen.lock().unwrap().0 -= 1;
+                Ok::<_, std::convert::Infallible>(WorkOutcome::Complete)
+            }
+        })
+        .unwrap();
+    // No middleware of Weir's, nothing but River.
+    let client = Client::builder(weir.context.database.river_pool(4).unwrap())
+        .workers(workers)
+        .queue("analysis_default", QueueConfig::new(10))
+        .build()
+        .unwrap();
+    let mut run = client.start().unwrap();
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let reconciling = tokio::spawn(weir::reconcile::run(weir.another(&[]), stopped.clone()));
+    all_finished(&weir).await;
+    assert_eq!(counts.lock().unwrap().1, 1);
+    weir.until("the last settlement", async || {
+        (weir.quota(Who::User(user), "analysis").await["used"] == 5).then_some(())
+    })
+    .await;
+    run.stop().await.unwrap();
+    stopped.cancel();
+    reconciling.await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_process_ran_is_taken_back_and_what_a_living_one_runs_is_not() {
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Pro).await;
+    let ids = submit(&weir, Who::User(user), 3).await;
+    let client = weir.client().await;
+    let running = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
+                   attempted_by = array_append(attempted_by, $2) WHERE id = $1";
+    for (id, process) in ids.iter().zip(["dead", "alive", "another client's"]) {
+        client.execute(running, &[id, &process]).await.unwrap();
+    }
+    client
+        .batch_execute(
+            "INSERT INTO processes (client_id, beat_at) VALUES ('dead', now() - interval '11 seconds'), ('alive', now())",
+        )
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    let states: Vec<String> = client
+        .query("SELECT state::text FROM river_job ORDER BY id", &[])
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert_eq!(states, ["available", "running", "running"]);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_fairness_nobody_is_parked() {
+    let weir = Weir::with(&[("FAIRNESS_ENABLED", "false")]).await;
+    let clockwork = Clockwork::taking(60);
+    let user = weir.user(Tier::Free).await;
+    submit(&weir, Who::User(user), 3).await;
+    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    all_finished(&weir).await;
+    assert_eq!(clockwork.most.lock().unwrap()[&user], 3);
+    working.stop().await;
+    weir.end().await;
+}
