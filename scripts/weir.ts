@@ -12,7 +12,8 @@ import { script } from "./lib/stopping.ts";
 stayQuietFor(1500);
 
 await script(async () => {
-  const weir = await buildNative();
+  // What is measured is what would be deployed.
+  const weir = await buildNative(process.argv[2] === "bench" ? "native" : "dev");
   const secrets = await developmentSecrets();
   const stack = await liveRun();
   const databaseUrl =

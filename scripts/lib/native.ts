@@ -6,14 +6,12 @@ import { state } from "./places.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
-/** Where the built binary is kept: a later build does not pull it from under a running one. */
-export const weirBinary = join(state, "bin", "weir");
-
-/** Builds the binary `weir` with cargo's development profile. */
-export async function buildNative(): Promise<string> {
+/** Builds the binary `weir`, with cargo's development profile or the optimised one. */
+export async function buildNative(profile: "dev" | "native" = "dev"): Promise<string> {
   await requireCargo();
-  const messages = await step("building weir", (pulse) =>
-    run("cargo", ["build", "--package", "weir-native", "--bin", "weir", "--locked", "--message-format=json-render-diagnostics"], {
+  const weirBinary = join(state, "bin", profile === "dev" ? "weir" : `weir-${profile}`);
+  const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", (pulse) =>
+    run("cargo", ["build", "--package", "weir-native", "--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"], {
       pulse,
       log: "native-build",
       env: cargoEnvironment(),
@@ -21,6 +19,7 @@ export async function buildNative(): Promise<string> {
     }),
   );
   const built = executableIn(messages);
+  // Kept beside the clone's other state: a later build does not pull it from under a running one.
   await mkdir(join(state, "bin"), { recursive: true });
   const beside = `${weirBinary}.${process.pid}`;
   await copyFile(built, beside, constants.COPYFILE_FICLONE);
