@@ -632,3 +632,33 @@ async fn a_database_that_is_away_is_503_and_the_service_heals() {
     );
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_new_users_at_once_all_get_their_job() {
+    let weir = Weir::new().await;
+    let submissions = (0..10_000).map(|_| submission(Uuid::new_v4(), 1)).collect();
+    assert_eq!(
+        storm(&[reserver(&weir), reserver(&weir)], submissions).await,
+        (10_000, 0)
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exhausted_pool_is_503_and_never_a_hung_request() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let pool = &weir.context.pool;
+    let mut held = Vec::new();
+    for _ in 0..pool.status().max_size {
+        held.push(pool.get().await.unwrap());
+    }
+    let started = std::time::Instant::now();
+    let answer = weir.get("/api/usage", who).await;
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert_eq!(answer.headers["retry-after"], "2");
+    assert!(started.elapsed() < Duration::from_secs(10));
+    held.clear();
+    assert_eq!(weir.get("/api/usage", who).await.status, 200);
+    weir.end().await;
+}

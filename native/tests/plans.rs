@@ -1,0 +1,66 @@
+//! The statements of the reservation and the settlement look rows up by key, whatever the planner believes about the
+//! size of the tables.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::path::Path;
+
+use common::Weir;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_statement_of_the_hot_paths_scans_a_table() {
+    let weir = Weir::new().await;
+    // Big tables that nobody has analysed: the planner takes them for small.
+    weir.client()
+        .await
+        .batch_execute(
+            "ALTER TABLE river_job SET (autovacuum_enabled = false); \
+             ALTER TABLE quota_reservations SET (autovacuum_enabled = false); \
+             INSERT INTO river_job (args, kind, max_attempts, state) \
+                 SELECT '{}', 'analysis:analyze', 3, 'pending' FROM generate_series(1, 20000); \
+             INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
+                 SELECT gen_random_uuid(), 'analysis', 0, id, NULL, now() FROM river_job",
+        )
+        .await
+        .unwrap();
+    let client = weir.context.database.connect_by_key().await.unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sql");
+    let mut checked = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let hot = name.starts_with("reserve_") || name.starts_with("settle_") || name == "promote.sql";
+        if !hot {
+            continue;
+        }
+        let sql = std::fs::read_to_string(&path).unwrap();
+        let plan = client
+            .simple_query(&format!("EXPLAIN (GENERIC_PLAN, COSTS OFF) {sql}"))
+            .await
+            .unwrap();
+        let plan: Vec<String> = plan
+            .iter()
+            .filter_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => {
+                    Some(row.get(0).unwrap_or_default().to_owned())
+                }
+                _ => None,
+            })
+            .collect();
+        let scans: Vec<_> = plan
+            .iter()
+            .filter(|line| line.contains("Seq Scan") || line.contains("Hash Join"))
+            .collect();
+        assert!(scans.is_empty(), "{name}: {scans:#?}\n{}", plan.join("\n"));
+        checked += 1;
+    }
+    assert!(checked >= 10, "only {checked} statements were found");
+    weir.client()
+        .await
+        .batch_execute("DELETE FROM quota_reservations; DELETE FROM river_job")
+        .await
+        .unwrap();
+    weir.end().await;
+}
