@@ -155,7 +155,7 @@ impl ApiError {
                 let detail = format!(
                     "This plan has {} left until {}. Upgrade, or try again in the next billing period.",
                     quota.remaining.unwrap_or_default(),
-                    quota.reset_at
+                    quota.reset_at.strftime("%Y-%m-%dT%H:%M:%SZ")
                 );
                 (
                     Problem::new(429, "Quota Exceeded", detail)
