@@ -88,6 +88,8 @@ enum Bench {
     Reserve,
     /// Jobs a second.
     Work,
+    /// What a flood costs the others, and how soon a freed slot is taken.
+    Fairness,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -202,6 +204,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             let report = match what {
                 Bench::Reserve => bench::reserve(&settings, effort).await?,
                 Bench::Work => bench::work(&settings, effort).await?,
+                Bench::Fairness => bench::fairness(&settings, effort).await?,
             };
             if json {
                 println!("{}", serde_json::to_string_pretty(&report.lines)?);

@@ -3,6 +3,7 @@
 //! Every claim is a ratio of two things measured in the same run, in turns, against a database of its own on the
 //! server of `DATABASE_URL`. Absolute numbers are printed with the conditions, since they mean nothing without.
 
+mod fairness;
 mod proxy;
 mod reserve;
 mod stage;
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 use crate::database::DatabaseError;
 
+pub use fairness::fairness;
 pub use reserve::reserve;
 pub use work::work;
 
@@ -185,6 +187,15 @@ impl From<riverqueue::Error> for BenchError {
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// This part of them is not above it, in milliseconds.
+fn percentile(latencies: &mut [Duration], of: f64) -> f64 {
+    latencies.sort_unstable();
+    let index = ((latencies.len() as f64 * of) as usize).min(latencies.len().saturating_sub(1));
+    latencies
+        .get(index)
+        .map_or(0.0, |latency| latency.as_secs_f64() * 1000.0)
 }
 
 /// What the machine and the server are like.

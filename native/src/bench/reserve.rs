@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::proxy::Proxy;
 use super::stage::{KIND, Stage, arguments, submission};
-use super::{BenchError, Effort, Line, Report, conditions, median};
+use super::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use crate::config::Settings;
 use crate::database::Database;
 use crate::reservation::Reserver;
@@ -253,14 +253,6 @@ async fn literal(database: &Database, callers: usize) -> Result<Vec<Box<dyn Call
         made.push(Box::new(Literal::new(database).await?));
     }
     Ok(made)
-}
-
-fn percentile(latencies: &mut [Duration], of: f64) -> f64 {
-    latencies.sort_unstable();
-    let index = ((latencies.len() as f64 * of) as usize).min(latencies.len().saturating_sub(1));
-    latencies
-        .get(index)
-        .map_or(0.0, |latency| latency.as_secs_f64() * 1000.0)
 }
 
 /// Runs it.

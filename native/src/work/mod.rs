@@ -32,7 +32,7 @@ const LEADER_QUEUE: &str = "weir_leader";
 
 /// How soon after a fetch the next one may follow. River's default of 100 ms would keep small pools idle most of the
 /// time when jobs are short.
-pub(crate) const FETCH_COOLDOWN: Duration = Duration::from_millis(2);
+pub(crate) const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 
 /// What every part of a process shares.
 #[derive(Clone)]

@@ -1,0 +1,22 @@
+-- Jobs of all lanes that are not parked, by queue and by the tier that their owner has now: how many wait, how many
+-- run, and for how many seconds the oldest one that could run has waited. Parked jobs are not looked at: there may be
+-- very many. `unknown` is a job of another River client that no worker has looked at yet.
+SELECT w.queue,
+       CASE WHEN w.unseen THEN 'unknown' WHEN w.user_id IS NULL THEN 'anonymous'
+            ELSE coalesce(p.tier::text, 'free') END AS tier,
+       sum(w.queued)::float8,
+       sum(w.running)::float8,
+       coalesce(extract(epoch FROM now() - min(w.oldest)), 0)::float8
+FROM (
+    SELECT j.queue, r.user_id, r.job_id IS NULL AS unseen,
+           count(*) FILTER (WHERE j.state <> 'running') AS queued,
+           count(*) FILTER (WHERE j.state = 'running') AS running,
+           min(j.scheduled_at) FILTER (WHERE j.state = 'available' AND j.scheduled_at <= now()) AS oldest
+    FROM river_job j
+    LEFT JOIN quota_reservations r ON r.job_id = j.id
+    WHERE j.state IN ('available', 'running', 'retryable', 'scheduled')
+    GROUP BY 1, 2, 3
+) w
+LEFT JOIN user_subscriptions s ON s.user_id = w.user_id AND s.status = 'active'
+LEFT JOIN subscription_plans p ON p.id = s.plan_id
+GROUP BY 1, 2
