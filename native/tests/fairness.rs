@@ -276,6 +276,55 @@ async fn jobs_of_other_river_clients_keep_the_limit_and_are_woken_by_a_freed_slo
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_another_river_client_costs_a_handful_of_refusals() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Args {
+        user_id: Uuid,
+        n: usize,
+    }
+    impl riverqueue::JobArgs for Args {
+        const KIND: &'static str = KIND;
+    }
+    const JOBS: usize = 500;
+    let weir = Weir::new().await;
+    let clockwork = Clockwork::taking(1);
+    let user_id = weir.user(Tier::Free).await;
+    let river = riverqueue::Client::builder(weir.context.database.river_pool(1).unwrap())
+        .build()
+        .unwrap();
+    let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
+    let mut batch = riverqueue::InsertBatch::new();
+    for n in 0..JOBS {
+        batch.push_with(Args { user_id, n }, opts.clone());
+    }
+    river.insert_batch(batch).await.unwrap();
+    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    all_finished(&weir).await;
+    assert_eq!(clockwork.most.lock().unwrap()[&user_id], 1);
+    assert_eq!(clockwork.order.lock().unwrap().len(), JOBS, "each runs once");
+    let row = weir
+        .client()
+        .await
+        .query_one(
+            "SELECT coalesce(sum((metadata ->> 'snoozes')::int), 0)::int, max(attempt)::int, \
+                    count(*) FILTER (WHERE errors IS NOT NULL OR state <> 'completed') FROM river_job",
+            &[],
+        )
+        .await
+        .unwrap();
+    let snoozes: i32 = row.get(0);
+    // Three workers claim at once, and may claim once more before the first refusal is committed.
+    assert!(snoozes <= 10, "{snoozes} refusals");
+    assert_eq!(
+        (row.get::<_, i32>(1), row.get::<_, i64>(2)),
+        (1, 0),
+        "waiting costs no attempt"
+    );
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
     use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
     #[derive(serde::Serialize, serde::Deserialize)]

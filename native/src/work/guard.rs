@@ -16,7 +16,6 @@ use super::tickets::{Ticket, Tickets};
 use crate::config::Fairness;
 use crate::database::DatabaseError;
 use crate::holder::Holders;
-use crate::reservation::Rules;
 use crate::service::EventType;
 
 pub(super) struct Guard {
@@ -67,8 +66,7 @@ impl WorkMiddleware for Guard {
                     let _remembered = self.tickets.remember(job.id, holder);
                     return next.run(job).await;
                 }
-                let has_slot =
-                    acquire(&self.context.pool, &self.context.rules, &job, event_type, ticket).await;
+                let has_slot = acquire(&self.context, &job, event_type, ticket).await;
                 match has_slot.map_err(WorkError::new)? {
                     Verdict::Run => next.run(job).await,
                     Verdict::Refused(tier) => Ok(snooze(&fairness, &job, tier)),
@@ -130,16 +128,20 @@ async fn tier_of(pool: &Pool, user: &str) -> Result<Option<Tier>, DatabaseError>
     Ok(row.and_then(|row| Tier::parse(row.get(0))))
 }
 
+/// How much of a backlog is parked by one refusal, so that no transaction is long; the next refusal parks more.
+const MOST_PARKED_AT_ONCE: i64 = 10_000;
+
 /// Whether the job may run now. Takes a slot for it when it has none and one is free; otherwise leaves it parked, so
-/// that the next freed slot wakes it.
+/// that the next freed slot wakes it, and parks the rest of that user's backlog with it: of ten thousand jobs that
+/// another client inserted, a handful is claimed in vain, not all.
 async fn acquire(
-    pool: &Pool,
-    rules: &Rules,
+    context: &Context,
     job: &JobRow,
     event_type: EventType,
     ticket: Option<Ticket>,
 ) -> Result<Verdict, DatabaseError> {
-    let mut client = pool.get().await?;
+    let rules = &context.rules;
+    let mut client = context.pool.get().await?;
     let holder = match ticket {
         Some(ticket) => ticket.holder,
         None => match user_id(job) {
@@ -198,6 +200,35 @@ async fn acquire(
                 &[&holder.id, &event_type, &limit.unwrap_or(i32::MAX)],
             )
             .await?;
+    } else if let Some(user) = user_id(job) {
+        let services = context.settings.services.iter();
+        let kinds: Vec<&str> = services
+            .filter(|service| service.event_type == event_type)
+            .map(|service| service.kind.as_str())
+            .collect();
+        let parked = transaction
+            .execute(
+                include_str!("../sql/park_backlog.sql"),
+                &[
+                    &kinds,
+                    &user,
+                    &holder.user_id,
+                    &event_type,
+                    &holder.id,
+                    &period,
+                    &rules.ttl.as_secs_f64(),
+                    &MOST_PARKED_AT_ONCE,
+                ],
+            )
+            .await?;
+        if parked > 0 {
+            tracing::info!(
+                job = job.id,
+                user,
+                parked,
+                "parked the backlog of a user without a free slot"
+            );
+        }
     }
     transaction.commit().await?;
     Ok(if admitted {
