@@ -1,7 +1,7 @@
 //! The subcommands.
-#![allow(clippy::print_stdout, reason = "a command line prints its results")]
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::config::Settings;
 use weir::database::Database;
+use weir::probes::{self, Probes};
 use weir::service::Service;
 use weir::work::{Context, Duty, Working};
 use weir::{audit, bench, migrate, reconcile, serve, status, telemetry, token};
@@ -62,6 +63,9 @@ enum Command {
     },
     /// Show lanes, pools, slots and parked jobs.
     Status {
+        /// One user instead: slots, parked jobs and quota by event type.
+        #[arg(long)]
+        user: Option<Uuid>,
         /// Machine-readable.
         #[arg(long)]
         json: bool,
@@ -120,13 +124,13 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
         Command::Migrate => {
             let applied = migrate::migrate(&Database::new(&settings)?).await?;
             if applied == migrate::Applied::default() {
-                println!("nothing to do: the database is up to date");
+                print("nothing to do: the database is up to date\n")?;
             }
             for version in applied.river {
-                println!("applied River's {version}");
+                print(&format!("applied River's {version}\n"))?;
             }
             for name in applied.weir {
-                println!("applied Weir's {name}");
+                print(&format!("applied Weir's {name}\n"))?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -175,10 +179,10 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
                 .ok_or("JWT_SECRET is not set; the edge verifies tokens with it")?;
             let client = Database::new(&settings)?.connect().await?;
             let user = user.unwrap_or_else(Uuid::new_v4);
-            println!(
-                "{}",
+            print(&format!(
+                "{}\n",
                 token::issue(&client, &secret, user, tier.into(), ttl).await?
-            );
+            ))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Audit { json, repair } => {
@@ -188,9 +192,9 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             }
             let findings = audit::audit(&mut client, settings.fairness.cluster_limits()).await?;
             if json {
-                println!("{}", serde_json::to_string_pretty(&findings)?);
+                print(&format!("{}\n", serde_json::to_string_pretty(&findings)?))?;
             } else {
-                print!("{}", audit::report(&findings));
+                print(&audit::report(&findings))?;
             }
             let clean = findings.iter().all(audit::Finding::holds);
             Ok(if clean {
@@ -207,34 +211,55 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
                 Bench::Fairness => bench::fairness(&settings, effort).await?,
             };
             if json {
-                println!("{}", serde_json::to_string_pretty(&report.lines)?);
+                print(&format!("{}\n", serde_json::to_string_pretty(&report.lines)?))?;
             } else {
-                print!("{}", report.table());
+                print(&report.table())?;
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Status { json, watch } => {
+        Command::Status { user, json, watch } => {
             let client = Database::new(&settings)?.connect().await?;
             loop {
-                let lanes = status::lanes(&client, &settings.services).await?;
+                let text = match user {
+                    Some(user) => {
+                        let limits = settings.fairness.cluster_limits();
+                        let status = status::user(&client, user, limits).await?;
+                        if json {
+                            serde_json::to_string(&status)?
+                        } else {
+                            status::user_table(&status)
+                        }
+                    }
+                    None => {
+                        let lanes = status::lanes(&client, &settings.services).await?;
+                        if json {
+                            serde_json::to_string(&lanes)?
+                        } else {
+                            status::table(&lanes)
+                        }
+                    }
+                };
                 if watch && !json {
                     // Clears the screen and goes to its first line.
-                    print!("\x1b[2J\x1b[H");
+                    print("\x1b[2J\x1b[H")?;
                 }
-                println!(
-                    "{}",
-                    if json {
-                        serde_json::to_string(&lanes)?
-                    } else {
-                        status::table(&lanes)
-                    }
-                );
-                if !watch {
+                if !print(&format!("{text}\n"))? || !watch {
                     return Ok(ExitCode::SUCCESS);
                 }
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
+    }
+}
+
+/// Writes to standard output, and says whether anybody still reads: `| head` has seen enough at some point, which is
+/// no fault, where `println!` would panic.
+fn print(text: &str) -> std::io::Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
     }
 }
 
@@ -268,7 +293,7 @@ struct Parts {
 impl Parts {
     async fn run(self, settings: Settings) -> Outcome {
         telemetry::logs();
-        let metrics = telemetry::metrics()?;
+        let metrics = telemetry::metrics(&settings.services)?;
         let context = Context::new(settings)?;
         if !migrate::is_current(&context.database.connect().await?).await? {
             return Err("the database lacks migrations; run `weir migrate` first".into());
@@ -288,6 +313,10 @@ impl Parts {
         }
         if self.serve {
             tasks.spawn(serve::run(context, metrics, stopping.clone()));
+        } else if let Some(address) = context.settings.probes {
+            let services = &context.settings.services;
+            let probes = Probes::new(context.pool.clone(), services, metrics, stopping.clone());
+            tasks.spawn(probes::run(probes, address));
         }
         let river_ended = async {
             match &mut working {

@@ -73,6 +73,8 @@ pub struct Settings {
     pub edge_secret_previous: Option<SecretString>,
     /// `WEIR_ORIGIN_HOST` and `WEIR_ORIGIN_PORT`.
     pub listen: SocketAddr,
+    /// `WEIR_METRICS_HOST` and `WEIR_METRICS_PORT`: where processes without an API answer probes; unset: nowhere.
+    pub probes: Option<SocketAddr>,
     /// The `FAIRNESS_` variables.
     pub fairness: Fairness,
     /// `RESERVATION_TTL`.
@@ -236,6 +238,7 @@ impl Settings {
                 ));
                 SocketAddr::from(([127, 0, 0, 1], port))
             });
+        let probes = probes(&mut reader);
         let fairness = fairness(&mut reader);
         let second = Duration::from_secs(1);
         let reservation_ttl = reader.duration("RESERVATION_TTL", 3600 * second, 60 * second);
@@ -249,6 +252,7 @@ impl Settings {
                 edge_secret,
                 edge_secret_previous,
                 listen,
+                probes,
                 fairness,
                 reservation_ttl,
                 drain_timeout,
@@ -294,6 +298,16 @@ impl Settings {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
+}
+
+fn probes(reader: &mut Reader<'_>) -> Option<SocketAddr> {
+    let local = std::net::IpAddr::from([127, 0, 0, 1]);
+    let wants = "an IP address such as 127.0.0.1 or 0.0.0.0";
+    let host = reader.parsed("WEIR_METRICS_HOST", local, wants, |text| text.parse().ok());
+    let port = reader.parsed("WEIR_METRICS_PORT", None, "a port number", |text| {
+        text.parse::<u16>().ok().map(Some)
+    });
+    port.map(|port| SocketAddr::new(host, port))
 }
 
 fn fairness(reader: &mut Reader<'_>) -> Fairness {

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use metrics::{Gauge, gauge};
 use tokio_postgres::Client;
-use weir_policy::lane::Lane;
 use weir_policy::tier::Tier;
 
 use crate::database::DatabaseError;
@@ -64,7 +63,9 @@ impl Gauges {
             }
         }
         for event_type in EventType::ALL.map(EventType::as_str) {
-            let of = |name: &str, value: &str| vec![("event_type", event_type.to_owned()), (name_of(name), value.to_owned())];
+            let of = |name: &'static str, value: &str| {
+                vec![("event_type", event_type.to_owned()), (name, value.to_owned())]
+            };
             for state in ["admitted", "parked", "between_attempts"] {
                 add("weir_open_reservations", of("state", state));
             }
@@ -132,7 +133,10 @@ impl Gauges {
             add(&["weir_parked_jobs", event_type, tier], parked);
             add(&["weir_open_reservations", event_type, "admitted"], admitted);
             add(&["weir_open_reservations", event_type, "parked"], parked);
-            add(&["weir_open_reservations", event_type, "between_attempts"], between);
+            add(
+                &["weir_open_reservations", event_type, "between_attempts"],
+                between,
+            );
         }
         for (key, gauge) in &self.by_database {
             gauge.set(found.get(key).copied().unwrap_or(0.0));
@@ -140,7 +144,7 @@ impl Gauges {
         self.database_up.set(1.0);
         self.leader_known
             .set(if leader.get::<_, bool>(0) { 1.0 } else { 0.0 });
-        self.processes.set(processes.get(0));
+        self.processes.set(processes.get::<_, f64>(0));
         Ok(())
     }
 

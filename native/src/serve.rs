@@ -25,6 +25,9 @@ pub enum ServeError {
     /// The port cannot be had.
     #[error("cannot listen on {0}: {1}; set WEIR_ORIGIN_PORT to a free port")]
     Listen(std::net::SocketAddr, std::io::Error),
+    /// The port for probes cannot be had.
+    #[error("cannot listen on {0}: {1}; set WEIR_METRICS_PORT to a free port")]
+    ListenProbes(std::net::SocketAddr, std::io::Error),
     /// Accepting connections failed.
     #[error("serving ended: {0}")]
     Serve(std::io::Error),

@@ -1,5 +1,7 @@
 //! What is going on: lanes, pools, slots, parked jobs.
 
+mod user;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -9,6 +11,8 @@ use weir_policy::lane::Lane;
 use crate::database::DatabaseError;
 use crate::service::Service;
 use crate::work::DEAD_AFTER;
+
+pub use user::{UserShare, UserStatus, user, user_table};
 
 /// The live view. It names nobody.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]

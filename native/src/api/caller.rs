@@ -6,6 +6,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use weir_policy::assertion::{self, AssertionError};
 
+use super::access::Seen;
 use super::{Api, ApiError};
 use crate::holder::Holder;
 
@@ -34,9 +35,13 @@ impl FromRequestParts<Arc<Api>> for Caller {
             .holders
             .of(&verified.caller)
             .ok_or_else(|| ApiError::Unauthorized("The token's subject is not a user id".to_owned()))?;
-        Ok(Self {
+        let caller = Self {
             holder,
             request_id: verified.request_id,
-        })
+        };
+        if let Some(seen) = parts.extensions.get::<Seen>() {
+            seen.caller(&caller);
+        }
+        Ok(caller)
     }
 }

@@ -20,6 +20,7 @@ use crate::holder::Holder;
 use crate::reservation::{Answer, Idempotency, Quota, Submission};
 use crate::settlement::Ended;
 use crate::unique;
+use crate::work::REQUEST_ID;
 
 /// The longest `Idempotency-Key`.
 const LONGEST_KEY: usize = 255;
@@ -97,7 +98,7 @@ pub(super) async fn submit(
             kind: service.kind.clone(),
             max_attempts: service.max_attempts,
             args: Value::Object(args),
-            metadata: json!({ "weir:request_id": caller.request_id }),
+            metadata: json!({ REQUEST_ID: caller.request_id }),
             amount,
             idempotency,
             unique_key,

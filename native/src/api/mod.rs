@@ -1,5 +1,6 @@
 //! The origin's HTTP API.
 
+mod access;
 mod caller;
 mod events;
 mod job;
@@ -25,6 +26,7 @@ use weir_policy::assertion::AssertionKey;
 use crate::config::Settings;
 use crate::handler::Handler;
 use crate::holder::Holders;
+use crate::probes::{self, Probes};
 use crate::reservation::Reserver;
 use crate::settlement::Settler;
 
@@ -67,6 +69,12 @@ struct Document;
 
 /// All routes, with their description at `/api/openapi.json`.
 pub fn router(api: Arc<Api>) -> Router {
+    let probes = Arc::new(Probes::new(
+        api.pool.clone(),
+        &api.settings.services,
+        api.metrics.clone(),
+        api.stopping.clone(),
+    ));
     let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(jobs::list))
         // One path: OpenAPI takes two that differ only in a parameter's name for the same.
@@ -85,14 +93,15 @@ pub fn router(api: Arc<Api>) -> Router {
             axum::routing::get(async move || (json, document).into_response()),
         )
         .route("/api/dev/token", axum::routing::post(system::development_token))
-        .route("/metrics", axum::routing::get(system::metrics))
-        .route("/healthz", axum::routing::get(system::healthz))
-        .route("/readyz", axum::routing::get(system::readyz))
         .fallback(async || ApiError::NoRoute)
         .method_not_allowed_fallback(async || ApiError::NoMethod)
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(|_| {
             ApiError::Internal.into_response()
         }))
+        // Outside of the net under panics, so that they get their line too.
+        .layer(axum::middleware::from_fn(access::log))
         .with_state(api)
+        // Probes come every few seconds and have no line.
+        .merge(probes::router(probes))
 }

@@ -7,6 +7,7 @@ use weir_policy::admission::Decision;
 
 use super::read::{Locked, Snapshot};
 use super::{Answer, Idempotency, Quota, Submission};
+use crate::work::REQUEST_ID;
 
 /// What was decided for one submission, and the quota right after it.
 pub(super) struct Decided {
@@ -122,24 +123,40 @@ pub(super) fn record(group: &[Submission], verdicts: &[Decided]) {
     for (one, decided) in group.iter().zip(verdicts) {
         let (event_type, amount) = (one.event_type.as_str(), one.amount);
         let user = one.holder.user_id.map(tracing::field::display);
+        let request_id = one.metadata.get(REQUEST_ID).and_then(serde_json::Value::as_str);
         match &decided.verdict {
             Verdict::New { id, decision, .. } => {
                 let parked = *decision == Decision::Parked;
                 metrics::counter!("weir_reservations_total", "event_type" => event_type,
                     "decision" => if parked { "parked" } else { "admitted" })
                 .increment(1);
-                tracing::info!(job = id, user, event_type, amount, parked, "reserved");
+                tracing::info!(job = id, user, request_id, event_type, amount, parked, "reserved");
             }
             Verdict::OverQuota => {
                 metrics::counter!("weir_rejections_total", "event_type" => event_type, "reason" => "over_quota")
                     .increment(1);
-                tracing::info!(user, event_type, amount, "rejected: over quota");
+                tracing::info!(user, request_id, event_type, amount, "rejected: over quota");
             }
             Verdict::KeyReused => {
                 metrics::counter!("weir_rejections_total", "event_type" => event_type, "reason" => "key_reused")
                     .increment(1);
+                tracing::info!(
+                    user,
+                    request_id,
+                    event_type,
+                    "rejected: the Idempotency-Key was used otherwise"
+                );
             }
-            Verdict::Same { .. } | Verdict::Folded { .. } => {}
+            // Their job was reserved under another request id; this line leads there.
+            Verdict::Same { id } | Verdict::Folded { id } => {
+                tracing::info!(
+                    job = id,
+                    user,
+                    request_id,
+                    event_type,
+                    "answered with an earlier job"
+                );
+            }
         }
     }
 }

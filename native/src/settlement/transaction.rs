@@ -300,6 +300,7 @@ fn record(released: &[Row], promoted: usize) {
         tracing::info!(
             job = job_id,
             user,
+            request_id = row.get::<_, Option<&str>>(10),
             event_type = event_type.as_str(),
             reserved,
             charged,

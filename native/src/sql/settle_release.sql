@@ -14,7 +14,8 @@ WITH ended AS MATERIALIZED (
            (SELECT j.state FROM river_job j WHERE j.id = e.job_id) AS state,
            (SELECT CASE WHEN jsonb_typeof(j.metadata -> 'weir:used') = 'number'
                         THEN (j.metadata ->> 'weir:used')::numeric END
-            FROM river_job j WHERE j.id = e.job_id) AS used
+            FROM river_job j WHERE j.id = e.job_id) AS used,
+           (SELECT j.metadata ->> 'weir:request_id' FROM river_job j WHERE j.id = e.job_id) AS request_id
     FROM ended e
 ), charged AS (
     INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start)
@@ -62,7 +63,7 @@ WITH ended AS MATERIALIZED (
 SELECT s.holder, s.event_type, s.user_id, s.slots_in_use, s.parked,
        (SELECT p.tier::text FROM user_subscriptions u JOIN subscription_plans p ON p.id = u.plan_id
         WHERE u.user_id = s.user_id AND u.status = 'active') AS tier,
-       o.job_id, o.state::text, o.reserved_amount, coalesce(c.quota_amount, 0) AS charged
+       o.job_id, o.state::text, o.reserved_amount, coalesce(c.quota_amount, 0) AS charged, o.request_id
 FROM slots s
 LEFT JOIN outcome o ON o.holder = s.holder AND o.event_type = s.event_type
 LEFT JOIN charged c ON c.job_id = o.job_id

@@ -61,8 +61,12 @@ impl WorkMiddleware for Guard {
                 if let Some(Ticket {
                     holder,
                     admitted: true,
+                    held_for,
                 }) = ticket
                 {
+                    if let Some(held_for) = held_for.filter(|_| was_promoted(&job)) {
+                        metrics::histogram!("weir_wake_duration_seconds").record(held_for.as_secs_f64());
+                    }
                     let _remembered = self.tickets.remember(job.id, holder);
                     return next.run(job).await;
                 }
@@ -85,6 +89,12 @@ impl WorkMiddleware for Guard {
             }
         }
     }
+}
+
+/// Whether this is the first attempt of a job that was parked: promotion made it available later than it was made.
+/// Later attempts may have kept their slot from the one before.
+fn was_promoted(job: &JobRow) -> bool {
+    job.attempted_by.len() <= 1 && job.scheduled_at > job.created_at
 }
 
 fn snooze(fairness: &Fairness, job: &JobRow, tier: Option<Tier>) -> WorkOutcome {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::Context;
 use super::room::Room;
+use super::story::Story;
 use super::tickets::Tickets;
 use crate::database::DatabaseError;
 use crate::handler::{Attempt, Handler, HandlerError};
@@ -127,6 +128,7 @@ impl Worker<AnyArgs> for AnyWorker {
                 None => user_of(&job.args.0).map(Holders::user),
             },
         };
+        let story = Story::starts(&self.context.settings, &job.row, holder);
         let attempt = Attempt {
             job_id: job.row.id,
             attempt: i16::try_from(job.row.attempt).unwrap_or(i16::MAX),
@@ -142,15 +144,30 @@ impl Worker<AnyArgs> for AnyWorker {
                     used: outcome.used,
                 };
                 let _settling = self.room.settling(&job.row.queue);
-                self.settle(job.row.id, success).await
+                match self.settle(job.row.id, success).await {
+                    Ok(Settled::Done { charged }) => story.ends("completed", Some(charged), None),
+                    Ok(Settled::FencedOut) => story.ends("fenced_out", None, None),
+                    Err(error) => {
+                        story.ends("failed", None, Some(&error.to_string()));
+                        return Err(error);
+                    }
+                }
+                Ok(WorkOutcome::Complete)
             }
-            Err(HandlerError::Failed(message)) => Err(AttemptError::Failed(message)),
+            Err(HandlerError::Failed(message)) => {
+                story.ends("failed", None, Some(&message));
+                Err(AttemptError::Failed(message))
+            }
             Err(HandlerError::Hopeless(message)) => {
+                story.ends("discarded", None, Some(&message));
                 // River's own text for a discarded job says only that its worker discarded it.
                 let _ = context.metadata_set(REASON, message);
                 Ok(WorkOutcome::Discard)
             }
-            Err(HandlerError::Cancelled) => Err(WorkCancelled.into()),
+            Err(HandlerError::Cancelled) => {
+                story.ends("cancelled", None, None);
+                Err(WorkCancelled.into())
+            }
         }
     }
 }
@@ -163,7 +180,7 @@ fn user_of(args: &Map<String, Value>) -> Option<Uuid> {
 }
 
 impl AnyWorker {
-    async fn settle(&self, job_id: i64, success: Success) -> Result<WorkOutcome, AttemptError> {
+    async fn settle(&self, job_id: i64, success: Success) -> Result<Settled, AttemptError> {
         let mut tries = 0;
         loop {
             tries += 1;
@@ -172,7 +189,7 @@ impl AnyWorker {
                 success: Some(success.clone()),
             };
             match self.context.settler.settle(ended).await {
-                Ok(Settled::Done { .. }) => return Ok(WorkOutcome::Complete),
+                Ok(done @ Settled::Done { .. }) => return Ok(done),
                 Ok(Settled::FencedOut) => {
                     tracing::warn!(
                         job = job_id,
@@ -181,7 +198,7 @@ impl AnyWorker {
                     );
                     metrics::counter!("weir_fenced_attempts_total").increment(1);
                     self.wait_out(job_id).await?;
-                    return Ok(WorkOutcome::Complete);
+                    return Ok(Settled::FencedOut);
                 }
                 // The work is done; only saying so failed. That is worth some patience.
                 Err(SettleError::Database(error)) if tries < SETTLE_TRIES => {

@@ -102,6 +102,23 @@ impl Weir {
         Context::new(settings(&variables)).unwrap()
     }
 
+    /// The environment of a process on the same database.
+    pub fn variables(&self) -> &Variables {
+        &self.variables
+    }
+
+    /// The database's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A connection to the server, not to the test's database.
+    pub async fn admin(&self) -> tokio_postgres::Client {
+        let (admin, connection) = self.server.connect(tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        admin
+    }
+
     pub fn url(&self) -> &str {
         &self.variables["DATABASE_URL"]
     }
@@ -144,9 +161,7 @@ impl Weir {
         headers: &[(&str, &str)],
         body: Vec<u8>,
     ) -> Answer {
-        let key = AssertionKey::new(EDGE_SECRET.as_bytes()).unwrap();
-        let now = jiff::Timestamp::now().as_second().unsigned_abs();
-        let assertion = assertion::sign(&key, &who.caller(), method, path, "request-1", now).unwrap();
+        let assertion = who.assertion(EDGE_SECRET, method, path, "request-1");
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -286,6 +301,13 @@ pub enum Who {
 }
 
 impl Who {
+    /// What the edge would say of this caller.
+    pub fn assertion(self, secret: &str, method: &str, path: &str, request_id: &str) -> String {
+        let key = AssertionKey::new(secret.as_bytes()).unwrap();
+        let now = jiff::Timestamp::now().as_second().unsigned_abs();
+        assertion::sign(&key, &self.caller(), method, path, request_id, now).unwrap()
+    }
+
     fn caller(self) -> Caller {
         match self {
             Self::User(id) => Caller {

@@ -1,0 +1,69 @@
+//! One line and one count a request.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use axum::extract::{MatchedPath, Request};
+use axum::middleware::Next;
+use axum::response::Response;
+use metrics::{counter, histogram};
+
+use super::caller::Caller;
+
+/// Where the extractor of the caller leaves it for the line: nothing but a verified assertion gets there, so that
+/// nobody can write another's request id into the log.
+#[derive(Clone, Default)]
+pub(super) struct Seen(Arc<OnceLock<Caller>>);
+
+impl Seen {
+    pub(super) fn caller(&self, caller: &Caller) {
+        // Set once: a request has one caller.
+        let _ = self.0.set(caller.clone());
+    }
+}
+
+/// Logs and counts a request when its answer begins. An event stream goes on after its line.
+pub(super) async fn log(mut request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let seen = Seen::default();
+    request.extensions_mut().insert(seen.clone());
+    let method = method(request.method());
+    // The route and not the path: a label and a log must not grow with the number of jobs.
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    let elapsed = started.elapsed();
+    counter!("weir_http_requests_total", "method" => method, "route" => route.clone(), "status" => status.to_string())
+        .increment(1);
+    histogram!("weir_http_request_duration_seconds").record(elapsed.as_secs_f64());
+    let caller = seen.0.get();
+    tracing::info!(
+        request_id = caller.map(|caller| caller.request_id.as_str()),
+        user = caller
+            .and_then(|caller| caller.holder.user_id)
+            .map(tracing::field::display),
+        method,
+        route,
+        status,
+        duration_ms = (elapsed.as_secs_f64() * 1e6).round() / 1e3,
+        "request"
+    );
+    response
+}
+
+/// Of the methods that there are, since anybody may make one up.
+fn method(method: &axum::http::Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "POST" => "POST",
+        "PUT" => "PUT",
+        "PATCH" => "PATCH",
+        "DELETE" => "DELETE",
+        "OPTIONS" => "OPTIONS",
+        _ => "other",
+    }
+}

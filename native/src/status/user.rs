@@ -1,0 +1,133 @@
+//! Why a user's jobs wait: the slots and the quota, by event type.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio_postgres::Client;
+use uuid::Uuid;
+use weir_policy::tier::{SlotLimits, Tier};
+
+use crate::database::DatabaseError;
+use crate::service::EventType;
+
+/// One user.
+#[derive(Clone, Debug, Serialize)]
+pub struct UserStatus {
+    /// Whose.
+    pub user: Uuid,
+    /// The plan's tier now; a user who was never seen is on Free.
+    pub tier: String,
+    /// The begin of the billing period.
+    pub period_start: Timestamp,
+    /// The end of the billing period.
+    pub period_end: Timestamp,
+    /// By event type.
+    pub event_types: Vec<UserShare>,
+}
+
+/// What a user has of one event type.
+#[derive(Clone, Debug, Serialize)]
+pub struct UserShare {
+    /// `analysis` or `specview`.
+    pub event_type: &'static str,
+    /// Jobs that are worked on.
+    pub running: i64,
+    /// Jobs that hold a slot, those that wait for a worker included.
+    pub slots_in_use: i64,
+    /// The tier's slots; null when the database counts none (`FAIRNESS_ENABLED=false`, `FAIRNESS_SCOPE=process`).
+    pub slot_limit: Option<u32>,
+    /// Jobs that wait for a slot.
+    pub parked: i64,
+    /// Of the quota, held by unfinished jobs.
+    pub reserved: i64,
+    /// Of the quota, charged in this period.
+    pub used: i64,
+    /// The quota; null is unlimited.
+    pub limit: Option<i64>,
+}
+
+/// Looks a user up.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn user(
+    client: &Client,
+    user: Uuid,
+    limits: Option<SlotLimits>,
+) -> Result<UserStatus, DatabaseError> {
+    let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&user];
+    let (usage, slots) = tokio::try_join!(
+        client.query_one(include_str!("../sql/usage.sql"), &params),
+        client.query(include_str!("../sql/user_slots.sql"), &params),
+    )?;
+    let tier: &str = usage.get("tier");
+    let slot_limit = limits.map(|limits| limits.of(Tier::parse(tier).unwrap_or_default()));
+    let event_types = EventType::ALL
+        .into_iter()
+        .map(|event_type| {
+            let name = event_type.as_str();
+            let row = slots.iter().find(|row| row.get::<_, EventType>(0) == event_type);
+            let count = |column: usize| row.map_or(0, |row| row.get(column));
+            let limit: Option<i32> = usage.get(format!("{name}_limit").as_str());
+            UserShare {
+                event_type: name,
+                running: count(3),
+                slots_in_use: count(1),
+                slot_limit,
+                parked: count(2),
+                reserved: usage.get(format!("{name}_reserved").as_str()),
+                used: usage.get(format!("{name}_used").as_str()),
+                limit: limit.map(i64::from),
+            }
+        })
+        .collect();
+    Ok(UserStatus {
+        user,
+        tier: tier.to_owned(),
+        period_start: usage.get("period_start"),
+        period_end: usage.get("period_end"),
+        event_types,
+    })
+}
+
+/// A user as a table that fits a terminal.
+#[must_use]
+pub fn user_table(status: &UserStatus) -> String {
+    use comfy_table::{Cell, CellAlignment, Table, presets};
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header([
+        "event type",
+        "running",
+        "slots",
+        "parked",
+        "used",
+        "reserved",
+        "limit",
+    ]);
+    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+    for share in &status.event_types {
+        let slots = share.slot_limit.map_or("–".to_owned(), |limit| limit.to_string());
+        table.add_row([
+            Cell::new(share.event_type),
+            right(share.running.to_string()),
+            right(format!("{}/{slots}", share.slots_in_use)),
+            right(share.parked.to_string()),
+            right(share.used.to_string()),
+            right(share.reserved.to_string()),
+            right(
+                share
+                    .limit
+                    .map_or("unlimited".to_owned(), |limit| limit.to_string()),
+            ),
+        ]);
+    }
+    let day = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC").to_string();
+    format!(
+        "user {}, tier {}\nbilling period {} to {}\n{table}",
+        status.user,
+        status.tier,
+        day(status.period_start),
+        day(status.period_end)
+    )
+}
