@@ -55,8 +55,9 @@ CREATE TABLE holders (
     parked int NOT NULL DEFAULT 0 CHECK (parked >= 0),
     granted_slots int NOT NULL DEFAULT 0,
     PRIMARY KEY (holder, event_type)
+    -- No other index: every reservation and settlement updates the counters, and only while no index holds one of
+    -- them does the new version of the row stay in its page (HOT) and out of all indexes.
 ) WITH (fillfactor = 70);
-CREATE INDEX holders_waiting ON holders (holder, event_type) WHERE parked > 0;
 COMMENT ON COLUMN holders.granted_slots IS 'the slot limit in force when a slot was last given; the largest int is unlimited';
 
 -- used and reserved of one billing period, kept so that a reservation costs the same whatever the history.

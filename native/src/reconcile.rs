@@ -95,7 +95,10 @@ pub async fn round(context: &Context, client: &Client, everything: bool) -> Resu
         forget(client).await?;
     }
     let waiting: bool = client
-        .query_one("SELECT EXISTS (SELECT 1 FROM holders WHERE parked > 0)", &[])
+        .query_one(
+            "SELECT EXISTS (SELECT 1 FROM quota_reservations WHERE parked_at IS NOT NULL)",
+            &[],
+        )
         .await?
         .get(0);
     if waiting {

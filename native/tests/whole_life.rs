@@ -305,3 +305,47 @@ async fn cancelling_a_queued_job_frees_quota_and_slot_at_once() {
     assert_eq!(weir.quota(who, "analysis").await["used"], 0);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_secret_before_is_believed_while_secrets_are_rotated_and_no_other() {
+    use axum::body::Body;
+    use axum::http::Request;
+    let before = "the secret of the edge before this one";
+    let weir = Weir::with(&[("EDGE_SECRET_PREVIOUS", before)]).await;
+    let now = jiff::Timestamp::now().as_second().unsigned_abs();
+    for (secret, status) in [
+        (common::EDGE_SECRET, 200),
+        (before, 200),
+        ("a secret that was never the edge's own", 401),
+    ] {
+        let key = weir_policy::assertion::AssertionKey::new(secret.as_bytes()).unwrap();
+        let caller = weir_policy::assertion::Caller {
+            user_id: None,
+            client_address: "192.0.2.1".to_owned(),
+        };
+        let assertion = weir_policy::assertion::sign(&key, &caller, "GET", "/api/lanes", "r", now).unwrap();
+        let request = Request::get("/api/lanes")
+            .header("Weir-Assertion", assertion)
+            .body(Body::empty())
+            .unwrap();
+        assert_eq!(weir.send(request).await.status, status, "{secret}");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_without_a_secret_does_not_start() {
+    let weir = Weir::new().await;
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("serve")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .env("DATABASE_URL", weir.url())
+        .env("WEIR_ORIGIN_PORT", "0")
+        .env_remove("EDGE_SECRET")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("EDGE_SECRET is not set"), "{words}");
+    weir.end().await;
+}

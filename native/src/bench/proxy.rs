@@ -1,79 +1,80 @@
 //! A TCP proxy on loopback that delivers everything a while later, as a network does.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Forwards to `target` with this delay each way, until it is dropped.
+///
+/// It runs on threads of its own: they sleep to a fraction of a millisecond, where Tokio's timer has a grain of one, and
+/// nothing of what is measured runs on them.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
-    task: tokio::task::JoinHandle<()>,
+    ended: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    pub(super) async fn start(target: SocketAddr, delay: Duration) -> std::io::Result<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+    pub(super) fn start(target: SocketAddr, delay: Duration) -> std::io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
-        let task = tokio::spawn(async move {
-            let mut connections = tokio::task::JoinSet::new();
-            while let Ok((client, _)) = listener.accept().await {
-                connections.spawn(async move {
-                    let Ok(server) = TcpStream::connect(target).await else {
-                        return;
-                    };
-                    let _ = (client.set_nodelay(true), server.set_nodelay(true));
-                    let (client_read, client_write) = client.into_split();
-                    let (server_read, server_write) = server.into_split();
-                    tokio::select! {
-                        () = carry(client_read, server_write, delay) => {}
-                        () = carry(server_read, client_write, delay) => {}
-                    }
-                });
+        let ended = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ended);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                if told.load(Ordering::Relaxed) {
+                    return;
+                }
+                // A connection that cannot be forwarded is closed, which its client sees.
+                let _ = client.and_then(|client| forward(client, target, delay));
             }
         });
-        Ok(Self { address, task })
+        Ok(Self { address, ended })
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.task.abort();
+        self.ended.store(true, Ordering::Relaxed);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
     }
 }
 
+fn forward(client: TcpStream, target: SocketAddr, delay: Duration) -> std::io::Result<()> {
+    let server = TcpStream::connect(target)?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    carry(client.try_clone()?, server.try_clone()?, delay);
+    carry(server, client, delay);
+    Ok(())
+}
+
 /// What is read at one moment is written `delay` later; reading goes on meanwhile, so only latency is added.
-async fn carry(
-    mut from: impl AsyncReadExt + Unpin + Send + 'static,
-    mut to: impl AsyncWriteExt + Unpin,
-    delay: Duration,
-) {
-    let (sender, mut receiver) = mpsc::channel::<(Instant, Vec<u8>)>(1024);
-    let reader = tokio::spawn(async move {
+fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
+    thread::spawn(move || {
         let mut buffer = vec![0; 64 * 1024];
-        while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
             if sender
                 .send((Instant::now() + delay, buffer[..read].to_vec()))
-                .await
                 .is_err()
             {
                 return;
             }
         }
     });
-    while let Some((due, bytes)) = receiver.recv().await {
-        // Tokio's timer has a grain of a millisecond; the rest is waited out awake.
-        let early = due - Duration::from_millis(1);
-        tokio::time::sleep_until(early).await;
-        while Instant::now() < due {
-            tokio::task::yield_now().await;
+    thread::spawn(move || {
+        for (due, bytes) in receiver {
+            thread::sleep(due.saturating_duration_since(Instant::now()));
+            if to.write_all(&bytes).is_err() {
+                break;
+            }
         }
-        if to.write_all(&bytes).await.is_err() {
-            break;
-        }
-    }
-    reader.abort();
+        // The one side has ended; the other is to know.
+        let _ = to.shutdown(Shutdown::Both);
+    });
 }

@@ -354,7 +354,7 @@ async fn distant(stage: &Stage, users: &Arc<Vec<Uuid>>, effort: Effort) -> Resul
         _ => None,
     }
     .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 5432)));
-    let proxy = Proxy::start(target, Duration::from_millis(1)).await?;
+    let proxy = Proxy::start(target, Duration::from_millis(1))?;
     let user = config.get_user().unwrap_or("postgres");
     let password = config
         .get_password()
