@@ -1,0 +1,188 @@
+//! Exactness while processes die: real `weir work` processes, `kill -9`, and a sampler that looks at every moment.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Weir, Who};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+use weir_policy::tier::Tier;
+
+/// A process of the real binary, killed as by `kill -9` when it goes out of scope.
+struct Process(Child);
+
+impl Process {
+    fn start(weir: &Weir, subcommand: &str) -> Self {
+        let child = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .arg(subcommand)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .env("DATABASE_URL", weir.url())
+            .env("WEIR_CONFIG", "tests/crash.toml")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[derive(Default)]
+struct Samples {
+    taken: usize,
+    most: HashMap<Uuid, i64>,
+}
+
+/// Counts each user's running jobs in one snapshot, again and again.
+async fn sample(client: tokio_postgres::Client, stopped: CancellationToken) -> Samples {
+    let mut samples = Samples::default();
+    let statement = client
+        .prepare(
+            "SELECT (args ->> 'user_id')::uuid, count(*) FROM river_job WHERE state = 'running' GROUP BY 1",
+        )
+        .await
+        .unwrap();
+    let mut beat = tokio::time::interval(Duration::from_millis(5));
+    while !stopped.is_cancelled() {
+        beat.tick().await;
+        for row in client.query(&statement, &[]).await.unwrap() {
+            let most = samples.most.entry(row.get(0)).or_default();
+            *most = (*most).max(row.get(1));
+        }
+        samples.taken += 1;
+    }
+    samples
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within_fifteen_seconds() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/crash.toml")]).await;
+    let client = weir.client().await;
+    let mut users = HashMap::new();
+    let mut jobs: i64 = 0;
+    for tier in Tier::ALL.into_iter().chain([Tier::Free; 3]) {
+        let user = weir.user(tier).await;
+        let limit = i64::from(weir.context.settings.fairness.limits.of(tier));
+        users.insert(user, limit);
+        for _ in 0..20 * limit {
+            let answer = weir.post("/api/jobs/nap", Who::User(user), &json!({})).await;
+            assert_eq!(answer.status, 202, "{}", answer.body);
+            jobs += 1;
+        }
+    }
+    let stopped = CancellationToken::new();
+    let sampling = tokio::spawn(sample(weir.client().await, stopped.clone()));
+
+    let _scheduler = Process::start(&weir, "schedule");
+    let mut victim = Process::start(&weir, "work");
+    let victims_id: String = weir
+        .until("the first worker to register", async || {
+            let row = client
+                .query_opt("SELECT client_id FROM processes", &[])
+                .await
+                .unwrap()?;
+            row.get(0)
+        })
+        .await;
+    let _others = [Process::start(&weir, "work"), Process::start(&weir, "work")];
+    weir.until("three workers", async || {
+        let beating: i64 = client
+            .query_one("SELECT count(*) FROM processes", &[])
+            .await
+            .unwrap()
+            .get(0);
+        (beating == 3).then_some(())
+    })
+    .await;
+    weir.until("a job to be in the middle of its first attempt", async || {
+        client
+            .query_opt(
+                "SELECT 1 FROM river_job WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = $1 \
+                 AND attempted_at > clock_timestamp() - interval '60 milliseconds' LIMIT 1",
+                &[&victims_id],
+            )
+            .await
+            .unwrap()
+    })
+    .await;
+    victim.0.kill().unwrap();
+    victim.0.wait().unwrap();
+    let orphaned = client
+        .query(
+            "SELECT id, clock_timestamp() FROM river_job \
+             WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = $1",
+            &[&victims_id],
+        )
+        .await
+        .unwrap();
+    assert!(!orphaned.is_empty(), "it was killed at work");
+    let killed_at: jiff::Timestamp = orphaned[0].get(1);
+    let orphaned: Vec<i64> = orphaned.iter().map(|row| row.get(0)).collect();
+    let _successor = Process::start(&weir, "work");
+
+    let started = Instant::now();
+    loop {
+        let open: i64 = client
+            .query_one("SELECT count(*) FROM river_job WHERE finalized_at IS NULL", &[])
+            .await
+            .unwrap()
+            .get(0);
+        if open == 0 {
+            break;
+        }
+        assert!(
+            started.elapsed() < Duration::from_secs(90),
+            "{open} of {jobs} jobs do not end"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stopped.cancel();
+    let samples = sampling.await.unwrap();
+    assert!(samples.taken > 500, "{} samples", samples.taken);
+    for (user, limit) in users {
+        assert!(
+            samples.most[&user] <= limit,
+            "{} jobs of a user ran at once, and the limit is {limit}",
+            samples.most[&user]
+        );
+    }
+    let row = client
+        .query_one(
+            "SELECT count(*) FILTER (WHERE state = 'completed'), \
+                    count(*) FILTER (WHERE attempt <> CASE WHEN id = ANY ($1) THEN 2 ELSE 1 END), \
+                    max(extract(epoch FROM attempted_at - $2)) FILTER (WHERE id = ANY ($1))::float8, \
+                    (SELECT count(*) FROM usage_events) \
+             FROM river_job",
+            &[&orphaned, &killed_at],
+        )
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, i64>(0), jobs, "everything ran");
+    assert_eq!(row.get::<_, i64>(1), 0, "only what was killed ran twice");
+    assert_eq!(row.get::<_, i64>(3), jobs, "each is charged once");
+    let resumed_after: f64 = row.get(2);
+    println!(
+        "{} samples, {} jobs, {} orphaned, resumed {resumed_after:.1} s after the kill",
+        samples.taken,
+        jobs,
+        orphaned.len()
+    );
+    assert!(
+        resumed_after <= 15.0,
+        "the next attempt started {resumed_after} s after the kill"
+    );
+    weir.end().await;
+}
