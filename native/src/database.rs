@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use futures_util::future::try_join_all;
 use secrecy::ExposeSecret;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::config::Settings;
@@ -165,6 +166,22 @@ impl Database {
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT)
             .connect_lazy_with(options))
+    }
+}
+
+/// Prepares these statements, all in one round trip.
+///
+/// # Errors
+///
+/// When the database refuses one of them or the connection breaks.
+pub(crate) async fn prepare<const N: usize>(
+    client: &Client,
+    statements: [&str; N],
+) -> Result<[Statement; N], tokio_postgres::Error> {
+    let prepared = try_join_all(statements.map(|sql| client.prepare(sql))).await?;
+    match prepared.try_into() {
+        Ok(prepared) => Ok(prepared),
+        Err(_) => unreachable!("as many statements come back as were sent"),
     }
 }
 

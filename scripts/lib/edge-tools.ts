@@ -41,7 +41,7 @@ async function cargoInstalled(tool: { crate: string; version: string; bin: strin
           pulse,
           log: name,
           env: cargoEnvironment({ CARGO_TARGET_DIR: target, CARGO_BUILD_BUILD_DIR: target, CARGO_PROFILE_DEV_DEBUG: "0" }),
-          remedy: "check the network (crates.io must be reachable) and run the same command again",
+          remedy: "check the network (cargo must reach its registry) and run the same command again",
         });
         await run("rm", ["-rf", target]);
       }),

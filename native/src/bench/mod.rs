@@ -144,7 +144,7 @@ impl Effort {
         } else {
             Self {
                 span: Duration::from_secs(4),
-                turns: 5,
+                turns: 3,
                 history: 1_000_000,
             }
         }

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
 use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Statement};
@@ -13,7 +12,7 @@ use weir_policy::tier::{SlotLimits, Tier};
 
 use super::group::Waiting;
 use super::{Answer, ReserveError, Submission, decide, read, write};
-use crate::database::{Database, DatabaseError};
+use crate::database::{Database, DatabaseError, prepare};
 use crate::service::EventType;
 
 /// What the transaction decides by, besides the database.
@@ -64,7 +63,22 @@ pub(super) struct Connection {
 impl Connection {
     async fn open(database: &Database) -> Result<Self, DatabaseError> {
         let client = database.connect_by_key().await?;
-        let statements = try_join_all(
+        let [
+            lock,
+            read,
+            ids,
+            earlier,
+            forget,
+            live,
+            jobs,
+            tickets,
+            submissions,
+            slots,
+            balances,
+            notify,
+            provision,
+        ] = prepare(
+            &client,
             [
                 include_str!("../sql/reserve_lock.sql"),
                 include_str!("../sql/reserve_read.sql"),
@@ -79,31 +93,9 @@ impl Connection {
                 include_str!("../sql/reserve_balances.sql"),
                 include_str!("../sql/notify_insert.sql"),
                 include_str!("../sql/provision.sql"),
-            ]
-            .into_iter()
-            .map(|sql| client.prepare(sql)),
+            ],
         )
         .await?;
-        let Ok(
-            [
-                lock,
-                read,
-                ids,
-                earlier,
-                forget,
-                live,
-                jobs,
-                tickets,
-                submissions,
-                slots,
-                balances,
-                notify,
-                provision,
-            ],
-        ) = <[Statement; 13]>::try_from(statements)
-        else {
-            unreachable!("as many statements come back as were prepared")
-        };
         Ok(Self {
             client,
             lock,

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use futures_util::future::try_join_all;
 use serde_json::{Map, Value};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, Statement};
@@ -14,7 +13,7 @@ use weir_policy::tier::Tier;
 
 use super::group::Waiting;
 use super::{Ended, SettleError, Settled, USED};
-use crate::database::{Database, DatabaseError};
+use crate::database::{Database, DatabaseError, prepare};
 use crate::reservation::Rules;
 use crate::service::EventType;
 
@@ -36,22 +35,17 @@ struct Connection {
 impl Connection {
     async fn open(database: &Database) -> Result<Self, DatabaseError> {
         let client = database.connect_by_key().await?;
-        let statements = try_join_all(
+        let [lock, complete, release, promote, candidates] = prepare(
+            &client,
             [
                 include_str!("../sql/settle_lock.sql"),
                 include_str!("../sql/settle_complete.sql"),
                 include_str!("../sql/settle_release.sql"),
                 include_str!("../sql/promote.sql"),
                 include_str!("../sql/promote_candidates.sql"),
-            ]
-            .into_iter()
-            .map(|sql| client.prepare(sql)),
+            ],
         )
         .await?;
-        let Ok([lock, complete, release, promote, candidates]) = <[Statement; 5]>::try_from(statements)
-        else {
-            unreachable!("as many statements come back as were prepared")
-        };
         Ok(Self {
             client,
             lock,
