@@ -12,7 +12,7 @@ use futures_util::stream;
 
 use super::caller::Caller;
 use super::job::Job;
-use super::{Api, ApiError, jobs, system};
+use super::{Api, ApiError, ProblemDetails, jobs, system};
 use crate::holder::Holder;
 
 /// Between two looks at a job.
@@ -33,9 +33,9 @@ fn keep_alive() -> KeepAlive {
     params(("id" = i64, Path, description = "The job's id")),
     responses(
         (status = 200, description = "Events `job`, each with a Job as its data", content_type = "text/event-stream"),
-        (status = 401, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 404, description = "The caller has no such job", content_type = "application/problem+json"),
-        (status = 503, description = "The database cannot be reached", content_type = "application/problem+json"),
+        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 404, body = ProblemDetails, description = "The caller has no such job", content_type = "application/problem+json"),
+        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn job(
@@ -96,7 +96,7 @@ impl Following {
     path = "/api/lanes/events",
     responses(
         (status = 200, description = "Events `lanes`, each with a Lanes as its data", content_type = "text/event-stream"),
-        (status = 401, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn lanes(

@@ -32,6 +32,7 @@ use crate::settlement::Settler;
 
 pub use job::Job;
 pub use problem::ApiError;
+use problem::ProblemDetails;
 
 /// The most that a request's body may have: 256 KiB.
 pub const LARGEST_BODY: usize = 256 * 1024;

@@ -3,6 +3,7 @@
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
+use utoipa::ToSchema;
 use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 
 use crate::database::DatabaseError;
@@ -11,6 +12,23 @@ use crate::reservation::{Quota, ReserveError};
 
 /// How soon a caller may try again when the database is away, in seconds.
 const RETRY_AFTER_OUTAGE: i64 = 2;
+
+/// Problem details (RFC 9457), as the API's description has them. Some have further members.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "describes what `Problem` serialises to")]
+pub(super) struct ProblemDetails {
+    /// A URI that names the kind of problem; `about:blank` when the status says it all.
+    r#type: String,
+    /// A short summary.
+    title: String,
+    /// The HTTP status.
+    status: u16,
+    /// What happened this time and what to do.
+    detail: String,
+    /// The plan's quota, when that is exceeded.
+    #[schema(required = false, nullable = false)]
+    quota: Option<Quota>,
+}
 
 /// Everything that the API answers instead of a result.
 #[derive(Debug, thiserror::Error)]

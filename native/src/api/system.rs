@@ -13,7 +13,7 @@ use uuid::Uuid;
 use weir_policy::tier::Tier;
 
 use super::caller::Caller;
-use super::{Api, ApiError};
+use super::{Api, ApiError, ProblemDetails};
 use crate::config::Environment;
 use crate::status::{self, Lanes};
 
@@ -28,8 +28,8 @@ pub(super) async fn look(api: &Api) -> Result<Lanes, ApiError> {
     path = "/api/lanes",
     responses(
         (status = 200, body = Lanes),
-        (status = 401, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 503, description = "The database cannot be reached", content_type = "application/problem+json"),
+        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn lanes(State(api): State<Arc<Api>>, _caller: Caller) -> Result<Json<Lanes>, ApiError> {

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use weir_policy::admission::Account;
 
 use super::caller::Caller;
-use super::{Api, ApiError};
+use super::{Api, ApiError, ProblemDetails};
 use crate::reservation::Quota;
 use crate::service::EventType;
 
@@ -38,8 +38,8 @@ pub(super) struct Usage {
     path = "/api/usage",
     responses(
         (status = 200, body = Usage),
-        (status = 401, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 503, description = "The database cannot be reached", content_type = "application/problem+json"),
+        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Usage>, ApiError> {

@@ -185,6 +185,19 @@ impl Weir {
         }
     }
 
+    /// Status and headers of an answer whose body has no end.
+    pub async fn head_of(&self, method: &str, path: &str, who: Who) -> Answer {
+        let assertion = who.assertion(EDGE_SECRET, method, path, "request-1");
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header(assertion::HEADER, assertion).body(Body::empty());
+        let response = self.router.clone().oneshot(request.unwrap()).await.unwrap();
+        Answer {
+            status: response.status(),
+            headers: response.headers().clone(),
+            body: Value::Null,
+        }
+    }
+
     pub async fn get(&self, path: &str, who: Who) -> Answer {
         self.call("GET", path, who, &[], Vec::new()).await
     }

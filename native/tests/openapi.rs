@@ -1,0 +1,197 @@
+//! The description of the API is true: every documented answer of every documented route is provoked, and its body is
+//! what the description says.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::collections::BTreeSet;
+
+use common::{Answer, GO_TESTS, Weir, Who, files};
+use jsonschema::{Validator, validator_for};
+use serde_json::{Value, json};
+use weir_policy::tier::Tier;
+
+/// The description, and which of its answers have been seen.
+struct Described {
+    document: Value,
+    seen: BTreeSet<(String, String, String)>,
+}
+
+impl Described {
+    async fn of(weir: &Weir) -> Self {
+        let answer = weir.get("/api/openapi.json", Who::Address("198.51.100.9")).await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(
+            answer.body["openapi"]
+                .as_str()
+                .unwrap()
+                .split('.')
+                .take(2)
+                .collect::<Vec<_>>(),
+            ["3", "1"]
+        );
+        Self {
+            document: answer.body,
+            seen: BTreeSet::new(),
+        }
+    }
+
+    /// Every documented route, method and status.
+    fn promised(&self) -> BTreeSet<(String, String, String)> {
+        let mut promised = BTreeSet::new();
+        for (route, methods) in self.document["paths"].as_object().unwrap() {
+            for (method, operation) in methods.as_object().unwrap() {
+                for status in operation["responses"].as_object().unwrap().keys() {
+                    promised.insert((route.clone(), method.to_uppercase(), status.clone()));
+                }
+            }
+        }
+        promised
+    }
+
+    /// Checks an answer against what is documented for it.
+    fn check(&mut self, route: &str, method: &str, answer: &Answer) {
+        let status = answer.status.as_str();
+        let place = format!("{method} {route}: {status}");
+        let described = &self.document["paths"][route][method.to_lowercase()]["responses"][status];
+        assert!(described.is_object(), "{place} is not documented");
+        let kind = answer.headers["content-type"].to_str().unwrap();
+        let (documented, content) = described["content"].as_object().unwrap().iter().next().unwrap();
+        assert_eq!(kind.split(';').next(), Some(documented.as_str()), "{place}");
+        if let Some(schema) = content.get("schema") {
+            let errors: Vec<_> = self
+                .validator(schema)
+                .iter_errors(&answer.body)
+                .map(|error| format!("{}: {error}", error.instance_path()))
+                .collect();
+            assert!(errors.is_empty(), "{place}: {errors:?} in {}", answer.body);
+        }
+        self.seen
+            .insert((route.to_owned(), method.to_owned(), status.to_owned()));
+    }
+
+    /// Members that the description does not have are faults too, so that nothing is answered that nobody is told of.
+    fn validator(&self, schema: &Value) -> Validator {
+        let mut components = self.document["components"].clone();
+        for (name, schema) in components["schemas"].as_object_mut().unwrap() {
+            // Problems may have more.
+            if schema["type"] == "object" && name != "ProblemDetails" {
+                schema["additionalProperties"] =
+                    json!(schema.get("additionalProperties").unwrap_or(&json!(false)));
+            }
+        }
+        let mut root = schema.clone();
+        root["components"] = components;
+        validator_for(&root).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_documented_answer_happens_and_is_as_documented() {
+    let weir = Weir::new().await;
+    let mut described = Described::of(&weir).await;
+    let user = weir.user(Tier::Free).await;
+    let (who, anonymous) = (Who::User(user), Who::Address("198.51.100.9"));
+    let full = Who::User(weir.user(Tier::Free).await);
+    if let Who::User(full) = full {
+        weir.use_up(full, "analysis", 50).await;
+    }
+    let good = files(&[("a_test.go", GO_TESTS)]).to_string();
+    let big = "x".repeat(300 * 1024);
+    let submit = "/api/jobs/{id}";
+    for (path, who, body, status) in [
+        ("/api/jobs/analysis", who, good.as_str(), 202),
+        ("/api/jobs/analysis", anonymous, &good, 202),
+        ("/api/jobs/analysis", who, "{", 400),
+        ("/api/jobs/nothing", who, &good, 404),
+        ("/api/jobs/analysis", who, &big, 413),
+        ("/api/jobs/analysis", who, "{}", 422),
+        ("/api/jobs/analysis", full, &good, 429),
+    ] {
+        let answer = weir.call("POST", path, who, &[], body.as_bytes().to_vec()).await;
+        assert_eq!(answer.status, status, "{}", answer.body);
+        described.check(submit, "POST", &answer);
+    }
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let working = weir.work().await;
+    let job = weir.finished(id, who).await;
+    assert!(job["output"].is_object());
+    let (one, events) = (format!("/api/jobs/{id}"), format!("/api/jobs/{id}/events"));
+    let missing = ["/api/jobs/999999", "/api/jobs/999999/events"];
+    for (route, method, path, who, status) in [
+        (submit, "GET", one.as_str(), who, 200),
+        (submit, "GET", missing[0], who, 404),
+        (submit, "DELETE", &one, who, 200),
+        (submit, "DELETE", missing[0], who, 404),
+        ("/api/jobs/{id}/events", "GET", &events, who, 200),
+        ("/api/jobs/{id}/events", "GET", missing[1], who, 404),
+        ("/api/jobs", "GET", "/api/jobs", who, 200),
+        ("/api/jobs", "GET", "/api/jobs?limit=0", who, 422),
+        ("/api/usage", "GET", "/api/usage", who, 200),
+        ("/api/usage", "GET", "/api/usage", anonymous, 200),
+        ("/api/lanes", "GET", "/api/lanes", who, 200),
+    ] {
+        let answer = weir.call(method, path, who, &[], Vec::new()).await;
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        described.check(route, method, &answer);
+    }
+    working.stop().await;
+
+    // Without an assertion of the edge's, everywhere.
+    for (route, method, _) in described.promised() {
+        let path = route.replace("{id}", "1");
+        let request = axum::http::Request::builder().method(method.as_str()).uri(path);
+        let answer = weir.send(request.body(axum::body::Body::empty()).unwrap()).await;
+        assert_eq!(answer.status, 401, "{method} {route}");
+        described.check(&route, &method, &answer);
+    }
+
+    // A stream without an end is looked at only as far as its head.
+    let response = weir.head_of("GET", "/api/lanes/events", who).await;
+    described.check("/api/lanes/events", "GET", &response);
+
+    // And without a database.
+    let admin = weir.admin().await;
+    let name = weir.name();
+    admin
+        .batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"))
+        .await
+        .unwrap();
+    for (route, method, status) in described.promised() {
+        if status != "503" {
+            continue;
+        }
+        let path = match (route.as_str(), method.as_str()) {
+            (_, "POST") => "/api/jobs/analysis".to_owned(),
+            (route, _) => route.replace("{id}", "1"),
+        };
+        // Every connection that is open by now.
+        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+        admin.batch_execute(&end).await.unwrap();
+        let answer = weir
+            .until(&format!("{method} {route} to notice the outage"), async || {
+                let body = if method == "POST" {
+                    good.clone()
+                } else {
+                    String::new()
+                };
+                let answer = weir.call(&method, &path, who, &[], body.into_bytes()).await;
+                (answer.status == 503).then_some(answer)
+            })
+            .await;
+        assert!(answer.headers.contains_key("retry-after"), "{method} {route}");
+        described.check(&route, &method, &answer);
+    }
+    admin
+        .batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
+        .await
+        .unwrap();
+    let never: Vec<_> = described
+        .promised()
+        .difference(&described.seen)
+        .cloned()
+        .collect();
+    assert!(never.is_empty(), "documented, but never seen: {never:?}");
+    weir.end().await;
+}
