@@ -12,6 +12,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use weir_policy::tier::SlotLimits;
 
+use crate::periodic::Periodic;
 use crate::service::{self, Service};
 
 /// Where settings come from: the process environment, or a map in tests.
@@ -83,6 +84,8 @@ pub struct Settings {
     pub drain_timeout: Duration,
     /// What `weir.toml` defines, with pool sizes from the environment.
     pub services: Vec<Service>,
+    /// What `weir.toml` has enqueued periodically.
+    pub periodic: Vec<Periodic>,
 }
 
 /// Everything that is wrong with the settings.
@@ -243,7 +246,7 @@ impl Settings {
         let second = Duration::from_secs(1);
         let reservation_ttl = reader.duration("RESERVATION_TTL", 3600 * second, 60 * second);
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
-        let services = service::read(&mut reader, services);
+        let (services, periodic) = service::read(&mut reader, services);
         if reader.faults.is_empty() {
             Ok(Self {
                 database_url,
@@ -257,6 +260,7 @@ impl Settings {
                 reservation_ttl,
                 drain_timeout,
                 services,
+                periodic,
             })
         } else {
             Err(ConfigError {

@@ -11,6 +11,7 @@ pub mod gauges;
 pub mod handler;
 pub mod holder;
 pub mod migrate;
+pub mod periodic;
 pub mod probes;
 pub mod reconcile;
 pub mod reservation;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use weir_policy::lane::{Lane, is_queue_name};
 
 use crate::config::Reader;
+use crate::periodic::{self, Periodic};
 
 /// The column `event_type` of the quota tables: what a service's work is counted as.
 #[derive(
@@ -144,6 +145,8 @@ impl Amount {
 #[serde(deny_unknown_fields)]
 struct File {
     service: Vec<Entry>,
+    #[serde(default)]
+    periodic: Vec<periodic::Entry>,
 }
 
 #[derive(Deserialize)]
@@ -167,7 +170,7 @@ struct Entry {
 
 const MOST_WORKERS: u32 = 10_000;
 
-pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Vec<Service> {
+pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<Periodic>) {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
@@ -175,14 +178,14 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Vec<Service> {
                 "cannot read {}: {error}; set WEIR_CONFIG to the file that defines the services",
                 path.display()
             ));
-            return Vec::new();
+            return Default::default();
         }
     };
     let file: File = match toml::from_str(&text) {
         Ok(file) => file,
         Err(error) => {
             reader.fault(format!("{}: {}", path.display(), error.to_string().trim()));
-            return Vec::new();
+            return Default::default();
         }
     };
     let mut services: Vec<Service> = Vec::new();
@@ -253,5 +256,6 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Vec<Service> {
     if services.is_empty() {
         reader.fault(format!("{} defines no service", path.display()));
     }
-    services
+    let periodic = periodic::check(reader, path, file.periodic, &services);
+    (services, periodic)
 }

@@ -2,6 +2,7 @@
 
 mod guard;
 mod heartbeat;
+mod periodic;
 mod room;
 mod story;
 mod tickets;
@@ -146,8 +147,11 @@ impl Working {
         }
         if duty == Duty::Work {
             builder = builder.without_leader_election();
-        } else if !works {
-            builder = builder.queue(LEADER_QUEUE, QueueConfig::new(1));
+        } else {
+            builder = periodic::register(builder, &context.settings);
+            if !works {
+                builder = builder.queue(LEADER_QUEUE, QueueConfig::new(1));
+            }
         }
         let client = builder.build()?;
         let stopped = CancellationToken::new();

@@ -29,7 +29,7 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 /// aliases.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-struct AnyArgs(Map<String, Value>);
+pub(super) struct AnyArgs(pub(super) Map<String, Value>);
 
 static KINDS: OnceLock<Vec<&'static str>> = OnceLock::new();
 

@@ -1,0 +1,100 @@
+//! Periodic jobs are enqueued once a tick, whatever number of schedulers runs.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use common::Weir;
+use weir::config::Settings;
+use weir::work::{Duty, Working};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_schedulers_enqueue_one_job_a_tick_also_when_one_takes_over_from_the_other() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/periodic.toml")]).await;
+    let client = weir.client().await;
+    let mut schedulers = Vec::new();
+    for _ in 0..2 {
+        let context = weir.another(&[]);
+        schedulers.push(Working::start(&context, Duty::Lead, &[]).await.unwrap());
+    }
+    let context = weir.another(&[]);
+    let working = Working::start(&context, Duty::Work, &context.settings.services)
+        .await
+        .unwrap();
+    let at_least = async |jobs: i64| {
+        weir.until("some ticks", async || {
+            let done: i64 = client
+                .query_one("SELECT count(*) FROM river_job WHERE state = 'completed'", &[])
+                .await
+                .unwrap()
+                .get(0);
+            (done >= jobs).then_some(())
+        })
+        .await;
+    };
+    at_least(4).await;
+    let leader: String = client
+        .query_one("SELECT leader_id FROM river_leader", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let leads = schedulers
+        .iter()
+        .position(|one| one.client.id() == leader)
+        .unwrap();
+    schedulers.remove(leads).stop().await;
+    at_least(8).await;
+    for scheduler in schedulers {
+        scheduler.stop().await;
+    }
+    working.stop().await;
+    let row = client
+        .query_one(
+            "SELECT count(*), count(DISTINCT scheduled_at), \
+                    count(*) FILTER (WHERE extract(microseconds FROM scheduled_at)::bigint % 1000000 <> 0), \
+                    count(*) FILTER (WHERE kind <> 'test:sweep' OR queue <> 'sweep_scheduled' OR max_attempts <> 4 \
+                                     OR args <> '{\"folder\": \"spool\"}' \
+                                     OR NOT metadata @> '{\"periodic\": true, \"river:periodic_job_id\": \"sweep-often\"}'), \
+                    (SELECT count(*) FROM quota_reservations) + (SELECT count(*) FROM holders) \
+             FROM river_job",
+            &[],
+        )
+        .await
+        .unwrap();
+    let counts: Vec<i64> = (0..5).map(|n| row.get(n)).collect();
+    assert_eq!(counts[0], counts[1], "one job a tick");
+    assert_eq!(
+        counts[2..],
+        [0, 0, 0],
+        "on whole seconds, as River has it, of nobody"
+    );
+    weir.end().await;
+}
+
+#[test]
+fn what_is_wrong_with_a_periodic_job_is_among_the_faults() {
+    let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
+    let services =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/periodic.toml")).unwrap();
+    let wrong = "\n[[periodic]]\nid = 'a'\nservice = 'swep'\nevery = '1h'\n\
+                 [[periodic]]\nid = 'a'\nservice = 'sweep'\nschedule = 'at noon'\n\
+                 [[periodic]]\nid = 'b'\nservice = 'sweep'\nevery = '10ms'\nargs = { user_id = 'x' }\n";
+    std::fs::write(&file, services + wrong).unwrap();
+    let variables = [(
+        "DATABASE_URL".to_owned(),
+        "postgres://weir@127.0.0.1/weir".to_owned(),
+    )];
+    let error = Settings::read(&variables.into(), &file).unwrap_err();
+    std::fs::remove_file(&file).unwrap();
+    let text = error.to_string();
+    for fault in [
+        "there is no service \"swep\"",
+        "already taken",
+        "invalid periodic cron expression \"at noon\"",
+        "every is \"10ms\"",
+        "belongs to nobody",
+    ] {
+        assert!(text.contains(fault), "{fault}: {text}");
+    }
+    assert_eq!(error.faults.len(), 5, "{text}");
+}
