@@ -26,6 +26,7 @@ struct Clockwork {
     now: Mutex<HashMap<Uuid, usize>>,
     most: Mutex<HashMap<Uuid, usize>>,
     order: Mutex<Vec<Uuid>>,
+    most_together: Mutex<usize>,
 }
 
 impl Clockwork {
@@ -47,11 +48,14 @@ impl Handler for Clockwork {
         let holder = attempt.holder.unwrap().id;
         {
             let mut now = self.now.lock().unwrap();
-            let running = now.entry(holder).or_default();
-            *running += 1;
+            *now.entry(holder).or_default() += 1;
+            let together: usize = now.values().sum();
+            let mut most_together = self.most_together.lock().unwrap();
+            *most_together = (*most_together).max(together);
+            let running = now[&holder];
             let mut most = self.most.lock().unwrap();
             let highest = most.entry(holder).or_default();
-            *highest = (*highest).max(*running);
+            *highest = (*highest).max(running);
             self.order.lock().unwrap().push(holder);
         }
         tokio::time::sleep(self.takes).await;
@@ -413,6 +417,21 @@ async fn without_fairness_nobody_is_parked() {
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
     all_finished(&weir).await;
     assert_eq!(clockwork.most.lock().unwrap()[&user], 3);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
+    let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "2")]).await;
+    let clockwork = Clockwork::taking(5);
+    for _ in 0..12 {
+        let user = weir.user(Tier::Free).await;
+        submit(&weir, Who::User(user), 8).await;
+    }
+    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    all_finished(&weir).await;
+    assert_eq!(*clockwork.most_together.lock().unwrap(), 2);
     working.stop().await;
     weir.end().await;
 }

@@ -3,7 +3,6 @@
 mod guard;
 mod heartbeat;
 mod periodic;
-mod room;
 mod story;
 mod tickets;
 mod worker;
@@ -24,7 +23,6 @@ use crate::reservation::Rules;
 use crate::service::Service;
 use crate::settlement::Settler;
 
-use room::Room;
 use tickets::Tickets;
 
 pub use heartbeat::{BEAT, DEAD_AFTER};
@@ -127,8 +125,7 @@ impl Working {
         // know.
         let mut workers = Workers::new();
         let tickets = Tickets::start(context.pool.clone());
-        let room = Room::default();
-        worker::register(&mut workers, context, &tickets, &room)?;
+        worker::register(&mut workers, context, &tickets)?;
         let mut builder = Client::builder(river_pool)
             .id(id.clone())
             .workers(workers)
@@ -159,7 +156,6 @@ impl Working {
         if works {
             tasks.push(heartbeat::start(context, id, pools.into(), stopped.clone()).await?);
         }
-        tasks.push(room.start(client.clone(), stopped.clone()));
         tasks.push(notice_endings(&client, context, stopped.clone())?);
         let mut run = client.start()?;
         run.wait_ready().await?;

@@ -10,7 +10,6 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Context;
-use super::room::Room;
 use super::story::Story;
 use super::tickets::Tickets;
 use crate::database::DatabaseError;
@@ -49,7 +48,6 @@ struct Kind {
 struct AnyWorker {
     context: Context,
     tickets: Tickets,
-    room: Room,
     kinds: HashMap<String, Kind>,
 }
 
@@ -58,7 +56,6 @@ pub(super) fn register(
     workers: &mut Workers,
     context: &Context,
     tickets: &Tickets,
-    room: &Room,
 ) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
     KINDS.get_or_init(|| {
@@ -83,7 +80,6 @@ pub(super) fn register(
     workers.add::<AnyArgs, _>(AnyWorker {
         context: context.clone(),
         tickets: tickets.clone(),
-        room: room.clone(),
         kinds,
     })?;
     Ok(())
@@ -143,7 +139,6 @@ impl Worker<AnyArgs> for AnyWorker {
                     output: outcome.output,
                     used: outcome.used,
                 };
-                let _settling = self.room.settling(&job.row.queue);
                 match self.settle(job.row.id, success).await {
                     Ok(Settled::Done { charged }) => story.ends("completed", Some(charged), None),
                     Ok(Settled::FencedOut) => story.ends("fenced_out", None, None),
