@@ -22,7 +22,7 @@ async fn the_dashboard_and_the_alerts_name_only_what_a_new_process_shows() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["up"], &[]);
     let ready = process.ready().await;
-    assert!(ready < Duration::from_secs(5), "ready after {ready:?}");
+    assert!(ready < Duration::from_secs(10), "ready after {ready:?}");
     let scrape = process.scrape().await;
 
     // By metric: the labels, with all values that there are.
@@ -337,7 +337,7 @@ async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_request_id_is_nobodys() {
+async fn a_refused_request_id_is_nobodys_and_no_log_has_an_address_or_an_assertion() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
@@ -356,6 +356,24 @@ async fn a_refused_request_id_is_nobodys() {
         (&line["status"], &line["request_id"]),
         (&401.into(), &Value::Null)
     );
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string();
+    let anonymous = Who::Address("198.51.100.77");
+    let reply = process
+        .call("POST", "/api/jobs/analysis", anonymous, "anonymous", &body)
+        .await;
+    assert_eq!(reply.status, 202);
+    let line = |message: &str| {
+        let lines = process.log();
+        lines
+            .into_iter()
+            .find(|line| line["message"] == message && line["request_id"] == "anonymous")
+    };
+    weir.until("its lines", async || line("reserved").and(line("request")))
+        .await;
+    for line in process.log() {
+        let text = line.to_string();
+        assert!(!text.contains("198.51.100.77") && !text.contains("eyJ"), "{text}");
+    }
     process.stop().await;
     weir.end().await;
 }
@@ -407,6 +425,29 @@ async fn status_tells_why_a_users_jobs_wait() {
     let table = run(&[]);
     assert!(table.contains("1/1") && table.contains("tier free"), "{table}");
     assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_an_operator_runs_again_is_not_charged_again() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let working = weir.work().await;
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    assert_eq!(weir.finished(id, who).await["charged"], 1);
+    // As River UI does it.
+    working.client.jobs().retry(id).await.unwrap();
+    weir.until("the second run", async || {
+        let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+        (job["attempt"] == 2 && job["status"] == "completed").then_some(())
+    })
+    .await;
+    weir.until("its settlement", async || {
+        (weir.quota(who, "analysis").await["reserved"] == 0).then_some(())
+    })
+    .await;
+    assert_eq!(weir.quota(who, "analysis").await["used"], 1);
+    working.stop().await;
     weir.end().await;
 }
 

@@ -225,6 +225,7 @@ pub(super) async fn cancel(
 #[derive(Deserialize, IntoParams)]
 pub(super) struct Page {
     /// How many, 1 to 100; 20 unless told otherwise.
+    #[param(minimum = 1, maximum = 100)]
     limit: Option<i64>,
     /// Only jobs with a smaller id than this: the last one of the page before.
     before: Option<i64>,

@@ -1,0 +1,138 @@
+//! What is in deploy/ and docs/ fits the program.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use weir::config::{Settings, Variables};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// All variables of the example, those too that are commented out.
+fn example() -> Variables {
+    read("deploy/weir.env.example")
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').split_once('='))
+        .filter(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+#[test]
+fn the_example_environment_has_the_defaults() {
+    let example = example();
+    assert!(example.len() > 20, "{example:?}");
+    let settings = Settings::read(&example, &root().join("weir.toml")).unwrap();
+    let needed: Variables = ["DATABASE_URL", "EDGE_SECRET"]
+        .map(|name| (name.to_owned(), example[name].clone()))
+        .into();
+    let defaults = Settings::read(&needed, &root().join("weir.toml")).unwrap();
+    assert_eq!(format!("{settings:?}"), format!("{defaults:?}"));
+}
+
+#[test]
+fn every_variable_of_the_example_is_one_that_the_program_reads() {
+    for name in example().keys() {
+        // The port beside it decides whether it is looked at; the log's filter is the library's.
+        if name == "RUST_LOG" {
+            continue;
+        }
+        let mut variables = example();
+        variables.insert(name.clone(), "?".to_owned());
+        let Err(error) = Settings::read(&variables, &root().join("weir.toml")) else {
+            panic!("nobody minds nonsense in {name}");
+        };
+        assert!(
+            error.faults.iter().any(|fault| fault.contains(name)),
+            "{name}: {error}"
+        );
+    }
+}
+
+#[test]
+fn every_alert_has_its_chapter_and_every_chapter_its_alert() {
+    let alerts: Value = serde_yaml_ng::from_str(&read("deploy/prometheus/alerts.yml")).unwrap();
+    let rules = alerts["groups"][0]["rules"].as_array().unwrap();
+    let named: BTreeSet<String> = rules
+        .iter()
+        .map(|rule| {
+            let name = rule["alert"].as_str().unwrap();
+            let runbook = rule["annotations"]["runbook"].as_str().unwrap();
+            assert_eq!(runbook, format!("docs/operations.md#{}", name.to_lowercase()));
+            name.to_owned()
+        })
+        .collect();
+    let text = read("docs/operations.md");
+    let chapters: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("### Weir"))
+        .map(|rest| format!("Weir{rest}"))
+        .collect();
+    assert_eq!(named, chapters);
+}
+
+#[test]
+fn the_units_start_subcommands_that_there_are_and_wait_for_the_drain() {
+    let variables: Variables = [
+        ("DATABASE_URL", "postgres://weir@127.0.0.1/weir"),
+        ("WEIR_ENV", "production"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    let drain = Settings::read(&variables, &root().join("weir.toml"))
+        .unwrap()
+        .drain_timeout;
+    for part in ["serve", "work", "schedule"] {
+        let unit = read(&format!("deploy/systemd/weir-{part}.service"));
+        let value = |name: &str| {
+            let mut lines = unit
+                .lines()
+                .filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            lines.next().unwrap_or_else(|| panic!("{part} has no {name}"))
+        };
+        let (program, argument) = value("ExecStart").split_once(' ').unwrap();
+        assert_eq!((program, argument), ("/usr/local/bin/weir", part));
+        let help = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args([argument, "--help"])
+            .output();
+        assert!(help.unwrap().status.success(), "weir {argument}");
+        let stop: u64 = value("TimeoutStopSec").parse().unwrap();
+        assert!(stop > drain.as_secs(), "{part} is killed before it has drained");
+    }
+}
+
+/// Where systemd is there to say.
+#[test]
+fn systemd_finds_no_fault_with_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("weir-units-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for part in ["serve", "work", "schedule"] {
+        let name = format!("weir-{part}.service");
+        // It looks whether the program and the documentation are there.
+        let unit = read(&format!("deploy/systemd/{name}"))
+            .replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
+        let file = folder.join(&name);
+        std::fs::write(&file, unit).unwrap();
+        let verdict = Command::new("systemd-analyze")
+            .arg("verify")
+            .arg(&file)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&verdict.stderr);
+        let faults: Vec<_> = said.lines().filter(|line| line.contains(&name)).collect();
+        assert!(verdict.status.success() && faults.is_empty(), "{said}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}
