@@ -185,8 +185,13 @@ pub(crate) async fn prepare<const N: usize>(
     }
 }
 
-/// Trusts what the machine trusts. Whether TLS is used at all is the URL's `sslmode`.
+/// Whether TLS is used at all is the URL's `sslmode`.
 fn tls() -> MakeRustlsConnect {
+    MakeRustlsConnect::new(tls_config())
+}
+
+/// Trusts what the machine trusts.
+pub(crate) fn tls_config() -> rustls::ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -194,7 +199,7 @@ fn tls() -> MakeRustlsConnect {
         .with_safe_default_protocol_versions()
         .map(|builder| builder.with_root_certificates(roots).with_no_client_auth());
     match config {
-        Ok(config) => MakeRustlsConnect::new(config),
+        Ok(config) => config,
         // ring's provider supports every default version.
         Err(error) => unreachable!("{error}"),
     }

@@ -9,6 +9,7 @@ use weir_policy::lane::{Lane, is_queue_name};
 
 use crate::config::Reader;
 use crate::periodic::{self, Periodic};
+use crate::work::Retry;
 
 /// The column `event_type` of the quota tables: what a service's work is counted as.
 #[derive(
@@ -64,6 +65,8 @@ pub struct Service {
     pub max_attempts: i16,
     /// Members of the arguments by which a job is the same as a live one of the same user; empty: never.
     pub unique_by: Vec<String>,
+    /// When a failed job is tried again; `None` leaves it to River.
+    pub retry: Option<Retry>,
     /// Who does the work.
     pub handler: HandlerSpec,
 }
@@ -101,9 +104,34 @@ pub enum HandlerSpec {
         #[serde(default)]
         amount: Amount,
     },
+    /// An endpoint: the job's arguments as JSON in a `POST`, the output as JSON in the answer.
+    Http {
+        /// Where.
+        url: Endpoint,
+        /// How much one job reserves.
+        #[serde(default)]
+        amount: Amount,
+    },
 }
 
-/// How much one job of a program reserves, in the event type's unit.
+/// An endpoint's URL.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Endpoint(pub(crate) reqwest::Url);
+
+impl TryFrom<String> for Endpoint {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        reqwest::Url::parse(&text)
+            .ok()
+            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+            .map(Self)
+            .ok_or_else(|| "url must be a URL such as https://example.com/work".to_owned())
+    }
+}
+
+/// How much one job of a program or an endpoint reserves, in the event type's unit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum Amount {
@@ -165,6 +193,7 @@ struct Entry {
     max_attempts: i16,
     #[serde(default)]
     unique_by: Vec<String>,
+    retry: Option<Retry>,
     handler: HandlerSpec,
 }
 
@@ -222,6 +251,16 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
                 "{place}: an exec handler needs a command that is not empty and an amount of at least 1"
             ));
         }
+        if let HandlerSpec::Http {
+            amount: Amount::Fixed(..=0),
+            ..
+        } = &entry.handler
+        {
+            reader.fault(format!("{place}: an http handler needs an amount of at least 1"));
+        }
+        if let Some(fault) = entry.retry.and_then(|retry| retry.fault()) {
+            reader.fault(format!("{place}: {fault}"));
+        }
         if let HandlerSpec::Builtin { name } = &entry.handler
             && !crate::handler::BUILTIN.contains(&name.as_str())
         {
@@ -250,6 +289,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
             timeout: entry.timeout,
             max_attempts: entry.max_attempts,
             unique_by: entry.unique_by,
+            retry: entry.retry,
             handler: entry.handler,
         });
     }

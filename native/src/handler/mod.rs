@@ -2,9 +2,11 @@
 
 mod analysis;
 mod exec;
+mod http;
 mod specview;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
@@ -50,6 +52,14 @@ pub enum HandlerError {
     /// It may succeed when tried again.
     #[error("{0}")]
     Failed(String),
+    /// It may succeed when tried again, but not before that time has passed.
+    #[error("{message}")]
+    Later {
+        /// What went wrong.
+        message: String,
+        /// How long to wait at least.
+        after: Duration,
+    },
     /// It will never succeed; the job is over.
     #[error("{0}")]
     Hopeless(String),
@@ -93,6 +103,7 @@ pub fn of(service: &Service, pool: &Pool) -> Arc<dyn Handler> {
             Arc::new(specview::Specview::new(pool.clone()))
         }
         HandlerSpec::Builtin { .. } => Arc::new(analysis::Analysis),
+        HandlerSpec::Http { url, amount } => Arc::new(http::Http::new(url.0.clone(), amount.clone())),
         HandlerSpec::Exec { command, amount } => Arc::new(exec::Exec::new(command.clone(), amount.clone())),
     }
 }

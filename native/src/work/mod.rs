@@ -3,6 +3,7 @@
 mod guard;
 mod heartbeat;
 mod periodic;
+mod retry;
 mod story;
 mod tickets;
 mod worker;
@@ -26,6 +27,7 @@ use crate::settlement::Settler;
 use tickets::Tickets;
 
 pub use heartbeat::{BEAT, DEAD_AFTER};
+pub use retry::Retry;
 pub(crate) use story::REQUEST_ID;
 
 /// A queue that nobody inserts into: River's client wants one, also when all it does is lead.

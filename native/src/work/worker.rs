@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use riverqueue::{Job, JobArgs, WorkCancelled, WorkContext, WorkOutcome, Worker, WorkerTimeout, Workers};
+use riverqueue::{
+    Job, JobArgs, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout, Workers,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Context;
+use super::retry::{self, Retry};
 use super::story::Story;
 use super::tickets::Tickets;
 use crate::database::DatabaseError;
@@ -43,6 +46,7 @@ impl JobArgs for AnyArgs {
 struct Kind {
     handler: Arc<dyn Handler>,
     timeout: Duration,
+    retry: Option<Retry>,
 }
 
 struct AnyWorker {
@@ -73,6 +77,7 @@ pub(super) fn register(
                 Kind {
                     handler,
                     timeout: service.timeout,
+                    retry: service.retry,
                 },
             ))
         })
@@ -90,8 +95,12 @@ pub(super) fn register(
 enum AttemptError {
     #[error("no handler is configured for kind {0:?} in this process")]
     NoHandler(String),
-    #[error("{0}")]
-    Failed(String),
+    #[error("{message}")]
+    Failed {
+        message: String,
+        /// Not to be tried again before.
+        after: Option<Duration>,
+    },
     #[error(transparent)]
     Settle(#[from] SettleError),
     #[error(transparent)]
@@ -110,6 +119,20 @@ impl Worker<AnyArgs> for AnyWorker {
             .map_or(WorkerTimeout::ClientDefault, |kind| {
                 WorkerTimeout::After(kind.timeout)
             })
+    }
+
+    fn next_retry(
+        &self,
+        job: &Job<AnyArgs>,
+        error: &WorkError,
+        _now: riverqueue::jiff::Timestamp,
+    ) -> Option<Duration> {
+        let after = match error.downcast_ref() {
+            Some(AttemptError::Failed { after, .. }) => *after,
+            _ => None,
+        };
+        let policy = self.kinds.get(&job.row.kind).and_then(|kind| kind.retry);
+        retry::pause(policy, job.row.errors.len(), after, rand::random())
     }
 
     async fn work(&self, context: WorkContext, job: Job<AnyArgs>) -> Result<WorkOutcome, AttemptError> {
@@ -151,7 +174,14 @@ impl Worker<AnyArgs> for AnyWorker {
             }
             Err(HandlerError::Failed(message)) => {
                 story.ends("failed", None, Some(&message));
-                Err(AttemptError::Failed(message))
+                Err(AttemptError::Failed { message, after: None })
+            }
+            Err(HandlerError::Later { message, after }) => {
+                story.ends("failed", None, Some(&message));
+                Err(AttemptError::Failed {
+                    message,
+                    after: Some(after),
+                })
             }
             Err(HandlerError::Hopeless(message)) => {
                 story.ends("discarded", None, Some(&message));

@@ -1,0 +1,205 @@
+//! `http`: an endpoint does the work.
+//!
+//! It is sent the job's arguments as JSON with `POST`, and the headers `Weir-Job-Id`, `Weir-Attempt` and
+//! `Idempotency-Key`, which is both. A 2xx answer is success: its body is the output, and a number `used` in it is what
+//! is charged. 4xx says that trying again will not help, except for 408, 425 and 429; everything else is tried again,
+//! not before the answer's `Retry-After`. Redirects are not followed: arguments go where the configuration says and
+//! nowhere else. The connection is closed when the attempt is over before the answer is.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, StatusCode, Url};
+use serde_json::{Map, Value};
+
+use super::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::database;
+use crate::holder::Holder;
+use crate::service::Amount;
+
+/// A longer answer is a failure.
+const LARGEST_OUTPUT: usize = 4 * 1024 * 1024;
+
+/// As much of an error's body becomes the message.
+const LONGEST_MESSAGE: usize = 2_000;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) struct Http {
+    client: Client,
+    url: Url,
+    amount: Amount,
+}
+
+impl Http {
+    pub(super) fn new(url: Url, amount: Amount) -> Self {
+        let client = Client::builder()
+            .tls_backend_preconfigured(database::tls_config())
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
+            .build();
+        match client {
+            Ok(client) => Self { client, url, amount },
+            // Only a TLS configuration that reqwest does not know could be refused.
+            Err(error) => unreachable!("{error}"),
+        }
+    }
+
+    async fn ask(&self, attempt: &Attempt) -> Result<Outcome, HandlerError> {
+        let body =
+            serde_json::to_vec(&attempt.args).map_err(|error| HandlerError::Hopeless(error.to_string()))?;
+        let response = self
+            .client
+            .post(self.url.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json")
+            .header("weir-job-id", attempt.job_id)
+            .header("weir-attempt", attempt.attempt)
+            .header(
+                "idempotency-key",
+                format!("{}-{}", attempt.job_id, attempt.attempt),
+            )
+            .body(body)
+            .send()
+            .await
+            .map_err(failed)?;
+        let status = response.status();
+        let retry_after = retry_after(response.headers(), Timestamp::now());
+        if !status.is_success() {
+            let body = read(response, LONGEST_MESSAGE)
+                .await
+                .unwrap_or_else(|(start, _)| start);
+            let message = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
+            return Err(match retry_after {
+                _ if is_hopeless(status) => HandlerError::Hopeless(message),
+                Some(after) => HandlerError::Later { message, after },
+                None => HandlerError::Failed(message),
+            });
+        }
+        let body = read(response, LARGEST_OUTPUT)
+            .await
+            .map_err(|(_, error)| match error {
+                Some(error) => failed(error),
+                None => HandlerError::Hopeless(format!("the output is larger than {LARGEST_OUTPUT} bytes")),
+            })?;
+        // 204 and the like.
+        let output: Value = if body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&body)
+                .map_err(|error| HandlerError::Failed(format!("the output is not JSON: {error}")))?
+        };
+        let used = output.get("used").and_then(Value::as_i64);
+        Ok(Outcome { output, used })
+    }
+}
+
+#[async_trait]
+impl Handler for Http {
+    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+        self.amount.of(args).map_err(Refusal::Arguments)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        tokio::select! {
+            finished = self.ask(&attempt) => finished,
+            () = attempt.cancelled.cancelled() => Err(HandlerError::Cancelled),
+        }
+    }
+}
+
+/// The request is at fault, and will be the next time too.
+fn is_hopeless(status: StatusCode) -> bool {
+    status.is_client_error()
+        && ![
+            StatusCode::REQUEST_TIMEOUT,
+            StatusCode::TOO_EARLY,
+            StatusCode::TOO_MANY_REQUESTS,
+        ]
+        .contains(&status)
+}
+
+/// The URL stays out of the message, which the job's owner reads.
+fn failed(error: reqwest::Error) -> HandlerError {
+    let error = error.without_url();
+    let mut message = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        message = format!("{message}: {cause}");
+        source = cause.source();
+    }
+    HandlerError::Failed(message)
+}
+
+/// The body; or its beginning, when it is longer than that or breaks off.
+async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, (Vec<u8>, Option<reqwest::Error>)> {
+    let mut body = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() > most => {
+                body.extend_from_slice(&chunk[..most - body.len()]);
+                return Err((body, None));
+            }
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Ok(None) => return Ok(body),
+            Err(error) => return Err((body, Some(error))),
+        }
+    }
+}
+
+/// Seconds or a date.
+fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
+    Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        for (text, seconds) in [
+            ("7", Some(7)),
+            ("Sat, 21 Nov 2026 12:01:30 GMT", Some(90)),
+            ("Sat, 21 Nov 2026 11:00:00 GMT", Some(0)),
+            ("soon", None),
+        ] {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+            assert_eq!(
+                retry_after(&headers, now),
+                seconds.map(Duration::from_secs),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_what_the_request_is_to_blame_for_is_hopeless() {
+        for (code, hopeless) in [
+            (400, true),
+            (404, true),
+            (422, true),
+            (408, false),
+            (425, false),
+            (429, false),
+            (500, false),
+            (302, false),
+        ] {
+            assert_eq!(
+                is_hopeless(StatusCode::from_u16(code).unwrap()),
+                hopeless,
+                "{code}"
+            );
+        }
+    }
+}

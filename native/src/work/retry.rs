@@ -1,0 +1,100 @@
+//! When a failed job is tried again.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+/// No answer's `Retry-After` puts a job off for longer.
+const LONGEST_AFTER: Duration = Duration::from_hours(24);
+
+/// A service's own retry policy: the first pause, and how it grows.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Retry {
+    /// The pause after the first failure.
+    #[serde(with = "humantime_serde")]
+    pub base: Duration,
+    /// By how much each further pause is longer.
+    #[serde(default = "Retry::default_factor")]
+    pub factor: f64,
+    /// The longest pause.
+    #[serde(default = "Retry::default_max", with = "humantime_serde")]
+    pub max: Duration,
+}
+
+impl Retry {
+    fn default_factor() -> f64 {
+        2.0
+    }
+
+    fn default_max() -> Duration {
+        Duration::from_hours(1)
+    }
+
+    /// What is wrong with it, if anything is.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        if !(1.0..=100.0).contains(&self.factor) {
+            return Some("retry.factor must be from 1 to 100");
+        }
+        (self.max < self.base || self.max > LONGEST_AFTER)
+            .then_some("retry.max must be at least retry.base and at most 24h")
+    }
+}
+
+/// The pause before the next attempt; `None` leaves it to River. `errors` is how often the job failed before, `after`
+/// what the endpoint asked for, which is never undercut, and `jitter` from 0 to 1.
+pub(super) fn pause(
+    retry: Option<Retry>,
+    errors: usize,
+    after: Option<Duration>,
+    jitter: f64,
+) -> Option<Duration> {
+    let errors = i32::try_from(errors).unwrap_or(i32::MAX);
+    let seconds = match (retry, after) {
+        (None, None) => return None,
+        // River's own policy.
+        (None, Some(_)) => f64::from(errors.saturating_add(1)).powi(4),
+        (Some(retry), _) => {
+            (retry.base.as_secs_f64() * retry.factor.powi(errors)).min(retry.max.as_secs_f64())
+        }
+    };
+    // Spread by a tenth, as River spreads it, so that what failed together does not come back together.
+    let spread = seconds * (0.9 + 0.2 * jitter);
+    let pause = Duration::try_from_secs_f64(spread).unwrap_or(LONGEST_AFTER);
+    Some(pause.max(after.unwrap_or_default().min(LONGEST_AFTER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RETRY: Retry = Retry {
+        base: Duration::from_secs(1),
+        factor: 3.0,
+        max: Duration::from_secs(20),
+    };
+
+    #[test]
+    fn pauses_grow_up_to_the_longest() {
+        let pauses: Vec<_> = (0..5)
+            .map(|errors| {
+                pause(Some(RETRY), errors, None, 0.5)
+                    .unwrap()
+                    .as_secs_f64()
+                    .round()
+            })
+            .collect();
+        assert_eq!(pauses, [1.0, 3.0, 9.0, 20.0, 20.0]);
+        assert_eq!(pause(Some(RETRY), usize::MAX, None, 0.5), Some(RETRY.max));
+    }
+
+    #[test]
+    fn an_endpoint_that_asks_for_more_time_gets_it_up_to_a_day() {
+        let minute = Some(Duration::from_secs(60));
+        assert_eq!(pause(Some(RETRY), 0, minute, 0.5), minute);
+        assert_eq!(pause(None, 0, minute, 0.5), minute);
+        assert_eq!(pause(None, 2, minute, 0.5), Some(Duration::from_secs(81)));
+        assert_eq!(pause(None, 0, Some(Duration::MAX), 0.5), Some(LONGEST_AFTER));
+        assert_eq!(pause(None, 7, None, 0.5), None, "River's own policy");
+    }
+}
