@@ -158,28 +158,61 @@ fn run(command: &mut Command) -> Result<(), String> {
     ))
 }
 
+/// River's client for Go, built from the module beside these tests into the folder; `None` where Go is not installed.
+fn go(folder: &Path) -> Option<PathBuf> {
+    if Command::new("go").arg("version").output().is_err() {
+        eprintln!("SKIPPED: River's client for Go: go is not installed");
+        return None;
+    }
+    let program = folder.join("insert");
+    let built = run(Command::new("go")
+        .args(["build", "-o"])
+        .arg(&program)
+        .arg(".")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go")));
+    match built {
+        Ok(()) => Some(program),
+        Err(reason) if std::env::var("CI").as_deref() == Ok("true") => panic!("{reason}"),
+        Err(reason) => {
+            eprintln!("SKIPPED: River's client for Go could not be built: {reason}");
+            None
+        }
+    }
+}
+
+/// Has the program insert 30 jobs of one Pro user, then works them.
+async fn limits_hold_for_jobs_of(mut inserts: Command) {
+    let weir = Weir::new().await;
+    let counting = Arc::new(Counting::default());
+    let user = weir.user(Tier::Pro).await;
+    run(inserts.args([weir.url(), &user.to_string(), "30"])).unwrap();
+    let up = Up::start(&weir, &counting).await;
+    finished(&weir, 30).await;
+    let most = counting.most.load(Ordering::SeqCst);
+    assert!(most <= 3, "{most} at once");
+    assert_eq!(counting.ran.lock().unwrap().len(), 30);
+    up.stop().await;
+    weir.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_inserted_by_rivers_python_client_keep_the_limits() {
     let Some(python) = tokio::task::spawn_blocking(python).await.unwrap() else {
         return;
     };
-    let weir = Weir::new().await;
-    let counting = Arc::new(Counting::default());
-    let user = weir.user(Tier::Pro).await;
-    run(Command::new(python)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/insert.py"))
-        .args([weir.url(), &user.to_string(), "30"]))
-    .unwrap();
-    let up = Up::start(&weir, &counting).await;
-    finished(&weir, 30).await;
-    assert!(
-        counting.most.load(Ordering::SeqCst) <= 3,
-        "{} at once",
-        counting.most.load(Ordering::SeqCst)
-    );
-    assert_eq!(counting.ran.lock().unwrap().len(), 30);
-    up.stop().await;
-    weir.end().await;
+    let mut inserts = Command::new(python);
+    inserts.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/insert.py"));
+    limits_hold_for_jobs_of(inserts).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_inserted_by_rivers_go_client_keep_the_limits() {
+    let folder = std::env::temp_dir().join(format!("weir-go-{}", Uuid::new_v4()));
+    let inside = folder.clone();
+    if let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() {
+        limits_hold_for_jobs_of(Command::new(program)).await;
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
