@@ -10,17 +10,24 @@ SELECT w.n,
        coalesce(b.used, 0),
        coalesce(b.reserved, 0)
 FROM unnest($1::uuid[], $2::usage_event_type[]) WITH ORDINALITY AS w (holder, event_type, n)
-JOIN holders h ON h.holder = w.holder AND h.event_type = w.event_type
+CROSS JOIN LATERAL (
+    SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type OFFSET 0
+) h
 LEFT JOIN LATERAL (
     SELECT p.tier,
            s.current_period_start,
            CASE h.event_type WHEN 'analysis' THEN p.analysis_monthly_limit ELSE p.specview_monthly_limit END AS monthly_limit
     FROM (SELECT 1) AS one
-    LEFT JOIN user_subscriptions s ON s.user_id = h.user_id AND s.status = 'active'
+    LEFT JOIN LATERAL (
+        SELECT * FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active' OFFSET 0
+    ) s ON true
     JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.tier = 'free'
 ) plan ON h.user_id IS NOT NULL
 LEFT JOIN LATERAL billing_period(
     coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock_timestamp()
 ) period ON h.user_id IS NOT NULL
-LEFT JOIN quota_balances b
-    ON b.user_id = h.user_id AND b.event_type = h.event_type AND b.period_start = period.period_start
+LEFT JOIN LATERAL (
+    SELECT * FROM quota_balances q
+    WHERE q.user_id = h.user_id AND q.event_type = h.event_type AND q.period_start = period.period_start
+    OFFSET 0
+) b ON true

@@ -1,7 +1,9 @@
 -- Takes the same locks as a reservation, in the same order. $1 job ids.
 SELECT h.holder
-FROM holders h
-JOIN (SELECT DISTINCT holder, event_type FROM quota_reservations WHERE job_id = ANY ($1::bigint[])) w
-    USING (holder, event_type)
-ORDER BY h.holder, h.event_type
-FOR NO KEY UPDATE OF h
+FROM (
+    SELECT DISTINCT holder, event_type FROM quota_reservations WHERE job_id = ANY ($1::bigint[]) ORDER BY 1, 2
+) w
+CROSS JOIN LATERAL (
+    SELECT k.holder FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type
+    OFFSET 0 FOR NO KEY UPDATE
+) h
