@@ -1,6 +1,7 @@
-import { join } from "node:path";
+import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { basename, join } from "node:path";
 import { Failure } from "./failure.ts";
-import { cache, nodeBin } from "./places.ts";
+import { cache, nodeBin, root } from "./places.ts";
 import { attempt } from "./process.ts";
 
 const installRust = "install Rust 1.95 or newer by rustup (its home page has the one command), open a new terminal, and run this again";
@@ -11,8 +12,28 @@ const installRust = "install Rust 1.95 or newer by rustup (its home page has the
  */
 export function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): NodeJS.ProcessEnv {
   const env: NodeJS.ProcessEnv = { ...process.env, CARGO_TERM_COLOR: "never", CARGO_TERM_PROGRESS_WHEN: "never", ...extra };
-  if (!env.CARGO_TARGET_DIR && !env.CARGO_BUILD_BUILD_DIR) env.CARGO_BUILD_BUILD_DIR = join(cache, "build");
+  if (!env.CARGO_TARGET_DIR && !env.CARGO_BUILD_BUILD_DIR) {
+    const shared = join(cache, "build");
+    takeOver(shared);
+    env.CARGO_BUILD_BUILD_DIR = shared;
+  }
   return env;
+}
+
+/**
+ * Cargo takes what another clone built of the workspace's own crates for this clone's, when its files are older; but
+ * that has the other clone's sources and paths in it. So whoever comes after another clone has cargo forget those
+ * crates, and keeps all the others.
+ */
+function takeOver(shared: string): void {
+  const owner = join(shared, "clone");
+  if (existsSync(owner) && readFileSync(owner, "utf8") === root) return;
+  mkdirSync(shared, { recursive: true });
+  for (const entry of readdirSync(shared, { recursive: true, withFileTypes: true })) {
+    const isOurs = entry.isDirectory() && entry.name.startsWith("weir-") && basename(entry.parentPath) === ".fingerprint";
+    if (isOurs) rmSync(join(entry.parentPath, entry.name), { recursive: true, force: true });
+  }
+  writeFileSync(owner, root);
 }
 
 export function withPath(...folders: string[]): string {
