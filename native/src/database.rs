@@ -169,6 +169,59 @@ impl Database {
     }
 }
 
+/// A connection together with the statements that were prepared on it.
+pub(crate) trait Prepared: Sized + Send {
+    /// Connects and prepares.
+    fn open(database: &Database) -> impl Future<Output = Result<Self, DatabaseError>> + Send;
+
+    /// The connection.
+    fn client(&self) -> &Client;
+}
+
+/// The connection of a task that makes one transaction after the other; another is opened when it broke.
+pub(crate) struct Kept<C> {
+    database: Database,
+    connection: Option<C>,
+}
+
+impl<C: Prepared> Kept<C> {
+    pub(crate) fn new(database: Database) -> Self {
+        Self {
+            database,
+            connection: None,
+        }
+    }
+
+    /// The connection, in no transaction.
+    ///
+    /// # Errors
+    ///
+    /// When there is none and the database cannot be reached.
+    pub(crate) async fn get(&mut self) -> Result<&C, DatabaseError> {
+        if self
+            .connection
+            .as_ref()
+            .is_some_and(|connection| connection.client().is_closed())
+        {
+            self.connection = None;
+        }
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => C::open(&self.database).await?,
+        };
+        Ok(self.connection.insert(connection))
+    }
+
+    /// Ends a transaction that failed. A connection that cannot even do that is of no use any more.
+    pub(crate) async fn roll_back(&mut self) {
+        if let Some(connection) = self.connection.take()
+            && connection.client().batch_execute("ROLLBACK").await.is_ok()
+        {
+            self.connection = Some(connection);
+        }
+    }
+}
+
 /// Prepares these statements, all in one round trip.
 ///
 /// # Errors

@@ -4,6 +4,7 @@
 
 pub mod api;
 pub mod audit;
+mod batch;
 pub mod bench;
 pub mod config;
 pub mod database;

@@ -90,6 +90,13 @@ pub fn charge(reserved: i64, used: Option<i64>) -> i64 {
     used.unwrap_or(reserved).clamp(0, reserved.max(0))
 }
 
+/// How many of a holder's parked jobs get a slot now: as many as are free, and none while more are in use than a
+/// lowered limit allows. `None` is no limit.
+#[must_use]
+pub fn promotions(slot_limit: Option<u32>, slots_in_use: u32, parked: u32) -> u32 {
+    slot_limit.map_or(parked, |limit| parked.min(limit.saturating_sub(slots_in_use)))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -118,6 +125,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn promotion_fills_the_free_slots_and_no_more(
+            limit in 0..8_u32, in_use in 0..12_u32, parked in 0..12_u32,
+        ) {
+            let promoted = promotions(Some(limit), in_use, parked);
+            prop_assert!(promoted <= parked);
+            prop_assert!(promoted == 0 || in_use + promoted <= limit);
+            prop_assert!(promoted == parked || in_use + promoted >= limit);
+            prop_assert_eq!(promotions(None, in_use, parked), parked);
+        }
+
         #[test]
         fn no_sequence_of_submissions_goes_over_the_limit(
             mut account in account(),

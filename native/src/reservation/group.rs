@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::transaction::{Desk, Rules};
 use super::{Answer, ReserveError, Submission};
+use crate::batch::gather;
 use crate::database::Database;
 
 /// The most submissions that one transaction takes.
@@ -14,32 +15,9 @@ const LARGEST_GROUP: usize = 256;
 /// The most that may wait; the next one is told to come back.
 const LONGEST_QUEUE: usize = 20_000;
 
-/// How often the other tasks of the runtime get their turn before a group goes off.
-const YIELDS: usize = 4;
-
 pub(super) struct Waiting {
     pub(super) submission: Submission,
     pub(super) answer: oneshot::Sender<Result<Answer, ReserveError>>,
-}
-
-/// Lets those who are just now submitting come along: callers who were answered together come back together, and the
-/// first of them would otherwise be admitted alone while the others wait for a whole transaction. Nobody is waited for:
-/// it goes on as soon as the scheduler has nobody else who is about to submit.
-async fn gather(waiting: &mut mpsc::Receiver<Waiting>, group: &mut Vec<Waiting>) {
-    loop {
-        let before = group.len();
-        for _ in 0..YIELDS {
-            tokio::task::yield_now().await;
-        }
-        while group.len() < LARGEST_GROUP
-            && let Ok(one) = waiting.try_recv()
-        {
-            group.push(one);
-        }
-        if group.len() == before || group.len() >= LARGEST_GROUP {
-            return;
-        }
-    }
 }
 
 /// Takes submissions from any task and admits them in groups over one connection. Cheap to clone.
@@ -56,8 +34,7 @@ impl Reserver {
         tokio::spawn(async move {
             let mut desk = Desk::new(database, rules);
             let mut group = Vec::with_capacity(LARGEST_GROUP);
-            while waiting.recv_many(&mut group, LARGEST_GROUP).await > 0 {
-                gather(&mut waiting, &mut group).await;
+            while gather(&mut waiting, &mut group, LARGEST_GROUP).await {
                 // Whoever has gone away in the meantime leaves no trace.
                 group.retain(|one: &Waiting| !one.answer.is_closed());
                 if group.is_empty() {

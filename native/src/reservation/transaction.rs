@@ -12,7 +12,7 @@ use weir_policy::tier::{SlotLimits, Tier};
 
 use super::group::Waiting;
 use super::{Answer, ReserveError, Submission, decide, read, write};
-use crate::database::{Database, DatabaseError, prepare};
+use crate::database::{Database, DatabaseError, Kept, Prepared, prepare};
 use crate::service::EventType;
 
 /// What the transaction decides by, besides the database.
@@ -36,11 +36,10 @@ impl Rules {
     }
 }
 
-/// Owns the connection over which groups are admitted, and opens another when it broke.
+/// Owns the connection over which groups are admitted.
 pub(super) struct Desk {
-    database: Database,
+    connection: Kept<Connection>,
     rules: Arc<Rules>,
-    connection: Option<Connection>,
 }
 
 pub(super) struct Connection {
@@ -60,7 +59,7 @@ pub(super) struct Connection {
     pub(super) provision: Statement,
 }
 
-impl Connection {
+impl Prepared for Connection {
     async fn open(database: &Database) -> Result<Self, DatabaseError> {
         let client = database.connect_by_key().await?;
         let [
@@ -113,6 +112,10 @@ impl Connection {
             provision,
         })
     }
+
+    fn client(&self) -> &Client {
+        &self.client
+    }
 }
 
 /// A failure, and whether the transaction may simply be run again.
@@ -127,9 +130,8 @@ const MOST_TRIES: usize = 4;
 impl Desk {
     pub(super) fn new(database: Database, rules: Arc<Rules>) -> Self {
         Self {
-            database,
+            connection: Kept::new(database),
             rules,
-            connection: None,
         }
     }
 
@@ -167,25 +169,15 @@ impl Desk {
         let mut tries = 0;
         loop {
             tries += 1;
-            let connection = match self.connection.take() {
-                Some(connection) if !connection.client.is_closed() => connection,
-                _ => Connection::open(&self.database).await?,
+            let connection = self.connection.get().await?;
+            let failure = match transact(connection, &self.rules, group).await {
+                Ok(answers) => return Ok(answers),
+                Err(failure) => failure,
             };
-            match transact(&connection, &self.rules, group).await {
-                Ok(answers) => {
-                    self.connection = Some(connection);
-                    return Ok(answers);
-                }
-                Err(failure) => {
-                    // A connection that cannot even roll back is of no use.
-                    if connection.client.batch_execute("ROLLBACK").await.is_ok() {
-                        self.connection = Some(connection);
-                    }
-                    match failure {
-                        Failure::Again(_) if tries < MOST_TRIES => {}
-                        Failure::Again(error) | Failure::Final(error) => return Err(error),
-                    }
-                }
+            self.connection.roll_back().await;
+            match failure {
+                Failure::Again(_) if tries < MOST_TRIES => {}
+                Failure::Again(error) | Failure::Final(error) => return Err(error),
             }
         }
     }

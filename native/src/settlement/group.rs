@@ -1,4 +1,5 @@
-//! Settles in groups: whatever ended while a transaction was under way goes into the next one.
+//! Settles in groups: whatever ended while a transaction was under way goes into the next one. When very many wait, a
+//! second transaction goes on beside the first, so that one is worked out while the other waits for the disk.
 
 use std::sync::Arc;
 
@@ -6,8 +7,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::transaction::Desk;
 use super::{Ended, SettleError, Settled};
+use crate::batch::gather;
 use crate::database::Database;
 use crate::reservation::Rules;
+
+/// So many wait before the second transaction is worth its commit.
+const MANY: usize = 32;
 
 const LARGEST_GROUP: usize = 512;
 const LONGEST_QUEUE: usize = 20_000;
@@ -22,36 +27,27 @@ enum Message {
     PromoteWaiting(oneshot::Sender<Result<usize, SettleError>>),
 }
 
-/// Takes ended attempts from any task and settles them over one connection. Cheap to clone.
+/// Takes ended attempts from any task and settles them over connections of its own. Cheap to clone.
 #[derive(Clone)]
 pub struct Settler {
-    queue: mpsc::Sender<Message>,
+    first: mpsc::Sender<Message>,
+    second: mpsc::Sender<Message>,
 }
 
 impl Settler {
-    /// Starts the task that settles. It ends when the last clone is dropped and what waits is done.
+    /// Starts the tasks that settle. They end when the last clone is dropped and what waits is done.
     #[must_use]
-    pub fn start(database: Database, rules: Arc<Rules>) -> Self {
-        let (queue, mut waiting) = mpsc::channel(LONGEST_QUEUE);
-        tokio::spawn(async move {
-            let mut desk = Desk::new(database, rules);
-            let mut group = Vec::with_capacity(LARGEST_GROUP);
-            while waiting.recv_many(&mut group, LARGEST_GROUP).await > 0 {
-                let mut ended = Vec::with_capacity(group.len());
-                for message in group.drain(..) {
-                    match message {
-                        Message::Ended(waiting) => ended.push(waiting),
-                        Message::PromoteWaiting(answer) => {
-                            let _ = answer.send(desk.promote_waiting().await);
-                        }
-                    }
-                }
-                if !ended.is_empty() {
-                    desk.serve(ended).await;
-                }
-            }
-        });
-        Self { queue }
+    pub fn start(database: &Database, rules: &Arc<Rules>) -> Self {
+        let open = || open(Desk::new(database.clone(), Arc::clone(rules)));
+        Self {
+            first: open(),
+            second: open(),
+        }
+    }
+
+    fn desk(&self) -> &mpsc::Sender<Message> {
+        let waiting = self.first.max_capacity() - self.first.capacity();
+        if waiting < MANY { &self.first } else { &self.second }
     }
 
     /// Settles one attempt and waits until that is committed.
@@ -61,7 +57,7 @@ impl Settler {
     /// When the database cannot be used; the job then stays as it is, and may be settled again.
     pub async fn settle(&self, ended: Ended) -> Result<Settled, SettleError> {
         let (answer, answered) = oneshot::channel();
-        self.queue
+        self.desk()
             .send(Message::Ended(Waiting {
                 ended,
                 answer: Some(answer),
@@ -78,7 +74,7 @@ impl Settler {
             success: None,
         };
         if self
-            .queue
+            .desk()
             .try_send(Message::Ended(Waiting { ended, answer: None }))
             .is_err()
         {
@@ -94,10 +90,32 @@ impl Settler {
     /// When the database cannot be used.
     pub async fn promote_waiting(&self) -> Result<usize, SettleError> {
         let (answer, answered) = oneshot::channel();
-        self.queue
+        self.first
             .send(Message::PromoteWaiting(answer))
             .await
             .map_err(|_| SettleError::Stopped)?;
         answered.await.unwrap_or(Err(SettleError::Stopped))
     }
+}
+
+fn open(mut desk: Desk) -> mpsc::Sender<Message> {
+    let (queue, mut waiting) = mpsc::channel(LONGEST_QUEUE);
+    tokio::spawn(async move {
+        let mut group = Vec::with_capacity(LARGEST_GROUP);
+        while gather(&mut waiting, &mut group, LARGEST_GROUP).await {
+            let mut ended = Vec::with_capacity(group.len());
+            for message in group.drain(..) {
+                match message {
+                    Message::Ended(waiting) => ended.push(waiting),
+                    Message::PromoteWaiting(answer) => {
+                        let _ = answer.send(desk.promote_waiting().await);
+                    }
+                }
+            }
+            if !ended.is_empty() {
+                desk.serve(ended).await;
+            }
+        }
+    });
+    queue
 }

@@ -3,6 +3,7 @@
 //! One transaction completes the job (fenced by attempt), charges what was used, gives the rest back, and passes
 //! the freed slot to the same holder's oldest parked job. Jobs that finish together are settled together.
 
+mod books;
 mod group;
 mod transaction;
 

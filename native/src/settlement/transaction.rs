@@ -1,26 +1,25 @@
-//! The settlement transaction, in two round trips: lock, complete and release; then promote and commit.
+//! The settlement transaction, in two round trips: lock, complete and release; then, once [`books`] has worked out
+//! what that changes, charge, promote and commit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use postgres_types::ToSql;
 use serde_json::{Map, Value};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Row, Statement};
-use uuid::Uuid;
-use weir_policy::lane::Lane;
 use weir_policy::tier::Tier;
 
+use super::books::{self, Account, Books, Key, Released};
 use super::group::Waiting;
 use super::{Ended, SettleError, Settled, USED};
-use crate::database::{Database, DatabaseError, prepare};
+use crate::database::{Database, DatabaseError, Kept, Prepared, prepare};
 use crate::reservation::Rules;
-use crate::service::EventType;
 
 pub(super) struct Desk {
-    database: Database,
+    connection: Kept<Connection>,
     rules: Arc<Rules>,
-    connection: Option<Connection>,
 }
 
 struct Connection {
@@ -28,33 +27,66 @@ struct Connection {
     lock: Statement,
     complete: Statement,
     release: Statement,
+    charged: Statement,
+    charge: Statement,
+    balances: Statement,
+    slots: Statement,
     promote: Statement,
     candidates: Statement,
 }
 
-impl Connection {
+impl Prepared for Connection {
     async fn open(database: &Database) -> Result<Self, DatabaseError> {
         let client = database.connect_by_key().await?;
-        let [lock, complete, release, promote, candidates] = prepare(
-            &client,
-            [
-                include_str!("../sql/settle_lock.sql"),
-                include_str!("../sql/settle_complete.sql"),
-                include_str!("../sql/settle_release.sql"),
-                include_str!("../sql/promote.sql"),
-                include_str!("../sql/promote_candidates.sql"),
-            ],
-        )
-        .await?;
+        let statements = [
+            include_str!("../sql/settle_lock.sql"),
+            include_str!("../sql/settle_complete.sql"),
+            include_str!("../sql/settle_release.sql"),
+            "SELECT job_id FROM usage_events WHERE job_id = ANY ($1::bigint[])",
+            include_str!("../sql/settle_charge.sql"),
+            include_str!("../sql/settle_balances.sql"),
+            include_str!("../sql/settle_slots.sql"),
+            include_str!("../sql/promote.sql"),
+            include_str!("../sql/promote_candidates.sql"),
+        ];
+        let [
+            lock,
+            complete,
+            release,
+            charged,
+            charge,
+            balances,
+            slots,
+            promote,
+            candidates,
+        ] = prepare(&client, statements).await?;
         Ok(Self {
             client,
             lock,
             complete,
             release,
+            charged,
+            charge,
+            balances,
+            slots,
             promote,
             candidates,
         })
     }
+
+    fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+/// What went wrong in a transaction.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Postgres(#[from] tokio_postgres::Error),
+    /// A reservation came to be after the holders were locked, and its holder was not among them.
+    #[error("a holder was not locked")]
+    NotLocked,
 }
 
 const MOST_TRIES: usize = 4;
@@ -62,9 +94,8 @@ const MOST_TRIES: usize = 4;
 impl Desk {
     pub(super) fn new(database: Database, rules: Arc<Rules>) -> Self {
         Self {
-            database,
+            connection: Kept::new(database),
             rules,
-            connection: None,
         }
     }
 
@@ -106,83 +137,60 @@ impl Desk {
     }
 
     pub(super) async fn promote_waiting(&mut self) -> Result<usize, SettleError> {
-        let connection = match self.connection.take() {
-            Some(connection) if !connection.client.is_closed() => connection,
-            _ => Connection::open(&self.database).await?,
-        };
-        let client = &connection.client;
-        let promoted = async {
-            let ((), rows) = tokio::try_join!(
-            biased;
-                    client.batch_execute("BEGIN"),
-                    client.query(&connection.candidates, &[])
-                )?;
-            let accounts = rows.iter().map(account).collect();
-            promote(&connection, &self.rules, &accounts).await
+        let connection = self.connection.get().await?;
+        let promoted = promote_candidates(connection, &self.rules).await;
+        if promoted.is_err() {
+            self.connection.roll_back().await;
         }
-        .await;
-        let usable = promoted.is_ok() || client.batch_execute("ROLLBACK").await.is_ok();
-        if usable {
-            self.connection = Some(connection);
-        }
-        let promoted = promoted?;
-        metrics::counter!("weir_promotions_total").increment(promoted as u64);
-        Ok(promoted)
+        Ok(promoted?)
     }
 
     async fn settle(&mut self, ended: &[Ended]) -> Result<Vec<Settled>, SettleError> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let connection = match self.connection.take() {
-                Some(connection) if !connection.client.is_closed() => connection,
-                _ => Connection::open(&self.database).await?,
-            };
+        let mut charged_twice = false;
+        for tries in 1.. {
+            let connection = self.connection.get().await?;
             let started = Instant::now();
-            match transact(&connection, &self.rules, ended).await {
+            let failure = match transact(connection, &self.rules, ended, charged_twice).await {
                 Ok(settled) => {
                     metrics::histogram!("weir_settlement_duration_seconds")
                         .record(started.elapsed().as_secs_f64());
-                    self.connection = Some(connection);
                     return Ok(settled);
                 }
-                Err(error) => {
-                    if connection.client.batch_execute("ROLLBACK").await.is_ok() {
-                        self.connection = Some(connection);
-                    }
-                    let code = error.code().cloned();
-                    match code {
-                        Some(SqlState::UNTRANSLATABLE_CHARACTER | SqlState::INVALID_TEXT_REPRESENTATION) => {
-                            let reason = error
-                                .as_db_error()
-                                .map_or_else(String::new, |db| db.message().to_owned());
-                            return Err(SettleError::Unstorable(reason));
-                        }
-                        // Settling is idempotent, so a broken connection is no reason not to try again.
-                        None
-                        | Some(SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE)
-                            if tries < MOST_TRIES => {}
-                        _ => return Err(error.into()),
-                    }
+                Err(failure) => failure,
+            };
+            self.connection.roll_back().await;
+            let Failure::Postgres(error) = failure else {
+                if tries < MOST_TRIES {
+                    continue;
                 }
+                return Err(SettleError::Database(DatabaseError::Timeout));
+            };
+            let code = error.code().cloned();
+            match code {
+                Some(SqlState::UNTRANSLATABLE_CHARACTER | SqlState::INVALID_TEXT_REPRESENTATION) => {
+                    let reason = error
+                        .as_db_error()
+                        .map_or_else(String::new, |db| db.message().to_owned());
+                    return Err(SettleError::Unstorable(reason));
+                }
+                // Somebody has written a usage event for one of the jobs.
+                Some(SqlState::UNIQUE_VIOLATION) if !charged_twice => charged_twice = true,
+                // Settling is idempotent, so a broken connection is no reason not to try again.
+                None | Some(SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE)
+                    if tries < MOST_TRIES => {}
+                _ => return Err(error.into()),
             }
         }
+        unreachable!("it is not tried for ever")
     }
-}
-
-/// A holder after its reservations were released.
-struct Account {
-    slots_in_use: i32,
-    parked: i32,
-    is_user: bool,
-    tier: Option<Tier>,
 }
 
 async fn transact(
     connection: &Connection,
     rules: &Rules,
     ended: &[Ended],
-) -> Result<Vec<Settled>, tokio_postgres::Error> {
+    look_for_charges: bool,
+) -> Result<Vec<Settled>, Failure> {
     let client = &connection.client;
     let ids: Vec<i64> = ended.iter().map(|one| one.job_id).collect();
     let (mut done_ids, mut attempts, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
@@ -190,114 +198,157 @@ async fn transact(
         if let Some(success) = &one.success {
             done_ids.push(one.job_id);
             attempts.push(success.attempt);
-            let mut members = Map::from_iter([("output".to_owned(), success.output.clone())]);
+            let mut members = Map::new();
+            // No output is no member, as River has it; each one costs an entry in the index of the metadata.
+            if !success.output.is_null() {
+                members.insert("output".to_owned(), success.output.clone());
+            }
             if let Some(used) = success.used {
                 members.insert(USED.to_owned(), used.into());
             }
             metadata.push(Value::Object(members));
         }
     }
-    let id_params: [&(dyn postgres_types::ToSql + Sync); 1] = [&ids];
-    let complete_params: [&(dyn postgres_types::ToSql + Sync); 3] = [&done_ids, &attempts, &metadata];
-    let ((), _, completed, released) = tokio::try_join!(
+    let id_params: [&(dyn ToSql + Sync); 1] = [&ids];
+    let complete_params: [&(dyn ToSql + Sync); 3] = [&done_ids, &attempts, &metadata];
+    let ((), locked, completed, released, charged) = tokio::try_join!(
         biased;
         client.batch_execute("BEGIN"),
-        client.execute(&connection.lock, &id_params),
+        client.query(&connection.lock, &id_params),
         client.query(&connection.complete, &complete_params),
         client.query(&connection.release, &id_params),
+        async {
+            match look_for_charges {
+                true => client.query(&connection.charged, &id_params).await,
+                false => Ok(Vec::new()),
+            }
+        },
     )?;
-    let completed: HashSet<i64> = completed.iter().map(|row| row.get(0)).collect();
-    let mut accounts = BTreeMap::new();
-    let mut charges = HashMap::new();
-    for row in &released {
-        let (key, account) = account(row);
-        accounts.insert(key, account);
-        if let Some(job_id) = row.get::<_, Option<i64>>(6) {
-            charges.insert(job_id, i64::from(row.get::<_, i32>(9)));
-        }
+    let accounts: BTreeMap<Key, Account> = locked.iter().map(account).collect();
+    let released: Vec<Released> = released.iter().map(release).collect();
+    if released.iter().any(|one| !accounts.contains_key(&one.key)) {
+        return Err(Failure::NotLocked);
     }
-    let promoted = promote(connection, rules, &accounts).await?;
-    record(&released, promoted);
+    let charged_before: Vec<i64> = charged.iter().map(|row| row.get(0)).collect();
+    let books = books::keep(&accounts, &released, &charged_before, rules);
+    let promoted = write(connection, &books).await?;
+    let charges = books.charges.jobs.iter().copied().zip(books.charges.amounts);
+    let charges: HashMap<i64, i32> = charges.collect();
+    record(&released, &charges, promoted);
+    let completed: HashSet<i64> = completed.iter().map(|row| row.get(0)).collect();
     Ok(ended
         .iter()
-        .map(|one| {
-            let charged = charges.get(&one.job_id).copied().unwrap_or(0);
-            match one.success {
-                Some(_) if !completed.contains(&one.job_id) => Settled::FencedOut,
-                _ => Settled::Done { charged },
-            }
+        .map(|one| match one.success {
+            Some(_) if !completed.contains(&one.job_id) => Settled::FencedOut,
+            _ => Settled::Done {
+                charged: charges.get(&one.job_id).copied().unwrap_or(0).into(),
+            },
         })
         .collect())
 }
 
-fn account(row: &Row) -> ((Uuid, EventType), Account) {
+async fn promote_candidates(connection: &Connection, rules: &Rules) -> Result<usize, tokio_postgres::Error> {
+    let ((), rows) = tokio::try_join!(
+        biased;
+        connection.client.batch_execute("BEGIN"),
+        connection.client.query(&connection.candidates, &[])
+    )?;
+    let accounts = rows.iter().map(account).collect();
+    let promoted = write(connection, &books::keep(&accounts, &[], &[], rules)).await?;
+    metrics::counter!("weir_promotions_total").increment(promoted as u64);
+    Ok(promoted)
+}
+
+fn account(row: &Row) -> (Key, Account) {
     let tier: Option<&str> = row.get(5);
     let account = Account {
         slots_in_use: row.get(3),
         parked: row.get(4),
-        is_user: row.get::<_, Option<Uuid>>(2).is_some(),
+        is_user: row.get::<_, Option<uuid::Uuid>>(2).is_some(),
         tier: tier.and_then(Tier::parse),
     };
     ((row.get(0), row.get(1)), account)
 }
 
-/// The second round trip: gives the free slots away, if anybody waits for one, and commits.
-async fn promote(
-    connection: &Connection,
-    rules: &Rules,
-    accounts: &BTreeMap<(Uuid, EventType), Account>,
-) -> Result<usize, tokio_postgres::Error> {
-    let (mut holders, mut event_types, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut lanes, mut limits) = (Vec::new(), Vec::new());
-    for (&(holder, event_type), account) in accounts {
-        let limit = rules
-            .slots(account.is_user, account.tier)
-            .map(|limit| i32::try_from(limit).unwrap_or(i32::MAX));
-        let count = limit.map_or(account.parked, |limit| {
-            account.parked.min(limit - account.slots_in_use)
-        });
-        if count > 0 {
-            holders.push(holder);
-            event_types.push(event_type);
-            counts.push(count);
-            lanes.push(Lane::select(account.tier, false).as_str());
-            limits.push(limit.unwrap_or(i32::MAX));
-        }
+fn release(row: &Row) -> Released {
+    Released {
+        key: (row.get(0), row.get(1)),
+        held_slot: row.get(2),
+        was_parked: row.get(3),
+        ended: row.get(4),
+        job_id: row.get(5),
+        user_id: row.get(6),
+        period_start: row.get(7),
+        reserved: row.get(8),
+        state: row.get(9),
+        used: row.get(10),
+        request_id: row.get(11),
     }
-    let client = &connection.client;
-    if holders.is_empty() {
-        client.batch_execute("COMMIT").await?;
-        return Ok(0);
-    }
-    let params: [&(dyn postgres_types::ToSql + Sync); 5] = [&holders, &event_types, &counts, &lanes, &limits];
-    let (woken, ()) = tokio::try_join!(
-        biased;
-        client.query(&connection.promote, &params),
-        client.batch_execute("COMMIT")
-    )?;
-    Ok(woken.len())
 }
 
-fn record(released: &[Row], promoted: usize) {
+/// The second round trip. Returns how many parked jobs became available.
+async fn write(connection: &Connection, books: &Books) -> Result<usize, tokio_postgres::Error> {
+    let client = &connection.client;
+    let Books {
+        charges,
+        balances,
+        freed,
+        promotions,
+    } = books;
+    let charge: [&(dyn ToSql + Sync); 5] = [
+        &charges.users,
+        &charges.event_types,
+        &charges.amounts,
+        &charges.jobs,
+        &charges.periods,
+    ];
+    let balance: [&(dyn ToSql + Sync); 5] = [
+        &balances.users,
+        &balances.event_types,
+        &balances.periods,
+        &balances.reserved,
+        &balances.charged,
+    ];
+    let slots: [&(dyn ToSql + Sync); 4] = [&freed.holders, &freed.event_types, &freed.slots, &freed.parked];
+    let promote: [&(dyn ToSql + Sync); 7] = [
+        &promotions.holders,
+        &promotions.event_types,
+        &promotions.counts,
+        &promotions.lanes,
+        &promotions.limits,
+        &promotions.freed,
+        &promotions.unparked,
+    ];
+    // What has nothing to write is not sent.
+    let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
+        0 => Ok(0),
+        _ => client.execute(statement, params).await,
+    };
+    let (_, _, _, promoted, ()) = tokio::try_join!(
+        biased;
+        execute(&connection.charge, charges.jobs.len(), &charge),
+        execute(&connection.balances, balances.users.len(), &balance),
+        execute(&connection.slots, freed.holders.len(), &slots),
+        execute(&connection.promote, promotions.holders.len(), &promote),
+        client.batch_execute("COMMIT"),
+    )?;
+    Ok(usize::try_from(promoted).unwrap_or(usize::MAX))
+}
+
+fn record(released: &[Released], charges: &HashMap<i64, i32>, promoted: usize) {
     metrics::counter!("weir_promotions_total").increment(promoted as u64);
-    for row in released {
-        let Some(job_id) = row.get::<_, Option<i64>>(6) else {
-            continue;
-        };
-        let event_type: EventType = row.get(1);
-        let user = row.get::<_, Option<Uuid>>(2).map(tracing::field::display);
-        let state: Option<&str> = row.get(7);
-        let (reserved, charged): (i32, i32) = (row.get(8), row.get(9));
-        let outcome = state.unwrap_or("deleted").to_owned();
-        metrics::counter!("weir_settlements_total", "event_type" => event_type.as_str(), "outcome" => outcome.clone())
+    for one in released.iter().filter(|one| one.ended) {
+        let outcome = one.state.clone().unwrap_or_else(|| "deleted".to_owned());
+        let event_type = one.key.1.as_str();
+        metrics::counter!("weir_settlements_total", "event_type" => event_type, "outcome" => outcome.clone())
             .increment(1);
         tracing::info!(
-            job = job_id,
-            user,
-            request_id = row.get::<_, Option<&str>>(10),
-            event_type = event_type.as_str(),
-            reserved,
-            charged,
+            job = one.job_id,
+            user = one.user_id.map(tracing::field::display),
+            request_id = one.request_id,
+            event_type,
+            reserved = one.reserved,
+            charged = charges.get(&one.job_id).copied().unwrap_or(0),
             outcome,
             "settled"
         );

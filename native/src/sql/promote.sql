@@ -1,12 +1,17 @@
 -- Gives free slots to the oldest parked jobs of the same holder, which become available now, at the tail of the
--- lane that the user's tier has now. The caller holds the holders' locks.
--- $1 holders, $2 event types, $3 how many each, $4 lanes, $5 slot limits; distinct pairs.
+-- lane that the user's tier has now; and books, in the same update, the slots that were freed for them. The caller
+-- holds the holders' locks.
+-- $1 holders, $2 event types, $3 how many each, $4 lanes, $5 slot limits, $6 slots freed, $7 no longer parked;
+-- distinct pairs.
 --
 -- One index range a holder, one primary key look-up a job: nothing here grows with the number of parked jobs.
-WITH picked AS MATERIALIZED (
-    SELECT w.holder, w.event_type, w.lane, w.slot_limit, p.job_id
-    FROM unnest($1::uuid[], $2::usage_event_type[], $3::int[], $4::text[], $5::int[])
-        AS w (holder, event_type, n, lane, slot_limit)
+WITH wanted AS MATERIALIZED (
+    SELECT *
+    FROM unnest($1::uuid[], $2::usage_event_type[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[])
+        AS w (holder, event_type, n, lane, slot_limit, freed, unparked)
+), picked AS MATERIALIZED (
+    SELECT w.holder, w.event_type, w.lane, p.job_id
+    FROM wanted w
     CROSS JOIN LATERAL (
         SELECT r.job_id
         FROM quota_reservations r
@@ -22,8 +27,8 @@ WITH picked AS MATERIALIZED (
         queue = CASE WHEN j.queue LIKE '%\_scheduled' THEN j.queue
                      ELSE regexp_replace(j.queue, '_(priority|default)$', '_' || p.lane) END
     FROM picked p
-    WHERE j.id = p.job_id AND j.state IN ('pending', 'scheduled')
-    RETURNING j.id, j.queue, p.holder, p.event_type, p.slot_limit
+    WHERE j.id = p.job_id AND (j.state IN ('pending', 'scheduled')) IS TRUE
+    RETURNING j.id, j.queue, p.holder, p.event_type
 ), admitted AS (
     UPDATE quota_reservations r
     SET admitted_at = clock_timestamp(), parked_at = NULL
@@ -31,8 +36,19 @@ WITH picked AS MATERIALIZED (
     WHERE r.job_id = w.id
 ), booked AS (
     UPDATE holders h
-    SET slots_in_use = h.slots_in_use + d.n, parked = h.parked - d.n, granted_slots = d.slot_limit
-    FROM (SELECT holder, event_type, slot_limit, count(*)::int AS n FROM woken GROUP BY 1, 2, 3) d
+    SET slots_in_use = h.slots_in_use - d.freed + d.n,
+        parked = h.parked - d.unparked - d.n,
+        granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END
+    FROM (
+        SELECT holder, event_type, sum(freed) AS freed, sum(unparked) AS unparked, sum(n) AS n,
+               max(slot_limit) AS slot_limit
+        FROM (
+            SELECT holder, event_type, freed, unparked, 0 AS n, slot_limit FROM wanted
+            UNION ALL
+            SELECT holder, event_type, 0, 0, 1, 0 FROM woken
+        ) each
+        GROUP BY 1, 2
+    ) d
     WHERE h.holder = d.holder AND h.event_type = d.event_type
 ), told AS (
     SELECT pg_notify(current_schema() || '.river_insert', json_build_object('queue', q.queue)::text)

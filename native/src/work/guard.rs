@@ -1,7 +1,8 @@
 //! The attempt guard (ADR-10): no attempt of a user's job runs without one of that user's slots.
 //!
-//! Jobs submitted through Weir already have their slot when a worker can claim them. The guard is for the others:
-//! jobs that another River client inserted, retries, and jobs that somebody made available by hand.
+//! Jobs submitted through Weir already have their slot when a worker can claim them. The
+//! guard is for the others: jobs that another River client inserted, retries, and jobs that somebody made available by
+//! hand.
 
 use std::time::Duration;
 
@@ -61,12 +62,9 @@ impl WorkMiddleware for Guard {
                 if let Some(Ticket {
                     holder,
                     admitted: true,
-                    held_for,
                 }) = ticket
                 {
-                    if let Some(held_for) = held_for.filter(|_| was_promoted(&job)) {
-                        metrics::histogram!("weir_wake_duration_seconds").record(held_for.as_secs_f64());
-                    }
+                    record_wake(&job);
                     let _remembered = self.tickets.remember(job.id, holder);
                     return next.run(job).await;
                 }
@@ -91,10 +89,14 @@ impl WorkMiddleware for Guard {
     }
 }
 
-/// Whether this is the first attempt of a job that was parked: promotion made it available later than it was made.
-/// Later attempts may have kept their slot from the one before.
-fn was_promoted(job: &JobRow) -> bool {
-    job.attempted_by.len() <= 1 && job.scheduled_at > job.created_at
+/// For how long a freed slot was not used: from the promotion, which makes the job available later than it was made,
+/// to its claim, both by the database's clock. Later attempts may have kept their slot from the one before.
+fn record_wake(job: &JobRow) {
+    let promoted = job.attempted_by.len() <= 1 && job.scheduled_at > job.created_at;
+    if let Some(claimed) = job.attempted_at.filter(|_| promoted) {
+        let idle = claimed.duration_since(job.scheduled_at).as_secs_f64();
+        metrics::histogram!("weir_wake_duration_seconds").record(idle.max(0.0));
+    }
 }
 
 fn snooze(fairness: &Fairness, job: &JobRow, tier: Option<Tier>) -> WorkOutcome {

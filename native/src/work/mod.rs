@@ -75,7 +75,7 @@ impl Context {
         Ok(Self {
             pool,
             handlers,
-            settler: Settler::start(database.clone(), Arc::clone(&rules)),
+            settler: Settler::start(&database, &rules),
             settings: Arc::new(settings),
             database,
             rules,

@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use deadpool_postgres::Pool;
 use tokio::sync::{mpsc, oneshot};
@@ -17,8 +16,6 @@ use crate::holder::Holder;
 pub(super) struct Ticket {
     pub(super) holder: Holder,
     pub(super) admitted: bool,
-    /// For how long it has had its slot, by the database's clock.
-    pub(super) held_for: Option<Duration>,
 }
 
 type Answer = Result<Option<Ticket>, DatabaseError>;
@@ -111,8 +108,7 @@ async fn look_up(pool: &Pool, ids: &[i64]) -> Result<HashMap<i64, Ticket>, Datab
     let client = pool.get().await?;
     let statement = client
         .prepare_cached(
-            "SELECT r.job_id, r.holder, r.user_id, r.admitted_at IS NOT NULL, \
-                    greatest(extract(epoch FROM clock_timestamp() - r.admitted_at), 0)::float8 \
+            "SELECT r.job_id, r.holder, r.user_id, r.admitted_at IS NOT NULL \
              FROM unnest($1::bigint[]) AS a (job_id) \
              CROSS JOIN LATERAL (SELECT * FROM quota_reservations r WHERE r.job_id = a.job_id OFFSET 0) r",
         )
@@ -130,7 +126,6 @@ async fn look_up(pool: &Pool, ids: &[i64]) -> Result<HashMap<i64, Ticket>, Datab
                 Ticket {
                     holder,
                     admitted: row.get(3),
-                    held_for: row.get::<_, Option<f64>>(4).map(Duration::from_secs_f64),
                 },
             )
         })
