@@ -80,6 +80,8 @@ pub struct Settings {
     pub fairness: Fairness,
     /// `RESERVATION_TTL`.
     pub reservation_ttl: Duration,
+    /// `LEND_IDLE_WORKERS`: whether default lanes may use the idle workers of priority lanes.
+    pub lend_idle_workers: bool,
     /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may go on after a stop was asked for.
     pub drain_timeout: Duration,
     /// What `weir.toml` defines, with pool sizes from the environment.
@@ -245,6 +247,9 @@ impl Settings {
         let fairness = fairness(&mut reader);
         let second = Duration::from_secs(1);
         let reservation_ttl = reader.duration("RESERVATION_TTL", 3600 * second, 60 * second);
+        let lend_idle_workers = reader.parsed("LEND_IDLE_WORKERS", false, "true or false", |text| {
+            text.parse().ok()
+        });
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
         let (services, periodic) = service::read(&mut reader, services);
         if reader.faults.is_empty() {
@@ -258,6 +263,7 @@ impl Settings {
                 probes,
                 fairness,
                 reservation_ttl,
+                lend_idle_workers,
                 drain_timeout,
                 services,
                 periodic,

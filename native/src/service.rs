@@ -197,7 +197,8 @@ struct Entry {
     handler: HandlerSpec,
 }
 
-const MOST_WORKERS: u32 = 10_000;
+/// What River takes at most.
+pub(crate) const MOST_WORKERS: u32 = 10_000;
 
 pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<Periodic>) {
     let text = match std::fs::read_to_string(path) {

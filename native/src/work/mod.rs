@@ -3,6 +3,7 @@
 mod guard;
 mod heartbeat;
 mod periodic;
+mod pool;
 mod retry;
 mod story;
 mod tickets;
@@ -24,6 +25,7 @@ use crate::reservation::Rules;
 use crate::service::Service;
 use crate::settlement::Settler;
 
+use pool::Pools;
 use tickets::Tickets;
 
 pub use heartbeat::{BEAT, DEAD_AFTER};
@@ -127,7 +129,8 @@ impl Working {
         // know.
         let mut workers = Workers::new();
         let tickets = Tickets::start(context.pool.clone());
-        worker::register(&mut workers, context, &tickets)?;
+        let all_pools = Pools::new(services, context.settings.lend_idle_workers);
+        worker::register(&mut workers, context, &tickets, &all_pools)?;
         let mut builder = Client::builder(river_pool)
             .id(id.clone())
             .workers(workers)
@@ -141,7 +144,8 @@ impl Working {
         if works {
             for (_, queue, size) in services.iter().flat_map(Service::queues) {
                 pools.insert(queue.clone(), size.into());
-                builder = builder.queue(queue, QueueConfig::new(size as usize));
+                let room = all_pools.at_start(&queue);
+                builder = builder.queue(queue, QueueConfig::new(room));
             }
         }
         if duty == Duty::Work {

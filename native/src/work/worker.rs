@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Context;
+use super::pool::{self, Pools};
 use super::retry::{self, Retry};
 use super::story::Story;
 use super::tickets::Tickets;
@@ -52,6 +53,7 @@ struct Kind {
 struct AnyWorker {
     context: Context,
     tickets: Tickets,
+    pools: Pools,
     kinds: HashMap<String, Kind>,
 }
 
@@ -60,6 +62,7 @@ pub(super) fn register(
     workers: &mut Workers,
     context: &Context,
     tickets: &Tickets,
+    pools: &Pools,
 ) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
     KINDS.get_or_init(|| {
@@ -85,6 +88,7 @@ pub(super) fn register(
     workers.add::<AnyArgs, _>(AnyWorker {
         context: context.clone(),
         tickets: tickets.clone(),
+        pools: pools.clone(),
         kinds,
     })?;
     Ok(())
@@ -139,6 +143,14 @@ impl Worker<AnyArgs> for AnyWorker {
         let Some(kind) = self.kinds.get(&job.row.kind) else {
             return Err(AttemptError::NoHandler(job.row.kind));
         };
+        let worker = match (self.pools.of(&job.row.queue), context.client()) {
+            (Some(pool), Some(client)) => match pool.worker(client).await {
+                Some(worker) => Some(worker),
+                None => return Ok(WorkOutcome::Snooze(Duration::ZERO)),
+            },
+            // A queue that was added by hand.
+            _ => None,
+        };
         // The guard has looked; without fairness it has not.
         let holder = match self.tickets.holder(job.row.id) {
             Some(holder) => Some(holder),
@@ -162,6 +174,7 @@ impl Worker<AnyArgs> for AnyWorker {
                     output: outcome.output,
                     used: outcome.used,
                 };
+                let place = worker.map(pool::Worker::done);
                 match self.settle(job.row.id, success).await {
                     Ok(Settled::Done { charged }) => story.ends("completed", Some(charged), None),
                     Ok(Settled::FencedOut) => story.ends("fenced_out", None, None),
@@ -169,6 +182,9 @@ impl Worker<AnyArgs> for AnyWorker {
                         story.ends("failed", None, Some(&error.to_string()));
                         return Err(error);
                     }
+                }
+                if let Some(place) = place {
+                    place.leave(context.cancellation_token()).await;
                 }
                 Ok(WorkOutcome::Complete)
             }

@@ -1,0 +1,294 @@
+//! Pools: how many handlers of a lane run at once in this process.
+//!
+//! River counts an attempt as running until its task ends, and Weir's end only when their settlement is committed. So
+//! River is allowed more attempts than the pool has workers: an attempt whose handler is done gives its worker to the
+//! next job and stays on in a *place* of its own. How many places there are changes rarely, because River hears of a
+//! change only after a moment, and would claim what nobody can work on: a settled attempt keeps its place until the
+//! next handler is done and wants one, and only then does River see it leave and claim one more. Places that nobody
+//! wants for a while are given up, first in River's configuration and then in fact.
+//!
+//! On top of it, idle capacity may be lent (ADR-16): the default lane may use the priority lane's idle workers. That
+//! takes nothing from the priority lane, whose own pool stays as it is: its jobs start as they come, beside the default
+//! jobs that are still being worked on, and until those are done the default lane starts no others.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use riverqueue::{Client, QueueConfig};
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+use weir_policy::lane::Lane;
+
+use crate::service::{MOST_WORKERS, Service};
+
+/// For how long a settled attempt keeps its place for the next one.
+const KEEP: Duration = Duration::from_millis(100);
+
+/// How long River has to hear of a smaller number of places before an attempt leaves the one that is gone.
+const HEAR: Duration = Duration::from_millis(50);
+
+/// How long a job that River claimed too early waits for a worker before it goes back to its queue.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Unsettled results per worker, at most, and for small pools: beyond that the workers wait for the database.
+const MOST_PLACES_PER_WORKER: usize = 4;
+const FEW_PLACES: usize = 32;
+
+/// The pools of a process by queue. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Pools(Arc<HashMap<String, Arc<Pool>>>);
+
+impl Pools {
+    /// `lend`: whether default lanes may use the idle workers of priority lanes.
+    pub(super) fn new(services: &[Service], lend: bool) -> Self {
+        let mut pools = HashMap::new();
+        for service in services {
+            let queues: HashMap<Lane, (String, u32)> = service
+                .queues()
+                .map(|(lane, queue, size)| (lane, (queue, size)))
+                .collect();
+            let new = |lane, lent: usize, borrower: Option<Arc<Pool>>| {
+                let (queue, size): &(String, u32) = &queues[&lane];
+                let pool = Arc::new(Pool::new(queue, *size as usize, lent, borrower));
+                (queue.clone(), pool)
+            };
+            let idle = queues[&Lane::Priority].1 as usize;
+            let default = new(Lane::Default, if lend { idle } else { 0 }, None);
+            let borrower = lend.then(|| Arc::clone(&default.1));
+            pools.extend([
+                new(Lane::Priority, 0, borrower),
+                default,
+                new(Lane::Scheduled, 0, None),
+            ]);
+        }
+        Self(Arc::new(pools))
+    }
+
+    /// The pool of this queue, if this process works it.
+    pub(super) fn of(&self, queue: &str) -> Option<Arc<Pool>> {
+        self.0.get(queue).cloned()
+    }
+
+    /// For how many attempts at once River is told that there is room at the start.
+    pub(super) fn at_start(&self, queue: &str) -> usize {
+        self.0.get(queue).map_or(1, |pool| pool.state().room())
+    }
+}
+
+pub(super) struct Pool {
+    queue: String,
+    most_places: usize,
+    state: Mutex<State>,
+    freed: Notify,
+    /// The lane that may use this one's idle workers.
+    borrower: Option<Arc<Pool>>,
+}
+
+struct State {
+    workers: usize,
+    /// How many of another lane's idle workers may be used now.
+    lent: usize,
+    running: usize,
+    /// Attempts that need no worker any more.
+    places: usize,
+    /// Those of them that are settled and stay only until somebody wants their place; the latest last.
+    kept: Vec<(u64, oneshot::Sender<()>)>,
+    next_id: u64,
+}
+
+impl State {
+    /// As many attempts as River may have.
+    fn room(&self) -> usize {
+        (self.workers + self.lent + self.places).min(MOST_WORKERS as usize)
+    }
+}
+
+impl Pool {
+    fn new(queue: &str, workers: usize, lent: usize, borrower: Option<Arc<Self>>) -> Self {
+        Self {
+            queue: queue.to_owned(),
+            most_places: (workers * MOST_PLACES_PER_WORKER).max(FEW_PLACES),
+            state: Mutex::new(State {
+                workers,
+                lent,
+                running: 0,
+                places: 0,
+                kept: Vec::new(),
+                next_id: 0,
+            }),
+            freed: Notify::new(),
+            borrower,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker for a claimed job: at once, unless River claimed more than there are workers. Then it is waited for
+    /// briefly; `None` means that the job is better off in its queue, where another process may take it.
+    pub(super) async fn worker(self: &Arc<Self>, client: &Client) -> Option<Worker> {
+        let taken = async {
+            loop {
+                let freed = self.freed.notified();
+                if self.try_take(client) {
+                    return;
+                }
+                freed.await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, taken).await.ok()?;
+        Some(Worker {
+            pool: Arc::clone(self),
+            client: client.clone(),
+            taken: true,
+        })
+    }
+
+    fn try_take(&self, client: &Client) -> bool {
+        let mut state = self.state();
+        if state.running >= state.workers + state.lent {
+            return false;
+        }
+        state.running += 1;
+        self.lend(&state, client);
+        true
+    }
+
+    fn give_back(&self, state: &mut State, client: &Client) {
+        state.running -= 1;
+        self.freed.notify_one();
+        self.lend(state, client);
+    }
+
+    /// Tells the borrower how many workers are idle. The lender's lock is held, and always taken first.
+    fn lend(&self, state: &State, client: &Client) {
+        let Some(borrower) = &self.borrower else { return };
+        let mut theirs = borrower.state();
+        theirs.lent = state.workers.saturating_sub(state.running);
+        borrower.freed.notify_one();
+        borrower.tell_river(&theirs, client);
+    }
+
+    fn tell_river(&self, state: &State, client: &Client) {
+        if let Err(error) = client
+            .local_queues()
+            .update(&self.queue, QueueConfig::new(state.room()))
+        {
+            tracing::debug!(%error, queue = self.queue, "River did not take a pool's new size");
+        }
+    }
+}
+
+/// The right to run one handler. Given back when it goes out of scope.
+pub(super) struct Worker {
+    pool: Arc<Pool>,
+    client: Client,
+    taken: bool,
+}
+
+impl Worker {
+    /// The handler is done, and what is left is to settle: the worker is free for the next job.
+    pub(super) fn done(mut self) -> Place {
+        let pool = Arc::clone(&self.pool);
+        let mut state = pool.state();
+        self.taken = false;
+        pool.give_back(&mut state, &self.client);
+        let has = if let Some((_, leave)) = state.kept.pop() {
+            // Gone already, its place is free just the same.
+            let _ = leave.send(());
+            Has::Place
+        } else if state.places < pool.most_places {
+            state.places += 1;
+            pool.tell_river(&state, &self.client);
+            Has::Place
+        } else {
+            Has::Nothing
+        };
+        drop(state);
+        Place {
+            pool,
+            client: self.client.clone(),
+            has,
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if self.taken {
+            self.pool.give_back(&mut self.pool.state(), &self.client);
+        }
+    }
+}
+
+#[derive(PartialEq)]
+enum Has {
+    Nothing,
+    Place,
+    /// The same, for whoever wants it.
+    Kept(u64),
+}
+
+/// Where an attempt stays that needs no worker any more. Given up when it goes out of scope.
+pub(super) struct Place {
+    pool: Arc<Pool>,
+    client: Client,
+    has: Has,
+}
+
+impl Place {
+    /// The attempt is settled. Returns when it may leave without River claiming a job that has no worker.
+    pub(super) async fn leave(mut self, cancelled: &CancellationToken) {
+        if self.has == Has::Nothing {
+            return;
+        }
+        let (leave, wanted) = oneshot::channel();
+        {
+            let mut state = self.pool.state();
+            let id = state.next_id;
+            state.next_id += 1;
+            state.kept.push((id, leave));
+            self.has = Has::Kept(id);
+        }
+        tokio::select! {
+            // Whoever wanted the place has it now.
+            _ = wanted => {}
+            () = tokio::time::sleep(KEEP) => {
+                if self.give_up() {
+                    tokio::select! {
+                        () = tokio::time::sleep(HEAR) => {}
+                        () = cancelled.cancelled() => {}
+                    }
+                }
+            }
+            () = cancelled.cancelled() => {}
+        }
+    }
+
+    /// Whether there was anything to give up.
+    fn give_up(&mut self) -> bool {
+        let mut state = self.pool.state();
+        let held = match std::mem::replace(&mut self.has, Has::Nothing) {
+            Has::Nothing => false,
+            Has::Place => true,
+            Has::Kept(id) => {
+                let before = state.kept.len();
+                state.kept.retain(|(kept, _)| *kept != id);
+                state.kept.len() < before
+            }
+        };
+        if held {
+            state.places -= 1;
+            self.pool.tell_river(&state, &self.client);
+        }
+        held
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}

@@ -1,0 +1,150 @@
+//! Idle capacity (ADR-16): the default lane may use the priority lane's idle workers, and never at its expense.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use common::{GO_TESTS, Weir, Who};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use uuid::Uuid;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::holder::Holder;
+use weir::work::{Duty, Working};
+use weir_policy::tier::Tier;
+
+/// River asks its queues once a second when it hears nothing.
+const ONE_POLL: Duration = Duration::from_secs(1);
+
+/// Jobs that end when they are told to.
+struct Gate {
+    running: Mutex<HashSet<Uuid>>,
+    open: watch::Sender<HashSet<Uuid>>,
+}
+
+impl Gate {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            running: Mutex::default(),
+            open: watch::Sender::new(HashSet::new()),
+        })
+    }
+
+    fn running(&self, of: &[Uuid]) -> Vec<Uuid> {
+        let running = self.running.lock().unwrap();
+        of.iter().copied().filter(|user| running.contains(user)).collect()
+    }
+
+    fn end(&self, users: &[Uuid]) {
+        self.open.send_modify(|open| open.extend(users));
+    }
+
+    async fn until_running(&self, weir: &Weir, of: &[Uuid], count: usize) {
+        weir.until("jobs to start", async || {
+            (self.running(of).len() == count).then_some(())
+        })
+        .await;
+    }
+}
+
+#[async_trait]
+impl Handler for Gate {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let user = attempt.holder.unwrap().id;
+        self.running.lock().unwrap().insert(user);
+        let mut open = self.open.subscribe();
+        let _ = open.wait_for(|open| open.contains(&user)).await;
+        self.running.lock().unwrap().remove(&user);
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        })
+    }
+}
+
+const POOLS: [(&str, &str); 2] = [
+    ("ANALYZER_QUEUE_PRIORITY_WORKERS", "3"),
+    ("ANALYZER_QUEUE_DEFAULT_WORKERS", "2"),
+];
+
+async fn start(weir: &Weir, gate: &Arc<Gate>, lend: &'static str) -> Working {
+    let context = weir.another(&[("LEND_IDLE_WORKERS", lend)]);
+    let context = context.with_handler("analysis:analyze", Arc::clone(gate) as Arc<dyn Handler>);
+    Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap()
+}
+
+/// One job of each of so many users of this tier.
+async fn submit(weir: &Weir, tier: Tier, count: usize) -> Vec<Uuid> {
+    let mut users = Vec::new();
+    for _ in 0..count {
+        let user = weir.user(tier).await;
+        weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        users.push(user);
+    }
+    users
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_priority_workers_take_default_jobs_and_priority_jobs_never_wait_for_them() {
+    let weir = Weir::with(&POOLS).await;
+    let gate = Gate::new();
+    let free = submit(&weir, Tier::Free, 9).await;
+    let working = start(&weir, &gate, "true").await;
+
+    // Two of its own and three that are idle.
+    gate.until_running(&weir, &free, 5).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(gate.running(&free).len(), 5, "never more than all workers");
+
+    // All of them are taken by default jobs that will not end; priority jobs start all the same.
+    let submitted = Instant::now();
+    let pro = submit(&weir, Tier::Pro, 3).await;
+    gate.until_running(&weir, &pro, 3).await;
+    assert!(submitted.elapsed() < ONE_POLL, "{:?}", submitted.elapsed());
+    assert_eq!(gate.running(&free).len(), 5, "and nobody's work is broken off");
+
+    // What was lent is not lent again while its lane needs it.
+    gate.end(&gate.running(&free)[..4]);
+    gate.until_running(&weir, &free, 2).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(
+        gate.running(&free).len(),
+        2,
+        "as many as the default lane's own workers"
+    );
+
+    // When it is idle again, it is lent again.
+    gate.end(&pro);
+    gate.until_running(&weir, &free, 5).await;
+    gate.end(&free);
+    gate.until_running(&weir, &free, 0).await;
+    working.stop().await;
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unless_it_is_asked_for_nothing_is_lent() {
+    let weir = Weir::with(&POOLS).await;
+    let gate = Gate::new();
+    let free = submit(&weir, Tier::Free, 4).await;
+    let working = start(&weir, &gate, "false").await;
+    gate.until_running(&weir, &free, 2).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(gate.running(&free).len(), 2);
+    gate.end(&free);
+    gate.until_running(&weir, &free, 0).await;
+    working.stop().await;
+    weir.end().await;
+}
