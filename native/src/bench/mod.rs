@@ -3,6 +3,7 @@
 //! Every claim is a ratio of two things measured in the same run, in turns, against a database of its own on the
 //! server of `DATABASE_URL`. Absolute numbers are printed with the conditions, since they mean nothing without.
 
+mod crash;
 mod fairness;
 mod proxy;
 mod reserve;
@@ -50,6 +51,15 @@ impl Line {
             ratio: Some(ratio),
             target: Some(format!(">= {target}")),
             holds: Some(ratio >= target),
+        }
+    }
+
+    fn at_most(name: impl Into<String>, value: f64, baseline: f64, unit: &'static str, target: f64) -> Self {
+        let ratio = value / baseline;
+        Self {
+            target: Some(format!("<= {target}")),
+            holds: Some(ratio <= target),
+            ..Self::at_least(name, value, baseline, unit, 0.0)
         }
     }
 
@@ -163,9 +173,9 @@ pub enum BenchError {
     /// A reservation failed.
     #[error(transparent)]
     Reserve(#[from] crate::reservation::ReserveError),
-    /// The loopback proxy failed.
-    #[error("the proxy failed: {0}")]
-    Proxy(#[from] std::io::Error),
+    /// The loopback proxy or a worker process failed.
+    #[error("a proxy or a process failed: {0}")]
+    Io(#[from] std::io::Error),
     /// A task of it died.
     #[error("a caller died: {0}")]
     Join(#[from] tokio::task::JoinError),

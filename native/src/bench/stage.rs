@@ -52,6 +52,14 @@ impl Stage {
         })
     }
 
+    /// What these settings admit by.
+    pub(super) fn rules(&self, settings: &Settings) -> Arc<Rules> {
+        Arc::new(Rules {
+            slot_limits: settings.fairness.cluster_limits(),
+            ..*self.rules
+        })
+    }
+
     /// Users with a subscription, known to the holders' table.
     pub(super) async fn users(&self, count: i64) -> Result<Vec<Uuid>, BenchError> {
         let client = self.database.connect().await?;

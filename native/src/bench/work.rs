@@ -17,7 +17,7 @@ use super::{BenchError, Effort, Line, Report, conditions, median};
 use crate::config::Settings;
 use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
 use crate::holder::Holder;
-use crate::reservation::Reserver;
+use crate::reservation::{Reserver, Rules};
 use crate::work::{Duty, FETCH_COOLDOWN, Working};
 
 /// How many submissions are under way at once while a queue is filled.
@@ -83,8 +83,13 @@ fn enough(workers: u32, span: Duration) -> usize {
 }
 
 /// Submits this many jobs of these users in turn.
-pub(super) async fn fill(stage: &Stage, users: &[Uuid], jobs: usize) -> Result<(), BenchError> {
-    let reserver = Reserver::start(stage.database.clone(), Arc::clone(&stage.rules));
+pub(super) async fn fill(
+    stage: &Stage,
+    rules: &Arc<Rules>,
+    users: &[Uuid],
+    jobs: usize,
+) -> Result<(), BenchError> {
+    let reserver = Reserver::start(stage.database.clone(), Arc::clone(rules));
     let mut submitted = stream::iter(0..jobs)
         .map(|n| reserver.submit(submission(users[n % users.len()])))
         .buffer_unordered(FILLERS);
@@ -113,7 +118,7 @@ async fn with_weir(
     span: Duration,
 ) -> Result<f64, BenchError> {
     stage.clear().await?;
-    fill(stage, users, enough(workers, span)).await?;
+    fill(stage, &stage.rules, users, enough(workers, span)).await?;
     let done = Arc::new(AtomicU64::new(0));
     let context = stage
         .context(settings, workers)?

@@ -1,0 +1,163 @@
+//! The part of `weir bench fairness` with worker processes of their own, one of which is killed.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::stage::Stage;
+use super::work::fill;
+use super::{BenchError, Line};
+use crate::config::Settings;
+
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// The default configuration's service, with a program that takes long enough to be killed in the middle of it.
+const SERVICES: &str = r#"
+[[service]]
+name = "analysis"
+event_type = "analysis"
+kind = "analysis:analyze"
+workers = "BENCH"
+priority_workers = 1
+default_workers = 4
+scheduled_workers = 1
+timeout = "30s"
+max_attempts = 3
+handler = { type = "exec", command = ["sh", "-c", "sleep 0.2; echo '{}'"] }
+"#;
+
+/// A process of this binary, killed as by `kill -9` when it goes out of scope.
+struct Process(Child);
+
+impl Process {
+    fn start(stage: &Stage, services: &Services, subcommand: &str) -> Result<Self, BenchError> {
+        let child = Command::new(std::env::current_exe()?)
+            .arg(subcommand)
+            .env("DATABASE_URL", &stage.url)
+            .env("WEIR_CONFIG", &services.0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self(child))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A services file, gone when it goes out of scope.
+struct Services(PathBuf);
+
+impl Services {
+    fn new() -> Result<Self, BenchError> {
+        let path = std::env::temp_dir().join(format!("weir-bench-{}.toml", Uuid::new_v4().simple()));
+        std::fs::write(&path, SERVICES)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Services {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// How many snapshots showed a user with more running jobs than slots, of how many.
+async fn sample(
+    client: tokio_postgres::Client,
+    stopped: CancellationToken,
+) -> Result<(u32, u32), BenchError> {
+    let statement = client
+        .prepare(
+            "SELECT coalesce(max(n), 0) FROM \
+             (SELECT count(*) AS n FROM river_job WHERE state = 'running' GROUP BY args ->> 'user_id') u",
+        )
+        .await?;
+    let (mut taken, mut over) = (0, 0);
+    let mut beat = tokio::time::interval(Duration::from_millis(5));
+    while !stopped.is_cancelled() {
+        beat.tick().await;
+        let most: i64 = client.query_one(&statement, &[]).await?.get(0);
+        taken += 1;
+        over += u32::from(most > 1);
+    }
+    Ok((taken, over))
+}
+
+/// Three workers, one of which is killed in the middle of its jobs.
+pub(super) async fn killed(settings: &Settings, stage: &Stage) -> Result<Vec<Line>, BenchError> {
+    stage.clear().await?;
+    let users = stage.users(8).await?;
+    fill(stage, &stage.rules(settings), &users, users.len() * 150).await?;
+    let client = stage.database.connect().await?;
+    let services = Services::new()?;
+    let stopped = CancellationToken::new();
+    let sampling = tokio::spawn(sample(stage.database.connect().await?, stopped.clone()));
+    let _scheduler = Process::start(stage, &services, "schedule")?;
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        workers.push(Process::start(stage, &services, "work")?);
+    }
+    let running = "SELECT attempted_by[array_upper(attempted_by, 1)], array_agg(id) FROM river_job \
+                   WHERE state = 'running' GROUP BY 1 ORDER BY count(*) DESC";
+    let started = Instant::now();
+    let mut busy = HashMap::<String, Vec<i64>>::new();
+    while busy.len() < 3 && started.elapsed() < LONGEST {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let rows = client.query(running, &[]).await?;
+        busy = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    }
+    drop(workers.remove(0));
+    let killed = Instant::now();
+    // What is still running after this is what the killed one had.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let rows = client
+        .query(
+            "SELECT id FROM river_job WHERE state = 'running' AND attempted_at < now() - interval '900 milliseconds'",
+            &[],
+        )
+        .await?;
+    let orphaned: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    let again = "SELECT count(*) FROM river_job WHERE id = ANY ($1) AND attempt > 1 AND state IN ('running', 'completed')";
+    let resumed = loop {
+        let resumed: i64 = client.query_one(again, &[&orphaned]).await?.get(0);
+        if resumed > 0 || killed.elapsed() > LONGEST {
+            break killed.elapsed().as_secs_f64();
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    stopped.cancel();
+    let (taken, over) = sampling.await??;
+    Ok(vec![
+        Line {
+            target: Some("<= 15 s".to_owned()),
+            holds: Some(resumed <= 15.0 && !orphaned.is_empty()),
+            ..Line::printed(
+                format!(
+                    "kill -9 of a worker with {} jobs to its user's next start",
+                    orphaned.len()
+                ),
+                resumed,
+                "s",
+            )
+        },
+        Line {
+            target: Some("0".to_owned()),
+            holds: Some(over == 0 && taken > 0),
+            ..Line::printed(
+                format!("limit exceeded, of {taken} samples over three workers and the kill"),
+                over.into(),
+                "",
+            )
+        },
+    ])
+}
