@@ -13,12 +13,20 @@ use weir::database::Database;
 use weir::probes::{self, Probes};
 use weir::service::Service;
 use weir::work::{Context, Duty, Working};
-use weir::{audit, bench, migrate, reconcile, serve, status, telemetry, token};
+use weir::{audit, bench, migrate, reconcile, serve, status, telemetry, token, traces};
 use weir_policy::tier::Tier;
+
+/// What `--help` ends with. Everything else is in the environment, too; README.md has the whole list.
+const SETTINGS: &str = "\
+Settings come from the environment; a wrong one stops the start, and all that is wrong is said at once:
+  DATABASE_URL                 PostgreSQL, postgres://user@host:5432/name
+  EDGE_SECRET                  shared with the edge; `serve` and `up` need it
+  OTEL_EXPORTER_OTLP_ENDPOINT  where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
+                               and the like as OpenTelemetry has them";
 
 /// Fair quotas, lanes and slots for a product's API, on River and PostgreSQL.
 #[derive(Parser)]
-#[command(version, about)]
+#[command(version, about, after_help = SETTINGS)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -294,6 +302,7 @@ impl Parts {
     async fn run(self, settings: Settings) -> Outcome {
         telemetry::logs();
         let metrics = telemetry::metrics(&settings.services)?;
+        let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;
         if !migrate::is_current(&context.database.connect().await?).await? {
             return Err("the database lacks migrations; run `weir migrate` first".into());
@@ -341,6 +350,9 @@ impl Parts {
             working.stop().await;
         }
         while tasks.join_next().await.is_some() {}
+        if let Some(export) = export {
+            export.finish().await;
+        }
         early.map_or(Ok(ExitCode::SUCCESS), Err)
     }
 }

@@ -14,6 +14,7 @@ use weir_policy::tier::SlotLimits;
 
 use crate::periodic::Periodic;
 use crate::service::{self, Service};
+use crate::traces::{self, Traces};
 
 /// Where settings come from: the process environment, or a map in tests.
 pub type Variables = BTreeMap<String, String>;
@@ -84,6 +85,8 @@ pub struct Settings {
     pub lend_idle_workers: bool,
     /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may go on after a stop was asked for.
     pub drain_timeout: Duration,
+    /// The `OTEL_` variables: how traces are exported; `None`: not at all.
+    pub traces: Option<Traces>,
     /// What `weir.toml` defines, with pool sizes from the environment.
     pub services: Vec<Service>,
     /// What `weir.toml` has enqueued periodically.
@@ -147,6 +150,11 @@ impl<'a> Reader<'a> {
             self.fault(format!("{name} is {text:?}, but must be {wants}"));
             default
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn into_faults(self) -> Vec<String> {
+        self.faults
     }
 
     fn duration(&mut self, name: &str, default: Duration, min: Duration) -> Duration {
@@ -251,6 +259,7 @@ impl Settings {
             text.parse().ok()
         });
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
+        let traces = traces::read(&mut reader);
         let (services, periodic) = service::read(&mut reader, services);
         if reader.faults.is_empty() {
             Ok(Self {
@@ -265,6 +274,7 @@ impl Settings {
                 reservation_ttl,
                 lend_idle_workers,
                 drain_timeout,
+                traces,
                 services,
                 periodic,
             })

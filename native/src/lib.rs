@@ -22,5 +22,6 @@ pub mod settlement;
 pub mod status;
 pub mod telemetry;
 pub mod token;
+pub mod traces;
 pub mod unique;
 pub mod work;

@@ -32,7 +32,8 @@ fn the_example_environment_has_the_defaults() {
     let example = example();
     assert!(example.len() > 20, "{example:?}");
     let settings = Settings::read(&example, &root().join("weir.toml")).unwrap();
-    let needed: Variables = ["DATABASE_URL", "EDGE_SECRET"]
+    // Those without a default.
+    let needed: Variables = ["DATABASE_URL", "EDGE_SECRET", "OTEL_EXPORTER_OTLP_ENDPOINT"]
         .map(|name| (name.to_owned(), example[name].clone()))
         .into();
     let defaults = Settings::read(&needed, &root().join("weir.toml")).unwrap();

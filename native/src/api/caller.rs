@@ -9,12 +9,15 @@ use weir_policy::assertion::{self, AssertionError};
 use super::access::Seen;
 use super::{Api, ApiError};
 use crate::holder::Holder;
+use crate::traces::Place;
 
 /// The caller of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) holder: Holder,
     pub(super) request_id: String,
+    /// What the request does goes on from here.
+    pub(super) place: Place,
 }
 
 impl FromRequestParts<Arc<Api>> for Caller {
@@ -35,11 +38,13 @@ impl FromRequestParts<Arc<Api>> for Caller {
             .holders
             .of(&verified.caller)
             .ok_or_else(|| ApiError::Unauthorized("The token's subject is not a user id".to_owned()))?;
+        let seen = parts.extensions.get::<Seen>();
         let caller = Self {
             holder,
             request_id: verified.request_id,
+            place: seen.map(|seen| seen.place.clone()).unwrap_or_default(),
         };
-        if let Some(seen) = parts.extensions.get::<Seen>() {
+        if let Some(seen) = seen {
             seen.caller(&caller);
         }
         Ok(caller)

@@ -19,6 +19,7 @@ use super::{Api, ApiError, ProblemDetails};
 use crate::holder::Holder;
 use crate::reservation::{Answer, Idempotency, Quota, Submission};
 use crate::settlement::Ended;
+use crate::traces::{self, TRACEPARENT};
 use crate::unique;
 use crate::work::REQUEST_ID;
 
@@ -89,6 +90,11 @@ pub(super) async fn submit(
         args.insert("user_id".to_owned(), user.to_string().into());
     }
     let unique_key = unique::key(&service.kind, &args, &service.unique_by);
+    let mut span = traces::submission(&caller.place, &service.name, &service.kind, caller.holder);
+    let mut metadata = json!({ REQUEST_ID: caller.request_id });
+    if let Some(traceparent) = span.place().traceparent() {
+        metadata[TRACEPARENT] = traceparent.into();
+    }
     let answer = api
         .reserver
         .submit(Submission {
@@ -98,12 +104,18 @@ pub(super) async fn submit(
             kind: service.kind.clone(),
             max_attempts: service.max_attempts,
             args: Value::Object(args),
-            metadata: json!({ REQUEST_ID: caller.request_id }),
+            metadata,
             amount,
             idempotency,
             unique_key,
         })
         .await?;
+    if let Answer::Accepted { job_id, .. } | Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } =
+        &answer
+    {
+        span.set("messaging.message.id", job_id.to_string());
+    }
+    drop(span);
     let (job_id, quota, folded) = match answer {
         Answer::Accepted { job_id, quota } | Answer::Repeated { job_id, quota } => (job_id, quota, false),
         Answer::Folded { job_id, quota } => (job_id, quota, true),

@@ -1,7 +1,7 @@
 //! `exec`: any program does the work.
 //!
-//! It gets the job's arguments as JSON on its standard input, `WEIR_JOB_ID` and `WEIR_ATTEMPT` in its environment, and
-//! prints the output as JSON; a number `used` in it is what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard error as the message. It runs in a
+//! It gets the job's arguments as JSON on its standard input, `WEIR_JOB_ID` and `WEIR_ATTEMPT` (and `TRACEPARENT`, where
+//! traces are exported) in its environment, and prints the output as JSON; a number `used` in it is what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard error as the message. It runs in a
 //! process group of its own, which is killed as a whole when the attempt is over before the program is.
 
 use std::process::Stdio;
@@ -60,6 +60,7 @@ impl Handler for Exec {
             .args(arguments)
             .env("WEIR_JOB_ID", attempt.job_id.to_string())
             .env("WEIR_ATTEMPT", attempt.attempt.to_string())
+            .envs(attempt.traceparent.iter().map(|place| ("TRACEPARENT", place)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -143,6 +144,7 @@ mod tests {
             attempt: 1,
             holder: None,
             args,
+            traceparent: None,
             cancelled: CancellationToken::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! `http`: an endpoint does the work.
 //!
 //! It is sent the job's arguments as JSON with `POST`, and the headers `Weir-Job-Id`, `Weir-Attempt` and
-//! `Idempotency-Key`, which is both. A 2xx answer is success: its body is the output, and a number `used` in it is what
+//! `Idempotency-Key`, which is both; and `traceparent`, where traces are exported. A 2xx answer is success: its body is the output, and a number `used` in it is what
 //! is charged. 4xx says that trying again will not help, except for 408, 425 and 429; everything else is tried again,
 //! not before the answer's `Retry-After`. Redirects are not followed: arguments go where the configuration says and
 //! nowhere else. The connection is closed when the attempt is over before the answer is.
@@ -52,7 +52,7 @@ impl Http {
     async fn ask(&self, attempt: &Attempt) -> Result<Outcome, HandlerError> {
         let body =
             serde_json::to_vec(&attempt.args).map_err(|error| HandlerError::Hopeless(error.to_string()))?;
-        let response = self
+        let mut request = self
             .client
             .post(self.url.clone())
             .header(CONTENT_TYPE, "application/json")
@@ -63,10 +63,11 @@ impl Http {
                 "idempotency-key",
                 format!("{}-{}", attempt.job_id, attempt.attempt),
             )
-            .body(body)
-            .send()
-            .await
-            .map_err(failed)?;
+            .body(body);
+        if let Some(place) = &attempt.traceparent {
+            request = request.header("traceparent", place);
+        }
+        let response = request.send().await.map_err(failed)?;
         let status = response.status();
         let retry_after = retry_after(response.headers(), Timestamp::now());
         if !status.is_success() {

@@ -33,6 +33,8 @@ pub struct Attempt {
     pub holder: Option<Holder>,
     /// The job's arguments.
     pub args: Map<String, Value>,
+    /// The attempt's place in its trace (W3C Trace Context), for what it calls; `None` when traces are not exported.
+    pub traceparent: Option<String>,
     /// Cancelled when the attempt should stop: a timeout, a cancellation, or the process's end.
     pub cancelled: CancellationToken,
 }

@@ -1,4 +1,4 @@
-//! What is told of an attempt: a line when it starts and one when it ends, and its metrics. The request id in them is
+//! What is told of an attempt: a line when it starts and one when it ends, its metrics, and its span. The request id in them is
 //! the one that the edge gave the submission.
 
 use std::time::Instant;
@@ -9,6 +9,7 @@ use weir_policy::lane::Lane;
 
 use crate::config::Settings;
 use crate::holder::Holder;
+use crate::traces::{self, Place, Span};
 
 /// The member of a job's metadata with the request id of its submission.
 pub(crate) const REQUEST_ID: &str = "weir:request_id";
@@ -20,6 +21,7 @@ pub(super) struct Story<'a> {
     user: Option<uuid::Uuid>,
     request_id: Option<String>,
     started: Instant,
+    span: Span,
     told: bool,
 }
 
@@ -27,10 +29,12 @@ impl<'a> Story<'a> {
     /// Tells that the attempt starts.
     pub(super) fn starts(settings: &Settings, job: &'a JobRow, holder: Option<Holder>) -> Self {
         let service = settings.services.iter().find(|service| service.kind == job.kind);
+        let user = holder.and_then(|holder| holder.user_id);
         let story = Self {
             job,
             service: service.map_or_else(|| job.kind.clone(), |service| service.name.clone()),
-            user: holder.and_then(|holder| holder.user_id),
+            span: traces::attempt(job, user),
+            user,
             // Somebody else's job may have anything there.
             request_id: job.metadata.get(REQUEST_ID).ok().flatten(),
             started: Instant::now(),
@@ -61,16 +65,33 @@ impl<'a> Story<'a> {
         story
     }
 
+    /// Where in its trace the attempt is.
+    pub(super) fn place(&self) -> Place {
+        self.span.place()
+    }
+
+    /// The settlement, which is over when that is dropped.
+    pub(super) fn settlement(&self) -> Span {
+        traces::settlement(&self.place())
+    }
+
     /// Tells how the attempt ended. `charged` is what a completed job cost.
     pub(super) fn ends(mut self, outcome: &'static str, charged: Option<i64>, reason: Option<&str>) {
         self.told = true;
         self.tell(outcome, charged, reason);
     }
 
-    fn tell(&self, outcome: &'static str, charged: Option<i64>, reason: Option<&str>) {
+    fn tell(&mut self, outcome: &'static str, charged: Option<i64>, reason: Option<&str>) {
         let seconds = self.started.elapsed().as_secs_f64();
         counter!("weir_attempts_total", "service" => self.service.clone(), "outcome" => outcome).increment(1);
         histogram!("weir_attempt_duration_seconds", "service" => self.service.clone()).record(seconds);
+        self.span.set("weir.outcome", outcome);
+        if let Some(charged) = charged {
+            self.span.set("weir.charged", charged);
+        }
+        if outcome != "completed" {
+            self.span.failed(outcome, reason.unwrap_or_default().to_owned());
+        }
         tracing::info!(
             job = self.job.id,
             user = self.user.map(tracing::field::display),

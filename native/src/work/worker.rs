@@ -165,6 +165,7 @@ impl Worker<AnyArgs> for AnyWorker {
             attempt: i16::try_from(job.row.attempt).unwrap_or(i16::MAX),
             holder,
             args: job.args.0,
+            traceparent: story.place().traceparent(),
             cancelled: context.cancellation_token().clone(),
         };
         match kind.handler.work(attempt).await {
@@ -175,7 +176,10 @@ impl Worker<AnyArgs> for AnyWorker {
                     used: outcome.used,
                 };
                 let place = worker.map(pool::Worker::done);
-                match self.settle(job.row.id, success).await {
+                let settling = story.settlement();
+                let settled = self.settle(job.row.id, success).await;
+                drop(settling);
+                match settled {
                     Ok(Settled::Done { charged }) => story.ends("completed", Some(charged), None),
                     Ok(Settled::FencedOut) => story.ends("fenced_out", None, None),
                     Err(error) => {
