@@ -6,7 +6,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Api};
+use crate::api::{self, Api, Feed};
 use crate::config::ConfigError;
 use crate::database::DatabaseError;
 use crate::holder::Holders;
@@ -80,6 +80,7 @@ pub async fn api(
         keys,
         holders,
         river,
+        feed: Feed::start(context.pool.clone(), stopping.clone()),
         metrics,
         stopping,
     })

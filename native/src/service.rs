@@ -230,6 +230,11 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
                 break;
             }
         }
+        if entry.name == "events" {
+            reader.fault(format!(
+                "{place}: the name is taken by the route /api/jobs/events"
+            ));
+        }
         if services
             .iter()
             .any(|other| other.name == entry.name || other.kind == entry.kind)

@@ -126,6 +126,7 @@ async fn every_documented_answer_happens_and_is_as_documented() {
         (submit, "DELETE", missing[0], who, 404),
         ("/api/jobs/{id}/events", "GET", &events, who, 200),
         ("/api/jobs/{id}/events", "GET", missing[1], who, 404),
+        ("/api/jobs/events", "GET", "/api/jobs/events?limit=0", who, 422),
         ("/api/jobs", "GET", "/api/jobs", who, 200),
         ("/api/jobs", "GET", "/api/jobs?limit=0", who, 422),
         ("/api/usage", "GET", "/api/usage", who, 200),
@@ -148,8 +149,26 @@ async fn every_documented_answer_happens_and_is_as_documented() {
     }
 
     // A stream without an end is looked at only as far as its head.
-    let response = weir.head_of("GET", "/api/lanes/events", who).await;
-    described.check("/api/lanes/events", "GET", &response);
+    for route in ["/api/lanes/events", "/api/jobs/events"] {
+        let response = weir.head_of(route, who).await;
+        described.check(route, "GET", &response);
+    }
+
+    // As many as one may have, and one more.
+    let mut streams = Vec::new();
+    for _ in 0..32 {
+        streams.push(weir.stream("/api/jobs/events", who).await);
+    }
+    for (route, path) in [
+        ("/api/jobs/events", "/api/jobs/events"),
+        ("/api/jobs/{id}/events", events.as_str()),
+    ] {
+        let answer = weir.get(path, who).await;
+        assert_eq!(answer.status, 429, "{}", answer.body);
+        described.check(route, "GET", &answer);
+    }
+    drop(streams);
+    assert_eq!(weir.head_of("/api/jobs/events", who).await.status, 200);
 
     // And without a database.
     let admin = weir.admin().await;

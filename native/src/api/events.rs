@@ -1,29 +1,41 @@
-//! Server-sent events: a job's changes, and the lanes.
+//! Server-sent events: the changes of one job or of all of the caller's, and the lanes.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::Stream;
 use futures_util::stream;
+use serde::{Deserialize, Serialize};
+use utoipa::IntoParams;
 
 use super::caller::Caller;
+use super::feed::{NEWEST, Watch};
 use super::job::Job;
 use super::{Api, ApiError, ProblemDetails, jobs, system};
 use crate::holder::Holder;
 
-/// Between two looks at a job.
-const JOB_PAUSE: Duration = Duration::from_millis(250);
+/// Before jobs that could not be read are read again.
+const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Between two looks at the lanes.
 const LANES_PAUSE: Duration = Duration::from_secs(1);
 
+/// Of how many jobs a stream remembers what it has sent.
+const REMEMBERED: usize = 2000;
+
 /// Often enough that proxies do not take the stream for dead.
 fn keep_alive() -> KeepAlive {
     KeepAlive::new().interval(Duration::from_secs(15))
+}
+
+fn event(name: &str, data: impl Serialize) -> Event {
+    Event::default().event(name).json_data(data).unwrap_or_default()
 }
 
 /// One event `job` at each change, the first at once; ends after the last state.
@@ -35,6 +47,7 @@ fn keep_alive() -> KeepAlive {
         (status = 200, description = "Events `job`, each with a Job as its data", content_type = "text/event-stream"),
         (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
         (status = 404, body = ProblemDetails, description = "The caller has no such job", content_type = "application/problem+json"),
+        (status = 429, body = ProblemDetails, description = "The caller has too many event streams open", content_type = "application/problem+json"),
         (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
     )
 )]
@@ -46,10 +59,15 @@ pub(super) async fn job(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
+    // Before the first look, so that nothing happens unseen in between; but a place is only for those who have such a job.
+    jobs::find(&api, caller.holder, id).await?;
+    let watch = api.feed.watch(caller.holder.id, Some(id));
+    let watch = watch.ok_or(ApiError::TooManyStreams)?;
     let first = jobs::find(&api, caller.holder, id).await?;
     let start = Following {
         api,
         holder: caller.holder,
+        watch,
         last: None,
         next: Some(first),
     };
@@ -59,6 +77,7 @@ pub(super) async fn job(
 struct Following {
     api: Arc<Api>,
     holder: Holder,
+    watch: Watch,
     last: Option<Job>,
     next: Option<Job>,
 }
@@ -70,23 +89,131 @@ impl Following {
         }
         loop {
             if let Some(job) = self.next.take() {
-                let event = Event::default().event("job").json_data(&job).unwrap_or_default();
+                let event = event("job", &job);
                 self.last = Some(job);
                 return Some((Ok(event), self));
             }
-            tokio::select! {
-                () = tokio::time::sleep(JOB_PAUSE) => {}
+            let changed = tokio::select! {
+                changed = self.watch.changed() => changed,
                 () = self.api.stopping.cancelled() => return None,
-            }
+            };
             let id = self.last.as_ref()?.id;
             match jobs::find(&self.api, self.holder, id).await {
                 Ok(job) if Some(&job) != self.last.as_ref() => self.next = Some(job),
                 Ok(_) => {}
                 // An outage passes; the stream goes on then.
-                Err(ApiError::Unavailable(_)) => {}
+                Err(ApiError::Unavailable(_)) => {
+                    tokio::time::sleep(OUTAGE_PAUSE).await;
+                    self.watch.again(&changed);
+                }
                 Err(_) => return None,
             }
         }
+    }
+}
+
+/// How much there is to begin with.
+#[derive(Deserialize, IntoParams)]
+pub(super) struct Begin {
+    /// How many jobs the first event has at most, 1 to 100; 100 unless told otherwise.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<i64>,
+}
+
+/// The changes of all of the caller's jobs, over one connection.
+///
+/// The first event, `jobs`, has the newest jobs as `GET /api/jobs` lists them. After it comes an event `job` at each change of
+/// one of the caller's hundred newest jobs, and of every job submitted from then on, until that is finished; and `gone` when a
+/// job was deleted. A client that connects again gets `jobs` again, and so misses nothing: there are no event ids.
+#[utoipa::path(
+    get,
+    path = "/api/jobs/events",
+    params(Begin),
+    responses(
+        (status = 200, description = "An event `jobs` with an array of Jobs as its data; then events `job`, each with a Job, and `gone`, with the `id` of a job", content_type = "text/event-stream"),
+        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "A parameter is out of range", content_type = "application/problem+json"),
+        (status = 429, body = ProblemDetails, description = "The caller has too many event streams open", content_type = "application/problem+json"),
+        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn jobs(
+    State(api): State<Arc<Api>>,
+    begin: Result<Query<Begin>, QueryRejection>,
+    caller: Caller,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let limit = begin.map_or(0, |Query(begin)| begin.limit.unwrap_or(NEWEST));
+    if !(1..=NEWEST).contains(&limit) {
+        return Err(ApiError::Unprocessable(
+            "limit must be a whole number from 1 to 100".to_owned(),
+        ));
+    }
+    // Before the list is read, so that nothing happens unseen in between.
+    let watch = api.feed.watch(caller.holder.id, None);
+    let watch = watch.ok_or(ApiError::TooManyStreams)?;
+    let newest = jobs::newest(&api, caller.holder, None, limit).await?;
+    let mut start = Everything {
+        api,
+        holder: caller.holder,
+        watch,
+        sent: BTreeMap::new(),
+        next: VecDeque::from([event("jobs", &newest)]),
+    };
+    for job in &newest {
+        start.is_new(job);
+    }
+    Ok(Sse::new(stream::unfold(start, Everything::step)).keep_alive(keep_alive()))
+}
+
+struct Everything {
+    api: Arc<Api>,
+    holder: Holder,
+    watch: Watch,
+    /// Hashes of the jobs as they were sent: what a look finds to have changed may be in the first event already.
+    sent: BTreeMap<i64, u64>,
+    next: VecDeque<Event>,
+}
+
+impl Everything {
+    async fn step(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+        loop {
+            if let Some(event) = self.next.pop_front() {
+                return Some((Ok(event), self));
+            }
+            let changed = tokio::select! {
+                changed = self.watch.changed() => changed,
+                () = self.api.stopping.cancelled() => return None,
+            };
+            let Ok(found) = jobs::some(&self.api, self.holder, &changed).await else {
+                // An outage passes; the stream goes on then.
+                tokio::time::sleep(OUTAGE_PAUSE).await;
+                self.watch.again(&changed);
+                continue;
+            };
+            for id in changed {
+                match found.iter().find(|job| job.id == id) {
+                    Some(job) if self.is_new(job) => self.next.push_back(event("job", job)),
+                    Some(_) => {}
+                    None => {
+                        self.sent.remove(&id);
+                        self.next
+                            .push_back(event("gone", serde_json::json!({ "id": id })));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the job is not as it was sent before. Remembers it.
+    fn is_new(&mut self, job: &Job) -> bool {
+        let mut hasher = DefaultHasher::new();
+        serde_json::to_string(job).unwrap_or_default().hash(&mut hasher);
+        let hash = hasher.finish();
+        let before = self.sent.insert(job.id, hash);
+        while self.sent.len() > REMEMBERED {
+            self.sent.pop_first();
+        }
+        before != Some(hash)
     }
 }
 
@@ -111,10 +238,7 @@ pub(super) async fn lanes(
             }
         }
         let event = match system::look(&api).await {
-            Ok(lanes) => Event::default()
-                .event("lanes")
-                .json_data(lanes)
-                .unwrap_or_default(),
+            Ok(lanes) => event("lanes", lanes),
             Err(_) => Event::default().comment("the database cannot be reached"),
         };
         Some((Ok(event), (api, false)))

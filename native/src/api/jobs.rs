@@ -8,6 +8,7 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use postgres_types::ToSql;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -128,6 +129,7 @@ pub(super) async fn submit(
         }
     };
     let job = find(&api, caller.holder, job_id).await?;
+    api.feed.hurry();
     let location = [(header::LOCATION, format!("/api/jobs/{job_id}"))];
     Ok((
         StatusCode::ACCEPTED,
@@ -164,13 +166,9 @@ fn idempotency(headers: &HeaderMap, service: &str, body: &[u8]) -> Result<Option
 
 /// The holder's job of that id.
 pub(super) async fn find(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
-    let client = api.pool.get().await?;
-    let statement = client
-        .prepare_cached(&format!("{SELECT} WHERE s.job_id = $1 AND s.holder = $2"))
-        .await?;
-    let row = client.query_opt(&statement, &[&id, &holder.id]).await?;
-    row.map(|row| Job::from_row(&row, &api.settings))
-        .ok_or(ApiError::NoJob)
+    let rest = "WHERE s.job_id = $1 AND s.holder = $2";
+    let found = select(api, rest, &[&id, &holder.id]).await?;
+    found.into_iter().next().ok_or(ApiError::NoJob)
 }
 
 /// One job of the caller's.
@@ -230,6 +228,7 @@ pub(super) async fn cancel(
     {
         tracing::warn!(job = id, %error, "left to reconciliation");
     }
+    api.feed.hurry();
     find(&api, caller.holder, id).await.map(Json)
 }
 
@@ -268,17 +267,33 @@ pub(super) async fn list(
     if !(1..=100).contains(&limit) {
         return Err(ApiError::Unprocessable(wants.to_owned()));
     }
-    let before = before.unwrap_or(i64::MAX);
+    newest(&api, caller.holder, before, limit).await.map(Json)
+}
+
+/// The holder's newest jobs before that one.
+pub(super) async fn newest(
+    api: &Api,
+    holder: Holder,
+    before: Option<i64>,
+    limit: i64,
+) -> Result<Vec<Job>, ApiError> {
+    let rest = "WHERE s.holder = $1 AND s.job_id < $2 ORDER BY s.job_id DESC LIMIT $3";
+    select(api, rest, &[&holder.id, &before.unwrap_or(i64::MAX), &limit]).await
+}
+
+/// Those of these jobs that the holder has.
+pub(super) async fn some(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec<Job>, ApiError> {
+    select(
+        api,
+        "WHERE s.holder = $1 AND s.job_id = ANY ($2)",
+        &[&holder.id, &ids],
+    )
+    .await
+}
+
+async fn select(api: &Api, rest: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Job>, ApiError> {
     let client = api.pool.get().await?;
-    let statement = client
-        .prepare_cached(&format!(
-            "{SELECT} WHERE s.holder = $1 AND s.job_id < $2 ORDER BY s.job_id DESC LIMIT $3"
-        ))
-        .await?;
-    let rows = client
-        .query(&statement, &[&caller.holder.id, &before, &limit])
-        .await?;
-    Ok(Json(
-        rows.iter().map(|row| Job::from_row(row, &api.settings)).collect(),
-    ))
+    let statement = client.prepare_cached(&format!("{SELECT} {rest}")).await?;
+    let rows = client.query(&statement, params).await?;
+    Ok(rows.iter().map(|row| Job::from_row(row, &api.settings)).collect())
 }

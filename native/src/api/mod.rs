@@ -3,6 +3,7 @@
 mod access;
 mod caller;
 mod events;
+mod feed;
 mod job;
 mod jobs;
 mod problem;
@@ -30,6 +31,7 @@ use crate::probes::{self, Probes};
 use crate::reservation::Reserver;
 use crate::settlement::Settler;
 
+pub use feed::Feed;
 pub use job::Job;
 pub use problem::ApiError;
 use problem::ProblemDetails;
@@ -55,6 +57,8 @@ pub struct Api {
     pub holders: Holders,
     /// River's client, which works nothing here.
     pub river: riverqueue::Client,
+    /// Tells event streams which jobs have changed.
+    pub feed: Feed,
     /// Renders the metrics.
     pub metrics: PrometheusHandle,
     /// Cancelled when the process is to stop.
@@ -80,6 +84,7 @@ pub fn router(api: Arc<Api>) -> Router {
         .routes(routes!(jobs::list))
         // One path: OpenAPI takes two that differ only in a parameter's name for the same.
         .routes(routes!(jobs::submit, jobs::get, jobs::cancel))
+        .routes(routes!(events::jobs))
         .routes(routes!(events::job))
         .routes(routes!(usage::usage))
         .routes(routes!(system::lanes))

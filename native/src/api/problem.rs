@@ -10,7 +10,7 @@ use crate::database::DatabaseError;
 use crate::handler::Refusal;
 use crate::reservation::{Quota, ReserveError};
 
-/// How soon a caller may try again when the database is away, in seconds.
+/// How soon a caller may try again when the database is away or too many streams are open, in seconds.
 const RETRY_AFTER_OUTAGE: i64 = 2;
 
 /// Problem details (RFC 9457), as the API's description has them. Some have further members.
@@ -60,6 +60,9 @@ pub enum ApiError {
     /// Over the plan's limit.
     #[error("over quota")]
     OverQuota(Quota),
+    /// As many event streams are open as one caller may have.
+    #[error("too many streams")]
+    TooManyStreams,
     /// The database cannot be used right now.
     #[error("unavailable: {0}")]
     Unavailable(String),
@@ -183,6 +186,15 @@ impl ApiError {
                     vec![(header::RETRY_AFTER, seconds.to_string())],
                 )
             }
+            Self::TooManyStreams => (
+                problem(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "Too many event streams are open. Close one; /api/jobs/events follows all jobs over one.",
+                )
+                .with_type(QUOTA_EXCEEDED)
+                .with("violated-policies", vec!["streams"]),
+                vec![(header::RETRY_AFTER, RETRY_AFTER_OUTAGE.to_string())],
+            ),
             Self::Unavailable(_) => (
                 problem(
                     StatusCode::SERVICE_UNAVAILABLE,

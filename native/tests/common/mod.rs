@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
@@ -185,12 +185,17 @@ impl Weir {
         }
     }
 
-    /// Status and headers of an answer whose body has no end.
-    pub async fn head_of(&self, method: &str, path: &str, who: Who) -> Answer {
-        let assertion = who.assertion(EDGE_SECRET, method, path, "request-1");
-        let request = Request::builder().method(method).uri(path);
+    /// An answer whose body has no end.
+    pub async fn stream(&self, path: &str, who: Who) -> Response<Body> {
+        let assertion = who.assertion(EDGE_SECRET, "GET", path, "request-1");
+        let request = Request::builder().uri(path);
         let request = request.header(assertion::HEADER, assertion).body(Body::empty());
-        let response = self.router.clone().oneshot(request.unwrap()).await.unwrap();
+        self.router.clone().oneshot(request.unwrap()).await.unwrap()
+    }
+
+    /// Status and headers of such an answer.
+    pub async fn head_of(&self, path: &str, who: Who) -> Answer {
+        let response = self.stream(path, who).await;
         Answer {
             status: response.status(),
             headers: response.headers().clone(),

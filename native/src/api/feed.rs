@@ -1,0 +1,369 @@
+//! Which jobs have changed: one look at the database for all event streams of a process, however many there are.
+//!
+//! River's tables have no trigger of ours, and not everything that happens to a job is notified; so this asks, for the
+//! unfinished jobs of those who watch, by primary key, and for their newest ones, from an index. It hands out ids only: each
+//! stream reads what the jobs are like then, so that no stream can show an older state after a newer one.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use postgres_types::ToSql;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::database::DatabaseError;
+
+/// Between two looks, while a watched job is unfinished.
+const BUSY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Between two looks, while all that could happen is a submission through another process.
+const IDLE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Between two looks at least, however much is submitted here.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
+
+/// How many of a holder's newest jobs are looked at; older ones only when they were followed before.
+pub(super) const NEWEST: i64 = 100;
+
+/// How many unfinished jobs of a holder are followed at once. Newer ones come in when these are over.
+const MOST_FOLLOWED: usize = 1000;
+
+/// How many streams a holder may have open in one process.
+const MOST_STREAMS: usize = 32;
+
+/// Tells streams what to look at. Cheap to clone.
+#[derive(Clone)]
+pub struct Feed(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    watched: Mutex<HashMap<Uuid, Watched>>,
+    hurry: Notify,
+}
+
+impl Shared {
+    fn watched(&self) -> MutexGuard<'_, HashMap<Uuid, Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A holder whom at least one stream watches.
+#[derive(Default)]
+struct Watched {
+    jobs: BTreeMap<i64, Seen>,
+    streams: Vec<Arc<Inbox>>,
+}
+
+/// A job as it was at the last look.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Never,
+    Version(String),
+    Over,
+}
+
+/// What a stream has not looked at yet.
+#[derive(Default)]
+struct Inbox {
+    /// Nothing but this job.
+    only: Option<i64>,
+    changed: Mutex<BTreeSet<i64>>,
+    rung: Notify,
+}
+
+impl Inbox {
+    fn changed(&self) -> MutexGuard<'_, BTreeSet<i64>> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A stream's place in the feed, until it is dropped.
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+    holder: Uuid,
+    inbox: Arc<Inbox>,
+}
+
+impl Feed {
+    /// Starts to look. Nothing is asked while nobody watches.
+    #[must_use]
+    pub fn start(pool: Pool, stopping: CancellationToken) -> Self {
+        let shared = Arc::new(Shared::default());
+        let looking = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let look_on = async {
+                loop {
+                    let pause = match look(&looking, &pool).await {
+                        Ok(None) => {
+                            looking.hurry.notified().await;
+                            continue;
+                        }
+                        Ok(Some(pause)) => pause,
+                        Err(error) => {
+                            tracing::warn!(%error, "event streams wait for the database");
+                            IDLE_PAUSE
+                        }
+                    };
+                    tokio::time::sleep(SHORTEST_PAUSE).await;
+                    // Whether it is time or somebody is in a hurry.
+                    let _ = tokio::time::timeout(pause - SHORTEST_PAUSE, looking.hurry.notified()).await;
+                }
+            };
+            tokio::select! {
+                () = look_on => {}
+                () = stopping.cancelled() => {}
+            }
+        });
+        Self(shared)
+    }
+
+    /// Says that something has just changed, so that it is looked at now.
+    pub(super) fn hurry(&self) {
+        self.0.hurry.notify_one();
+    }
+
+    /// Watches a holder's jobs, or only one of them; nothing when the holder has too many streams open.
+    pub(super) fn watch(&self, holder: Uuid, only: Option<i64>) -> Option<Watch> {
+        let inbox = Arc::new(Inbox {
+            only,
+            ..Inbox::default()
+        });
+        let mut watched = self.0.watched();
+        let of_holder = watched.entry(holder).or_default();
+        if of_holder.streams.len() >= MOST_STREAMS {
+            return None;
+        }
+        of_holder.streams.push(Arc::clone(&inbox));
+        if let Some(id) = only {
+            of_holder.jobs.entry(id).or_insert(Seen::Never);
+        }
+        drop(watched);
+        self.hurry();
+        Some(Watch {
+            shared: Arc::clone(&self.0),
+            holder,
+            inbox,
+        })
+    }
+}
+
+impl Watch {
+    /// Waits until jobs have changed since the last call, and says which; the oldest first.
+    pub(super) async fn changed(&self) -> Vec<i64> {
+        loop {
+            let changed = std::mem::take(&mut *self.inbox.changed());
+            if !changed.is_empty() {
+                return changed.into_iter().collect();
+            }
+            self.inbox.rung.notified().await;
+        }
+    }
+
+    /// Has these be told again: they could not be looked at.
+    pub(super) fn again(&self, ids: &[i64]) {
+        self.inbox.changed().extend(ids);
+        self.inbox.rung.notify_one();
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut watched = self.shared.watched();
+        if let Some(of_holder) = watched.get_mut(&self.holder) {
+            of_holder.streams.retain(|inbox| !Arc::ptr_eq(inbox, &self.inbox));
+            if of_holder.streams.is_empty() {
+                watched.remove(&self.holder);
+            }
+        }
+    }
+}
+
+/// Looks once, tells the streams, and says when to look again; nothing when nobody watches.
+async fn look(shared: &Shared, pool: &Pool) -> Result<Option<Duration>, DatabaseError> {
+    let (holders, followed) = {
+        let watched = shared.watched();
+        let holders: Vec<Uuid> = watched.keys().copied().collect();
+        let followed: Vec<i64> = watched.values().flat_map(Watched::followed).collect();
+        (holders, followed)
+    };
+    if holders.is_empty() {
+        return Ok(None);
+    }
+    let client = pool.get().await?;
+    let newest = client
+        .prepare_cached(include_str!("../sql/feed_newest.sql"))
+        .await?;
+    let versions = client
+        .prepare_cached(include_str!("../sql/feed_versions.sql"))
+        .await?;
+    let of_holders: [&(dyn ToSql + Sync); 2] = [&holders, &NEWEST];
+    let of_jobs: [&(dyn ToSql + Sync); 1] = [&followed];
+    let (newest, mut rows) = tokio::try_join!(
+        client.query(&newest, &of_holders),
+        client.query(&versions, &of_jobs)
+    )?;
+    let mut newest_of: HashMap<Uuid, BTreeSet<i64>> = HashMap::new();
+    for row in newest {
+        newest_of.entry(row.get(0)).or_default().insert(row.get(1));
+    }
+    let arrived: Vec<i64> = {
+        let watched = shared.watched();
+        let of_one = |(holder, newest): (&Uuid, &BTreeSet<i64>)| {
+            let of_holder = watched.get(holder);
+            of_holder.map_or_else(Vec::new, |of_holder| of_holder.arrived(newest))
+        };
+        newest_of.iter().flat_map(of_one).collect()
+    };
+    if !arrived.is_empty() {
+        rows.extend(client.query(&versions, &[&arrived]).await?);
+    }
+    drop(client);
+    let now: HashMap<i64, Seen> = rows
+        .iter()
+        .map(|row| {
+            let seen = if row.get("over") {
+                Seen::Over
+            } else {
+                Seen::Version(row.get("version"))
+            };
+            (row.get("id"), seen)
+        })
+        .collect();
+    let asked: BTreeSet<i64> = followed.into_iter().chain(arrived).collect();
+    let mut is_busy = false;
+    for (holder, of_holder) in &mut *shared.watched() {
+        let newest = newest_of.remove(holder).unwrap_or_default();
+        let changed = of_holder.take(&asked, &now, &newest);
+        is_busy |= of_holder.followed().next().is_some();
+        for inbox in &of_holder.streams {
+            let before = inbox.changed().len();
+            let wanted = changed
+                .iter()
+                .filter(|id| inbox.only.is_none_or(|only| only == **id));
+            inbox.changed().extend(wanted);
+            if inbox.changed().len() > before {
+                inbox.rung.notify_one();
+            }
+        }
+    }
+    Ok(Some(if is_busy { BUSY_PAUSE } else { IDLE_PAUSE }))
+}
+
+impl Watched {
+    /// The jobs that may still change.
+    fn followed(&self) -> impl Iterator<Item = i64> + '_ {
+        let unfinished = self.jobs.iter().filter(|(_, seen)| **seen != Seen::Over);
+        unfinished.map(|(id, _)| *id)
+    }
+
+    /// Those of the newest jobs that have not been seen, as many as may be followed.
+    fn arrived(&self, newest: &BTreeSet<i64>) -> Vec<i64> {
+        let room = MOST_FOLLOWED.saturating_sub(self.followed().count());
+        let unseen = newest.iter().filter(|id| !self.jobs.contains_key(id));
+        unseen.take(room).copied().collect()
+    }
+
+    /// Takes what a look has seen of the jobs that were asked for, and says which have changed.
+    fn take(&mut self, asked: &BTreeSet<i64>, now: &HashMap<i64, Seen>, newest: &BTreeSet<i64>) -> Vec<i64> {
+        for id in newest.intersection(asked) {
+            self.jobs.entry(*id).or_insert(Seen::Never);
+        }
+        let mut changed = Vec::new();
+        self.jobs.retain(|id, seen| {
+            if *seen == Seen::Over || !asked.contains(id) {
+                // What is over is remembered as long as it would else be taken for new.
+                return *seen != Seen::Over || newest.contains(id);
+            }
+            match now.get(id) {
+                Some(latest) if latest == seen => true,
+                Some(latest) => {
+                    changed.push(*id);
+                    *seen = match latest {
+                        Seen::Version(version) => Seen::Version(version.clone()),
+                        _ => Seen::Over,
+                    };
+                    true
+                }
+                // Deleted.
+                None => {
+                    changed.push(*id);
+                    false
+                }
+            }
+        });
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(text: &str) -> Seen {
+        Seen::Version(text.to_owned())
+    }
+
+    fn look(watched: &mut Watched, newest: &[i64], now: &[(i64, &str)]) -> Vec<i64> {
+        let newest: BTreeSet<i64> = newest.iter().copied().collect();
+        let asked = watched.followed().chain(watched.arrived(&newest)).collect();
+        let now = now
+            .iter()
+            .map(|(id, text)| {
+                (
+                    *id,
+                    if *text == "over" {
+                        Seen::Over
+                    } else {
+                        version(text)
+                    },
+                )
+            })
+            .collect();
+        watched.take(&asked, &now, &newest)
+    }
+
+    #[test]
+    fn a_job_is_told_when_it_arrives_when_it_changes_and_when_it_is_gone_but_not_twice() {
+        let mut watched = Watched::default();
+        assert_eq!(look(&mut watched, &[1, 2], &[(1, "a"), (2, "over")]), [1, 2]);
+        assert_eq!(look(&mut watched, &[1, 2], &[(1, "a")]), [0; 0]);
+        assert_eq!(look(&mut watched, &[1, 2], &[(1, "b")]), [1]);
+        assert_eq!(look(&mut watched, &[2], &[]), [1], "deleted");
+        assert_eq!(look(&mut watched, &[2], &[]), [0; 0]);
+    }
+
+    #[test]
+    fn an_unfinished_job_is_followed_also_when_many_newer_ones_come() {
+        let mut watched = Watched::default();
+        assert_eq!(look(&mut watched, &[1, 2], &[(1, "a"), (2, "over")]), [1, 2]);
+        assert_eq!(
+            look(&mut watched, &[3, 4], &[(1, "b"), (3, "a"), (4, "a")]),
+            [1, 3, 4]
+        );
+        assert_eq!(
+            watched.jobs.keys().copied().collect::<Vec<_>>(),
+            [1, 3, 4],
+            "2 is over and forgotten"
+        );
+    }
+
+    #[test]
+    fn more_than_can_be_followed_come_in_when_others_are_over() {
+        let mut watched = Watched::default();
+        let most = i64::try_from(MOST_FOLLOWED).unwrap();
+        for id in 1..=most {
+            watched.jobs.insert(id, version("a"));
+        }
+        let all: Vec<(i64, &str)> = (1..=most).map(|id| (id, "a")).collect();
+        assert_eq!(look(&mut watched, &[most + 1], &all), [0; 0]);
+        let mut one_over = all.clone();
+        one_over[0].1 = "over";
+        assert_eq!(look(&mut watched, &[most + 1], &one_over), [1]);
+        let mut rest = all;
+        rest.push((most + 1, "a"));
+        assert_eq!(look(&mut watched, &[most + 1], &rest), [most + 1]);
+    }
+}

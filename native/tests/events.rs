@@ -1,0 +1,261 @@
+//! Event streams: what they tell, what they keep to themselves, and what they cost.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod common;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use axum::body::{Body, BodyDataStream};
+use common::{GO_TESTS, Weir, Who};
+use futures_util::StreamExt;
+use serde_json::{Map, Value, json};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::holder::Holder;
+use weir::work::{Duty, Working};
+use weir_policy::tier::Tier;
+
+/// An open stream of server-sent events.
+struct Events {
+    body: BodyDataStream,
+    text: String,
+    read: VecDeque<(String, Value)>,
+}
+
+impl Events {
+    async fn open(weir: &Weir, path: &str, who: Who) -> Self {
+        let response = weir.stream(path, who).await;
+        assert_eq!(response.status(), 200);
+        Self {
+            body: Body::into_data_stream(response.into_body()),
+            text: String::new(),
+            read: VecDeque::new(),
+        }
+    }
+
+    /// The next event; nothing when the stream ends.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some(event) = self.read.pop_front() {
+                return Some(event);
+            }
+            let chunk = tokio::time::timeout(Duration::from_secs(30), self.body.next()).await;
+            let chunk = chunk.unwrap_or_else(|_| panic!("waited 30 s for an event"))?;
+            self.text.push_str(std::str::from_utf8(&chunk.unwrap()).unwrap());
+            while let Some(end) = self.text.find("\n\n") {
+                let event: String = self.text.drain(..end + 2).collect();
+                let field = |name: &str| {
+                    let mut lines = event.lines();
+                    lines.find_map(|line| line.strip_prefix(name)).map(str::trim)
+                };
+                if let (Some(name), Some(data)) = (field("event:"), field("data:")) {
+                    self.read
+                        .push_back((name.to_owned(), serde_json::from_str(data).unwrap()));
+                }
+            }
+        }
+    }
+
+    async fn of(&mut self, name: &str) -> Value {
+        let (got, data) = self.next().await.unwrap();
+        assert_eq!(got, name, "{data}");
+        data
+    }
+}
+
+/// Long enough that somebody who looks ten times a second sees it running.
+struct Unhurried;
+
+#[async_trait]
+impl Handler for Unhurried {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, _attempt: Attempt) -> Result<Outcome, HandlerError> {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        })
+    }
+}
+
+async fn work_unhurriedly(weir: &Weir) -> Working {
+    let context = weir
+        .another(&[])
+        .with_handler("analysis:analyze", Arc::new(Unhurried));
+    Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_stream_tells_of_every_job_of_a_burst_and_of_nobody_elses() {
+    let weir = Weir::new().await;
+    let (who, other) = (
+        Who::User(weir.user(Tier::Enterprise).await),
+        Who::User(weir.user(Tier::Free).await),
+    );
+    let mut events = Events::open(&weir, "/api/jobs/events", who).await;
+    assert_eq!(events.of("jobs").await, json!([]));
+    let mut told: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    for _ in 0..50 {
+        weir.analyse(other, "a_test.go", GO_TESTS).await;
+        told.insert(weir.analyse(who, "a_test.go", GO_TESTS).await, Vec::new());
+    }
+    let mut working = None;
+    let is_over = |states: &Vec<String>| states.last().is_some_and(|state| state == "completed");
+    while !told.values().all(is_over) {
+        let job = events.of("job").await;
+        let states = told
+            .get_mut(&job["id"].as_i64().unwrap())
+            .unwrap_or_else(|| panic!("{job} is somebody else's"));
+        let state = job["status"].as_str().unwrap().to_owned();
+        let order = ["queued", "running", "completed"];
+        let place = |state: &String| order.iter().position(|one| one == state);
+        assert!(
+            states.last().is_none_or(|last| place(last) <= place(&state)),
+            "{states:?}"
+        );
+        if state == "completed" {
+            assert_eq!(job["charged"], 1);
+        }
+        if states.last() != Some(&state) {
+            states.push(state);
+        }
+        if working.is_none() && told.values().all(|states| !states.is_empty()) {
+            working = Some(work_unhurriedly(&weir).await);
+        }
+    }
+    for (id, states) in told {
+        assert_eq!(states, ["queued", "running", "completed"], "job {id}");
+    }
+    working.unwrap().stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_connects_again_misses_nothing() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let mut events = Events::open(&weir, "/api/jobs/events?limit=2", who).await;
+    assert_eq!(events.of("jobs").await, json!([]));
+    let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    assert_eq!(events.of("job").await["id"], first);
+    drop(events);
+
+    // While nobody listens: one is done, two come, and the oldest of the three is not among the two that are asked for.
+    let working = weir.work().await;
+    weir.finished(first, who).await;
+    working.stop().await;
+    let second = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let third = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let mut events = Events::open(&weir, "/api/jobs/events?limit=2", who).await;
+    let jobs = events.of("jobs").await;
+    let now: Vec<_> = jobs
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| (job["id"].as_i64().unwrap(), job["waiting_for"].as_str()))
+        .collect();
+    assert_eq!(now, [(third, Some("slot")), (second, Some("worker"))]);
+    assert_eq!(events.of("job").await["id"], first, "one of the hundred newest");
+
+    // Nothing more until something happens, then that and what follows from it.
+    let path = format!("/api/jobs/{second}");
+    assert_eq!(weir.call("DELETE", &path, who, &[], Vec::new()).await.status, 200);
+    let (mut cancelled, mut promoted) = (false, false);
+    while !(cancelled && promoted) {
+        let job = events.of("job").await;
+        cancelled |= job["id"] == second && job["status"] == "cancelled";
+        promoted |= job["id"] == third && job["waiting_for"] == "worker";
+    }
+
+    // Somebody deletes a row in River's tables.
+    weir.client()
+        .await
+        .execute("DELETE FROM river_job WHERE id = $1", &[&third])
+        .await
+        .unwrap();
+    while events.next().await.unwrap() != ("gone".to_owned(), json!({ "id": third })) {}
+    weir.reconcile().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_anonymous_caller_hears_of_the_jobs_that_it_may_read() {
+    let weir = Weir::new().await;
+    let (here, there) = (Who::Address("198.51.100.1"), Who::Address("198.51.100.2"));
+    let theirs = weir.analyse(there, "a_test.go", GO_TESTS).await;
+    let mine = weir.analyse(here, "a_test.go", GO_TESTS).await;
+    let mut events = Events::open(&weir, "/api/jobs/events", here).await;
+    let jobs = events.of("jobs").await;
+    assert_eq!(jobs.as_array().unwrap().len(), 1);
+    assert_eq!(jobs[0]["id"], mine);
+    weir.call("DELETE", &format!("/api/jobs/{theirs}"), there, &[], Vec::new())
+        .await;
+    weir.call("DELETE", &format!("/api/jobs/{mine}"), here, &[], Vec::new())
+        .await;
+    let job = events.of("job").await;
+    assert_eq!((&job["id"], &job["status"]), (&mine.into(), &"cancelled".into()));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_one_job_ends_with_its_last_state() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let mut events = Events::open(&weir, &format!("/api/jobs/{id}/events"), who).await;
+    assert_eq!(events.of("job").await["status"], "queued");
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let working = work_unhurriedly(&weir).await;
+    let mut last = Value::Null;
+    while let Some((name, job)) = events.next().await {
+        assert_eq!((name.as_str(), &job["id"]), ("job", &id.into()));
+        last = job;
+    }
+    assert_eq!(last["status"], "completed");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_streams_cost_the_database_no_more_than_one() {
+    let weir = Weir::new().await;
+    let reads = async || -> i64 {
+        // A backend reports what it has read when it is idle, about once a second.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        let row = weir
+            .client()
+            .await
+            .query_one(
+                "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()",
+                &[],
+            )
+            .await
+            .unwrap();
+        row.get(0)
+    };
+    let mut streams = Vec::new();
+    let mut cost = Vec::new();
+    for count in [1, 40] {
+        while streams.len() < count {
+            let who = Who::User(weir.user(Tier::Free).await);
+            // An unfinished job, so that it is looked at often.
+            weir.analyse(who, "a_test.go", GO_TESTS).await;
+            streams.push(Events::open(&weir, "/api/jobs/events", who).await);
+        }
+        let before = reads().await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        cost.push(reads().await - before);
+    }
+    assert!(cost[0] > 10, "one stream is looked after: {cost:?}");
+    assert!(cost[1] < 3 * cost[0], "{cost:?}");
+    drop(streams);
+    weir.end().await;
+}
