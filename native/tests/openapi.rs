@@ -214,3 +214,40 @@ async fn every_documented_answer_happens_and_is_as_documented() {
     assert!(never.is_empty(), "documented, but never seen: {never:?}");
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_the_asking_is_there_and_described_in_development_only() {
+    let route = "/api/dev/token";
+    let anybody = Who::Address("198.51.100.9");
+    let ask = async |weir: &Weir, tier: &str| {
+        let body = json!({ "tier": tier }).to_string().into_bytes();
+        let json = [("content-type", "application/json")];
+        weir.call("POST", route, anybody, &json, body).await
+    };
+    let weir = Weir::new().await;
+    let described = Described::of(&weir).await;
+    assert!(described.document["paths"].get(route).is_none());
+    assert_eq!(ask(&weir, "pro").await.status, 404);
+    weir.end().await;
+
+    let weir = Weir::with(&[("WEIR_ENV", "development")]).await;
+    let mut described = Described::of(&weir).await;
+    let given = ask(&weir, "pro").await;
+    assert_eq!((given.status.as_u16(), &given.body["tier"]), (200, &"pro".into()));
+    described.check(route, "POST", &given);
+    let user = Who::User(given.body["user"].as_str().unwrap().parse().unwrap());
+    assert_eq!(weir.get("/api/usage", user).await.body["tier"], "pro");
+    let refused = ask(&weir, "gold").await;
+    assert_eq!(refused.status, 422);
+    described.check(route, "POST", &refused);
+    let outside = axum::http::Request::builder().method("POST").uri(route);
+    let outside = weir.send(outside.body(axum::body::Body::empty()).unwrap()).await;
+    described.check(route, "POST", &outside);
+    let of_route = |answers: BTreeSet<(String, String, String)>| -> Vec<String> {
+        let mine = answers.into_iter().filter(|(path, _, _)| path == route);
+        mine.map(|(_, _, status)| status).collect()
+    };
+    assert_eq!(of_route(described.seen.clone()), ["200", "401", "422"]);
+    assert_eq!(of_route(described.promised()), ["200", "401", "422", "503"]);
+    weir.end().await;
+}

@@ -14,10 +14,11 @@ use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
+use super::answers::{Away, ManyStreams, NoSuchJob, OutOfRange, Outside};
 use super::caller::Caller;
 use super::feed::{NEWEST, Watch};
 use super::job::Job;
-use super::{Api, ApiError, ProblemDetails, jobs, system};
+use super::{Api, ApiError, jobs, system};
 use crate::holder::Holder;
 
 /// Before jobs that could not be read are read again.
@@ -45,10 +46,7 @@ fn event(name: &str, data: impl Serialize) -> Event {
     params(("id" = i64, Path, description = "The job's id")),
     responses(
         (status = 200, description = "Events `job`, each with a Job as its data", content_type = "text/event-stream"),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 404, body = ProblemDetails, description = "The caller has no such job", content_type = "application/problem+json"),
-        (status = 429, body = ProblemDetails, description = "The caller has too many event streams open", content_type = "application/problem+json"),
-        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+        Outside, NoSuchJob, ManyStreams, Away,
     )
 )]
 pub(super) async fn job(
@@ -131,10 +129,7 @@ pub(super) struct Begin {
     params(Begin),
     responses(
         (status = 200, description = "An event `jobs` with an array of Jobs as its data; then events `job`, each with a Job, and `gone`, with the `id` of a job", content_type = "text/event-stream"),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 422, body = ProblemDetails, description = "A parameter is out of range", content_type = "application/problem+json"),
-        (status = 429, body = ProblemDetails, description = "The caller has too many event streams open", content_type = "application/problem+json"),
-        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+        Outside, OutOfRange, ManyStreams, Away,
     )
 )]
 pub(super) async fn jobs(
@@ -223,7 +218,7 @@ impl Everything {
     path = "/api/lanes/events",
     responses(
         (status = 200, description = "Events `lanes`, each with a Lanes as its data", content_type = "text/event-stream"),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        Outside,
     )
 )]
 pub(super) async fn lanes(

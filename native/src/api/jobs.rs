@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
+use super::answers::{Away, NoSuchJob, OutOfRange, Outside};
 use super::caller::Caller;
 use super::job::{Job, SELECT};
 use super::{Api, ApiError, ProblemDetails};
@@ -49,12 +50,12 @@ pub(super) struct Accepted {
     responses(
         (status = 202, body = Accepted, headers(("Location" = String, description = "The job"))),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
+        Outside,
         (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "The service cannot use these arguments, or the key was used with others", content_type = "application/problem+json"),
         (status = 429, body = ProblemDetails, description = "Over the plan's quota, or over the anonymous rate limit", content_type = "application/problem+json"),
-        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+        Away,
     )
 )]
 pub(super) async fn submit(
@@ -178,9 +179,7 @@ pub(super) async fn find(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiE
     params(("id" = i64, Path, description = "The job's id")),
     responses(
         (status = 200, body = Job),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 404, body = ProblemDetails, description = "The caller has no such job", content_type = "application/problem+json"),
-        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+        Outside, NoSuchJob, Away,
     )
 )]
 pub(super) async fn get(
@@ -202,9 +201,7 @@ pub(super) async fn get(
     params(("id" = i64, Path, description = "The job's id")),
     responses(
         (status = 200, body = Job, description = "A job that is being worked on is cancelled a moment later"),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 404, body = ProblemDetails, description = "The caller has no such job", content_type = "application/problem+json"),
-        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+        Outside, NoSuchJob, Away,
     )
 )]
 pub(super) async fn cancel(
@@ -249,9 +246,7 @@ pub(super) struct Page {
     params(Page),
     responses(
         (status = 200, body = [Job]),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 422, body = ProblemDetails, description = "A parameter is out of range", content_type = "application/problem+json"),
-        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+        Outside, OutOfRange, Away,
     )
 )]
 pub(super) async fn list(

@@ -6,15 +6,14 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use uuid::Uuid;
 use weir_policy::tier::Tier;
 
+use super::answers::{Away, Outside};
 use super::caller::Caller;
 use super::{Api, ApiError, ProblemDetails};
-use crate::config::Environment;
 use crate::status::{self, Lanes};
 
 pub(super) async fn look(api: &Api) -> Result<Lanes, ApiError> {
@@ -28,30 +27,50 @@ pub(super) async fn look(api: &Api) -> Result<Lanes, ApiError> {
     path = "/api/lanes",
     responses(
         (status = 200, body = Lanes),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+        Outside, Away,
     )
 )]
 pub(super) async fn lanes(State(api): State<Arc<Api>>, _caller: Caller) -> Result<Json<Lanes>, ApiError> {
     look(&api).await.map(Json)
 }
 
-#[derive(Deserialize)]
+/// For whom a token shall be.
+#[derive(Deserialize, ToSchema)]
 pub(super) struct Wanted {
+    #[schema(value_type = String, example = "pro")]
     tier: Tier,
+    /// A new user unless told.
     user: Option<Uuid>,
 }
 
-/// A token for the asking. In development only: in production this route does not exist.
+/// A bearer token.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Given {
+    token: String,
+    user: Uuid,
+    #[schema(value_type = String, example = "pro")]
+    tier: Tier,
+}
+
+/// A token for the asking, good for an hour. Only a server in development mode has this route.
+#[utoipa::path(
+    post,
+    path = "/api/dev/token",
+    request_body = Wanted,
+    responses(
+        (status = 200, body = Given),
+        Outside,
+        (status = 422, body = ProblemDetails, description = "There is no such tier, or the user is no UUID", content_type = "application/problem+json"),
+        Away,
+    )
+)]
 pub(super) async fn development_token(
     State(api): State<Arc<Api>>,
     _caller: Caller,
     wanted: Result<Json<Wanted>, JsonRejection>,
-) -> Result<Response, ApiError> {
-    let (Environment::Development, Some(secret)) = (api.settings.environment, &api.settings.jwt_secret)
-    else {
-        return Err(ApiError::NoRoute);
-    };
+) -> Result<Json<Given>, ApiError> {
+    // Without a secret there is no such route.
+    let secret = api.settings.jwt_secret.as_ref().ok_or(ApiError::NoRoute)?;
     let Ok(Json(Wanted { tier, user })) = wanted else {
         return Err(ApiError::Unprocessable(
             "tier must be free, pro, pro_plus or enterprise; user, if there is one, a UUID".to_owned(),
@@ -62,5 +81,5 @@ pub(super) async fn development_token(
     let token = crate::token::issue(&client, secret, user, tier, Duration::from_secs(3600))
         .await
         .map_err(|error| ApiError::Unavailable(error.to_string()))?;
-    Ok(Json(json!({ "token": token, "user": user, "tier": tier })).into_response())
+    Ok(Json(Given { token, user, tier }))
 }

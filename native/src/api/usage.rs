@@ -9,8 +9,9 @@ use serde::Serialize;
 use utoipa::ToSchema;
 use weir_policy::admission::Account;
 
+use super::answers::{Away, Outside};
 use super::caller::Caller;
-use super::{Api, ApiError, ProblemDetails};
+use super::{Api, ApiError};
 use crate::reservation::Quota;
 use crate::service::EventType;
 
@@ -38,8 +39,7 @@ pub(super) struct Usage {
     path = "/api/usage",
     responses(
         (status = 200, body = Usage),
-        (status = 401, body = ProblemDetails, description = "The request did not come through the edge", content_type = "application/problem+json"),
-        (status = 503, body = ProblemDetails, description = "The database cannot be reached", content_type = "application/problem+json"),
+        Outside, Away,
     )
 )]
 pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Usage>, ApiError> {
