@@ -16,13 +16,24 @@ use weir::work::{Context, Duty, Working};
 use weir::{audit, bench, migrate, reconcile, serve, status, telemetry, token, traces};
 use weir_policy::tier::Tier;
 
-/// What `--help` ends with. Everything else is in the environment, too; README.md has the whole list.
+/// What `--help` ends with.
 const SETTINGS: &str = "\
 Settings come from the environment; a wrong one stops the start, and all that is wrong is said at once:
-  DATABASE_URL                 PostgreSQL, postgres://user@host:5432/name
-  EDGE_SECRET                  shared with the edge; `serve` and `up` need it
-  OTEL_EXPORTER_OTLP_ENDPOINT  where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
-                               and the like as OpenTelemetry has them";
+  DATABASE_URL                  PostgreSQL, postgres://user@host:5432/name
+  EDGE_SECRET                   shared with the edge; `serve` and `up` need it
+  WEIR_ORIGIN_HOST, _PORT       where `serve` and `up` listen: 127.0.0.1, 8080
+  WEIR_METRICS_HOST, _PORT      where `work` and `schedule` answer /metrics, /healthz, /readyz; without a port
+                                nowhere. `serve` and `up` answer them beside the API
+  WEIR_CONFIG                   the services: weir.toml
+  WEIR_DRAIN_TIMEOUT            how long running jobs may go on after SIGTERM: 30s
+  FAIRNESS_..., ..._WORKERS     slots by tier, pool sizes
+  OTEL_EXPORTER_OTLP_ENDPOINT   where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
+                                and the like as OpenTelemetry has them
+README.md has the whole list, deploy/weir.env.example the defaults.
+
+weir.toml has a [[service]] for each kind of work: its pools, its timeout, `retry` for when a failed job is tried again,
+and who does it: a `builtin` handler, a program (`exec`) or an endpoint (`http`). A [[periodic]] enqueues a job by a
+schedule. Its comments describe every member.";
 
 /// Fair quotas, lanes and slots for a product's API, on River and PostgreSQL.
 #[derive(Parser)]
@@ -126,8 +137,26 @@ impl From<TierName> for Tier {
 
 type Outcome = Result<ExitCode, Box<dyn Error>>;
 
+impl Command {
+    /// What its connections to the database are called.
+    fn application_name(&self) -> &'static str {
+        match self {
+            Self::Migrate => "weir migrate",
+            Self::Serve => "weir serve",
+            Self::Work { .. } => "weir work",
+            Self::Schedule => "weir schedule",
+            Self::Up => "weir up",
+            Self::Token { .. } => "weir token",
+            Self::Audit { .. } => "weir audit",
+            Self::Status { .. } => "weir status",
+            Self::Bench { .. } => "weir bench",
+        }
+    }
+}
+
 pub(crate) async fn run(cli: Cli) -> Outcome {
-    let settings = Settings::from_env()?;
+    let mut settings = Settings::from_env()?;
+    settings.application_name = cli.command.application_name();
     match cli.command {
         Command::Migrate => {
             let applied = migrate::migrate(&Database::new(&settings)?).await?;

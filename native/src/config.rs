@@ -65,6 +65,8 @@ impl Fairness {
 pub struct Settings {
     /// `DATABASE_URL`.
     pub database_url: SecretString,
+    /// What the connections are called in `pg_stat_activity`; `application_name` in the URL goes before.
+    pub application_name: &'static str,
     /// `WEIR_ENV`.
     pub environment: Environment,
     /// `JWT_SECRET`, which signs users' tokens. The origin itself never verifies one: the edge does.
@@ -264,6 +266,7 @@ impl Settings {
         if reader.faults.is_empty() {
             Ok(Self {
                 database_url,
+                application_name: "weir",
                 environment,
                 jwt_secret,
                 edge_secret,

@@ -57,7 +57,7 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn new(settings: &Settings) -> Result<Self, DatabaseError> {
-        Self::at(settings.database_url.expose_secret())
+        Self::named(settings.database_url.expose_secret(), settings.application_name)
     }
 
     /// Prepares to connect to this URL.
@@ -66,10 +66,15 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn at(url: &str) -> Result<Self, DatabaseError> {
+        Self::named(url, "weir")
+    }
+
+    fn named(url: &str, name: &str) -> Result<Self, DatabaseError> {
         let mut config = tokio_postgres::Config::from_str(url)?;
         config.connect_timeout(CONNECT_TIMEOUT);
+        // The URL has the last word.
         if config.get_application_name().is_none() {
-            config.application_name("weir");
+            config.application_name(name);
         }
         Ok(Self {
             config,
@@ -161,7 +166,9 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
-        let options = sqlx::postgres::PgConnectOptions::from_str(self.url.expose_secret())?;
+        let name = self.config.get_application_name().unwrap_or_default();
+        let options = sqlx::postgres::PgConnectOptions::from_str(self.url.expose_secret())?
+            .application_name(&format!("{name}, River"));
         Ok(sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT)

@@ -379,6 +379,67 @@ async fn a_refused_request_id_is_nobodys_and_no_log_has_an_address_or_an_asserti
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_database_knows_whose_each_connection_is() {
+    let weir = Weir::new().await;
+    let [serve, work] = ["serve", "work"].map(|command| Process::start(&weir, &[command], &[]));
+    serve.ready().await;
+    work.ready().await;
+    // River connects when it is first needed: the worker to listen, the API to cancel.
+    let user = weir.user(Tier::Free).await;
+    let job = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let path = format!("/api/jobs/{job}");
+    let reply = serve.call("DELETE", &path, Who::User(user), "cancels", "").await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let names = async || -> BTreeSet<String> {
+        let select =
+            "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()";
+        let rows = weir.client().await.query(select, &[]).await.unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    // The test's own have the name without a subcommand.
+    let expected = [
+        "weir",
+        "weir, River",
+        "weir serve",
+        "weir serve, River",
+        "weir work",
+        "weir work, River",
+    ];
+    let names = names().await;
+    let strangers: Vec<_> = names
+        .iter()
+        .filter(|name| !expected.contains(&name.as_str()))
+        .collect();
+    assert!(strangers.is_empty(), "{strangers:?}");
+    for name in &expected[2..] {
+        assert!(names.contains(*name), "no {name:?} in {names:?}");
+    }
+    assert_eq!(serve.stop().await, Some(0));
+    assert_eq!(work.stop().await, Some(0));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn help_tells_where_settings_and_services_are_described() {
+    let weir = Weir::new().await;
+    let output = command(&weir, &["--help"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    for word in [
+        "DATABASE_URL",
+        "WEIR_METRICS",
+        "[[periodic]]",
+        "`http`",
+        "`retry`",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+    ] {
+        assert!(help.contains(word), "no {word} in {help}");
+    }
+    let longest = help.lines().map(|line| line.chars().count()).max();
+    assert!(longest <= Some(120), "{longest:?}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn status_tells_why_a_users_jobs_wait() {
     let weir = Weir::new().await;
     let user = weir.user(Tier::Free).await;
