@@ -6,6 +6,20 @@ import { slowAnalysis } from "./slow.ts";
 
 const stack = await startStack({ after });
 const slow = await startStack({ after }, { env: { WEIR_CONFIG: slowAnalysis(0.2) } });
+/** Slow enough that whoever looks ten times a second sees every job running. */
+const slower = await startStack({ after }, { env: { WEIR_CONFIG: slowAnalysis(0.5) } });
+
+/** Keeps, from now on, what the rows of the list have said, by job. */
+const keepStates = `
+  globalThis.states = {};
+  new MutationObserver(() => {
+    for (const row of document.querySelectorAll("#jobs tr")) {
+      const said = (states[row.cells[0].textContent] ??= []);
+      const now = row.cells[2].textContent;
+      if (said.at(-1) !== now) said.push(now);
+    }
+  }).observe(document.getElementById("jobs"), { childList: true, subtree: true });
+`;
 
 describe("the page, for somebody who signs in", () => {
   it("shows the quota, runs an analysis, and makes a specification that can be read", async (t) => {
@@ -64,9 +78,33 @@ describe("the page, for somebody who signs in", () => {
     );
   });
 
+  it("moves every row of a burst from waiting to running to done by events over one connection", async (t) => {
+    const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
+    const asked: string[] = [];
+    page.on("request", (request) => asked.push(`${request.method()} ${new URL(request.url()).pathname}`));
+    await page.goto(slower.edge.url);
+    await page.getByRole("button", { name: "Enterprise" }).click();
+    await page.getByText("Plan: Enterprise").waitFor();
+    await page.evaluate(keepStates);
+    await page.getByRole("button", { name: "Submit 50" }).click();
+    await page.getByText("50 accepted, 0 refused").waitFor();
+    await page.getByText(/used 50 · reserved 0/).waitFor({ timeout: 60_000 });
+    const states = (await page.evaluate("states")) as Record<string, string[]>;
+    assert.equal(Object.keys(states).length, 50);
+    for (const [job, said] of Object.entries(states)) {
+      assert.deepEqual(said.slice(-2), ["running", "done"], `${job}: ${said.join(", ")}`);
+      assert.ok(said.slice(0, -2).every((words) => words.startsWith("waiting for")), `${job}: ${said.join(", ")}`);
+    }
+    const parked = Object.values(states).filter((said) => said[0] === "waiting for your turn");
+    assert.ok(parked.length >= 40, `${parked.length} have waited for their turn`);
+    assert.equal(asked.filter((request) => request === "GET /api/jobs/events").length, 1);
+    assert.deepEqual(asked.filter((request) => request === "GET /api/jobs" || /^GET .api.jobs.\d/.test(request)), [], "nothing is polled");
+    assert.deepEqual(complaints, []);
+  });
+
   it("shows one Pro job passing two hundred Free ones", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 1920, height: 1200, colorScheme: "dark" });
-    await page.goto(slow.edge.url);
+    await page.goto(slower.edge.url);
     await page.getByRole("button", { name: "Run it" }).click();
     const passed = page.getByText(/^Pro: done \d+ ms after it was submitted, with \d+ Free jobs still to come$/);
     await passed.waitFor({ timeout: 60_000 });

@@ -1,7 +1,7 @@
 import { allowanceFor } from "./allowance.ts";
 import { developmentToken, Refusal, submit, type Quota, type Usage } from "./api.ts";
 import { element, make, makeButton } from "./elements.ts";
-import { refreshJobs } from "./jobs.ts";
+import "./jobs.ts";
 import { showProblem } from "./notice.ts";
 import { onUsage, refreshUsage, signIn, signOut } from "./session.ts";
 import { someFiles } from "./source.ts";
@@ -101,5 +101,5 @@ async function submitMany(count: number): Promise<void> {
   hint.textContent = t("submitted", { accepted: count - refusals.length, refused: refusals.length });
   one.disabled = many.disabled = false;
   if (refusals[0]) showProblem(refusals[0].reason);
-  await Promise.all([refreshUsage(), refreshJobs()]).catch(showProblem);
+  await refreshUsage().catch(showProblem);
 }

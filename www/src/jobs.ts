@@ -1,87 +1,58 @@
-import { cancelJob, isFinished, listJobs, submit, type AnalysisOutput, type Job, type SpecviewOutput } from "./api.ts";
+import { cancelJob, isFinished, submit, type AnalysisOutput, type Job, type SpecviewOutput } from "./api.ts";
 import { element, make, makeButton } from "./elements.ts";
 import { showMarkdown } from "./markdown.ts";
 import { showProblem } from "./notice.ts";
 import { testList } from "./result.ts";
-import { isSignedIn, onUsage, refreshUsage } from "./session.ts";
+import { onUsage, refreshUsage } from "./session.ts";
 import { Stream } from "./stream.ts";
 import { language, onLanguage, t } from "./text.ts";
 
 const body = element("jobs", HTMLElement);
 const none = element("no-jobs", HTMLElement);
 const table = element("jobs-table", HTMLElement);
+const scroll = element("jobs-scroll", HTMLElement);
 const dialog = element("output", HTMLDialogElement);
 const outputTitle = element("output-title", HTMLElement);
 const outputBody = element("output-body", HTMLElement);
 
-/** How many jobs are followed at once: over HTTP/1.1 a browser opens no more than six connections to a server. */
-const followedAtMost = 2;
-const listed = 60;
+const shownAtMost = 200;
 
 const jobs = new Map<number, Job>();
 const rows = new Map<number, HTMLTableRowElement>();
-const followed = new Map<number, Stream<Job>>();
-let beat: ReturnType<typeof setTimeout> | undefined;
-let wasSignedIn = false;
+/** Tells of every change of every job, over one connection: a browser opens no more than six to a server. */
+let stream: Stream | undefined;
 
 element("output-close", HTMLButtonElement).addEventListener("click", () => dialog.close());
 onLanguage(() => {
   for (const job of jobs.values()) showRow(job);
 });
 onUsage((usage) => {
-  const now = usage !== undefined;
-  if (now === wasSignedIn) return;
-  wasSignedIn = now;
+  if ((usage !== undefined) === (stream !== undefined)) return;
   clear();
-  if (now) void refreshJobs().catch(showProblem);
+  if (usage) stream = new Stream("/api/jobs/events", { jobs: begin, job: take, gone: ({ id }: { id: number }) => drop(id) });
 });
 
 function clear(): void {
-  clearTimeout(beat);
-  for (const stream of followed.values()) stream.close();
-  followed.clear();
-  jobs.clear();
-  rows.clear();
-  body.replaceChildren();
-  showEmptiness();
+  stream?.close();
+  stream = undefined;
+  for (const id of [...jobs.keys()]) drop(id);
 }
 
-/** Reads the list anew. The jobs that come next are followed closely, the others with every reading of the list. */
-export async function refreshJobs(): Promise<void> {
-  clearTimeout(beat);
-  if (!isSignedIn()) return;
-  try {
-    for (const job of (await listJobs(listed)).reverse()) take(job);
-  } finally {
-    beat = setTimeout(() => void refreshJobs().catch(() => {}), unfinished().length > 0 ? 1500 : 15_000);
-  }
-  follow();
-}
-
-function unfinished(): Job[] {
-  return [...jobs.values()].filter((job) => !isFinished(job)).sort((a, b) => a.id - b.id);
-}
-
-function follow(): void {
-  for (const job of unfinished()) {
-    if (followed.size >= followedAtMost) return;
-    if (followed.has(job.id)) continue;
-    followed.set(job.id, new Stream<Job>(`/api/jobs/${job.id}/events`, "job", take));
-  }
+/** The newest jobs as they are, when the stream opens and whenever it opens again. */
+function begin(newest: Job[]): void {
+  for (const job of newest.reverse()) take(job);
+  // It may have opened again without the token, which has expired; then these are nobody's.
+  void refreshUsage().catch(() => {});
 }
 
 function take(job: Job): void {
   const before = jobs.get(job.id);
-  if (before && isFinished(before)) return;
+  // The answer to a request may come after the event that tells what happened next.
+  if (before && isFinished(before) && !isFinished(job)) return;
+  if (JSON.stringify(before) === JSON.stringify(job)) return;
   jobs.set(job.id, job);
-  if (JSON.stringify(before) !== JSON.stringify(job)) showRow(job);
-  if (!isFinished(job)) return;
-  followed.get(job.id)?.close();
-  followed.delete(job.id);
-  if (before) {
-    follow();
-    refreshUsageSoon();
-  }
+  showRow(job);
+  if (before && isFinished(job)) refreshUsageSoon();
 }
 
 let usageTimer: ReturnType<typeof setTimeout> | undefined;
@@ -95,14 +66,7 @@ function refreshUsageSoon(): void {
 }
 
 function showRow(job: Job): void {
-  let row = rows.get(job.id);
-  if (!row) {
-    row = make("tr");
-    rows.set(job.id, row);
-    body.prepend(row);
-    while (rows.size > 200) dropOldest();
-    showEmptiness();
-  }
+  const row = rows.get(job.id) ?? addRow(job.id);
   const words = t(job.status === "queued" && job.waiting_for ? job.waiting_for : job.status);
   const stateCell = make("td");
   stateCell.append(make("span", words, `badge ${job.status}`), make("small", job.error?.message ?? ""));
@@ -110,7 +74,22 @@ function showRow(job: Job): void {
   const actions = make("td", "", "job-actions");
   actions.append(...actionsFor(job));
   const service = job.service === "analysis" || job.service === "specview" ? t(job.service) : job.service;
+  const hadFocus = row.contains(document.activeElement);
   row.replaceChildren(make("td", String(job.id)), make("td", service), stateCell, make("td", cost), actions);
+  // Whoever is at this row by keyboard stays there.
+  if (hadFocus) (actions.querySelector("button") ?? scroll).focus({ preventScroll: true });
+}
+
+/** A row in its place: the newest job is on top, in whatever order they are told. */
+function addRow(id: number): HTMLTableRowElement {
+  const row = make("tr");
+  const older = [...rows.keys()].filter((other) => other < id);
+  const next = rows.get(Math.max(...older));
+  rows.set(id, row);
+  body.insertBefore(row, next ?? null);
+  while (rows.size > shownAtMost) drop(Math.min(...rows.keys()));
+  showEmptiness();
+  return row;
 }
 
 function actionsFor(job: Job): HTMLElement[] {
@@ -131,7 +110,7 @@ function actionsFor(job: Job): HTMLElement[] {
 async function act(action: () => Promise<void>): Promise<void> {
   try {
     await action();
-    await Promise.all([refreshUsage(), refreshJobs()]);
+    await refreshUsage();
   } catch (error) {
     showProblem(error);
   }
@@ -144,11 +123,11 @@ async function showOutput(job: Job): Promise<void> {
   dialog.showModal();
 }
 
-function dropOldest(): void {
-  const oldest = Math.min(...rows.keys());
-  rows.get(oldest)?.remove();
-  rows.delete(oldest);
-  jobs.delete(oldest);
+function drop(id: number): void {
+  rows.get(id)?.remove();
+  rows.delete(id);
+  jobs.delete(id);
+  showEmptiness();
 }
 
 function showEmptiness(): void {

@@ -40,7 +40,7 @@ onLanguage(relabel);
 
 /** Starts to show the lanes as they are, until the page is closed. */
 export function watchLanes(): void {
-  new Stream<Lanes>("/api/lanes/events", "lanes", show, (up) => (offline.hidden = up));
+  new Stream("/api/lanes/events", { lanes: show }, (up) => (offline.hidden = up));
 }
 
 function makePanel(): Panel {

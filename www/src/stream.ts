@@ -1,20 +1,21 @@
+type Handlers = Record<string, (data: never) => void>;
+
 /**
  * Follows server-sent events, also past a server that answers with an error: a browser goes on by itself only when
  * the connection breaks.
  */
-export class Stream<T> {
+export class Stream {
   #source: EventSource | undefined;
   #retry: ReturnType<typeof setTimeout> | undefined;
   #wait = 1000;
   readonly #path: string;
-  readonly #name: string;
-  readonly #onEvent: (data: T) => void;
+  readonly #handlers: Handlers;
   readonly #onState: (up: boolean) => void;
 
-  constructor(path: string, name: string, onEvent: (data: T) => void, onState: (up: boolean) => void = () => {}) {
+  /** What is to happen at which event. */
+  constructor(path: string, handlers: Handlers, onState: (up: boolean) => void = () => {}) {
     this.#path = path;
-    this.#name = name;
-    this.#onEvent = onEvent;
+    this.#handlers = handlers;
     this.#onState = onState;
     this.#open();
   }
@@ -22,11 +23,13 @@ export class Stream<T> {
   #open(): void {
     const source = new EventSource(this.#path);
     this.#source = source;
-    source.addEventListener(this.#name, (event) => {
-      this.#wait = 1000;
-      this.#onState(true);
-      this.#onEvent(JSON.parse((event as MessageEvent<string>).data) as T);
-    });
+    for (const [name, handle] of Object.entries(this.#handlers)) {
+      source.addEventListener(name, (event) => {
+        this.#wait = 1000;
+        this.#onState(true);
+        handle(JSON.parse((event as MessageEvent<string>).data) as never);
+      });
+    }
     source.addEventListener("error", () => {
       this.#onState(false);
       if (source.readyState !== EventSource.CLOSED) return;
