@@ -43,9 +43,9 @@ export interface Origin {
 /** Migrates the database and starts the real origin on it: `weir up`, or another of its subcommands. */
 export async function startOrigin(
   lifetime: Lifetime,
-  options: { database: Database; secrets: Secrets; env?: Record<string, string>; args?: string[] },
+  options: { database: Database; secrets: Secrets; env?: Record<string, string>; args?: string[]; port?: number },
 ): Promise<Origin> {
-  const port = await freePort();
+  const port = options.port ?? (await freePort());
   const env = weirEnvironment(options.database, options.secrets, { WEIR_ORIGIN_HOST: "127.0.0.1", WEIR_ORIGIN_PORT: String(port), ...options.env });
   const migrated = await weir(["migrate"], env);
   if (migrated.code !== 0) throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}${migrated.stdout}`);

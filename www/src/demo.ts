@@ -1,70 +1,106 @@
-import { developmentToken, isFinished, listJobs, readJob, Refusal, submit, type SourceFile } from "./api.ts";
-import { element, make } from "./elements.ts";
+import { developmentToken, isFinished, listJobs, readJob, Refusal, submit, type Job, type SourceFile } from "./api.ts";
+import { element } from "./elements.ts";
 import { showProblem } from "./notice.ts";
+import { Race } from "./race.ts";
 import { largeFile } from "./samples.ts";
-import { t } from "./text.ts";
+import { onLanguage, t } from "./text.ts";
 
 /** Five users with 40 jobs each: 200 of them, and within what a Free plan allows in a month. */
 const users = 5;
 const each = 40;
+const total = users * each;
 
 const start = element("demo-start", HTMLButtonElement);
-const place = element("demo", HTMLElement);
+const freeWords = element("demo-free", HTMLElement);
+const proWords = element("demo-pro", HTMLElement);
+const race = new Race(total);
+
+let free = 0;
+/** What is said of the Pro job, in whatever language the page has by then. */
+let pro = (): string => t("demoNotYet");
 
 start.addEventListener("click", () => void run());
+onLanguage(say);
+say();
+
+function say(): void {
+  freeWords.textContent = t("demoFree", { done: free, total });
+  const words = t("demoPro", { state: pro() });
+  // It is read out when it is written, so only when it is another.
+  if (proWords.textContent !== words) proWords.textContent = words;
+  race.relabel();
+}
 
 async function run(): Promise<void> {
   start.disabled = true;
-  const bar = make("progress");
-  const free = make("p");
-  const pro = make("p", "", "pro");
-  bar.max = users * each;
-  bar.value = 0;
-  place.replaceChildren(free, bar, pro);
-  const showFree = (done: number): void => {
-    bar.value = done;
-    bar.setAttribute("aria-label", free.textContent ?? "");
-    free.textContent = t("demoFree", { done, total: users * each });
-  };
-  showFree(0);
-  pro.textContent = t("demoPro", { state: t("demoNotYet") });
+  free = 0;
+  pro = () => t("demoNotYet");
+  proWords.classList.remove("passed");
+  race.clear();
+  say();
   try {
     const tokens = await Promise.all(Array.from({ length: users }, () => developmentToken("free")));
     const proToken = await developmentToken("pro");
     // Small files are analysed faster than a browser can submit them, and no line would form.
     const files = [largeFile()];
-    const flood = tokens.flatMap((token) => Array.from({ length: each }, () => submit("analysis", { files }, token)));
-    const passing = Promise.all(flood).then(() => passOne(proToken, tokens, files, pro));
+    const flood = tokens.flatMap((token) =>
+      Array.from({ length: each }, async () => {
+        await submit("analysis", { files }, token);
+        race.submitted();
+      }),
+    );
+    let passed: Job | undefined;
     let failed = false;
+    const passing = Promise.all(flood).then(async () => {
+      passed = await passOne(proToken, files);
+    });
     passing.catch(() => (failed = true));
-    for (let done = 0; done < users * each && !failed; ) {
-      await pause(400);
-      done = await finishedOf(tokens);
-      showFree(done);
+    while (free < total && !failed) {
+      await pause(300);
+      const done = await finishedOf(tokens);
+      free = done.length;
+      race.finished(free, passed && before(passed, done));
+      say();
+      if (passed) tellPassing(passed, before(passed, done));
     }
     await passing;
   } catch (error) {
-    if (error instanceof Refusal && error.status === 404) place.replaceChildren(make("p", t("noSignIn")));
+    if (error instanceof Refusal && error.status === 404) proWords.textContent = t("noSignIn");
     else showProblem(error);
   } finally {
     start.disabled = false;
   }
 }
 
-/** One job of a Pro user's, and how long it took past what was in line before it. */
-async function passOne(token: string, tokens: string[], files: SourceFile[], words: HTMLElement): Promise<void> {
-  const submittedAt = performance.now();
+/** One job of a Pro user's, from its submission to its end. */
+async function passOne(token: string, files: SourceFile[]): Promise<Job> {
   const { job } = await submit("analysis", { files }, token);
-  while (!isFinished(await readJob(job.id, token))) await pause(25);
-  const ms = Math.round(performance.now() - submittedAt);
-  const ahead = users * each - (await finishedOf(tokens));
-  words.textContent = t("demoPro", { state: t("demoProDone", { ms, ahead }) });
-  words.classList.add("passed");
+  race.proSubmitted();
+  pro = () => t("demoProGoing", { total: total + 1 });
+  say();
+  for (;;) {
+    const now = await readJob(job.id, token);
+    if (isFinished(now)) return now;
+    await pause(50);
+  }
 }
 
-async function finishedOf(tokens: string[]): Promise<number> {
+function tellPassing(job: Job, earlier: number): void {
+  if (proWords.classList.contains("passed")) return;
+  proWords.classList.add("passed");
+  const ms = Date.parse(job.finished_at ?? "") - Date.parse(job.created_at);
+  pro = () => t("demoProDone", { ms, ahead: total - earlier });
+  say();
+}
+
+/** How many were done before it. */
+function before(job: Job, done: Job[]): number {
+  return done.filter((other) => Date.parse(other.finished_at ?? "") < Date.parse(job.finished_at ?? "")).length;
+}
+
+async function finishedOf(tokens: string[]): Promise<Job[]> {
   const lists = await Promise.all(tokens.map((token) => listJobs(each, token)));
-  return lists.flat().filter(isFinished).length;
+  return lists.flat().filter(isFinished);
 }
 
 const pause = (milliseconds: number): Promise<void> => new Promise((done) => setTimeout(done, milliseconds));

@@ -29,7 +29,7 @@ onLanguage(() => {
 onUsage((usage) => {
   if ((usage !== undefined) === (stream !== undefined)) return;
   clear();
-  if (usage) stream = new Stream("/api/jobs/events", { jobs: begin, job: take, gone: ({ id }: { id: number }) => drop(id) });
+  if (usage) stream = new Stream("/api/jobs/events", { jobs: begin, job: change, gone: ({ id }: { id: number }) => drop(id) });
 });
 
 function clear(): void {
@@ -45,6 +45,11 @@ function begin(newest: Job[]): void {
   void refreshUsage().catch(() => {});
 }
 
+function change(job: Job): void {
+  take(job);
+  refreshUsageSoon();
+}
+
 function take(job: Job): void {
   const before = jobs.get(job.id);
   // The answer to a request may come after the event that tells what happened next.
@@ -52,12 +57,11 @@ function take(job: Job): void {
   if (JSON.stringify(before) === JSON.stringify(job)) return;
   jobs.set(job.id, job);
   showRow(job);
-  if (before && isFinished(job)) refreshUsageSoon();
 }
 
 let usageTimer: ReturnType<typeof setTimeout> | undefined;
 
-/** Many jobs may end within a moment, and one answer tells of all. */
+/** Much may happen within a moment, and one answer tells of all. */
 function refreshUsageSoon(): void {
   usageTimer ??= setTimeout(() => {
     usageTimer = undefined;
@@ -74,10 +78,15 @@ function showRow(job: Job): void {
   const actions = make("td", "", "job-actions");
   actions.append(...actionsFor(job));
   const service = job.service === "analysis" || job.service === "specview" ? t(job.service) : job.service;
+  const cells = [make("td", String(job.id)), make("td", service), stateCell, make("td", cost), actions];
+  if (row.cells.length === 0) row.append(...cells);
   const hadFocus = row.contains(document.activeElement);
-  row.replaceChildren(make("td", String(job.id)), make("td", service), stateCell, make("td", cost), actions);
+  for (const [n, cell] of cells.entries()) {
+    // A button that stays keeps the focus, also for when a dialog that it has opened is closed.
+    if (row.cells[n]?.innerHTML !== cell.innerHTML) row.cells[n]?.replaceWith(cell);
+  }
   // Whoever is at this row by keyboard stays there.
-  if (hadFocus) (actions.querySelector("button") ?? scroll).focus({ preventScroll: true });
+  if (hadFocus && !row.contains(document.activeElement)) (actions.querySelector("button") ?? scroll).focus({ preventScroll: true });
 }
 
 /** A row in its place: the newest job is on top, in whatever order they are told. */

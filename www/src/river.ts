@@ -32,7 +32,7 @@ interface Panel {
   parkedDrops: HTMLElement;
 }
 
-const panels = new Map(services.map((service) => [service, makePanel()]));
+const panels = new Map(services.map((service) => [service, makePanel(service)]));
 let latest: Lanes | undefined;
 
 relabel();
@@ -43,10 +43,12 @@ export function watchLanes(): void {
   new Stream("/api/lanes/events", { lanes: show }, (up) => (offline.hidden = up));
 }
 
-function makePanel(): Panel {
+function makePanel(service: string): Panel {
   const box = make("div", "", "lanes");
   const title = make("h3");
+  title.id = `lanes-${service}`;
   const table = make("table", "", "lane-table");
+  table.setAttribute("aria-labelledby", title.id);
   const headings = [make("th"), make("th"), make("th"), make("th")];
   for (const heading of headings) heading.scope = "col";
   const top = make("tr");
