@@ -219,11 +219,7 @@ async fn every_documented_answer_happens_and_is_as_documented() {
 async fn a_token_for_the_asking_is_there_and_described_in_development_only() {
     let route = "/api/dev/token";
     let anybody = Who::Address("198.51.100.9");
-    let ask = async |weir: &Weir, tier: &str| {
-        let body = json!({ "tier": tier }).to_string().into_bytes();
-        let json = [("content-type", "application/json")];
-        weir.call("POST", route, anybody, &json, body).await
-    };
+    let ask = async |weir: &Weir, tier: &str| weir.post(route, anybody, &json!({ "tier": tier })).await;
     let weir = Weir::new().await;
     let described = Described::of(&weir).await;
     assert!(described.document["paths"].get(route).is_none());
