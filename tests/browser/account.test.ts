@@ -52,7 +52,7 @@ describe("the page, for somebody who signs in", () => {
   });
 
   it("shows a burst waiting for its turns, and cancels", async (t) => {
-    const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
+    const { page, complaints } = await openPage(t, { address: someAddress(), width: 360, height: 1000 });
     await page.goto(slow.edge.url);
     await page.getByRole("button", { name: "Free", exact: true }).click();
     await page.getByText(/left 50 ·/).waitFor();
@@ -66,6 +66,7 @@ describe("the page, for somebody who signs in", () => {
     await page.getByText("waiting for your turn").first().waitFor();
     await page.locator("#jobs").getByText("running").first().waitFor();
     await picture(page, "burst");
+    assert.equal(await page.evaluate("document.getElementById('jobs-scroll').scrollWidth - document.getElementById('jobs-scroll').clientWidth"), 0, "no button is cut off at 360 px");
     // The newest is the last in line, so it is still there to be cancelled.
     const last = page.locator("#jobs tr").first();
     await last.getByRole("button", { name: /^Cancel/ }).click();
