@@ -58,11 +58,30 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Traces> {
     let wants = "a number of milliseconds from 1";
     let timeout = reader.parsed("OTEL_EXPORTER_OTLP_TIMEOUT", TIMEOUT, wants, milliseconds);
     let timeout = reader.parsed("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", timeout, wants, milliseconds);
+    for name in [
+        "SCHEDULE_DELAY",
+        "EXPORT_TIMEOUT",
+        "MAX_QUEUE_SIZE",
+        "MAX_EXPORT_BATCH_SIZE",
+    ] {
+        reader.positive(&format!("OTEL_BSP_{name}"), 1, u32::MAX);
+    }
     sampler(reader);
     let is_disabled = reader.parsed("OTEL_SDK_DISABLED", false, "true or false", |text| {
         text.to_ascii_lowercase().parse().ok()
     });
-    let attributes = reader.text("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+    let attributes = reader.parsed(
+        "OTEL_RESOURCE_ATTRIBUTES",
+        String::new(),
+        "a list such as host.name=a,tenant=b",
+        |text| {
+            let is_pair = |pair: &str| {
+                pair.split_once('=')
+                    .is_some_and(|(name, _)| !name.trim().is_empty())
+            };
+            text.split_terminator(',').all(is_pair).then_some(text.to_owned())
+        },
+    );
     let is_named = reader.text("OTEL_SERVICE_NAME").is_some()
         || attributes
             .split(',')
@@ -144,6 +163,8 @@ mod tests {
             ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip"),
             ("OTEL_EXPORTER_OTLP_HEADERS", "hunter2"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"),
+            ("OTEL_BSP_SCHEDULE_DELAY", "5s"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "tenant"),
             ("OTEL_TRACES_SAMPLER", "sometimes"),
             ("OTEL_TRACES_SAMPLER_ARG", "2"),
             ("OTEL_SDK_DISABLED", "maybe"),
