@@ -432,6 +432,50 @@ async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
     all_finished(&weir).await;
     assert_eq!(*clockwork.most_together.lock().unwrap(), 2);
+    let client = weir.client().await;
+    let claimed_in_vain: i64 = client
+        .query_one("SELECT count(*) FROM river_job WHERE metadata ? 'snoozes'", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(
+        claimed_in_vain, 0,
+        "River claims no more than there are workers for"
+    );
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_is_free_as_soon_as_its_handler_is_done() {
+    let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "1")]).await;
+    let clockwork = Clockwork::taking(5);
+    let (anne, ben) = (weir.user(Tier::Free).await, weir.user(Tier::Free).await);
+    let annes = submit(&weir, Who::User(anne), 1).await;
+    submit(&weir, Who::User(ben), 1).await;
+    // Anne's job cannot be settled for now.
+    let blocker = weir.client().await;
+    blocker.execute("BEGIN", &[]).await.unwrap();
+    blocker
+        .execute("SELECT 1 FROM holders WHERE holder = $1 FOR UPDATE", &[&anne])
+        .await
+        .unwrap();
+    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    weir.until("the other user's job to run", async || {
+        (clockwork.order.lock().unwrap().len() == 2).then_some(())
+    })
+    .await;
+    let state: String = weir
+        .client()
+        .await
+        .query_one("SELECT state::text FROM river_job WHERE id = $1", &[&annes[0]])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(state, "running", "it is not settled yet");
+    blocker.execute("ROLLBACK", &[]).await.unwrap();
+    all_finished(&weir).await;
+    working.stop().await;
+    weir.is_clean().await;
     weir.end().await;
 }
