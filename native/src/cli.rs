@@ -26,7 +26,7 @@ Settings come from the environment; a wrong one stops the start, and all that is
                                 nowhere. `serve` and `up` answer them beside the API
   WEIR_CONFIG                   the services: weir.toml
   WEIR_DRAIN_TIMEOUT            how long running jobs may go on after SIGTERM: 30s
-  FAIRNESS_..., ..._WORKERS     slots by tier, pool sizes
+  FAIRNESS_..., ..._WORKERS     slots by tier, pool sizes (LEND_IDLE_WORKERS: whether idle ones are lent)
   OTEL_EXPORTER_OTLP_ENDPOINT   where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
                                 and the like as OpenTelemetry has them
 README.md has the whole list, deploy/weir.env.example the defaults.
