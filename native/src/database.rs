@@ -185,6 +185,32 @@ pub(crate) trait Prepared: Sized + Send {
     fn client(&self) -> &Client;
 }
 
+/// Defines a connection by its statements, each by a name: the struct, and how it is opened.
+macro_rules! prepared {
+    ($vis:vis struct $Name:ident { $($statement:ident: $sql:expr,)+ }) => {
+        $vis struct $Name {
+            $vis client: tokio_postgres::Client,
+            $($vis $statement: tokio_postgres::Statement,)+
+        }
+
+        impl $crate::database::Prepared for $Name {
+            async fn open(
+                database: &$crate::database::Database,
+            ) -> Result<Self, $crate::database::DatabaseError> {
+                let client = database.connect_by_key().await?;
+                let [$($statement),+] = $crate::database::prepare(&client, [$($sql),+]).await?;
+                Ok(Self { client, $($statement),+ })
+            }
+
+            fn client(&self) -> &tokio_postgres::Client {
+                &self.client
+            }
+        }
+    };
+}
+
+pub(crate) use prepared;
+
 /// The connection of a task that makes one transaction after the other; another is opened when it broke.
 pub(crate) struct Kept<C> {
     database: Database,

@@ -62,10 +62,7 @@ async fn a_job_that_fails_for_good_costs_nothing_and_says_why() {
         job["error"]["message"].as_str().unwrap().contains("out of paper"),
         "{job}"
     );
-    weir.until("its quota to be free", async || {
-        (weir.quota(who, "specview").await["reserved"] == 0).then_some(())
-    })
-    .await;
+    weir.released(who, "specview").await;
     assert_eq!(weir.quota(who, "specview").await["used"], 0);
     working.stop().await;
     weir.end().await;
@@ -118,10 +115,7 @@ async fn cancelling_a_running_job_stops_its_program_and_frees_everything() {
     let who = Who::User(weir.user(Tier::Free).await);
     let working = weir.work().await;
     let id = submit(&weir, who, "slow").await;
-    weir.until("it to run", async || {
-        (weir.get(&format!("/api/jobs/{id}"), who).await.body["status"] == "running").then_some(())
-    })
-    .await;
+    weir.running(id, who).await;
     let started = std::time::Instant::now();
     assert_eq!(
         weir.call("DELETE", &format!("/api/jobs/{id}"), who, &[], Vec::new())
@@ -132,10 +126,7 @@ async fn cancelling_a_running_job_stops_its_program_and_frees_everything() {
     let job = weir.finished(id, who).await;
     assert_eq!(job["status"], "cancelled");
     assert!(started.elapsed().as_secs() < 10);
-    weir.until("its quota to be free", async || {
-        (weir.quota(who, "specview").await["reserved"] == 0).then_some(())
-    })
-    .await;
+    weir.released(who, "specview").await;
     working.stop().await;
     weir.end().await;
 }
@@ -146,10 +137,7 @@ async fn stopping_gives_a_running_job_back_without_costing_it_an_attempt() {
     let who = Who::User(weir.user(Tier::Free).await);
     let working = weir.work().await;
     let id = submit(&weir, who, "slow").await;
-    weir.until("it to run", async || {
-        (weir.get(&format!("/api/jobs/{id}"), who).await.body["status"] == "running").then_some(())
-    })
-    .await;
+    weir.running(id, who).await;
     working.stop().await;
     let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
     assert_eq!(

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
 use weir_policy::tier::{SlotLimits, Tier};
 
 use super::group::Waiting;
 use super::{Answer, ReserveError, Submission, decide, read, write};
-use crate::database::{Database, DatabaseError, Kept, Prepared, prepare};
+use crate::database::{Database, DatabaseError, Kept, prepared};
 use crate::service::EventType;
 
 /// What the transaction decides by, besides the database.
@@ -42,79 +41,21 @@ pub(super) struct Desk {
     rules: Arc<Rules>,
 }
 
-pub(super) struct Connection {
-    pub(super) client: Client,
-    pub(super) lock: Statement,
-    pub(super) read: Statement,
-    pub(super) ids: Statement,
-    pub(super) earlier: Statement,
-    pub(super) forget: Statement,
-    pub(super) live: Statement,
-    pub(super) jobs: Statement,
-    pub(super) tickets: Statement,
-    pub(super) submissions: Statement,
-    pub(super) slots: Statement,
-    pub(super) balances: Statement,
-    pub(super) notify: Statement,
-    pub(super) provision: Statement,
-}
-
-impl Prepared for Connection {
-    async fn open(database: &Database) -> Result<Self, DatabaseError> {
-        let client = database.connect_by_key().await?;
-        let [
-            lock,
-            read,
-            ids,
-            earlier,
-            forget,
-            live,
-            jobs,
-            tickets,
-            submissions,
-            slots,
-            balances,
-            notify,
-            provision,
-        ] = prepare(
-            &client,
-            [
-                include_str!("../sql/reserve_lock.sql"),
-                include_str!("../sql/reserve_read.sql"),
-                "SELECT nextval('river_job_id_seq') FROM generate_series(1, $1::int)",
-                include_str!("../sql/reserve_earlier.sql"),
-                include_str!("../sql/reserve_forget.sql"),
-                include_str!("../sql/reserve_live.sql"),
-                include_str!("../sql/reserve_jobs.sql"),
-                include_str!("../sql/reserve_tickets.sql"),
-                include_str!("../sql/reserve_submissions.sql"),
-                include_str!("../sql/reserve_slots.sql"),
-                include_str!("../sql/reserve_balances.sql"),
-                include_str!("../sql/notify_insert.sql"),
-                include_str!("../sql/provision.sql"),
-            ],
-        )
-        .await?;
-        Ok(Self {
-            client,
-            lock,
-            read,
-            ids,
-            earlier,
-            forget,
-            live,
-            jobs,
-            tickets,
-            submissions,
-            slots,
-            balances,
-            notify,
-            provision,
-        })
-    }
-
-    fn client(&self) -> &Client {
-        &self.client
+prepared! {
+    pub(super) struct Connection {
+        lock: include_str!("../sql/reserve_lock.sql"),
+        read: include_str!("../sql/reserve_read.sql"),
+        ids: "SELECT nextval('river_job_id_seq') FROM generate_series(1, $1::int)",
+        earlier: include_str!("../sql/reserve_earlier.sql"),
+        forget: include_str!("../sql/reserve_forget.sql"),
+        live: include_str!("../sql/reserve_live.sql"),
+        jobs: include_str!("../sql/reserve_jobs.sql"),
+        tickets: include_str!("../sql/reserve_tickets.sql"),
+        submissions: include_str!("../sql/reserve_submissions.sql"),
+        slots: include_str!("../sql/reserve_slots.sql"),
+        balances: include_str!("../sql/reserve_balances.sql"),
+        notify: include_str!("../sql/notify_insert.sql"),
+        provision: include_str!("../sql/provision.sql"),
     }
 }
 

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use postgres_types::ToSql;
 use serde_json::{Map, Value};
+use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, Row, Statement};
 use weir_policy::tier::Tier;
 
 use super::books::{self, Account, Books, Key, Released};
 use super::group::Waiting;
 use super::{Ended, SettleError, Settled, USED};
-use crate::database::{Database, DatabaseError, Kept, Prepared, prepare};
+use crate::database::{Database, DatabaseError, Kept, prepared};
 use crate::reservation::Rules;
 
 pub(super) struct Desk {
@@ -22,60 +22,17 @@ pub(super) struct Desk {
     rules: Arc<Rules>,
 }
 
-struct Connection {
-    client: Client,
-    lock: Statement,
-    complete: Statement,
-    release: Statement,
-    charged: Statement,
-    charge: Statement,
-    balances: Statement,
-    slots: Statement,
-    promote: Statement,
-    candidates: Statement,
-}
-
-impl Prepared for Connection {
-    async fn open(database: &Database) -> Result<Self, DatabaseError> {
-        let client = database.connect_by_key().await?;
-        let statements = [
-            include_str!("../sql/settle_lock.sql"),
-            include_str!("../sql/settle_complete.sql"),
-            include_str!("../sql/settle_release.sql"),
-            "SELECT job_id FROM usage_events WHERE job_id = ANY ($1::bigint[])",
-            include_str!("../sql/settle_charge.sql"),
-            include_str!("../sql/settle_balances.sql"),
-            include_str!("../sql/settle_slots.sql"),
-            include_str!("../sql/promote.sql"),
-            include_str!("../sql/promote_candidates.sql"),
-        ];
-        let [
-            lock,
-            complete,
-            release,
-            charged,
-            charge,
-            balances,
-            slots,
-            promote,
-            candidates,
-        ] = prepare(&client, statements).await?;
-        Ok(Self {
-            client,
-            lock,
-            complete,
-            release,
-            charged,
-            charge,
-            balances,
-            slots,
-            promote,
-            candidates,
-        })
-    }
-
-    fn client(&self) -> &Client {
-        &self.client
+prepared! {
+    struct Connection {
+        lock: include_str!("../sql/settle_lock.sql"),
+        complete: include_str!("../sql/settle_complete.sql"),
+        release: include_str!("../sql/settle_release.sql"),
+        charged: "SELECT job_id FROM usage_events WHERE job_id = ANY ($1::bigint[])",
+        charge: include_str!("../sql/settle_charge.sql"),
+        balances: include_str!("../sql/settle_balances.sql"),
+        slots: include_str!("../sql/settle_slots.sql"),
+        promote: include_str!("../sql/promote.sql"),
+        candidates: include_str!("../sql/promote_candidates.sql"),
     }
 }
 

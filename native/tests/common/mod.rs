@@ -221,6 +221,22 @@ impl Weir {
         answer.body["job"]["id"].as_i64().unwrap()
     }
 
+    /// Waits until the job is being worked on.
+    pub async fn running(&self, id: i64, who: Who) {
+        self.until("it to run", async || {
+            (self.get(&format!("/api/jobs/{id}"), who).await.body["status"] == "running").then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until nothing of the caller's quota is reserved.
+    pub async fn released(&self, who: Who, service: &str) {
+        self.until("its quota to be free", async || {
+            (self.quota(who, service).await["reserved"] == 0).then_some(())
+        })
+        .await;
+    }
+
     /// The job once it is finished.
     pub async fn finished(&self, id: i64, who: Who) -> Value {
         self.until(&format!("job {id} to finish"), async || {
