@@ -2,9 +2,8 @@
 
 use weir_policy::token::{self, TokenError, User};
 
-use crate::bindings::Bindings;
+use crate::call::Call;
 use crate::clock;
-use crate::config::Config;
 use crate::jwks;
 
 /// The cookie that carries a token for pages.
@@ -34,15 +33,10 @@ pub(crate) struct Sent<'a> {
 
 /// Looks at the bearer token, or else at the cookie. A bearer token that is not valid is an error, as whoever sends one
 /// means it; a cookie that is not valid is as good as none, as browsers send it whether or not it is meant.
-pub(crate) async fn credentials(
-    bindings: &Bindings,
-    config: &Config,
-    sent: &Sent<'_>,
-    own_origin: &str,
-) -> Credentials {
+pub(crate) async fn credentials(call: &Call<'_>, sent: &Sent<'_>, own_origin: &str) -> Credentials {
     if let Some(authorization) = sent.authorization.filter(|value| !value.trim().is_empty()) {
         return match bearer(authorization) {
-            Some(token) => match verify(bindings, config, token).await {
+            Some(token) => match verify(call, token).await {
                 Ok(user) => Credentials::User(user),
                 Err(error) => Credentials::Refused(error),
             },
@@ -57,30 +51,31 @@ pub(crate) async fn credentials(
     // Browsers send cookies also with requests that another site's page makes. Such a page acts as its visitor only
     // if it is listed.
     let foreign = sent.origin.is_some_and(|origin| {
-        !origin.eq_ignore_ascii_case(own_origin) && !config.allowed_origins.access(origin).credentials
+        !origin.eq_ignore_ascii_case(own_origin) && !call.config.allowed_origins.access(origin).credentials
     });
     if foreign {
         return Credentials::Anonymous;
     }
-    match verify(bindings, config, token).await {
+    match verify(call, token).await {
         Ok(user) => Credentials::User(user),
         Err(_) => Credentials::Anonymous,
     }
 }
 
-async fn verify(bindings: &Bindings, config: &Config, token: &str) -> Result<User, TokenError> {
+async fn verify(call: &Call<'_>, token: &str) -> Result<User, TokenError> {
     if token.len() > token::MAX_BYTES {
         return Err(TokenError::TooLong);
     }
+    let config = call.config;
     let now = clock::now_ms() / 1000;
     let Some(url) = &config.jwks_url else {
         return token::verify(&config.token_keys, token, &config.expected, now);
     };
-    let keys = jwks::keys(bindings, config, url, false).await;
+    let keys = jwks::keys(call, url, false).await;
     match token::verify(&keys, token, &config.expected, now) {
         // The issuer may have a new key since.
         Err(TokenError::UnknownKey) => {
-            let keys = jwks::keys(bindings, config, url, true).await;
+            let keys = jwks::keys(call, url, true).await;
             token::verify(&keys, token, &config.expected, now)
         }
         verified => verified,

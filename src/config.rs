@@ -45,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) expected: Expected,
     /// Signs assertions to the origin.
     pub(crate) assertion_key: AssertionKey,
+    /// How far reports of what was counted are apart, in milliseconds.
+    pub(crate) report_interval_ms: u32,
     /// Whether a request can ask for a panic, to try out what happens then. Never in production.
     pub(crate) drills: bool,
 }
@@ -67,7 +69,7 @@ pub(crate) enum WithoutCounter {
 }
 
 /// All that is wrong with a configuration.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("the edge's configuration has errors: {}", .0.join("; "))]
 pub(crate) struct ConfigError(pub(crate) Vec<String>);
 
@@ -113,6 +115,8 @@ impl Config {
         );
         let allowed_origins = reader.parsed("CORS_ORIGINS", "*");
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
+        // What goes on after an answer is ended by the platform in 30 s.
+        let report_interval_ms = reader.number("REPORT_INTERVAL_MS", 10_000, 100, 20_000);
         let token_keys = reader.token_keys();
         let jwks_url = reader.jwks_url();
         let expected = Expected {
@@ -149,6 +153,7 @@ impl Config {
                     jwks_url,
                     expected,
                     assertion_key,
+                    report_interval_ms,
                     drills,
                 })
             }

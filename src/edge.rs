@@ -1,42 +1,84 @@
 //! A request's way through the edge.
 
+use std::rc::Rc;
+
 use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
 use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_address};
-use weir_policy::route::RouteClass;
+use weir_policy::counts::Outcome;
+use weir_policy::route::{RouteClass, is_the_edges_own};
 
 use crate::answer;
 use crate::bindings::{Bindings, random_uuid};
+use crate::call::Call;
 use crate::caller::{Credentials, Sent, credentials};
 use crate::clock;
 use crate::config::{Config, Mode};
 use crate::cors;
-use crate::events::{Event, report};
+use crate::counts;
+use crate::events::Event;
 use crate::forward::{self, Forwarded, Outgoing};
 use crate::glue::{self, Changes};
 use crate::limiter::{self, Decision};
 use crate::target::Target;
 use crate::trace::Trace;
+use crate::wait;
 
 /// The headers that the edge itself looks at, in the order in which they are taken out again.
 const LOOKED_AT: &str = "origin\naccess-control-request-method\nauthorization\ncookie\ntraceparent\nweir-drill-panic\n\
     cf-connecting-ip\ncf-connecting-ipv6\ncf-worker\nx-forwarded-for\nx-real-ip";
 
-/// Answers any request: the API's by way of the origin, all others from the page's files.
+/// Answers any request, and counts it.
 pub(crate) async fn answer(
     bindings: &Bindings,
-    config: &Config,
+    config: &Rc<Config>,
     request: Request,
 ) -> Result<Response, JsValue> {
-    let facts = glue::facts_of(&request, LOOKED_AT);
+    let id = random_uuid();
+    let call = Call {
+        bindings,
+        config,
+        request_id: &id,
+    };
+    let answered = match route(&call, &request).await {
+        Ok(answered) => answered,
+        Err(error) => {
+            call.report(Event::Internal, &wait::message(&error));
+            let fields = Changes::default();
+            Answered::new(Outcome::Failed, answer::problem(&answer::internal(), &fields))?
+        }
+    };
+    counts::request(answered.outcome);
+    counts::tell(bindings, config);
+    Ok(answered.response)
+}
+
+/// An answer, and what it is.
+struct Answered {
+    outcome: Outcome,
+    response: Response,
+}
+
+impl Answered {
+    fn new(outcome: Outcome, response: Result<Response, JsValue>) -> Result<Self, JsValue> {
+        response.map(|response| Self { outcome, response })
+    }
+}
+
+/// The API's requests go by way of the origin, all others are for the page's files.
+async fn route(call: &Call<'_>, request: &Request) -> Result<Answered, JsValue> {
+    let facts = glue::facts_of(request, LOOKED_AT);
     let mut lines = facts.lines();
     let (method, url) = (lines.text(), lines.text());
     let Some(target) = Target::of(url) else {
-        return answer::problem(&answer::not_found(), &Changes::default());
+        return not_found();
     };
     if !target.is_api() {
-        return page(bindings, &request, method).await;
+        return page(call.bindings, request, method).await;
+    }
+    if is_the_edges_own(target.path()) {
+        return not_found();
     }
     let (origin, preflights) = (lines.value(), lines.value().is_some());
     let asked = Asked {
@@ -58,9 +100,14 @@ pub(crate) async fn answer(
         },
     };
     if method == "OPTIONS" && origin.is_some() && preflights {
-        return preflight(config, origin);
+        return Answered::new(Outcome::Other, preflight(call.config, origin));
     }
-    api(bindings, config, &request, &asked).await
+    api(call, request, &asked).await
+}
+
+fn not_found() -> Result<Answered, JsValue> {
+    let fields = Changes::default();
+    Answered::new(Outcome::Other, answer::problem(&answer::not_found(), &fields))
 }
 
 /// What a request to the API says, as far as the edge looks at it.
@@ -75,42 +122,45 @@ struct Asked<'a> {
 }
 
 /// Only what is a file of the page. The origin's own routes are not reachable from here, whatever their names.
-async fn page(bindings: &Bindings, request: &Request, method: &str) -> Result<Response, JsValue> {
+async fn page(bindings: &Bindings, request: &Request, method: &str) -> Result<Answered, JsValue> {
     if ["GET", "HEAD"].contains(&method)
         && let Some(assets) = bindings.assets()
     {
         let response: Response = JsFuture::from(assets.fetch(request)?).await?.unchecked_into();
         if response.status() != 404 {
-            return Ok(response);
+            return Answered::new(Outcome::Other, Ok(response));
         }
     }
-    answer::problem(&answer::not_found(), &Changes::default())
+    not_found()
 }
 
-async fn api(
-    bindings: &Bindings,
-    config: &Config,
-    request: &Request,
-    asked: &Asked<'_>,
-) -> Result<Response, JsValue> {
+async fn api(call: &Call<'_>, request: &Request, asked: &Asked<'_>) -> Result<Answered, JsValue> {
     let started = clock::now_ms();
+    let config = call.config;
     let mut fields = access_fields(config, asked.sent.origin);
-    let address = address(bindings, config, &asked.address);
-    let credentials = credentials(bindings, config, &asked.sent, asked.target.origin()).await;
+    fields.set("x-request-id", call.request_id);
+    let address = address(call, &asked.address);
+    let credentials = credentials(call, &asked.sent, asked.target.origin()).await;
     let user_id = match &credentials {
         Credentials::User(user) => Some(user.id.clone()),
         Credentials::Anonymous | Credentials::Refused(_) => {
             let class = config.limited_routes.class(asked.method, asked.target.path());
-            match decide(bindings, config, request, class, address.key).await {
+            match decide(call, request, class, address.key).await {
                 Decision::Admitted(allowance) => answer::rate_limit_fields(&allowance, &mut fields),
                 Decision::Denied(allowance) => {
                     answer::rate_limit_fields(&allowance, &mut fields);
                     fields.set("retry-after", &allowance.retry_after().to_string());
-                    return answer::problem(&answer::too_many_requests(&allowance), &fields);
+                    let outcome = match class {
+                        RouteClass::Limited => Outcome::Denied,
+                        RouteClass::Other => Outcome::DeniedRead,
+                    };
+                    let problem = answer::too_many_requests(&allowance);
+                    return Answered::new(outcome, answer::problem(&problem, &fields));
                 }
                 Decision::Unavailable => {
                     fields.set("retry-after", "10");
-                    return answer::problem(&answer::cannot_count(), &fields);
+                    let response = answer::problem(&answer::cannot_count(), &fields);
+                    return Answered::new(Outcome::Uncountable, response);
                 }
             }
             None
@@ -118,14 +168,19 @@ async fn api(
     };
     if let Credentials::Refused(error) = &credentials {
         fields.set("www-authenticate", &answer::challenge(error));
-        return answer::problem(&answer::unauthorized(error), &fields);
+        let response = answer::problem(&answer::unauthorized(error), &fields);
+        return Answered::new(Outcome::BadToken, response);
     }
     if config.drills && asked.drills {
         drill();
     }
 
-    let trace = Trace::new(random_uuid(), asked.traceparent);
-    fields.set("x-request-id", &trace.request_id);
+    let outcome = if user_id.is_some() {
+        Outcome::User
+    } else {
+        Outcome::Anonymous
+    };
+    let trace = Trace::new(call.request_id, asked.traceparent);
     let outgoing = Outgoing {
         request,
         method: asked.method,
@@ -137,41 +192,35 @@ async fn api(
         trace: &trace,
     };
     let before_origin = clock::now_ms();
-    let forwarded = forward::send(bindings, config, &outgoing).await?;
+    let forwarded = forward::send(call, &outgoing).await?;
     let (edge, origin) = (before_origin - started, clock::now_ms() - before_origin);
     fields.append("server-timing", &format!("edge;dur={edge}, origin;dur={origin}"));
-    match forwarded {
+    let response = match forwarded {
         Forwarded::Answer(response) => forward::answer(&response, &fields),
         Forwarded::Problem(problem) => answer::problem(&problem, &fields),
-    }
+    };
+    Answered::new(outcome, response)
 }
 
 /// Which policy decides, and whether its denials are carried out.
-async fn decide(
-    bindings: &Bindings,
-    config: &Config,
-    request: &Request,
-    class: RouteClass,
-    key: AddressKey,
-) -> Decision {
+async fn decide(call: &Call<'_>, request: &Request, class: RouteClass, key: AddressKey) -> Decision {
     let decision = match class {
-        RouteClass::Limited => limiter::submission(bindings, config, request.unchecked_ref(), key).await,
-        RouteClass::Other => limiter::read(bindings, config, key).await,
+        RouteClass::Limited => limiter::submission(call, request.unchecked_ref(), key).await,
+        RouteClass::Other => limiter::read(call, key).await,
     };
     match decision {
-        Decision::Denied(allowance) if config.mode == Mode::Shadow => {
-            report(bindings, Event::ShadowDenial, allowance.named.name);
+        Decision::Denied(allowance) if call.config.mode == Mode::Shadow => {
+            call.report(Event::ShadowDenial, allowance.named.name);
             Decision::Admitted(allowance)
         }
         decision => decision,
     }
 }
 
-fn address(bindings: &Bindings, config: &Config, headers: &AddressHeaders<'_>) -> ClientAddress {
-    let address = client_address(config.client_ip_source, headers);
+fn address(call: &Call<'_>, headers: &AddressHeaders<'_>) -> ClientAddress {
+    let address = client_address(call.config.client_ip_source, headers);
     if address.key == AddressKey::Unknown {
-        report(
-            bindings,
+        call.report(
             Event::AddressUnknown,
             "no header names the client; see CLIENT_IP_SOURCE",
         );

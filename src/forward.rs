@@ -6,10 +6,9 @@ use weir_policy::address::ClientAddress;
 use weir_policy::assertion::{self, Caller};
 use weir_policy::problem::Problem;
 
-use crate::bindings::Bindings;
+use crate::call::Call;
 use crate::clock;
-use crate::config::Config;
-use crate::events::{Event, report};
+use crate::events::Event;
 use crate::glue::{self, Changes, Names};
 use crate::trace::Trace;
 use crate::wait::{NoValue, within};
@@ -82,12 +81,9 @@ pub(crate) enum Forwarded {
 }
 
 /// Sends the request and waits for the origin's answer to begin.
-pub(crate) async fn send(
-    bindings: &Bindings,
-    config: &Config,
-    outgoing: &Outgoing<'_>,
-) -> Result<Forwarded, JsValue> {
-    let changes = request_changes(config, outgoing)?;
+pub(crate) async fn send(call: &Call<'_>, outgoing: &Outgoing<'_>) -> Result<Forwarded, JsValue> {
+    let config = call.config;
+    let changes = request_changes(call, outgoing)?;
     let url = format!("{}{}", config.origin, outgoing.path_and_query);
     let sent = LISTED
         .with(|(listed, _)| glue::forward(&url, outgoing.method, outgoing.request, listed, changes.packed()));
@@ -104,12 +100,12 @@ pub(crate) async fn send(
         Ok(response) => return Ok(Forwarded::Answer(response.unchecked_into())),
         Err(NoValue::TimedOut) => {
             let detail = format!("no answer within {} ms", config.origin_timeout_ms);
-            report(bindings, Event::OriginTimedOut, &detail);
+            call.report(Event::OriginTimedOut, &detail);
             let detail = "The origin did not answer in time. Please try again later.";
             Problem::new(504, "Gateway Timeout", detail)
         }
         Err(NoValue::Failed(error)) => {
-            report(bindings, Event::OriginUnreachable, &crate::wait::message(&error));
+            call.report(Event::OriginUnreachable, &crate::wait::message(&error));
             Problem::new(
                 502,
                 "Bad Gateway",
@@ -117,23 +113,21 @@ pub(crate) async fn send(
             )
         }
     };
-    Ok(Forwarded::Problem(
-        problem.with("request_id", outgoing.trace.request_id.clone()),
-    ))
+    Ok(Forwarded::Problem(problem.with("request_id", call.request_id)))
 }
 
 /// What the origin gets to see beside the client's headers.
-fn request_changes(config: &Config, outgoing: &Outgoing<'_>) -> Result<Changes, JsValue> {
+fn request_changes(call: &Call<'_>, outgoing: &Outgoing<'_>) -> Result<Changes, JsValue> {
     let caller = Caller {
         user_id: outgoing.user_id.clone(),
         client_address: outgoing.address.key.to_string(),
     };
     let assertion = assertion::sign(
-        &config.assertion_key,
+        &call.config.assertion_key,
         &caller,
         outgoing.method,
         outgoing.path_and_query,
-        &outgoing.trace.request_id,
+        call.request_id,
         clock::now_ms() / 1000,
     )
     .map_err(|error| JsValue::from_str(&error.to_string()))?;
@@ -141,7 +135,7 @@ fn request_changes(config: &Config, outgoing: &Outgoing<'_>) -> Result<Changes, 
     changes
         .set(assertion::HEADER, &assertion)
         .set("traceparent", &outgoing.trace.traceparent)
-        .set("x-request-id", &outgoing.trace.request_id)
+        .set("x-request-id", call.request_id)
         .set("x-forwarded-host", outgoing.host)
         .set("x-forwarded-proto", outgoing.scheme);
     if let Some(address) = outgoing.address.address {

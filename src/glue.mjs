@@ -1,5 +1,8 @@
 // What is said to the runtime in one call here would take many from Rust, each with its texts copied between the two.
 // Nothing is decided here. Texts are packed one to a line, since no header, method or URL can contain a line break.
+import { waitUntil } from "cloudflare:workers";
+
+export { waitUntil };
 
 /** A set of names, to be kept. */
 export function names(lines) {
@@ -51,6 +54,19 @@ export function pass(response, listed, changes) {
 /** An answer of the edge's own. */
 export function respond(status, changes, body) {
   return new Response(body, { status, headers: headersOf(undefined, undefined, changes) });
+}
+
+/** Posts a text and answers the status. */
+export async function post(url, changes, body) {
+  const answer = await fetch(url, { method: "POST", headers: headersOf(undefined, undefined, changes), body, redirect: "manual" });
+  // A body that nobody reads would keep the connection.
+  await answer.body?.cancel();
+  return answer.status;
+}
+
+/** Comes to nothing in so many milliseconds. */
+export function after(milliseconds) {
+  return new Promise((done) => setTimeout(done, milliseconds));
 }
 
 /** What a promise comes to, or a rejection with "timed out" when that takes longer than so many milliseconds. */

@@ -35,6 +35,16 @@ extern "C" {
     #[wasm_bindgen(catch)]
     pub(crate) fn respond(status: u16, changes: &str, body: Option<&str>) -> Result<Response, JsValue>;
 
+    /// Posts a JSON text with these headers; the promise's value is the answer's status.
+    pub(crate) fn post(url: &str, changes: &str, body: &str) -> Promise;
+
+    /// Lets what a promise stands for go on when the present request has been answered.
+    #[wasm_bindgen(js_name = waitUntil)]
+    pub(crate) fn wait_until(promise: &Promise);
+
+    /// Comes to nothing in so many milliseconds.
+    pub(crate) fn after(milliseconds: u32) -> Promise;
+
     /// What a promise comes to, or a rejection with [`TIMED_OUT`] after so many milliseconds.
     pub(crate) fn within(promise: &Promise, milliseconds: u32) -> Promise;
 }

@@ -8,10 +8,10 @@ use wasm_bindgen::{JsCast, JsValue};
 use web_sys::{RequestInit, RequestRedirect, Response};
 use weir_policy::token::Keys;
 
-use crate::bindings::{Bindings, fetch_url};
+use crate::bindings::fetch_url;
+use crate::call::Call;
 use crate::clock;
-use crate::config::Config;
-use crate::events::{Event, report};
+use crate::events::Event;
 use crate::wait::{NoValue, within};
 
 /// How long a key set is good for, in milliseconds.
@@ -61,7 +61,8 @@ impl Cache {
 
 /// The keys that verify tokens: the issuer's, and the shared secret's if there is one. `key_unknown` says that a token
 /// has named a key that is not among them.
-pub(crate) async fn keys(bindings: &Bindings, config: &Config, url: &str, key_unknown: bool) -> Keys {
+pub(crate) async fn keys(call: &Call<'_>, url: &str, key_unknown: bool) -> Keys {
+    let config = call.config;
     let now = clock::now_ms();
     let wants = CACHE.with_borrow_mut(|cache| {
         let wants = cache.wants_fetching(key_unknown, now);
@@ -78,7 +79,7 @@ pub(crate) async fn keys(bindings: &Bindings, config: &Config, url: &str, key_un
             }),
             Err(reason) => {
                 CACHE.with_borrow_mut(|cache| cache.failed_at = now);
-                report(bindings, Event::KeySetUnavailable, &reason);
+                call.report(Event::KeySetUnavailable, &reason);
             }
         }
     }

@@ -6,11 +6,13 @@
 
 mod answer;
 mod bindings;
+mod call;
 mod caller;
 mod clock;
 mod config;
 mod cors;
 mod counter;
+mod counts;
 mod edge;
 mod events;
 mod fields;
@@ -37,7 +39,7 @@ use crate::glue::Changes;
 
 thread_local! {
     /// The configuration cannot change under a running isolate: a deployment starts new ones.
-    static CONFIG: OnceCell<Rc<Result<Config, ConfigError>>> = const { OnceCell::new() };
+    static CONFIG: OnceCell<Result<Rc<Config>, ConfigError>> = const { OnceCell::new() };
 }
 
 /// Answers a request.
@@ -45,21 +47,15 @@ thread_local! {
 async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker::Result<web_sys::Response> {
     let bindings: Bindings = env.unchecked_into();
     let config = CONFIG.with(|config| {
-        let read = || Rc::new(Config::read(|name| bindings.text(name)));
-        Rc::clone(config.get_or_init(read))
+        let read = || Config::read(|name| bindings.text(name)).map(Rc::new);
+        config.get_or_init(read).clone()
     });
-    let answered = match config.as_ref() {
-        Ok(config) => edge::answer(&bindings, config, request).await,
+    let answered = match config {
+        Ok(config) => edge::answer(&bindings, &config, request).await,
         Err(error) => {
-            report(&bindings, Event::Internal, &error.to_string());
+            report(&bindings, Event::Internal, None, &error.to_string());
             answer::problem(&answer::misconfigured(&error.0), &Changes::default())
         }
     };
-    Ok(match answered {
-        Ok(response) => response,
-        Err(error) => {
-            report(&bindings, Event::Internal, &wait::message(&error));
-            answer::problem(&answer::internal(), &Changes::default())?
-        }
-    })
+    answered.map_err(worker::Error::from)
 }

@@ -10,10 +10,11 @@ use weir_policy::address::AddressKey;
 use weir_policy::recent::RecentVerdicts;
 use weir_policy::window::{Counters, Policy, Verdict};
 
-use crate::bindings::{Bindings, IncomingRequest, NativeLimiter, object};
+use crate::bindings::{IncomingRequest, NativeLimiter, object};
+use crate::call::Call;
 use crate::clock;
-use crate::config::{Config, WithoutCounter};
-use crate::events::{Event, report};
+use crate::config::WithoutCounter;
+use crate::events::Event;
 use crate::fields::{Allowance, Named};
 use crate::panics;
 use crate::shard::shard;
@@ -39,16 +40,11 @@ pub(crate) enum Decision {
 }
 
 /// Decides on a submission, exactly.
-pub(crate) async fn submission(
-    bindings: &Bindings,
-    config: &Config,
-    request: &IncomingRequest,
-    key: AddressKey,
-) -> Decision {
+pub(crate) async fn submission(call: &Call<'_>, request: &IncomingRequest, key: AddressKey) -> Decision {
     let now = clock::now_ms();
     let named = Named {
         name: "anon",
-        policy: config.submissions,
+        policy: call.config.submissions,
     };
     let (denial, seen) = RECENT.with_borrow(|recent| (recent.denial(key, now), recent.seen(key, now)));
     if let Some(denial) = denial {
@@ -59,7 +55,7 @@ pub(crate) async fn submission(
     }
 
     let (used, reset_at_ms) = seen.map_or((0, 0), |seen| (seen.used, seen.reset_at_ms));
-    match ask_counter(bindings, config, request, key, used, reset_at_ms).await {
+    match ask_counter(call, request, key, used, reset_at_ms).await {
         Ok(verdict) => {
             // The time before the call: a denial is rather forgotten too early than kept too long.
             RECENT.with_borrow_mut(|recent| recent.remember(key, &verdict, named.policy.limit, now));
@@ -74,21 +70,21 @@ pub(crate) async fn submission(
             }
         }
         Err(reason) => {
-            report(bindings, Event::CounterUnavailable, &reason.reason());
-            without_counter(bindings, config, named, key).await
+            call.report(Event::CounterUnavailable, &reason.reason());
+            without_counter(call, named, key).await
         }
     }
 }
 
 async fn ask_counter(
-    bindings: &Bindings,
-    config: &Config,
+    call: &Call<'_>,
     request: &IncomingRequest,
     key: AddressKey,
     seen_used: u32,
     seen_reset_at_ms: u64,
 ) -> Result<Verdict, NoValue> {
-    let namespace = bindings
+    let namespace = call
+        .bindings
         .address_counters()
         .ok_or_else(|| NoValue::Failed("the binding ADDRESS_COUNTERS is missing".into()))?;
     let place = request.cf();
@@ -97,7 +93,7 @@ async fn ask_counter(
         .as_ref()
         .and_then(|place| place.longitude())
         .and_then(|degrees| degrees.parse().ok());
-    let shard = shard(key, config.shards, continent.as_deref(), longitude);
+    let shard = shard(key, call.config.shards, continent.as_deref(), longitude);
     let stub = match shard.hint {
         Some(hint) => namespace.get_by_name_with_options(&shard.name, &object("locationHint", &hint.into())),
         None => namespace.get_by_name(&shard.name),
@@ -106,20 +102,26 @@ async fn ask_counter(
     let answer = stub
         .and_then(|stub| stub.take(kind, upper, lower, seen_used, seen_reset_at_ms as f64))
         .map_err(NoValue::Failed)?;
-    let packed = within(answer, config.counter_timeout_ms).await?;
+    let packed = within(answer, call.config.counter_timeout_ms).await?;
     let verdict = packed.as_f64().and_then(Verdict::unpack);
     verdict.ok_or_else(|| NoValue::Failed("the counter's answer is no verdict".into()))
 }
 
 /// Decides without the object: approximately, but never without a limit.
-async fn without_counter(bindings: &Bindings, config: &Config, named: Named, key: AddressKey) -> Decision {
+async fn without_counter(call: &Call<'_>, named: Named, key: AddressKey) -> Decision {
     let allowance = Allowance { named, verdict: None };
-    match ask_native(bindings.submission_limiter(), key, config.counter_timeout_ms).await {
+    match ask_native(
+        call.bindings.submission_limiter(),
+        key,
+        call.config.counter_timeout_ms,
+    )
+    .await
+    {
         Ok(true) => Decision::Admitted(allowance),
         Ok(false) => Decision::Denied(allowance),
         Err(reason) => {
-            report(bindings, Event::LimiterUnavailable, &reason.reason());
-            match config.without_counter {
+            call.report(Event::LimiterUnavailable, &reason.reason());
+            match call.config.without_counter {
                 WithoutCounter::Open => Decision::Admitted(allowance),
                 WithoutCounter::Closed => Decision::Unavailable,
             }
@@ -129,19 +131,19 @@ async fn without_counter(bindings: &Bindings, config: &Config, named: Named, key
 
 /// Decides on any other anonymous request without calling an object: by the isolate's own count, which knows what is
 /// left and since when, and by the native limiter, which knows of the data centre's other isolates.
-pub(crate) async fn read(bindings: &Bindings, config: &Config, key: AddressKey) -> Decision {
+pub(crate) async fn read(call: &Call<'_>, key: AddressKey) -> Decision {
     let named = Named {
         name: "anon-read",
-        policy: config.reads,
+        policy: call.config.reads,
     };
-    let verdict = count_read(config.reads, key);
+    let verdict = count_read(call.config.reads, key);
     if !verdict.admitted {
         return Decision::Denied(Allowance {
             named,
             verdict: Some(verdict),
         });
     }
-    match ask_native(bindings.read_limiter(), key, config.counter_timeout_ms).await {
+    match ask_native(call.bindings.read_limiter(), key, call.config.counter_timeout_ms).await {
         Ok(false) => Decision::Denied(Allowance { named, verdict: None }),
         // Reads cost little; the isolate's own count is limit enough.
         Ok(true) | Err(_) => Decision::Admitted(Allowance {

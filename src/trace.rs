@@ -1,10 +1,8 @@
-//! The request's id, and its place in a distributed trace (W3C Trace Context).
+//! A request's place in a distributed trace (W3C Trace Context).
 
 /// Who is who in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// The id that the edge gives each request, a UUID. Clients cannot choose it.
-    pub(crate) request_id: String,
     /// The header `traceparent` for the origin: the client's trace, if it has one, with the edge as the parent.
     pub(crate) traceparent: String,
     /// Whether the trace is the client's, so that its `tracestate` goes along.
@@ -12,8 +10,8 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// The trace of a request. `uuid` is fresh and random; it also serves for the ids of trace and span.
-    pub(crate) fn new(uuid: String, incoming: Option<&str>) -> Self {
+    /// The trace of a request. Its id, a UUID, also serves for the ids of trace and span.
+    pub(crate) fn new(uuid: &str, incoming: Option<&str>) -> Self {
         let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).collect();
         let span = digits.get(16..32).unwrap_or("00f067aa0ba902b7");
         let (traceparent, continued) = match incoming.and_then(parse) {
@@ -21,7 +19,6 @@ impl Trace {
             None => (format!("00-{digits}-{span}-01"), false),
         };
         Self {
-            request_id: uuid,
             traceparent,
             continued,
         }
@@ -51,7 +48,7 @@ mod tests {
     const UUID: &str = "0af76519-16cd-43dd-8448-eb211c80319c";
 
     fn traceparent(incoming: Option<&str>) -> String {
-        Trace::new(UUID.into(), incoming).traceparent
+        Trace::new(UUID, incoming).traceparent
     }
 
     #[test]
@@ -83,7 +80,7 @@ mod tests {
             "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-00",
             "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00-more",
         ] {
-            assert!(!Trace::new(UUID.into(), Some(incoming)).continued, "{incoming}");
+            assert!(!Trace::new(UUID, Some(incoming)).continued, "{incoming}");
         }
     }
 }

@@ -78,6 +78,7 @@ pub async fn api(
         settings: Arc::clone(&context.settings),
         handlers: context.handlers.clone(),
         keys,
+        heard: api::edge::Heard::default(),
         holders,
         river,
         feed: Feed::start(context.pool.clone(), stopping.clone()),

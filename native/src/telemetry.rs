@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+use weir_policy::counts::Counts;
 use weir_policy::tier::Tier;
 
 use crate::service::{EventType, Service};
@@ -81,7 +82,15 @@ fn describe() {
     }
 }
 
-const COUNTERS: [(&str, &str); 10] = [
+const COUNTERS: [(&str, &str); 12] = [
+    (
+        "weir_edge_requests_total",
+        "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, bad_token, uncountable, failed, other: answered by itself)",
+    ),
+    (
+        "weir_edge_events_total",
+        "What went wrong at the edge, as it reports it, by event (counter_unavailable: the native limiter decided; and others)",
+    ),
     (
         "weir_http_requests_total",
         "Requests to the API, by method, route and status",
@@ -197,6 +206,7 @@ fn register(services: &[Service]) {
             ],
         );
     }
+    crate::api::edge::add(&Counts::default());
     for tier in Tier::ALL {
         zero("weir_snoozes_total", &[("tier", tier.as_str().to_owned())]);
     }

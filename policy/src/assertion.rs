@@ -16,8 +16,12 @@ pub const HEADER: &str = "Weir-Assertion";
 /// The claim `iss` of every assertion.
 pub const ISSUER: &str = "weir-edge";
 
-/// The claim `aud` of every assertion.
+/// The claim `aud` of every assertion about a client.
 pub const AUDIENCE: &str = "weir-origin";
+
+/// The claim `aud` of what the edge says in its own name. Another one, so that nothing that it signs for a client can
+/// pass for its own word, whatever the path, nor the other way round.
+const OWN_AUDIENCE: &str = "weir-origin/edge";
 
 /// How long an assertion is valid after it was issued, in seconds.
 pub const LIFETIME_SECS: u64 = 30;
@@ -167,7 +171,8 @@ struct Claims {
     exp: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sub: Option<String>,
-    client_address: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    client_address: Option<String>,
     htm: String,
     htu: String,
     jti: String,
@@ -186,18 +191,52 @@ pub fn sign(
     request_id: &str,
     now_unix_secs: u64,
 ) -> Result<String, SignError> {
+    encode(
+        key,
+        AUDIENCE,
+        Some(caller),
+        method,
+        path_and_query,
+        request_id,
+        now_unix_secs,
+    )
+}
+
+/// Signs what the edge says in its own name, bound to one request of its own. `id` names it.
+///
+/// # Errors
+/// As [`sign`].
+pub fn sign_own(
+    key: &AssertionKey,
+    method: &str,
+    path_and_query: &str,
+    id: &str,
+    now_unix_secs: u64,
+) -> Result<String, SignError> {
+    encode(key, OWN_AUDIENCE, None, method, path_and_query, id, now_unix_secs)
+}
+
+fn encode(
+    key: &AssertionKey,
+    audience: &str,
+    caller: Option<&Caller>,
+    method: &str,
+    path_and_query: &str,
+    id: &str,
+    now_unix_secs: u64,
+) -> Result<String, SignError> {
     let mut header = Header::new(Algorithm::HS256);
     header.kid = Some(key.id.clone());
     let claims = Claims {
         iss: ISSUER.to_owned(),
-        aud: AUDIENCE.to_owned(),
+        aud: audience.to_owned(),
         iat: now_unix_secs,
         exp: now_unix_secs.saturating_add(LIFETIME_SECS),
-        sub: caller.user_id.clone(),
-        client_address: caller.client_address.clone(),
+        sub: caller.and_then(|caller| caller.user_id.clone()),
+        client_address: caller.map(|caller| caller.client_address.clone()),
         htm: method.to_owned(),
         htu: path_and_query.to_owned(),
-        jti: request_id.to_owned(),
+        jti: id.to_owned(),
     };
     Ok(jsonwebtoken::encode(&header, &claims, &key.encoding)?)
 }
@@ -214,6 +253,43 @@ pub fn verify(
     path_and_query: &str,
     now_unix_secs: u64,
 ) -> Result<Assertion, AssertionError> {
+    let claims = verified(keys, token, AUDIENCE, method, path_and_query, now_unix_secs)?;
+    let client_address = claims
+        .client_address
+        .ok_or_else(|| AssertionError::Malformed("it names no client".to_owned()))?;
+    Ok(Assertion {
+        caller: Caller {
+            user_id: claims.sub,
+            client_address,
+        },
+        request_id: claims.jti,
+        issued_at: claims.iat,
+        expires_at: claims.exp,
+    })
+}
+
+/// Verifies that the edge says this in its own name, as [`verify`] does for a client, and answers its id.
+///
+/// # Errors
+/// As [`verify`]; also for an assertion about a client.
+pub fn verify_own(
+    keys: &[AssertionKey],
+    token: &str,
+    method: &str,
+    path_and_query: &str,
+    now_unix_secs: u64,
+) -> Result<String, AssertionError> {
+    verified(keys, token, OWN_AUDIENCE, method, path_and_query, now_unix_secs).map(|claims| claims.jti)
+}
+
+fn verified(
+    keys: &[AssertionKey],
+    token: &str,
+    audience: &str,
+    method: &str,
+    path_and_query: &str,
+    now_unix_secs: u64,
+) -> Result<Claims, AssertionError> {
     if token.is_empty() {
         return Err(AssertionError::Missing);
     }
@@ -243,9 +319,9 @@ pub fn verify(
         })?
         .claims;
 
-    if claims.iss != ISSUER || claims.aud != AUDIENCE {
+    if claims.iss != ISSUER || claims.aud != audience {
         return Err(AssertionError::Malformed(
-            "it was not made by the edge for the origin".to_owned(),
+            "it was not made by the edge for this".to_owned(),
         ));
     }
     if claims.exp > claims.iat.saturating_add(LIFETIME_SECS) {
@@ -262,15 +338,7 @@ pub fn verify(
     if claims.htm != method || claims.htu != path_and_query {
         return Err(AssertionError::OtherRequest);
     }
-    Ok(Assertion {
-        caller: Caller {
-            user_id: claims.sub,
-            client_address: claims.client_address,
-        },
-        request_id: claims.jti,
-        issued_at: claims.iat,
-        expires_at: claims.exp,
-    })
+    Ok(claims)
 }
 
 /// The library checks form, algorithm and signature (in constant time). Times are checked here, because the
@@ -365,6 +433,23 @@ mod tests {
                 Err(AssertionError::OtherRequest)
             );
         }
+    }
+
+    #[test]
+    fn the_edges_own_word_is_none_about_a_client_nor_the_other_way_round() {
+        let (method, path) = ("POST", "/api/jobs/analysis?x=1");
+        let own = sign_own(&key(1), method, path, "report-1", NOW).unwrap();
+        assert_eq!(
+            verify_own(&[key(1)], &own, method, path, NOW),
+            Ok("report-1".to_owned())
+        );
+        assert!(matches!(verified(&own, NOW), Err(AssertionError::Malformed(_))));
+        let about_a_client = verify_own(&[key(1)], &signed(&key(1)), method, path, NOW);
+        assert!(matches!(about_a_client, Err(AssertionError::Malformed(_))));
+        assert_eq!(
+            verify_own(&[key(1)], &own, method, "/api/jobs/specview", NOW),
+            Err(AssertionError::OtherRequest)
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod address;
 pub mod admission;
 pub mod assertion;
+pub mod counts;
 pub mod lane;
 pub mod problem;
 pub mod recent;

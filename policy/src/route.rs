@@ -72,6 +72,12 @@ impl LimitedRoutes {
     }
 }
 
+/// Whether a path is one of those at the origin that are for the edge itself, in whatever spelling: no client's request
+/// is forwarded to one.
+pub fn is_the_edges_own(path: &str) -> bool {
+    plain(path).starts_with("/api/edge/")
+}
+
 /// The path as any server behind the edge might come to read it: percent-decoded, without empty segments. Only for
 /// classing a request, so that another spelling of a path is not another policy; what is forwarded stays as it is.
 fn plain(path: &str) -> std::borrow::Cow<'_, str> {
@@ -106,6 +112,23 @@ fn hex_pair(pair: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn what_is_the_edges_own_is_so_in_any_spelling() {
+        let report = crate::counts::PATH;
+        for path in [
+            report,
+            "/api//edge/counts",
+            "/api/%65dge/counts",
+            "/api/edge%2Fcounts",
+            "/api/edge/",
+        ] {
+            assert!(is_the_edges_own(path), "{path}");
+        }
+        for path in ["/api/edges", "/api/jobs/edge/", "/api/edge"] {
+            assert!(!is_the_edges_own(path), "{path}");
+        }
+    }
 
     fn class(method: &str, path: &str) -> RouteClass {
         "POST /api/jobs/"

@@ -22,8 +22,19 @@ export interface Origin {
   secrets: Secrets;
   /** Everything that came in so far. */
   received: Received[];
-  /** The last of it. */
+  /** What the edge has told of its own work, each verified; not among what came in. */
+  reports: EdgeReport[];
+  /** How it answers such a report. */
+  takesReports: (report: EdgeReport, response: ServerResponse) => unknown;
+  /** The last of what came in. */
   last(): Received;
+}
+
+/** See policy/src/counts.rs. */
+export interface EdgeReport {
+  id: string;
+  requests: Record<string, number>;
+  events: Record<string, number>;
 }
 
 export type Respond = (request: IncomingMessage, response: ServerResponse, origin: Origin) => unknown;
@@ -38,6 +49,8 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
     url: `http://127.0.0.1:${port}`,
     secrets: freshSecrets(),
     received: [],
+    reports: [],
+    takesReports: (_, response) => response.writeHead(204).end(),
     last() {
       const last = origin.received.at(-1);
       if (!last) throw new Error("nothing has reached the origin");
@@ -48,6 +61,12 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
   const server = createServer((request, response) => {
     void (async () => {
       try {
+        if (request.url === "/api/edge/counts") {
+          const report = await receiveReport(request, key);
+          origin.reports.push(report);
+          origin.takesReports(report, response);
+          return;
+        }
         if (respond) {
           await respond(request, response, origin);
           return;
@@ -69,6 +88,18 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
     await new Promise((done) => server.close(done));
   });
   return origin;
+}
+
+async function receiveReport(request: IncomingMessage, key: Uint8Array): Promise<EdgeReport> {
+  const { payload } = await jwtVerify<{ htm: string; htu: string }>(String(request.headers["weir-assertion"] ?? ""), key, {
+    algorithms: ["HS256"],
+    issuer: "weir-edge",
+    audience: "weir-origin/edge",
+  });
+  if (`${request.method} ${request.url}` !== `${payload.htm} ${payload.htu}`) throw new Error("asserted for another request");
+  let body = "";
+  for await (const chunk of request) body += String(chunk);
+  return { id: String(payload.jti), ...(JSON.parse(body) as Omit<EdgeReport, "id">) };
 }
 
 /** Reads a request and verifies its assertion; throws when the assertion is not what it must be. */

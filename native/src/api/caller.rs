@@ -20,19 +20,43 @@ pub(super) struct Caller {
     pub(super) place: Place,
 }
 
+/// What a request says of itself, and what there is to hold it against.
+pub(super) struct Asserted<'a> {
+    pub(super) token: &'a str,
+    pub(super) method: &'a str,
+    /// Path and query.
+    pub(super) path: &'a str,
+    /// Seconds since the Unix epoch.
+    pub(super) now: u64,
+}
+
+impl<'a> Asserted<'a> {
+    pub(super) fn of(parts: &'a Parts) -> Self {
+        let mut values = parts.headers.get_all(assertion::HEADER).iter();
+        Self {
+            token: match (values.next(), values.next()) {
+                (Some(value), None) => value.to_str().unwrap_or_default(),
+                // Two assertions are one too many to know which is meant.
+                _ => "",
+            },
+            method: parts.method.as_str(),
+            path: parts.uri.path_and_query().map_or("/", |path| path.as_str()),
+            now: jiff::Timestamp::now().as_second().unsigned_abs(),
+        }
+    }
+}
+
 impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let mut values = parts.headers.get_all(assertion::HEADER).iter();
-        let token = match (values.next(), values.next()) {
-            (Some(value), None) => value.to_str().unwrap_or_default(),
-            // Two assertions are one too many to know which is meant.
-            _ => "",
-        };
-        let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-        let now = jiff::Timestamp::now().as_second().unsigned_abs();
-        let verified = assertion::verify(&api.keys, token, parts.method.as_str(), path, now)
+        let Asserted {
+            token,
+            method,
+            path,
+            now,
+        } = Asserted::of(parts);
+        let verified = assertion::verify(&api.keys, token, method, path, now)
             .map_err(|error: AssertionError| ApiError::Unauthorized(error.to_string()))?;
         let holder = api
             .holders

@@ -3,6 +3,7 @@
 mod access;
 mod answers;
 mod caller;
+pub(crate) mod edge;
 mod events;
 mod feed;
 mod job;
@@ -54,6 +55,8 @@ pub struct Api {
     pub handlers: HashMap<String, Arc<dyn Handler>>,
     /// The keys that assertions may be signed with.
     pub keys: Vec<AssertionKey>,
+    /// The edge's reports that were counted.
+    pub heard: edge::Heard,
     /// Makes holders out of addresses.
     pub holders: Holders,
     /// River's client, which works nothing here.
@@ -112,7 +115,11 @@ pub fn router(api: Arc<Api>) -> Router {
         }))
         // Outside of the net under panics, so that they get their line too.
         .layer(axum::middleware::from_fn(access::log))
+        // The edge's reports and probes come every few seconds and have no line.
+        .route(
+            weir_policy::counts::PATH,
+            axum::routing::post(edge::counts).layer(DefaultBodyLimit::max(weir_policy::counts::MAX_BYTES)),
+        )
         .with_state(api)
-        // Probes come every few seconds and have no line.
         .merge(probes::router(probes))
 }
