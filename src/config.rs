@@ -10,6 +10,7 @@ use weir_policy::route::LimitedRoutes;
 use weir_policy::token::{Expected, Keys};
 use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS, Policy};
 
+use crate::access::AccessLog;
 use crate::cors::AllowedOrigins;
 
 /// Everything that can be set.
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) expected: Expected,
     /// Signs assertions to the origin.
     pub(crate) assertion_key: AssertionKey,
+    /// Which requests have a line in the log.
+    pub(crate) access_log: AccessLog,
     /// How far reports of what was counted are apart, in milliseconds.
     pub(crate) report_interval_ms: u32,
     /// Whether a request can ask for a panic, to try out what happens then. Never in production.
@@ -115,6 +118,14 @@ impl Config {
         );
         let allowed_origins = reader.parsed("CORS_ORIGINS", "*");
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
+        let access_log = reader.one_of(
+            "ACCESS_LOG",
+            &[
+                ("errors", AccessLog::Errors),
+                ("off", AccessLog::Off),
+                ("all", AccessLog::All),
+            ],
+        );
         // What goes on after an answer is ended by the platform in 30 s.
         let report_interval_ms = reader.number("REPORT_INTERVAL_MS", 10_000, 100, 20_000);
         let token_keys = reader.token_keys();
@@ -153,6 +164,7 @@ impl Config {
                     jwks_url,
                     expected,
                     assertion_key,
+                    access_log,
                     report_interval_ms,
                     drills,
                 })
@@ -215,10 +227,10 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
     }
 
     /// One of several words; the first is the default.
-    fn one_of<T: Copy>(&mut self, name: &str, words: &[(&str, T); 2]) -> T {
-        let [(_, default), _] = words;
+    fn one_of<T: Copy, const N: usize>(&mut self, name: &str, words: &[(&str, T); N]) -> T {
+        let (_, default) = words[0];
         let Some(text) = self.text(name) else {
-            return *default;
+            return default;
         };
         match words.iter().find(|(word, _)| *word == text) {
             Some((_, value)) => *value,
@@ -226,7 +238,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
                 let wanted: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
                 self.wrong
                     .push(format!("{name} is `{text}`; wanted {}", wanted.join(" or ")));
-                *default
+                default
             }
         }
     }
@@ -347,6 +359,8 @@ mod tests {
             ("JWT_SECRET", "short"),
             ("EDGE_SECRET", ""),
             ("CLIENT_IP_SOURCE", "header"),
+            ("ACCESS_LOG", "some"),
+            ("REPORT_INTERVAL_MS", "60000"),
             ("JWKS_URL", "http://keys.example.com"),
         ];
         let ConfigError(wrong) = read(&set).unwrap_err();

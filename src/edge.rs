@@ -9,6 +9,7 @@ use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_add
 use weir_policy::counts::Outcome;
 use weir_policy::route::{RouteClass, is_the_edges_own};
 
+use crate::access::{End, Line};
 use crate::answer;
 use crate::bindings::{Bindings, random_uuid};
 use crate::call::Call;
@@ -19,7 +20,7 @@ use crate::cors;
 use crate::counts;
 use crate::events::Event;
 use crate::forward::{self, Forwarded, Outgoing};
-use crate::glue::{self, Changes};
+use crate::glue::{self, Changes, Lines};
 use crate::limiter::{self, Decision};
 use crate::target::Target;
 use crate::trace::Trace;
@@ -41,7 +42,11 @@ pub(crate) async fn answer(
         config,
         request_id: &id,
     };
-    let answered = match route(&call, &request).await {
+    let started = clock::now_ms();
+    let facts = glue::facts_of(&request, LOOKED_AT);
+    let mut lines = facts.lines();
+    let (method, target) = (lines.text(), Target::of(lines.text()));
+    let answered = match route(&call, &request, method, target, lines).await {
         Ok(answered) => answered,
         Err(error) => {
             call.report(Event::Internal, &wait::message(&error));
@@ -51,27 +56,46 @@ pub(crate) async fn answer(
     };
     counts::request(answered.outcome);
     counts::tell(bindings, config);
+    let status = answered.response.status();
+    if config.access_log.wants(status) {
+        let end = End {
+            status,
+            outcome: answered.outcome,
+            user: answered.user.as_deref(),
+            duration_ms: clock::now_ms() - started,
+        };
+        let path = target.map_or("", |target| target.path());
+        Line::new(&id, method, path, end).write();
+    }
     Ok(answered.response)
 }
 
 /// An answer, and what it is.
 struct Answered {
     outcome: Outcome,
+    user: Option<String>,
     response: Response,
 }
 
 impl Answered {
     fn new(outcome: Outcome, response: Result<Response, JsValue>) -> Result<Self, JsValue> {
-        response.map(|response| Self { outcome, response })
+        response.map(|response| Self {
+            outcome,
+            user: None,
+            response,
+        })
     }
 }
 
 /// The API's requests go by way of the origin, all others are for the page's files.
-async fn route(call: &Call<'_>, request: &Request) -> Result<Answered, JsValue> {
-    let facts = glue::facts_of(request, LOOKED_AT);
-    let mut lines = facts.lines();
-    let (method, url) = (lines.text(), lines.text());
-    let Some(target) = Target::of(url) else {
+async fn route(
+    call: &Call<'_>,
+    request: &Request,
+    method: &str,
+    target: Option<Target<'_>>,
+    mut looked_at: Lines<'_>,
+) -> Result<Answered, JsValue> {
+    let Some(target) = target else {
         return not_found();
     };
     if !target.is_api() {
@@ -80,23 +104,23 @@ async fn route(call: &Call<'_>, request: &Request) -> Result<Answered, JsValue> 
     if is_the_edges_own(target.path()) {
         return not_found();
     }
-    let (origin, preflights) = (lines.value(), lines.value().is_some());
+    let (origin, preflights) = (looked_at.value(), looked_at.value().is_some());
     let asked = Asked {
         method,
         target,
         sent: Sent {
             origin,
-            authorization: lines.value(),
-            cookie: lines.value(),
+            authorization: looked_at.value(),
+            cookie: looked_at.value(),
         },
-        traceparent: lines.value(),
-        drills: lines.value().is_some(),
+        traceparent: looked_at.value(),
+        drills: looked_at.value().is_some(),
         address: AddressHeaders {
-            cf_connecting_ip: lines.value(),
-            cf_connecting_ipv6: lines.value(),
-            cf_worker: lines.value(),
-            x_forwarded_for: lines.value(),
-            x_real_ip: lines.value(),
+            cf_connecting_ip: looked_at.value(),
+            cf_connecting_ipv6: looked_at.value(),
+            cf_worker: looked_at.value(),
+            x_forwarded_for: looked_at.value(),
+            x_real_ip: looked_at.value(),
         },
     };
     if method == "OPTIONS" && origin.is_some() && preflights {
@@ -175,11 +199,6 @@ async fn api(call: &Call<'_>, request: &Request, asked: &Asked<'_>) -> Result<An
         drill();
     }
 
-    let outcome = if user_id.is_some() {
-        Outcome::User
-    } else {
-        Outcome::Anonymous
-    };
     let trace = Trace::new(call.request_id, asked.traceparent);
     let outgoing = Outgoing {
         request,
@@ -187,7 +206,7 @@ async fn api(call: &Call<'_>, request: &Request, asked: &Asked<'_>) -> Result<An
         host: asked.target.host(),
         scheme: asked.target.scheme(),
         path_and_query: asked.target.path_and_query(),
-        user_id,
+        user_id: user_id.as_deref(),
         address,
         trace: &trace,
     };
@@ -199,7 +218,15 @@ async fn api(call: &Call<'_>, request: &Request, asked: &Asked<'_>) -> Result<An
         Forwarded::Answer(response) => forward::answer(&response, &fields),
         Forwarded::Problem(problem) => answer::problem(&problem, &fields),
     };
-    Answered::new(outcome, response)
+    Ok(Answered {
+        outcome: if user_id.is_some() {
+            Outcome::User
+        } else {
+            Outcome::Anonymous
+        },
+        user: user_id,
+        response: response?,
+    })
 }
 
 /// Which policy decides, and whether its denials are carried out.

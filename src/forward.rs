@@ -69,7 +69,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) host: &'a str,
     pub(crate) scheme: &'a str,
     pub(crate) path_and_query: &'a str,
-    pub(crate) user_id: Option<String>,
+    pub(crate) user_id: Option<&'a str>,
     pub(crate) address: ClientAddress,
     pub(crate) trace: &'a Trace,
 }
@@ -119,7 +119,7 @@ pub(crate) async fn send(call: &Call<'_>, outgoing: &Outgoing<'_>) -> Result<For
 /// What the origin gets to see beside the client's headers.
 fn request_changes(call: &Call<'_>, outgoing: &Outgoing<'_>) -> Result<Changes, JsValue> {
     let caller = Caller {
-        user_id: outgoing.user_id.clone(),
+        user_id: outgoing.user_id.map(str::to_owned),
         client_address: outgoing.address.key.to_string(),
     };
     let assertion = assertion::sign(

@@ -4,6 +4,7 @@
 //! ADR-21) and forwards what may pass, with a signed assertion of who it is. See `policy/` for the rules; here is what
 //! connects them with the runtime.
 
+mod access;
 mod answer;
 mod bindings;
 mod call;
