@@ -1,6 +1,6 @@
 //! What `wrangler.toml` binds to the Worker, typed. Each getter is one property read.
 
-use js_sys::{Object, Promise};
+use js_sys::{Object, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
 
 #[wasm_bindgen]
@@ -55,6 +55,21 @@ extern "C" {
         seen_used: u32,
         seen_reset_at_ms: f64,
     ) -> Result<Promise, JsValue>;
+
+    /// What an object keeps.
+    pub(crate) type ObjectStorage;
+
+    #[wasm_bindgen(method, getter)]
+    pub(crate) fn kv(this: &ObjectStorage) -> Values;
+
+    /// The same as values by name, written and read without waiting; the runtime holds answers back until they are safe.
+    pub(crate) type Values;
+
+    #[wasm_bindgen(method, catch)]
+    pub(crate) fn put(this: &Values, name: &str, value: &Uint8Array) -> Result<(), JsValue>;
+
+    #[wasm_bindgen(method, catch)]
+    pub(crate) fn get(this: &Values, name: &str) -> Result<Option<Uint8Array>, JsValue>;
 
     /// A rate limiting binding.
     pub(crate) type NativeLimiter;

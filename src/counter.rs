@@ -1,12 +1,12 @@
 //! The Durable Object that counts submissions: each one holds the counts of many addresses in memory.
 //!
-//! A request writes nothing. What was counted is written as one row, by an alarm, [`SNAPSHOT_AFTER_MS`] after the
-//! first request since the last time: sooner than the ten seconds without requests after which Cloudflare takes an
-//! object out of memory, so that an eviction forgets nothing. Denials change nothing and cause no write at all.
-//! When the last window is over, the alarm deletes everything, so that no address leaves anything behind.
+//! All counts are written as one value, at the times that [`weir_policy::purse`] says: in quiet times before a request is
+//! answered, since the runtime holds an answer back until what was written before it is safe; in busy times a moment
+//! later, or by an alarm. A write holds all counts, so requests share its cost. Denials change nothing and cause no
+//! write at all. When the last window is over, the alarm deletes everything, so that no address leaves anything behind.
 //!
-//! A crash or a deployment may take what was counted in the last seconds; the isolates, which remember what they were
-//! told, bring it along with their next request (see [`weir_policy::window::Seen`]).
+//! A crash or a deployment may take what was counted in busy times' last seconds; the isolates, which remember what they
+//! were told, bring it along with their next request (see [`weir_policy::window::Seen`]).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,28 +14,31 @@ use std::rc::Rc;
 use js_sys::Uint8Array;
 use wasm_bindgen::prelude::*;
 use weir_policy::address::AddressKey;
+use weir_policy::purse::{LATEST_MS, Purse, Write};
 use weir_policy::window::{Counters, Seen};
 use worker::worker_sys::DurableObjectState;
-use worker::{SqlStorageValue, State, console_error};
+use worker::{State, console_error};
 
-use crate::bindings::Bindings;
+use crate::bindings::{Bindings, ObjectStorage, Values};
 use crate::clock;
 use crate::config::Config;
 use crate::panics;
 
-/// How long after a request its count is written at the latest, in milliseconds.
-const SNAPSHOT_AFTER_MS: u64 = 8_000;
+/// The one value that an object writes.
+const SNAPSHOT: &str = "snapshot";
 
 /// See the module.
 #[wasm_bindgen]
 pub struct AddressCounter {
     state: State,
     counters: Rc<RefCell<Counters>>,
-    /// Whether there are counts that no row has.
+    purse: RefCell<Purse>,
+    /// Whether there are counts that are not written.
     dirty: Cell<bool>,
+    /// Whether [`AddressCounter::settle`] is to be called.
+    planned: Cell<bool>,
     /// When the pending alarm goes off, in milliseconds since the epoch; 0 when there is none.
     alarm_at: Cell<u64>,
-    has_table: Cell<bool>,
     latest_ms: Cell<u64>,
     calls: Cell<u32>,
     rows_written: Cell<u32>,
@@ -51,15 +54,16 @@ impl AddressCounter {
             counters: Rc::new(RefCell::new(Counters::new(Config::submissions(|name| {
                 env.text(name)
             })))),
+            purse: RefCell::default(),
             dirty: Cell::new(false),
+            planned: Cell::new(false),
             alarm_at: Cell::new(0),
-            has_table: Cell::new(false),
             latest_ms: Cell::new(0),
             calls: Cell::new(0),
             rows_written: Cell::new(0),
         };
         if let Err(error) = counter.load() {
-            console_error!("{{\"event\":\"snapshot_unreadable\",\"error\":\"{error}\"}}");
+            console_error!("{{\"event\":\"snapshot_unreadable\",\"error\":\"{error:?}\"}}");
         }
         // What survived a panic is newer than the snapshot.
         if panics::survive(&counter.state.id().to_string(), &counter.counters) {
@@ -69,7 +73,8 @@ impl AddressCounter {
     }
 
     /// Counts one request and answers a packed [`weir_policy::window::Verdict`]. The address comes as
-    /// [`AddressKey::to_parts`]; `seen_used` is 0 when the caller remembers nothing of it.
+    /// [`AddressKey::to_parts`]; `seen_used` is 0 when the caller remembers nothing of it. A negative number is the same
+    /// verdict and asks for a call of [`Self::settle`] in [`weir_policy::purse::SOON_MS`]: so nothing else need be asked at every request.
     pub fn take(&self, kind: u32, upper: u32, lower: u32, seen_used: u32, seen_reset_at_ms: f64) -> f64 {
         self.calls.set(self.calls.get().wrapping_add(1));
         let now = clock::now_ms();
@@ -79,15 +84,17 @@ impl AddressCounter {
             reset_at_ms: seen_reset_at_ms as u64,
         });
         let verdict = self.counters.borrow_mut().take(key, seen, now);
-        if verdict.admitted {
-            self.dirty.set(true);
-            self.latest_ms.set(now);
-            let due = now + SNAPSHOT_AFTER_MS;
-            if self.alarm_at.get() == 0 || self.alarm_at.get() > due {
-                self.set_alarm(due);
-            }
+        let soon = verdict.admitted && self.admitted(now);
+        let packed = verdict.pack();
+        if soon { -packed } else { packed }
+    }
+
+    /// Writes as planned.
+    pub fn settle(&self) {
+        self.planned.set(false);
+        if self.dirty.get() && self.save(clock::now_ms()).is_err() {
+            self.alarm_by(clock::now_ms() + LATEST_MS);
         }
-        verdict.pack()
     }
 
     /// Writes what is not written yet, or deletes everything when nothing counts any more. Answers a promise when there
@@ -102,19 +109,21 @@ impl AddressCounter {
         };
         let Some(over_at) = over_at else {
             self.dirty.set(false);
-            self.has_table.set(false);
             return Ok(self.state.storage().as_raw().delete_all()?.into());
         };
-        if self.dirty.replace(false) {
-            self.save().inspect_err(|_| self.dirty.set(true))?;
+        let was_needed = self.dirty.get();
+        if was_needed {
+            self.save(now)?;
+            self.purse.borrow_mut().pay(1);
         }
-        // While requests keep coming, the next snapshot will be due; set now, it need not be set again by a request.
-        let busy = now < self.latest_ms.get() + SNAPSHOT_AFTER_MS / 2;
-        self.set_alarm(if busy {
-            over_at.min(now + SNAPSHOT_AFTER_MS)
+        // While requests keep coming, the next alarm will be needed, too; set now, it need not be set again by a request.
+        let busy = now < self.latest_ms.get() + LATEST_MS / 2;
+        if was_needed && busy && now + LATEST_MS < over_at {
+            self.set_alarm(now + LATEST_MS);
+            self.purse.borrow_mut().pay(1);
         } else {
-            over_at
-        });
+            self.set_alarm(over_at);
+        }
         Ok(JsValue::UNDEFINED)
     }
 
@@ -125,6 +134,35 @@ impl AddressCounter {
             self.rows_written.get(),
             self.counters.borrow().len() as u32,
         ]
+    }
+
+    /// Sees to it that what was just counted is written, and says whether [`Self::settle`] is to be called for that.
+    fn admitted(&self, now: u64) -> bool {
+        self.dirty.set(true);
+        self.latest_ms.set(now);
+        let planned = self.planned.get();
+        let write = self.purse.borrow_mut().request(now, planned);
+        let saved = write == Write::Now && self.save(now).is_ok();
+        if self.alarm_at.get() == 0 {
+            // Also for what is written already, which must be deleted some day.
+            self.set_alarm(now + LATEST_MS);
+        }
+        match write {
+            Write::Now if saved => false,
+            Write::Soon => !self.planned.replace(true),
+            Write::Now | Write::Later => {
+                self.alarm_by(now + LATEST_MS);
+                false
+            }
+        }
+    }
+
+    /// Sets the alarm, unless it goes off by then anyway.
+    fn alarm_by(&self, at_ms: u64) {
+        if self.alarm_at.get() == 0 || self.alarm_at.get() > at_ms {
+            self.set_alarm(at_ms);
+            self.purse.borrow_mut().pay(1);
+        }
     }
 
     fn set_alarm(&self, at_ms: u64) {
@@ -143,43 +181,39 @@ impl AddressCounter {
         }
     }
 
-    fn save(&self) -> Result<(), worker::Error> {
-        let sql = self.state.storage().sql();
-        if !self.has_table.replace(true) {
-            let made = sql.exec(
-                "CREATE TABLE IF NOT EXISTS snapshot (id INTEGER PRIMARY KEY, counts BLOB)",
-                None,
-            )?;
-            self.wrote(made.rows_written());
-        }
+    fn values(&self) -> Values {
+        self.state
+            .storage()
+            .as_raw()
+            .unchecked_ref::<ObjectStorage>()
+            .kv()
+    }
+
+    fn save(&self, now: u64) -> Result<(), JsValue> {
         let bytes = self.counters.borrow().encode();
-        let counts = JsValue::from(Uint8Array::from(bytes.as_slice()));
-        let saved = sql.exec_raw("INSERT OR REPLACE INTO snapshot VALUES (1, ?)", vec![counts])?;
-        self.wrote(saved.rows_written());
+        self.values()
+            .put(SNAPSHOT, &Uint8Array::from(bytes.as_slice()))
+            .inspect_err(|error| {
+                console_error!("{{\"event\":\"snapshot_unwritten\",\"error\":\"{error:?}\"}}")
+            })?;
+        self.dirty.set(false);
+        self.purse.borrow_mut().wrote(bytes.len(), now);
+        self.wrote(1);
         Ok(())
     }
 
-    fn load(&self) -> Result<(), worker::Error> {
-        let sql = self.state.storage().sql();
-        let tables = sql.exec("SELECT 1 FROM sqlite_master WHERE name = 'snapshot'", None)?;
-        if tables.raw().next().is_none() {
-            return Ok(());
-        }
-        self.has_table.set(true);
-        if let Some(row) = sql
-            .exec("SELECT counts FROM snapshot WHERE id = 1", None)?
-            .raw()
-            .next()
-            && let Some(SqlStorageValue::Blob(bytes)) = row?.into_iter().next()
-        {
-            let restored = self.counters.borrow_mut().restore(&bytes, clock::now_ms());
-            restored.map_err(|error| worker::Error::RustError(error.to_string()))?;
+    fn load(&self) -> Result<(), JsValue> {
+        if let Some(bytes) = self.values().get(SNAPSHOT)? {
+            let restored = self
+                .counters
+                .borrow_mut()
+                .restore(&bytes.to_vec(), clock::now_ms());
+            restored.map_err(|error| JsValue::from_str(&error.to_string()))?;
         }
         Ok(())
     }
 
-    fn wrote(&self, rows: usize) {
-        self.rows_written
-            .set(self.rows_written.get().wrapping_add(rows as u32));
+    fn wrote(&self, rows: u32) {
+        self.rows_written.set(self.rows_written.get().wrapping_add(rows));
     }
 }

@@ -2,6 +2,9 @@
 import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
 import Edge, { AddressCounter as Counter } from "../build/index.js";
 
+// As policy/src/purse.rs has it.
+const soon = 250;
+
 // Objects can be called by method only if their class extends this one.
 export class AddressCounter extends DurableObject {
   #counter;
@@ -12,7 +15,9 @@ export class AddressCounter extends DurableObject {
   }
 
   take(kind, upper, lower, seenUsed, seenResetAt) {
-    return this.#counter.take(kind, upper, lower, seenUsed, seenResetAt);
+    const verdict = this.#counter.take(kind, upper, lower, seenUsed, seenResetAt);
+    if (verdict < 0) setTimeout(() => this.#counter.settle(), soon);
+    return Math.abs(verdict);
   }
 
   alarm() {

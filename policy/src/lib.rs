@@ -9,6 +9,7 @@ pub mod assertion;
 pub mod counts;
 pub mod lane;
 pub mod problem;
+pub mod purse;
 pub mod recent;
 pub mod route;
 pub mod tier;

@@ -1,8 +1,4 @@
 import assert from "node:assert/strict";
-import { mkdtempSync } from "node:fs";
-import { rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { startOrigin } from "./origin.ts";
@@ -17,8 +13,12 @@ test("a thousand admitted requests of a hundred addresses write at most twenty r
     const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
     assert.ok(answers.every((answer) => answer.status === 200));
   }
-  await wait(8_500);
-  const admitted = await costs(edge);
+  // Until an alarm has found nothing more to write.
+  let admitted = await costs(edge);
+  for (let rows = -1; rows !== admitted.rows; admitted = await costs(edge)) {
+    rows = admitted.rows;
+    await wait(8_500);
+  }
   assert.equal(admitted.calls, 1000);
   assert.equal(admitted.addresses, 100);
   assert.ok(admitted.rows <= 20, `${admitted.rows} rows`);
@@ -30,30 +30,35 @@ test("a thousand admitted requests of a hundred addresses write at most twenty r
   assert.deepEqual(await costs(edge), admitted);
 });
 
+test("a thousand admitted requests of a hundred addresses, evenly over a minute, write at most twenty rows", { timeout: 120_000 }, async () => {
+  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
+  const began = Date.now();
+  const answers = [];
+  for (let sent = 0; sent < 1000; sent++) {
+    const due = began + sent * 60;
+    if (due > Date.now()) await wait(due - Date.now());
+    answers.push(submit(edge, `198.51.100.${sent % 100}`));
+  }
+  // The last hundred come when the first windows are over.
+  assert.ok((await Promise.all(answers)).every((answer) => answer.status === 200));
+  await wait(8_500);
+  const { calls, rows } = await costs(edge);
+  assert.equal(calls, 1000);
+  assert.ok(rows <= 20, `${rows} rows`);
+});
+
 test("nothing is left behind when the last window is over", { timeout: 60_000 }, async () => {
   const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_WINDOW: "12" } });
   const tables = async (): Promise<string[]> => {
     const storage = await edge.miniflare.unsafeGetDurableObjectStorage(edgeName, "AddressCounter", { name: counterName });
-    const rows = (await storage.exec("SELECT name FROM sqlite_master WHERE name NOT LIKE '\\_%' ESCAPE '\\'")) as unknown as { name: string }[];
+    const rows = (await storage.exec("SELECT name FROM sqlite_master")) as unknown as { name: string }[];
     return rows.map((row) => row.name);
   };
   await submit(edge, "198.51.100.1");
-  await wait(9_000);
-  assert.deepEqual(await tables(), ["snapshot"]);
-  await wait(5_000);
+  assert.ok((await tables()).includes("_cf_KV"));
+  await wait(14_000);
   assert.deepEqual(await tables(), []);
   assert.equal((await submit(edge, "198.51.100.1")).headers.get("ratelimit"), '"anon";r=9;t=12');
-});
-
-test("the count survives a restart of the whole runtime", { timeout: 60_000 }, async () => {
-  const storage = mkdtempSync(join(tmpdir(), "weir-edge-"));
-  after(() => rm(storage, { recursive: true, force: true }));
-  const first = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, storage });
-  for (let sent = 0; sent < 6; sent++) await submit(first, "198.51.100.2");
-  await wait(8_500);
-  await first.miniflare.dispose();
-  const second = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, storage });
-  assert.match((await submit(second, "198.51.100.2")).headers.get("ratelimit") ?? "", /^"anon";r=3;/);
 });
 
 test("an object that loses its memory before the snapshot is reminded by the isolate", async () => {

@@ -1,0 +1,108 @@
+import assert from "node:assert/strict";
+import { fork } from "node:child_process";
+import { mkdtempSync, readdirSync, readFileSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, test } from "node:test";
+import { setTimeout as wait } from "node:timers/promises";
+import { whenOver } from "../harness/lifetime.ts";
+import { startOrigin } from "./origin.ts";
+import { startEdge, type Edge } from "./workerd.ts";
+
+// A runtime that is killed takes the objects' memory with it and all isolates, which would have reminded them.
+
+const origin = await startOrigin({ after });
+
+interface Mortal {
+  submit(address: string): Promise<Response>;
+  /** Ends every process of it, without a word. */
+  kill(): Promise<void>;
+}
+
+/** An edge in processes of its own. */
+async function startMortal(storage: string): Promise<Mortal> {
+  const child = fork(join(import.meta.dirname, "far-edge.ts"), { stdio: ["ignore", "inherit", "ignore", "ipc"] });
+  const gone = new Promise<void>((done) => child.once("exit", () => done()));
+  const kill = (): Promise<void> => {
+    for (const pid of [...childrenOf(child.pid), child.pid]) {
+      try {
+        if (pid) process.kill(pid, "SIGKILL");
+      } catch {
+        // It is dead already.
+      }
+    }
+    return gone;
+  };
+  whenOver({ after }, kill);
+  const url = new Promise((done) => child.once("message", done));
+  child.send({ originUrl: origin.url, secrets: origin.secrets, storage });
+  const edge = String(await url);
+  return {
+    submit: (address) => fetch(`${edge}/api/jobs/analysis`, { method: "POST", body: "{}", headers: { "CF-Connecting-IP": address } }),
+    kill,
+  };
+}
+
+/** The runtime runs below the process that started it. */
+function childrenOf(parent: number | undefined): number[] {
+  return readdirSync("/proc")
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => {
+      try {
+        return new RegExp(`^PPid:\\s+${parent}$`, "m").test(readFileSync(`/proc/${pid}/status`, "utf8"));
+      } catch {
+        return false;
+      }
+    })
+    .map(Number);
+}
+
+function freshStorage(): string {
+  const storage = mkdtempSync(join(tmpdir(), "weir-edge-"));
+  after(() => rm(storage, { recursive: true, force: true }));
+  return storage;
+}
+
+/** How many an address has left after one more request to an edge that knows only what was written. */
+async function leftAfterwards(storage: string, address: string): Promise<number> {
+  const edge: Edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, storage });
+  const answer = await edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
+  await edge.miniflare.dispose();
+  return Number(/r=(\d+)/.exec(answer.headers.get("ratelimit") ?? "")?.[1]);
+}
+
+test("in quiet times, what was answered is not forgotten, though the runtime is killed at that moment", { timeout: 60_000 }, async () => {
+  const storage = freshStorage();
+  const mortal = await startMortal(storage);
+  for (let sent = 0; sent < 3; sent++) {
+    if (sent > 0) await wait(400);
+    assert.equal((await mortal.submit("203.0.113.1")).status, 200);
+  }
+  await mortal.kill();
+  assert.equal(await leftAfterwards(storage, "203.0.113.1"), 6);
+});
+
+test("of ten at once, a kill a moment later forgets none", { timeout: 60_000 }, async () => {
+  const storage = freshStorage();
+  const mortal = await startMortal(storage);
+  const answers = await Promise.all(Array.from({ length: 10 }, () => mortal.submit("203.0.113.2")));
+  assert.ok(answers.every((answer) => answer.status === 200));
+  await wait(400);
+  await mortal.kill();
+  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, storage });
+  assert.equal((await edge.from("203.0.113.2")("/api/jobs/analysis", { method: "POST", body: "{}" })).status, 429);
+});
+
+test("in busy times, a kill forgets at most the last eight seconds", { timeout: 60_000 }, async () => {
+  const storage = freshStorage();
+  const mortal = await startMortal(storage);
+  const others = setInterval(() => void mortal.submit(`198.51.100.${Math.floor(Math.random() * 250)}`).catch(() => undefined), 40);
+  after(() => clearInterval(others));
+  await wait(2_000);
+  for (let sent = 0; sent < 6; sent++) assert.equal((await mortal.submit("203.0.113.3")).status, 200);
+  await wait(8_300);
+  clearInterval(others);
+  await mortal.kill();
+  assert.equal(await leftAfterwards(storage, "203.0.113.3"), 3);
+});
