@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use js_sys::Uint8Array;
+use serde_json::json;
 use wasm_bindgen::prelude::*;
 use weir_policy::address::AddressKey;
 use weir_policy::purse::{LATEST_MS, Purse, Write};
@@ -23,6 +24,7 @@ use crate::bindings::{Bindings, ObjectStorage, Values};
 use crate::clock;
 use crate::config::Config;
 use crate::panics;
+use crate::wait::message;
 
 /// The one value that an object writes.
 const SNAPSHOT: &str = "snapshot";
@@ -63,7 +65,7 @@ impl AddressCounter {
             rows_written: Cell::new(0),
         };
         if let Err(error) = counter.load() {
-            console_error!("{{\"event\":\"snapshot_unreadable\",\"error\":\"{error:?}\"}}");
+            complain("snapshot_unreadable", &error);
         }
         // What survived a panic is newer than the snapshot.
         if panics::survive(&counter.state.id().to_string(), &counter.counters) {
@@ -177,7 +179,7 @@ impl AddressCounter {
                 self.alarm_at.set(at_ms);
                 self.wrote(1);
             }
-            Err(error) => console_error!("{{\"event\":\"alarm_not_set\",\"error\":\"{error:?}\"}}"),
+            Err(error) => complain("alarm_not_set", &error),
         }
     }
 
@@ -193,9 +195,7 @@ impl AddressCounter {
         let bytes = self.counters.borrow().encode();
         self.values()
             .put(SNAPSHOT, &Uint8Array::from(bytes.as_slice()))
-            .inspect_err(|error| {
-                console_error!("{{\"event\":\"snapshot_unwritten\",\"error\":\"{error:?}\"}}")
-            })?;
+            .inspect_err(|error| complain("snapshot_unwritten", error))?;
         self.dirty.set(false);
         self.purse.borrow_mut().wrote(bytes.len(), now);
         self.wrote(1);
@@ -216,4 +216,9 @@ impl AddressCounter {
     fn wrote(&self, rows: u32) {
         self.rows_written.set(self.rows_written.get().wrapping_add(rows));
     }
+}
+
+/// A line of JSON in the log.
+fn complain(event: &str, error: &JsValue) {
+    console_error!("{}", json!({"event": event, "detail": message(error)}));
 }

@@ -5,6 +5,10 @@ const answer = JSON.stringify({ job: { id: 17, service: "analysis", status: "que
 const server = createServer((request, response) => {
   request.resume();
   request.on("end", () => {
+    if (request.url === "/api/edge/counts") {
+      response.writeHead(204).end();
+      return;
+    }
     response.writeHead(202, { "content-type": "application/json", "content-length": Buffer.byteLength(answer) });
     response.end(answer);
   });

@@ -1,6 +1,5 @@
 // Measures the edge beside what people would build or use instead. See README.md beside this file.
-import { existsSync, mkdtempSync, readFileSync, statSync } from "node:fs";
-import { rm } from "node:fs/promises";
+import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { cpus, loadavg, tmpdir } from "node:os";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
@@ -37,7 +36,8 @@ await script(async () => {
 });
 
 async function measure(): Promise<Result[]> {
-  const { startField } = await import("./workers.ts");
+  const { bundle, startField } = await import("./workers.ts");
+  const { startTimes } = await import("./start.ts");
   const { fresh, hundred, load, send } = await import("./load.ts");
   const { latencies, quantile } = await import("./latency.ts");
 
@@ -45,7 +45,8 @@ async function measure(): Promise<Result[]> {
   // objects can offer, and what is left is the code alone.
   const inMemory = process.argv.includes("--in-memory");
   const storage = mkdtempSync(join(inMemory ? "/dev/shm" : tmpdir(), "weir-bench-"));
-  atTheEnd(() => rm(storage, { recursive: true, force: true }));
+  // At a signal, Miniflare kills its runtime and ends this process at once, which is left no time for anything but this.
+  process.once("exit", () => rmSync(storage, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
   const field = await startField(storage);
   atTheEnd(() => field.close());
   const results: Result[] = [];
@@ -189,6 +190,7 @@ async function measure(): Promise<Result[]> {
   }
 
   async function measureLatency(): Promise<void> {
+    const singles = quick ? 500 : 5000;
     const token = await tokenFor(field.secrets.jwt);
     const next = fresh();
     const address = (): Record<string, string> => ({ "cf-connecting-ip": next().replace(/^10\./, "11.") });
@@ -199,11 +201,11 @@ async function measure(): Promise<Result[]> {
         "weir, a user": { url: url("weir"), headers: () => ({ ...address(), authorization: `Bearer ${token}` }) },
         "weir, anonymous": { url: url("weir"), headers: address },
       },
-      quick ? 300 : 2000,
+      singles,
     );
     const of = (name: string, part: number): number => quantile(times[name] ?? [], part) - quantile(times.origin ?? [], part);
     say();
-    say(`milliseconds that are added to a request to the origin, one at a time (${quick ? 300 : 2000} each, in turn)`);
+    say(`milliseconds that are added to a request to the origin, one at a time (${singles} each, in turn)`);
     table(["", "p50", "p99"], ["forwarder", "weir, a user", "weir, anonymous"].map((name) => [name === "forwarder" ? "minimal JavaScript forwarder" : name, of(name, 0.5).toFixed(2), of(name, 0.99).toFixed(2)]));
     for (const [name, part] of [["weir, a user", 0.5], ["weir, a user", 0.99], ["weir, anonymous", 0.5], ["weir, anonymous", 0.99]] as const) {
       add({ name: `edge/added_ms_${name === "weir, a user" ? "user" : "anonymous"}_p${part * 100}`, value: of(name, part), unit: "ms", baseline: of("forwarder", part), ratio: of(name, part) / of("forwarder", part), target: null, holds: null });
@@ -211,19 +213,30 @@ async function measure(): Promise<Result[]> {
   }
 
   async function measureStart(): Promise<void> {
-    const wasm = join(root, "build", "index_bg.wasm");
-    const bytes = readFileSync(wasm);
+    const wasm = readFileSync(join(root, "build", "index_bg.wasm"));
+    const ours = Buffer.concat([wasm, readFileSync(join(root, "build", "index.js")), readFileSync(join(root, "src", "entry.mjs"))]);
+    const minimal = Buffer.from(await bundle("minimal"));
+    const gzip = (bytes: Buffer): number => gzipSync(bytes, { level: 9 }).length / 1024;
+    const size = (name: string, value: number, baseline: number | null): void => add({ name, value, unit: "KiB", baseline, ratio: null, target: null, holds: null });
+    size("edge/wasm_kib", wasm.length / 1024, null);
+    size("edge/wasm_gzip_kib", gzip(wasm), null);
+    size("edge/bundle_kib", ours.length / 1024, minimal.length / 1024);
+    size("edge/bundle_gzip_kib", gzip(ours), gzip(minimal));
     // The types of Node do not know it.
     const { WebAssembly } = globalThis as unknown as { WebAssembly: { compile(bytes: Uint8Array): Promise<object> } };
-    add({ name: "edge/wasm_kib", value: statSync(wasm).size / 1024, unit: "KiB", baseline: null, ratio: null, target: null, holds: null });
-    add({ name: "edge/wasm_gzip_kib", value: gzipSync(bytes, { level: 9 }).length / 1024, unit: "KiB", baseline: null, ratio: null, target: null, holds: null });
     const compiled: number[] = [];
     for (let n = 0; n < 7; n++) {
       const started = process.hrtime.bigint();
-      await WebAssembly.compile(bytes);
+      await WebAssembly.compile(wasm);
       compiled.push(Number(process.hrtime.bigint() - started) / 1e6);
     }
     add({ name: "edge/wasm_compile_ms", value: median(compiled), unit: "ms", baseline: null, ratio: null, target: "<= 1000 (the platform's limit for starting)", holds: median(compiled) <= 1000 });
+    const rounds = quick ? 3 : 11;
+    const { weir, minimal: beside } = await startTimes(join(storage, "start"), field.origin, field.secrets, rounds);
+    say();
+    say(`milliseconds from the start of a fresh runtime process to its first answer of a submission, median of ${rounds} (lowest to highest)`);
+    table(["", "ms"], [["weir", spread(weir)], [title("minimal"), spread(beside)]]);
+    add({ name: "edge/first_answer_ms", value: median(weir), unit: "ms", baseline: median(beside), ratio: median(weir) / median(beside), target: null, holds: null });
   }
 }
 

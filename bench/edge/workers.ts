@@ -16,8 +16,9 @@ export interface Field {
   close(): Promise<void>;
 }
 
-async function peer(name: string, originUrl: string, counter?: string): Promise<V4WorkerOptions> {
-  const bundle = await build({
+/** A peer's program as it would be deployed: one file. */
+export async function bundle(name: string): Promise<string> {
+  const built = await build({
     entryPoints: [join(here, "peers", `${name}.mjs`)],
     bundle: true,
     format: "esm",
@@ -27,10 +28,14 @@ async function peer(name: string, originUrl: string, counter?: string): Promise<
     write: false,
     minify: true,
   });
+  return built.outputFiles[0]?.text ?? "";
+}
+
+async function peer(name: string, originUrl: string, counter?: string): Promise<V4WorkerOptions> {
   return {
     name: counter === "CountedRateLimiter" ? `${name}-counted` : name,
     modules: true,
-    script: bundle.outputFiles[0]?.text ?? "",
+    script: await bundle(name),
     compatibilityDate: "2026-09-01",
     bindings: { ORIGIN_URL: originUrl },
     ...(counter ? { durableObjects: { COUNTERS: { className: counter, useSQLite: true } } } : {}),

@@ -1,0 +1,106 @@
+import { spawn } from "node:child_process";
+import { cpSync, mkdirSync, writeFileSync } from "node:fs";
+import { request } from "node:http";
+import { dirname, join } from "node:path";
+import { root } from "../../scripts/lib/places.ts";
+import { anyFree } from "../../scripts/lib/ports.ts";
+import { bundle } from "./workers.ts";
+import type { Secrets } from "../../tests/harness/identity.ts";
+
+/** A Worker as the bare runtime takes it: files by their module names, the first of them the one that answers. */
+interface Plain {
+  files: Record<string, string>;
+  counter: string;
+  bindings: Record<string, string>;
+}
+
+/**
+ * Milliseconds from the start of a runtime's process to its first answer of a submission, Worker after Worker in turn: the
+ * process itself, the isolate, the program's compilation, its object and one request. Without anything that Miniflare adds.
+ */
+export async function startTimes(folder: string, origin: string, secrets: Secrets, rounds: number): Promise<{ weir: number[]; minimal: number[] }> {
+  const minimal = join(folder, "minimal.mjs");
+  mkdirSync(folder, { recursive: true });
+  writeFileSync(minimal, await bundle("minimal"));
+  const workers: Record<"weir" | "minimal", Plain> = {
+    weir: {
+      files: { "src/entry.mjs": join(root, "src", "entry.mjs"), "build/index.js": join(root, "build", "index.js"), "build/index_bg.wasm": join(root, "build", "index_bg.wasm") },
+      counter: "ADDRESS_COUNTERS AddressCounter",
+      bindings: { ORIGIN_URL: origin, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge },
+    },
+    minimal: { files: { "minimal.mjs": minimal }, counter: "COUNTERS PerAddress", bindings: { ORIGIN_URL: origin } },
+  };
+  const times = { weir: [] as number[], minimal: [] as number[] };
+  for (const [name, worker] of Object.entries(workers)) configure(join(folder, name), worker);
+  for (let round = -1; round < rounds; round++) {
+    for (const name of ["weir", "minimal"] as const) {
+      const time = await firstAnswer(join(folder, name));
+      if (round >= 0) times[name].push(time);
+    }
+  }
+  return times;
+}
+
+/** Writes the runtime's configuration of a Worker into a folder. */
+function configure(folder: string, worker: Plain): void {
+  const modules = Object.entries(worker.files).map(([name, path]) => {
+    mkdirSync(dirname(join(folder, name)), { recursive: true });
+    cpSync(path, join(folder, name));
+    return `(name = "${name}", ${name.endsWith(".wasm") ? "wasm" : "esModule"} = embed "${name}")`;
+  });
+  mkdirSync(join(folder, "objects"));
+  const [binding, className] = worker.counter.split(" ");
+  const texts = Object.entries(worker.bindings).map(([name, value]) => `(name = "${name}", text = ${JSON.stringify(value)})`);
+  writeFileSync(
+    join(folder, "config.capnp"),
+    `using Workerd = import "/workerd/workerd.capnp";
+const config :Workerd.Config = (
+  services = [
+    (name = "main", worker = .worker),
+    (name = "disk", disk = (path = "${join(folder, "objects")}", writable = true)),
+    (name = "internet", network = (allow = ["private"])),
+  ],
+  sockets = [(name = "http", http = (), service = "main")],
+);
+const worker :Workerd.Worker = (
+  modules = [${modules.join(", ")}],
+  compatibilityDate = "2026-09-01",
+  bindings = [(name = "${binding}", durableObjectNamespace = "${className}"), ${texts.join(", ")}],
+  durableObjectNamespaces = [(className = "${className}", uniqueKey = "counter", enableSql = true)],
+  durableObjectStorage = (localDisk = "disk"),
+);
+`,
+  );
+}
+
+async function firstAnswer(folder: string): Promise<number> {
+  const port = await anyFree();
+  const started = process.hrtime.bigint();
+  const child = spawn(join(root, "node_modules", "workerd", "bin", "workerd"), ["serve", "--experimental", `--socket-addr=http=127.0.0.1:${port}`, join(folder, "config.capnp")], { stdio: ["ignore", "ignore", "inherit"] });
+  const gone = new Promise((done) => child.once("exit", done));
+  try {
+    for (let tries = 0; tries < 10_000; tries++) {
+      const status = await submit(port);
+      if (status === 202) return Number(process.hrtime.bigint() - started) / 1e6;
+      if (status !== undefined) throw new Error(`the first answer is ${status}`);
+      if (child.exitCode !== null) throw new Error("the runtime has ended");
+      await new Promise((done) => setTimeout(done, 1));
+    }
+    throw new Error("no answer");
+  } finally {
+    child.kill("SIGKILL");
+    await gone;
+  }
+}
+
+/** A status, or nothing while nobody listens. */
+function submit(port: number): Promise<number | undefined> {
+  return new Promise((done) => {
+    const outgoing = request({ host: "127.0.0.1", port, path: "/api/jobs/analysis", method: "POST", headers: { "content-length": 2, "cf-connecting-ip": "192.0.2.1" }, agent: false }, (response) => {
+      response.resume();
+      response.on("end", () => done(response.statusCode));
+    });
+    outgoing.on("error", () => done(undefined));
+    outgoing.end("{}");
+  });
+}
