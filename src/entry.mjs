@@ -2,6 +2,11 @@
 import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
 import Edge, { AddressCounter as Counter } from "../build/index.js";
 
+// Rust's futures go on by microtask, some ten times a request, and the runtime's own queueMicrotask takes twenty times
+// as long as a promise that is kept already (2.4 µs and 0.1 µs).
+const already = Promise.resolve();
+globalThis.queueMicrotask = (task) => void already.then(task);
+
 // As policy/src/purse.rs has it.
 const soon = 250;
 

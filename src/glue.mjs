@@ -4,9 +4,9 @@ import { waitUntil } from "cloudflare:workers";
 
 export { waitUntil };
 
-/** A set of names, to be kept. */
+/** A list of names, to be kept. */
 export function names(lines) {
-  return new Set(lines.split("\n"));
+  return lines.split("\n");
 }
 
 /** The values of these headers; a line that is there begins with "=", one that is not is empty. */
@@ -28,7 +28,11 @@ export function facts(request, lines) {
 function headersOf(from, listed, changes) {
   const headers = new Headers();
   if (from) {
-    for (const [name, value] of from) if (listed.has(name)) headers.append(name, value);
+    // Rather than going through all that were sent, of which a browser and Cloudflare add dozens.
+    for (const name of listed) {
+      const value = from.get(name);
+      if (value !== null) headers.append(name, value);
+    }
   }
   if (changes === "") return headers;
   const lines = changes.split("\n");

@@ -6,11 +6,11 @@ use web_sys::{Headers, Request, Response};
 
 #[wasm_bindgen(module = "/src/glue.mjs")]
 extern "C" {
-    /// A set of header names.
+    /// A list of header names.
     #[derive(Clone, Debug)]
     pub(crate) type Names;
 
-    /// The set of these names, one to a line.
+    /// The list of these names, one to a line.
     pub(crate) fn names(lines: &str) -> Names;
 
     fn values(headers: &Headers, lines: &str) -> String;
