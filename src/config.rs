@@ -79,22 +79,9 @@ pub(crate) struct ConfigError(pub(crate) Vec<String>);
 impl Config {
     /// Reads a configuration. `get` answers the value of a variable or secret.
     pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let mut reader = Reader {
-            get,
-            wrong: Vec::new(),
-        };
+        let mut reader = Reader::new(get);
 
-        let algorithm = reader.one_of(
-            "ANON_ALGORITHM",
-            &[("fixed", Algorithm::Fixed), ("sliding", Algorithm::Sliding)],
-        );
-        let largest = if algorithm == Algorithm::Sliding {
-            MAX_SLIDING_LIMIT
-        } else {
-            MAX_LIMIT
-        };
-        let limit = reader.number("ANON_LIMIT", 10, 1, largest);
-        let window = reader.number("ANON_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32);
+        let submissions = reader.submissions();
         let read_limit = reader.number("ANON_READ_LIMIT", 120, 1, MAX_LIMIT);
         let origin = reader.origin("ORIGIN_URL");
         let origin_timeout_ms = reader.number("ORIGIN_TIMEOUT_MS", 30_000, 1, 600_000);
@@ -143,11 +130,7 @@ impl Config {
                 Ok(Self {
                     origin,
                     origin_timeout_ms,
-                    submissions: Policy {
-                        limit,
-                        window_ms: u64::from(window) * 1000,
-                        algorithm,
-                    },
+                    submissions,
                     reads: Policy {
                         limit: read_limit,
                         window_ms: 60_000,
@@ -175,25 +158,8 @@ impl Config {
 
     /// The exact policy alone, for the counting object, which needs nothing else.
     pub(crate) fn submissions(get: impl Fn(&str) -> Option<String>) -> Policy {
-        let mut reader = Reader {
-            get,
-            wrong: Vec::new(),
-        };
-        let algorithm = reader.one_of(
-            "ANON_ALGORITHM",
-            &[("fixed", Algorithm::Fixed), ("sliding", Algorithm::Sliding)],
-        );
-        let largest = if algorithm == Algorithm::Sliding {
-            MAX_SLIDING_LIMIT
-        } else {
-            MAX_LIMIT
-        };
-        // What is wrong here was found when the edge read it, and kept every request from coming this far.
-        Policy {
-            limit: reader.number("ANON_LIMIT", 10, 1, largest),
-            window_ms: u64::from(reader.number("ANON_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32)) * 1000,
-            algorithm,
-        }
+        // What is wrong with it was found when the edge read it, and kept every request from coming this far.
+        Reader::new(get).submissions()
     }
 }
 
@@ -204,6 +170,29 @@ struct Reader<F> {
 }
 
 impl<F: Fn(&str) -> Option<String>> Reader<F> {
+    fn new(get: F) -> Self {
+        let wrong = Vec::new();
+        Self { get, wrong }
+    }
+
+    /// The exact policy.
+    fn submissions(&mut self) -> Policy {
+        let algorithm = self.one_of(
+            "ANON_ALGORITHM",
+            &[("fixed", Algorithm::Fixed), ("sliding", Algorithm::Sliding)],
+        );
+        let largest = if algorithm == Algorithm::Sliding {
+            MAX_SLIDING_LIMIT
+        } else {
+            MAX_LIMIT
+        };
+        Policy {
+            limit: self.number("ANON_LIMIT", 10, 1, largest),
+            window_ms: u64::from(self.number("ANON_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32)) * 1000,
+            algorithm,
+        }
+    }
+
     /// A variable's value; one that is empty counts as not set.
     fn text(&self, name: &str) -> Option<String> {
         (self.get)(name)

@@ -212,12 +212,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn key_at_cloudflare(headers: &AddressHeaders<'_>) -> AddressKey {
+        client_address(ClientIpSource::Cloudflare, headers).key
+    }
+
     fn at_cloudflare(ip: &str) -> AddressKey {
         let headers = AddressHeaders {
             cf_connecting_ip: Some(ip),
             ..Default::default()
         };
-        client_address(ClientIpSource::Cloudflare, &headers).key
+        key_at_cloudflare(&headers)
     }
 
     fn shown(ip: &str) -> String {
@@ -305,23 +309,13 @@ mod tests {
             cf_connecting_ipv6: Some("2001:db8:1:2::1"),
             ..Default::default()
         };
-        assert_eq!(
-            client_address(ClientIpSource::Cloudflare, &headers)
-                .key
-                .to_string(),
-            "2001:db8:1:2::/64"
-        );
+        assert_eq!(key_at_cloudflare(&headers).to_string(), "2001:db8:1:2::/64");
         // Without an overwritten address the other header is the client's own text.
         let headers = AddressHeaders {
             cf_connecting_ip: Some("203.0.113.7"),
             ..headers
         };
-        assert_eq!(
-            client_address(ClientIpSource::Cloudflare, &headers)
-                .key
-                .to_string(),
-            "203.0.113.7"
-        );
+        assert_eq!(key_at_cloudflare(&headers).to_string(), "203.0.113.7");
     }
 
     #[test]
@@ -332,7 +326,7 @@ mod tests {
                 cf_worker: zone,
                 ..Default::default()
             };
-            client_address(ClientIpSource::Cloudflare, &headers).key
+            key_at_cloudflare(&headers)
         };
         assert_eq!(by(Some("a.example")), by(Some("A.example")));
         assert_ne!(by(Some("a.example")), by(Some("b.example")));
@@ -348,12 +342,7 @@ mod tests {
             cf_worker: Some("elsewhere.example"),
             ..Default::default()
         };
-        assert_eq!(
-            client_address(ClientIpSource::Cloudflare, &headers)
-                .key
-                .to_string(),
-            "203.0.113.7"
-        );
+        assert_eq!(key_at_cloudflare(&headers).to_string(), "203.0.113.7");
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub mod address;
 pub mod admission;
 pub mod assertion;
 pub mod counts;
+mod jwt;
 pub mod lane;
 pub mod problem;
 pub mod purse;

@@ -111,6 +111,14 @@ mod tests {
     use proptest::prelude::*;
 
     const ANNE: AddressKey = AddressKey::V4(1);
+    fn admitted(used: u32, reset_after_ms: u64) -> Verdict {
+        Verdict {
+            admitted: true,
+            used,
+            reset_after_ms,
+        }
+    }
+
     const DENIED: Verdict = Verdict {
         admitted: false,
         used: 10,
@@ -136,16 +144,7 @@ mod tests {
     fn an_admission_that_arrives_late_unblocks_nobody() {
         let mut recent = RecentVerdicts::new(10);
         recent.remember(ANNE, &DENIED, 10, 1_000);
-        recent.remember(
-            ANNE,
-            &Verdict {
-                admitted: true,
-                used: 10,
-                reset_after_ms: 4_999,
-            },
-            11,
-            1_001,
-        );
+        recent.remember(ANNE, &admitted(10, 4_999), 11, 1_001);
         assert!(recent.denial(ANNE, 2_000).is_some());
     }
 
@@ -153,16 +152,7 @@ mod tests {
     fn a_new_window_replaces_the_old_one() {
         let mut recent = RecentVerdicts::new(10);
         recent.remember(ANNE, &DENIED, 10, 1_000);
-        recent.remember(
-            ANNE,
-            &Verdict {
-                admitted: true,
-                used: 1,
-                reset_after_ms: 60_000,
-            },
-            10,
-            6_000,
-        );
+        recent.remember(ANNE, &admitted(1, 60_000), 10, 6_000);
         assert_eq!(recent.denial(ANNE, 6_001), None);
         assert_eq!(
             recent.seen(ANNE, 6_001),
@@ -176,16 +166,7 @@ mod tests {
     #[test]
     fn the_last_admitted_request_blocks_the_address() {
         let mut recent = RecentVerdicts::new(10);
-        recent.remember(
-            ANNE,
-            &Verdict {
-                admitted: true,
-                used: 10,
-                reset_after_ms: 5_000,
-            },
-            10,
-            1_000,
-        );
+        recent.remember(ANNE, &admitted(10, 5_000), 10, 1_000);
         assert_eq!(
             recent.denial(ANNE, 2_000),
             Some(Verdict {

@@ -5,9 +5,11 @@
 //! epoch and come in as arguments.
 
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
+
+use crate::jwt::signature_only;
 use uuid::Uuid;
 
 /// The longest token that is looked at, in bytes. Longer ones are refused before anything is decoded.
@@ -359,16 +361,6 @@ fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenErr
         id: id.hyphenated().to_string(),
         expires_at: claims.exp,
     })
-}
-
-/// The library checks form, algorithm and signature; times, issuer and audience are checked here, because the
-/// library would ask the system's clock.
-fn signature_only(algorithm: Algorithm) -> Validation {
-    let mut validation = Validation::new(algorithm);
-    validation.required_spec_claims.clear();
-    validation.validate_exp = false;
-    validation.validate_aud = false;
-    validation
 }
 
 fn malformed(error: jsonwebtoken::errors::Error) -> TokenError {
