@@ -22,7 +22,9 @@ interface Mortal {
 
 /** An edge in processes of its own. */
 async function startMortal(storage: string): Promise<Mortal> {
-  const child = fork(join(import.meta.dirname, "far-edge.ts"), { stdio: ["ignore", "inherit", "ignore", "ipc"] });
+  // Who is killed tidies nothing up.
+  const env = { ...process.env, TMPDIR: freshFolder() };
+  const child = fork(join(import.meta.dirname, "far-edge.ts"), { env, stdio: ["ignore", "inherit", "ignore", "ipc"] });
   const gone = new Promise<void>((done) => child.once("exit", () => done()));
   const kill = (): Promise<void> => {
     for (const pid of [...childrenOf(child.pid), child.pid]) {
@@ -58,10 +60,10 @@ function childrenOf(parent: number | undefined): number[] {
     .map(Number);
 }
 
-function freshStorage(): string {
-  const storage = mkdtempSync(join(tmpdir(), "weir-edge-"));
-  after(() => rm(storage, { recursive: true, force: true }));
-  return storage;
+function freshFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), "weir-edge-"));
+  after(() => rm(folder, { recursive: true, force: true }));
+  return folder;
 }
 
 /** How many an address has left after one more request to an edge that knows only what was written. */
@@ -73,7 +75,7 @@ async function leftAfterwards(storage: string, address: string): Promise<number>
 }
 
 test("in quiet times, what was answered is not forgotten, though the runtime is killed at that moment", { timeout: 60_000 }, async () => {
-  const storage = freshStorage();
+  const storage = freshFolder();
   const mortal = await startMortal(storage);
   for (let sent = 0; sent < 3; sent++) {
     if (sent > 0) await wait(400);
@@ -84,7 +86,7 @@ test("in quiet times, what was answered is not forgotten, though the runtime is 
 });
 
 test("of ten at once, a kill a moment later forgets none", { timeout: 60_000 }, async () => {
-  const storage = freshStorage();
+  const storage = freshFolder();
   const mortal = await startMortal(storage);
   const answers = await Promise.all(Array.from({ length: 10 }, () => mortal.submit("203.0.113.2")));
   assert.ok(answers.every((answer) => answer.status === 200));
@@ -95,7 +97,7 @@ test("of ten at once, a kill a moment later forgets none", { timeout: 60_000 }, 
 });
 
 test("in busy times, a kill forgets at most the last eight seconds", { timeout: 60_000 }, async () => {
-  const storage = freshStorage();
+  const storage = freshFolder();
   const mortal = await startMortal(storage);
   const others = setInterval(() => void mortal.submit(`198.51.100.${Math.floor(Math.random() * 250)}`).catch(() => undefined), 40);
   after(() => clearInterval(others));
