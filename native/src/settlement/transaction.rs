@@ -150,39 +150,61 @@ async fn transact(
 ) -> Result<Vec<Settled>, Failure> {
     let client = &connection.client;
     let ids: Vec<i64> = ended.iter().map(|one| one.job_id).collect();
+    let mut others = Vec::new();
     let (mut done_ids, mut attempts, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
     for one in ended {
-        if let Some(success) = &one.success {
-            done_ids.push(one.job_id);
-            attempts.push(success.attempt);
-            let mut members = Map::new();
-            // No output is no member, as River has it; each one costs an entry in the index of the metadata.
-            if !success.output.is_null() {
-                members.insert("output".to_owned(), success.output.clone());
-            }
-            if let Some(used) = success.used {
-                members.insert(USED.to_owned(), used.into());
-            }
-            metadata.push(Value::Object(members));
+        let Some(success) = &one.success else {
+            others.push(one.job_id);
+            continue;
+        };
+        done_ids.push(one.job_id);
+        attempts.push(success.attempt);
+        let mut members = Map::new();
+        // No output is no member, as River has it; each one costs an entry in the index of the metadata.
+        if !success.output.is_null() {
+            members.insert("output".to_owned(), success.output.clone());
         }
+        if let Some(used) = success.used {
+            members.insert(USED.to_owned(), used.into());
+        }
+        metadata.push(Value::Object(members));
     }
-    let id_params: [&(dyn ToSql + Sync); 1] = [&ids];
-    let complete_params: [&(dyn ToSql + Sync); 3] = [&done_ids, &attempts, &metadata];
+    let ids: [&(dyn ToSql + Sync); 1] = [&ids];
+    let complete: [&(dyn ToSql + Sync); 3] = [&done_ids, &attempts, &metadata];
+    let release: [&(dyn ToSql + Sync); 1] = [&others];
+    // What has nothing to do is not sent.
+    let query = async |statement, needed: bool, params: &[&(dyn ToSql + Sync)]| match needed {
+        true => client.query(statement, params).await,
+        false => Ok(Vec::new()),
+    };
     let ((), locked, completed, released, charged) = tokio::try_join!(
         biased;
         client.batch_execute("BEGIN"),
-        client.query(&connection.lock, &id_params),
-        client.query(&connection.complete, &complete_params),
-        client.query(&connection.release, &id_params),
-        async {
-            match look_for_charges {
-                true => client.query(&connection.charged, &id_params).await,
-                false => Ok(Vec::new()),
-            }
-        },
+        client.query(&connection.lock, &ids),
+        query(&connection.complete, !done_ids.is_empty(), &complete),
+        query(&connection.release, !others.is_empty(), &release),
+        query(&connection.charged, look_for_charges, &ids),
     )?;
     let accounts: BTreeMap<Key, Account> = locked.iter().map(account).collect();
-    let released: Vec<Released> = released.iter().map(release).collect();
+    let mut completed_ids = HashSet::<i64>::new();
+    let mut released: Vec<Released> = released.iter().map(of_others).collect();
+    let used: HashMap<i64, Option<i64>> = ended
+        .iter()
+        .filter_map(|one| Some((one.job_id, one.success.as_ref()?.used)))
+        .collect();
+    for row in &completed {
+        match row.get(0) {
+            Some(holder) => released.push(Released {
+                ended: true,
+                state: Some("completed".to_owned()),
+                used: used.get(&row.get(4)).copied().flatten(),
+                ..a_release(row, holder)
+            }),
+            None => {
+                completed_ids.insert(row.get(4));
+            }
+        }
+    }
     if released.iter().any(|one| !accounts.contains_key(&one.key)) {
         return Err(Failure::NotLocked);
     }
@@ -192,11 +214,10 @@ async fn transact(
     let charges = books.charges.jobs.iter().copied().zip(books.charges.amounts);
     let charges: HashMap<i64, i32> = charges.collect();
     record(&released, &charges, promoted);
-    let completed: HashSet<i64> = completed.iter().map(|row| row.get(0)).collect();
     Ok(ended
         .iter()
         .map(|one| match one.success {
-            Some(_) if !completed.contains(&one.job_id) => Settled::FencedOut,
+            Some(_) if !completed_ids.contains(&one.job_id) => Settled::FencedOut,
             _ => Settled::Done {
                 charged: charges.get(&one.job_id).copied().unwrap_or(0).into(),
             },
@@ -227,19 +248,28 @@ fn account(row: &Row) -> (Key, Account) {
     ((row.get(0), row.get(1)), account)
 }
 
-fn release(row: &Row) -> Released {
+fn a_release(row: &Row, holder: uuid::Uuid) -> Released {
     Released {
-        key: (row.get(0), row.get(1)),
+        key: (holder, row.get(1)),
         held_slot: row.get(2),
         was_parked: row.get(3),
-        ended: row.get(4),
-        job_id: row.get(5),
-        user_id: row.get(6),
-        period_start: row.get(7),
-        reserved: row.get(8),
-        state: row.get(9),
-        used: row.get(10),
-        request_id: row.get(11),
+        job_id: row.get(4),
+        user_id: row.get(5),
+        period_start: row.get(6),
+        reserved: row.get(7),
+        request_id: row.get(8),
+        ended: false,
+        state: None,
+        used: None,
+    }
+}
+
+fn of_others(row: &Row) -> Released {
+    Released {
+        ended: row.get(9),
+        state: row.get(10),
+        used: row.get(11),
+        ..a_release(row, row.get(0))
     }
 }
 

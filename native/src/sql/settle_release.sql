@@ -1,5 +1,5 @@
--- Takes the reservations whose job is at its end, or gone, out of the table; those whose job failed and will be tried
--- again keep their quota and give up their slot. $1 job ids.
+-- Takes the reservations whose job was ended by somebody else, or is gone, out of the table; those whose job failed and
+-- will be tried again keep their quota and give up their slot. $1 job ids.
 --
 -- Every row is looked up by its key, whatever the planner believes about the size of the tables.
 WITH seen AS MATERIALIZED (
@@ -21,14 +21,14 @@ WITH seen AS MATERIALIZED (
     USING seen s
     WHERE r.job_id = s.job_id AND coalesce(s.ended, true)
     RETURNING r.holder, r.event_type, r.admitted_at IS NOT NULL AS held_slot, r.parked_at IS NOT NULL AS parked,
-              true AS ended, r.job_id, r.user_id, r.period_start, r.reserved_amount, s.state::text AS state,
-              s.used, s.request_id
+              r.job_id, r.user_id, r.period_start, r.reserved_amount, s.request_id, true AS ended,
+              s.state::text AS state, s.used
 ), yielded AS (
     UPDATE quota_reservations r
     SET admitted_at = NULL
     FROM seen s
     WHERE r.job_id = s.job_id AND r.admitted_at IS NOT NULL AND s.waits
-    RETURNING r.holder, r.event_type, true, false, false, r.job_id, r.user_id, r.period_start, r.reserved_amount,
-              s.state::text, s.used, s.request_id
+    RETURNING r.holder, r.event_type, true, false, r.job_id, r.user_id, r.period_start, r.reserved_amount,
+              s.request_id, false, s.state::text, s.used
 )
 SELECT * FROM ended UNION ALL SELECT * FROM yielded
