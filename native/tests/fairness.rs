@@ -98,7 +98,12 @@ async fn all_finished(weir: &Weir) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs() {
     let weir = Weir::new().await;
-    let clockwork = Clockwork::taking(100);
+    // Long enough that each user's slots are all in use at some moment, also on a busy machine.
+    let clockwork = Clockwork::taking(300);
+    let mut processes = vec![work(weir.another(&[]), &clockwork, Duty::Both).await];
+    for _ in 0..2 {
+        processes.push(work(weir.another(&[]), &clockwork, Duty::Work).await);
+    }
     let mut users = Vec::new();
     for tier in Tier::ALL {
         let user = weir.user(tier).await;
@@ -106,10 +111,6 @@ async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs()
         users.push((user, tier));
     }
     submit(&weir, Who::Address("198.51.100.7"), 6).await;
-    let mut processes = vec![work(weir.another(&[]), &clockwork, Duty::Both).await];
-    for _ in 0..2 {
-        processes.push(work(weir.another(&[]), &clockwork, Duty::Work).await);
-    }
     all_finished(&weir).await;
     let most = clockwork.most.lock().unwrap().clone();
     for (user, tier) in users {
