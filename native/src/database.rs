@@ -231,14 +231,8 @@ impl<C: Prepared> Kept<C> {
     ///
     /// When there is none and the database cannot be reached.
     pub(crate) async fn get(&mut self) -> Result<&C, DatabaseError> {
-        if self
-            .connection
-            .as_ref()
-            .is_some_and(|connection| connection.client().is_closed())
-        {
-            self.connection = None;
-        }
-        let connection = match self.connection.take() {
+        let open = |connection: &C| !connection.client().is_closed();
+        let connection = match self.connection.take().filter(open) {
             Some(connection) => connection,
             None => C::open(&self.database).await?,
         };

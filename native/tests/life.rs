@@ -81,6 +81,29 @@ async fn nobody_is_charged_more_than_was_reserved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_somebody_has_charged_already_is_completed_and_not_charged_again() {
+    let weir = programs().await;
+    let user = weir.user(Tier::Free).await;
+    let who = Who::User(user);
+    let id = submit(&weir, who, "greedy").await;
+    let client = weir.client().await;
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, job_id) VALUES ($1, 'specview', 3, $2)",
+            &[&user, &id],
+        )
+        .await
+        .unwrap();
+    let working = weir.work().await;
+    let job = weir.finished(id, who).await;
+    assert_eq!(job["status"], "completed", "{job}");
+    let quota = weir.quota(who, "specview").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(3), &json!(0)));
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn amounts_that_are_none_are_422_and_never_500() {
     let weir = programs().await;
     let who = Who::User(weir.user(Tier::Enterprise).await);

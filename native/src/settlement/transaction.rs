@@ -210,10 +210,10 @@ async fn transact(
     }
     let charged_before: Vec<i64> = charged.iter().map(|row| row.get(0)).collect();
     let books = books::keep(&accounts, &released, &charged_before, rules);
-    let promoted = write(connection, &books).await?;
+    write(connection, &books).await?;
     let charges = books.charges.jobs.iter().copied().zip(books.charges.amounts);
     let charges: HashMap<i64, i32> = charges.collect();
-    record(&released, &charges, promoted);
+    record(&released, &charges);
     Ok(ended
         .iter()
         .map(|one| match one.success {
@@ -232,9 +232,7 @@ async fn promote_candidates(connection: &Connection, rules: &Rules) -> Result<us
         connection.client.query(&connection.candidates, &[])
     )?;
     let accounts = rows.iter().map(account).collect();
-    let promoted = write(connection, &books::keep(&accounts, &[], &[], rules)).await?;
-    metrics::counter!("weir_promotions_total").increment(promoted as u64);
-    Ok(promoted)
+    write(connection, &books::keep(&accounts, &[], &[], rules)).await
 }
 
 fn account(row: &Row) -> (Key, Account) {
@@ -319,11 +317,11 @@ async fn write(connection: &Connection, books: &Books) -> Result<usize, tokio_po
         execute(&connection.promote, promotions.holders.len(), &promote),
         client.batch_execute("COMMIT"),
     )?;
+    metrics::counter!("weir_promotions_total").increment(promoted);
     Ok(usize::try_from(promoted).unwrap_or(usize::MAX))
 }
 
-fn record(released: &[Released], charges: &HashMap<i64, i32>, promoted: usize) {
-    metrics::counter!("weir_promotions_total").increment(promoted as u64);
+fn record(released: &[Released], charges: &HashMap<i64, i32>) {
     for one in released.iter().filter(|one| one.ended) {
         let outcome = one.state.clone().unwrap_or_else(|| "deleted".to_owned());
         let event_type = one.key.1.as_str();

@@ -1,8 +1,7 @@
 //! The attempt guard (ADR-10): no attempt of a user's job runs without one of that user's slots.
 //!
-//! Jobs submitted through Weir already have their slot when a worker can claim them. The
-//! guard is for the others: jobs that another River client inserted, retries, and jobs that somebody made available by
-//! hand.
+//! Jobs submitted through Weir already have their slot when a worker can claim them. The guard is for the others:
+//! jobs that another River client inserted, retries, and jobs that somebody made available by hand.
 
 use std::time::Duration;
 
