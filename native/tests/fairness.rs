@@ -448,6 +448,29 @@ async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn river_claims_no_job_that_has_to_wait_for_a_worker() {
+    let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "2")]).await;
+    // Longer than a job that was claimed too early waits before it goes back to its queue.
+    let clockwork = Clockwork::taking(700);
+    for _ in 0..8 {
+        let user = weir.user(Tier::Free).await;
+        submit(&weir, Who::User(user), 1).await;
+    }
+    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    all_finished(&weir).await;
+    let claimed_in_vain: i64 = weir
+        .client()
+        .await
+        .query_one("SELECT count(*) FROM river_job WHERE metadata ? 'snoozes'", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(claimed_in_vain, 0);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_is_free_as_soon_as_its_handler_is_done() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "1")]).await;
     let clockwork = Clockwork::taking(5);
