@@ -63,6 +63,15 @@ impl Line {
         }
     }
 
+    /// A ratio that nothing is promised about.
+    fn compared(name: impl Into<String>, value: f64, baseline: f64, unit: &'static str) -> Self {
+        Self {
+            target: None,
+            holds: None,
+            ..Self::at_least(name, value, baseline, unit, 0.0)
+        }
+    }
+
     fn printed(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self {
             name: name.into(),

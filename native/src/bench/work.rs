@@ -23,7 +23,28 @@ use crate::work::{Duty, FETCH_COOLDOWN, Working};
 /// How many submissions are under way at once while a queue is filled.
 const FILLERS: usize = 256;
 
-struct Count(Arc<AtomicU64>);
+/// Takes this long, and is counted.
+#[derive(Clone)]
+struct Count {
+    takes: Duration,
+    done: Arc<AtomicU64>,
+}
+
+impl Count {
+    fn new(takes: Duration) -> Self {
+        Self {
+            takes,
+            done: Arc::default(),
+        }
+    }
+
+    async fn run(&self) {
+        if !self.takes.is_zero() {
+            tokio::time::sleep(self.takes).await;
+        }
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 #[async_trait]
 impl Handler for Count {
@@ -32,7 +53,7 @@ impl Handler for Count {
     }
 
     async fn work(&self, _attempt: Attempt) -> Result<Outcome, HandlerError> {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.run().await;
         Ok(Outcome {
             output: Value::Null,
             used: None,
@@ -50,26 +71,35 @@ pub async fn work(settings: &Settings, effort: Effort) -> Result<Report, BenchEr
     let users = ours.users(1000).await?;
     let mut conditions = conditions(&ours.database.connect().await?).await?;
     conditions.push(format!(
-        "no-op jobs of 1 000 users; fetch cooldown {} ms on both sides; {} turns of {} s each side",
+        "no-op jobs of 1 000 users; fetch cooldown {} ms on both sides; {} turns of {} s each side; \
+         a pool is how many handlers run at once",
         FETCH_COOLDOWN.as_millis(),
         effort.turns,
         effort.span.as_secs_f64()
     ));
     let mut lines = Vec::new();
-    for (workers, target) in [(10, 1.0), (100, 0.7)] {
+    for (workers, takes, target) in [
+        (10, Duration::ZERO, Some(1.0)),
+        (100, Duration::ZERO, Some(0.7)),
+        (10, Duration::from_millis(5), None),
+    ] {
         let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
         for _ in 0..effort.turns {
-            our_rates.push(with_weir(settings, &ours, &users, workers, effort.span).await?);
-            their_rates.push(with_river(&bare, workers, effort.span).await?);
+            let count = Count::new(takes);
+            our_rates.push(with_weir(settings, &ours, &users, workers, &count, effort.span).await?);
+            let count = Count::new(takes);
+            their_rates.push(with_river(&bare, workers, &count, effort.span).await?);
         }
-        let name = format!("jobs through {workers} workers, against bare riverqueue");
-        lines.push(Line::at_least(
-            name,
-            median(our_rates),
-            median(their_rates),
-            "1/s",
-            target,
-        ));
+        let (our_rate, their_rate) = (median(our_rates), median(their_rates));
+        let which = match takes.as_millis() {
+            0 => String::new(),
+            millis => format!(" of {millis} ms"),
+        };
+        let name = format!("jobs{which} through {workers} workers, against bare riverqueue");
+        lines.push(match target {
+            Some(target) => Line::at_least(name, our_rate, their_rate, "1/s", target),
+            None => Line::compared(name, our_rate, their_rate, "1/s"),
+        });
     }
     ours.end().await?;
     bare.end().await?;
@@ -77,9 +107,8 @@ pub async fn work(settings: &Settings, effort: Effort) -> Result<Report, BenchEr
 }
 
 /// Enough that no turn runs dry.
-fn enough(workers: u32, span: Duration) -> usize {
-    let rate = if workers > 50 { 12_000.0 } else { 4_000.0 };
-    (rate * (span.as_secs_f64() + 1.0)) as usize
+fn enough(span: Duration) -> usize {
+    (14_000.0 * (span.as_secs_f64() + 1.0)) as usize
 }
 
 /// Submits this many jobs of these users in turn.
@@ -115,25 +144,25 @@ async fn with_weir(
     stage: &Stage,
     users: &[Uuid],
     workers: u32,
+    count: &Count,
     span: Duration,
 ) -> Result<f64, BenchError> {
     stage.clear().await?;
-    fill(stage, &stage.rules, users, enough(workers, span)).await?;
-    let done = Arc::new(AtomicU64::new(0));
+    fill(stage, &stage.rules, users, enough(span)).await?;
     let context = stage
         .context(settings, workers)?
-        .with_handler(KIND, Arc::new(Count(Arc::clone(&done))));
+        .with_handler(KIND, Arc::new(count.clone()));
     let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
-    let rate = counted(&done, span).await;
+    let rate = counted(&count.done, span).await;
     working.stop().await;
     Ok(rate)
 }
 
-async fn with_river(stage: &Stage, workers: u32, span: Duration) -> Result<f64, BenchError> {
+async fn with_river(stage: &Stage, workers: u32, count: &Count, span: Duration) -> Result<f64, BenchError> {
     stage.clear().await?;
     let pool = stage.database.river_pool(10)?;
     let filler = Client::builder(pool.clone()).build()?;
-    for _ in 0..enough(workers, span) / 1000 {
+    for _ in 0..enough(span) / 1000 {
         let mut batch = riverqueue::InsertBatch::default();
         for _ in 0..1000 {
             let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
@@ -141,13 +170,12 @@ async fn with_river(stage: &Stage, workers: u32, span: Duration) -> Result<f64, 
         }
         filler.insert_batch(batch).await?;
     }
-    let done = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&done);
+    let counting = count.clone();
     let mut registered = Workers::new();
     registered.add_fn::<BareArgs, _, _, _>(move |_: WorkContext, _: Job<BareArgs>| {
-        let counter = Arc::clone(&counter);
+        let count = counting.clone();
         async move {
-            counter.fetch_add(1, Ordering::Relaxed);
+            count.run().await;
             Ok::<_, std::convert::Infallible>(WorkOutcome::Complete)
         }
     })?;
@@ -157,7 +185,7 @@ async fn with_river(stage: &Stage, workers: u32, span: Duration) -> Result<f64, 
         .queue("analysis_default", QueueConfig::new(workers as usize))
         .build()?;
     let mut run = client.start()?;
-    let rate = counted(&done, span).await;
+    let rate = counted(&count.done, span).await;
     run.stop_and_cancel().await?;
     pool.close().await;
     Ok(rate)

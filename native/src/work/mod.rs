@@ -2,6 +2,7 @@
 
 mod guard;
 mod heartbeat;
+mod pace;
 mod periodic;
 mod pool;
 mod retry;

@@ -7,19 +7,25 @@
 //! next handler is done and wants one, and only then does River see it leave and claim one more. Places that nobody
 //! wants for a while are given up, first in River's configuration and then in fact.
 //!
+//! When handlers take less time than a claim, even so the workers would idle while River claims. Then River may claim
+//! *ahead*: a few jobs more than there are workers, no more than are worked off in a few milliseconds (see [`Pace`]).
+//! They wait here for a worker, first come, first served. Where handlers take long, nothing is claimed ahead, and no job
+//! waits here that another process could work on.
+//!
 //! On top of it, idle capacity may be lent (ADR-16): the default lane may use the priority lane's idle workers. That
 //! takes nothing from the priority lane, whose own pool stays as it is: its jobs start as they come, beside the default
 //! jobs that are still being worked on, and until those are done the default lane starts no others.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use riverqueue::{Client, QueueConfig};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use weir_policy::lane::Lane;
 
+use super::pace::Pace;
 use crate::service::{MOST_WORKERS, Service};
 
 /// For how long a settled attempt keeps its place for the next one.
@@ -31,9 +37,10 @@ const HEAR: Duration = Duration::from_millis(50);
 /// How long a job that River claimed too early waits for a worker before it goes back to its queue.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Unsettled results per worker, at most, and for small pools: beyond that the workers wait for the database.
-const MOST_PLACES_PER_WORKER: usize = 4;
-const FEW_PLACES: usize = 32;
+/// Unsettled results per worker, at most, and for small pools: beyond that the workers wait for the database. As many
+/// jobs may be claimed ahead.
+const MOST_PER_WORKER: usize = 4;
+const FEW: usize = 32;
 
 /// The pools of a process by queue. Cheap to clone.
 #[derive(Clone)]
@@ -78,9 +85,9 @@ impl Pools {
 
 pub(super) struct Pool {
     queue: String,
-    most_places: usize,
+    /// Places and jobs that are claimed ahead, at most, of each.
+    most: usize,
     state: Mutex<State>,
-    freed: Notify,
     /// The lane that may use this one's idle workers.
     borrower: Option<Arc<Pool>>,
 }
@@ -90,6 +97,11 @@ struct State {
     /// How many of another lane's idle workers may be used now.
     lent: usize,
     running: usize,
+    /// Claimed jobs that wait for a worker, the first first.
+    waiting: VecDeque<oneshot::Sender<Worker>>,
+    pace: Pace,
+    /// How many jobs River may claim ahead now.
+    ahead: usize,
     /// Attempts that need no worker any more.
     places: usize,
     /// Those of them that are settled and stay only until somebody wants their place; the latest last.
@@ -100,7 +112,11 @@ struct State {
 impl State {
     /// As many attempts as River may have.
     fn room(&self) -> usize {
-        (self.workers + self.lent + self.places).min(MOST_WORKERS as usize)
+        (self.workers + self.lent + self.places + self.ahead).min(MOST_WORKERS as usize)
+    }
+
+    fn has_idle(&self) -> bool {
+        self.running < self.workers + self.lent
     }
 }
 
@@ -108,16 +124,18 @@ impl Pool {
     fn new(queue: &str, workers: usize, lent: usize, borrower: Option<Arc<Self>>) -> Self {
         Self {
             queue: queue.to_owned(),
-            most_places: (workers * MOST_PLACES_PER_WORKER).max(FEW_PLACES),
+            most: (workers * MOST_PER_WORKER).max(FEW),
             state: Mutex::new(State {
                 workers,
                 lent,
                 running: 0,
+                waiting: VecDeque::new(),
+                pace: Pace::unknown(),
+                ahead: 0,
                 places: 0,
                 kept: Vec::new(),
                 next_id: 0,
             }),
-            freed: Notify::new(),
             borrower,
         }
     }
@@ -129,37 +147,66 @@ impl Pool {
     /// A worker for a claimed job: at once, unless River claimed more than there are workers. Then it is waited for
     /// briefly; `None` means that the job is better off in its queue, where another process may take it.
     pub(super) async fn worker(self: &Arc<Self>, client: &Client) -> Option<Worker> {
-        let taken = async {
-            loop {
-                let freed = self.freed.notified();
-                if self.try_take(client) {
-                    return;
-                }
-                freed.await;
+        let coming = {
+            let mut state = self.state();
+            if state.has_idle() && state.waiting.is_empty() {
+                return Some(self.take(&mut state, client));
             }
+            let (hand_over, coming) = oneshot::channel();
+            state.waiting.push_back(hand_over);
+            coming
         };
-        tokio::time::timeout(PATIENCE, taken).await.ok()?;
-        Some(Worker {
+        if let Ok(worker) = tokio::time::timeout(PATIENCE, coming).await {
+            return worker.ok();
+        }
+        // The workers are not as fast as they seemed.
+        self.keep_pace(&mut self.state(), PATIENCE, client);
+        None
+    }
+
+    /// One of the idle workers.
+    fn take(self: &Arc<Self>, state: &mut State, client: &Client) -> Worker {
+        state.running += 1;
+        self.lend(state, client);
+        Worker {
             pool: Arc::clone(self),
             client: client.clone(),
+            since: Instant::now(),
             taken: true,
-        })
-    }
-
-    fn try_take(&self, client: &Client) -> bool {
-        let mut state = self.state();
-        if state.running >= state.workers + state.lent {
-            return false;
         }
-        state.running += 1;
-        self.lend(&state, client);
-        true
     }
 
-    fn give_back(&self, state: &mut State, client: &Client) {
+    /// After a handler that took this long.
+    fn give_back(self: &Arc<Self>, state: &mut State, time: Duration, client: &Client) {
+        self.keep_pace(state, time, client);
         state.running -= 1;
-        self.freed.notify_one();
         self.lend(state, client);
+        self.serve(state, client);
+    }
+
+    /// Gives idle workers to whoever waits for one.
+    fn serve(self: &Arc<Self>, state: &mut State, client: &Client) {
+        while state.has_idle()
+            && let Some(hand_over) = state.waiting.pop_front()
+        {
+            let worker = self.take(state, client);
+            // Whoever waits no more: the worker is idle again, and the lock is held already.
+            if let Err(mut worker) = hand_over.send(worker) {
+                worker.taken = false;
+                state.running -= 1;
+                self.lend(state, client);
+            }
+        }
+    }
+
+    /// A handler, or the wait for one, took this long.
+    fn keep_pace(&self, state: &mut State, time: Duration, client: &Client) {
+        state.pace.took(time);
+        let ahead = state.pace.ahead(state.workers, self.most);
+        if ahead != state.ahead {
+            state.ahead = ahead;
+            self.tell_river(state, client);
+        }
     }
 
     /// Tells the borrower how many workers are idle. The lender's lock is held, and always taken first.
@@ -167,8 +214,8 @@ impl Pool {
         let Some(borrower) = &self.borrower else { return };
         let mut theirs = borrower.state();
         theirs.lent = state.workers.saturating_sub(state.running);
-        borrower.freed.notify_one();
         borrower.tell_river(&theirs, client);
+        borrower.serve(&mut theirs, client);
     }
 
     fn tell_river(&self, state: &State, client: &Client) {
@@ -185,6 +232,7 @@ impl Pool {
 pub(super) struct Worker {
     pool: Arc<Pool>,
     client: Client,
+    since: Instant,
     taken: bool,
 }
 
@@ -194,12 +242,12 @@ impl Worker {
         let pool = Arc::clone(&self.pool);
         let mut state = pool.state();
         self.taken = false;
-        pool.give_back(&mut state, &self.client);
+        pool.give_back(&mut state, self.since.elapsed(), &self.client);
         let has = if let Some((_, leave)) = state.kept.pop() {
             // Gone already, its place is free just the same.
             let _ = leave.send(());
             Has::Place
-        } else if state.places < pool.most_places {
+        } else if state.places < pool.most {
             state.places += 1;
             pool.tell_river(&state, &self.client);
             Has::Place
@@ -218,7 +266,9 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         if self.taken {
-            self.pool.give_back(&mut self.pool.state(), &self.client);
+            let mut state = self.pool.state();
+            self.pool
+                .give_back(&mut state, self.since.elapsed(), &self.client);
         }
     }
 }

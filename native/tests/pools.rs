@@ -1,4 +1,5 @@
-//! Idle capacity (ADR-16): the default lane may use the priority lane's idle workers, and never at its expense.
+//! Pools: what is claimed ahead of them, and idle capacity (ADR-16): the default lane may use the priority lane's idle
+//! workers, and never at its expense.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -24,6 +25,7 @@ const ONE_POLL: Duration = Duration::from_secs(1);
 /// Jobs that end when they are told to.
 struct Gate {
     running: Mutex<HashSet<Uuid>>,
+    most: Mutex<usize>,
     open: watch::Sender<HashSet<Uuid>>,
 }
 
@@ -31,6 +33,7 @@ impl Gate {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             running: Mutex::default(),
+            most: Mutex::default(),
             open: watch::Sender::new(HashSet::new()),
         })
     }
@@ -60,7 +63,12 @@ impl Handler for Gate {
 
     async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
         let user = attempt.holder.unwrap().id;
-        self.running.lock().unwrap().insert(user);
+        {
+            let mut running = self.running.lock().unwrap();
+            running.insert(user);
+            let mut most = self.most.lock().unwrap();
+            *most = (*most).max(running.len());
+        }
         let mut open = self.open.subscribe();
         let _ = open.wait_for(|open| open.contains(&user)).await;
         self.running.lock().unwrap().remove(&user);
@@ -146,5 +154,53 @@ async fn unless_it_is_asked_for_nothing_is_lent() {
     gate.end(&free);
     gate.until_running(&weir, &free, 0).await;
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn short_jobs_are_claimed_ahead_and_go_back_to_the_others_when_a_long_one_is_in_their_way() {
+    let weir = Weir::with(&POOLS).await;
+    let gate = Gate::new();
+    let short = submit(&weir, Tier::Free, 200).await;
+    let long = submit(&weir, Tier::Free, 40).await;
+    gate.end(&short);
+    let working = start(&weir, &gate, "false").await;
+
+    // The short ones are done. Two long ones keep both workers, and what River claimed ahead of them waits in vain.
+    gate.until_running(&weir, &long, 2).await;
+    let client = weir.client().await;
+    let count = async |which: &str| -> i64 {
+        let sql = format!("SELECT count(*) FROM river_job WHERE {which}");
+        client.query_one(&sql, &[]).await.unwrap().get(0)
+    };
+    weir.until("what was claimed ahead to go back", async || {
+        let went_back = count("metadata ? 'snoozes'").await;
+        (went_back > 0 && count("state = 'running'").await == 2).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(count("state = 'running'").await, 2, "and is not claimed again");
+    assert_eq!(
+        count("metadata ? 'snoozes' AND (state <> 'available' OR attempt > 0)").await,
+        0,
+        "it cost no attempt, and anybody may take it"
+    );
+    assert_eq!(
+        *gate.most.lock().unwrap(),
+        2,
+        "no more at once than there are workers"
+    );
+
+    let other = start(&weir, &gate, "false").await;
+    gate.until_running(&weir, &long, 4).await;
+    gate.end(&long);
+    gate.until_running(&weir, &long, 0).await;
+    weir.until("all jobs to finish", async || {
+        (count("finalized_at IS NULL").await == 0).then_some(())
+    })
+    .await;
+    working.stop().await;
+    other.stop().await;
+    weir.is_clean().await;
     weir.end().await;
 }
