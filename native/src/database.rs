@@ -14,24 +14,55 @@ use crate::config::Settings;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A database that cannot be used right now, or a statement that it refused.
-#[derive(Debug, thiserror::Error)]
+/// A database that cannot be used right now, or a statement that it refused. Cheap to clone, since whoever waited for
+/// the same transaction is told the same.
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DatabaseError {
     /// PostgreSQL refused a statement or the connection broke.
     #[error("the database failed: {}", describe(.0))]
-    Postgres(#[from] tokio_postgres::Error),
+    Postgres(Arc<tokio_postgres::Error>),
     /// No connection could be had from the pool.
     #[error("no database connection could be had: {0}")]
-    Pool(#[from] deadpool_postgres::PoolError),
+    Pool(Arc<deadpool_postgres::PoolError>),
     /// River's side failed.
     #[error("River failed: {0}")]
-    River(#[from] riverqueue::Error),
+    River(Arc<riverqueue::Error>),
     /// SQLx could not connect.
     #[error("the database failed: {0}")]
-    Sqlx(#[from] sqlx::Error),
-    /// Connecting took too long.
-    #[error("connecting to the database took longer than {} s", CONNECT_TIMEOUT.as_secs())]
-    Timeout,
+    Sqlx(Arc<sqlx::Error>),
+    /// It did not answer for this long.
+    #[error("the database did not answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// A transaction was tried several times, and each time others had changed what it was about.
+    #[error("others were changing the same rows")]
+    Contended,
+    /// The task that uses the database is gone.
+    #[error("the process is stopping")]
+    Stopped,
+}
+
+impl From<tokio_postgres::Error> for DatabaseError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Postgres(Arc::new(error))
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for DatabaseError {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        Self::Pool(Arc::new(error))
+    }
+}
+
+impl From<riverqueue::Error> for DatabaseError {
+    fn from(error: riverqueue::Error) -> Self {
+        Self::River(Arc::new(error))
+    }
+}
+
+impl From<sqlx::Error> for DatabaseError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sqlx(Arc::new(error))
+    }
 }
 
 /// `tokio_postgres` says only "db error"; the reason is in its source.
@@ -126,7 +157,7 @@ impl Database {
         let (client, connection) =
             tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()))
                 .await
-                .map_err(|_| DatabaseError::Timeout)??;
+                .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a database connection ended");

@@ -77,7 +77,7 @@ impl Probes {
             };
             let seen = tokio::time::timeout(PATIENCE, look)
                 .await
-                .unwrap_or(Err(DatabaseError::Timeout));
+                .unwrap_or(Err(DatabaseError::Timeout(PATIENCE)));
             if let Err(error) = seen {
                 tracing::warn!(%error, "scraped without the database");
                 self.gauges.unknown();

@@ -117,7 +117,7 @@ pub enum Answer {
 }
 
 /// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum ReserveError {
     /// The database cannot be used right now. Whether the job was made is not known if the connection broke
     /// during COMMIT; the caller's `Idempotency-Key` finds out.

@@ -96,11 +96,8 @@ impl Desk {
             }
             Err(error) => {
                 tracing::warn!(%error, submissions = submissions.len(), "a group could not be admitted");
-                let mut error = Some(error);
                 for answer in answers {
-                    let _ = answer.send(Err(error
-                        .take()
-                        .unwrap_or(ReserveError::Database(DatabaseError::Timeout))));
+                    let _ = answer.send(Err(error.clone()));
                 }
             }
         }
@@ -165,7 +162,7 @@ async fn transact(
         provision(connection, group)
             .await
             .map_err(|error| classify(error, true))?;
-        return Err(Failure::Again(ReserveError::Database(DatabaseError::Timeout)));
+        return Err(Failure::Again(ReserveError::Database(DatabaseError::Contended)));
     };
     let decided = decide::decide(group, &mut snapshot);
     write::write(connection, rules, group, &snapshot, &decided)

@@ -50,7 +50,7 @@ pub enum Settled {
 }
 
 /// Why nothing was settled.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum SettleError {
     /// The database cannot be used right now.
     #[error("the settlement could not be made: {0}")]

@@ -83,11 +83,8 @@ impl Desk {
             }
             Err(error) => {
                 tracing::warn!(%error, jobs = ended.len(), "could not settle");
-                let mut error = Some(error);
                 for answer in answers.into_iter().flatten() {
-                    let _ = answer.send(Err(error
-                        .take()
-                        .unwrap_or(SettleError::Database(DatabaseError::Timeout))));
+                    let _ = answer.send(Err(error.clone()));
                 }
             }
         }
@@ -120,7 +117,7 @@ impl Desk {
                 if tries < MOST_TRIES {
                     continue;
                 }
-                return Err(SettleError::Database(DatabaseError::Timeout));
+                return Err(DatabaseError::Contended.into());
             };
             let code = error.code().cloned();
             match code {

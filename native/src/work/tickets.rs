@@ -44,9 +44,8 @@ impl Tickets {
                         }
                     }
                     Err(error) => {
-                        let mut error = Some(error);
                         for answer in answers {
-                            let _ = answer.send(Err(error.take().unwrap_or(DatabaseError::Timeout)));
+                            let _ = answer.send(Err(error.clone()));
                         }
                     }
                 }
@@ -62,9 +61,9 @@ impl Tickets {
     pub(super) async fn of(&self, job_id: i64) -> Answer {
         let (answer, answered) = oneshot::channel();
         if self.queue.send((job_id, answer)).await.is_err() {
-            return Err(DatabaseError::Timeout);
+            return Err(DatabaseError::Stopped);
         }
-        answered.await.unwrap_or(Err(DatabaseError::Timeout))
+        answered.await.unwrap_or(Err(DatabaseError::Stopped))
     }
 
     /// Remembers whose job is being worked on, until the guard is dropped.
