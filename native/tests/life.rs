@@ -69,6 +69,28 @@ async fn a_job_that_fails_for_good_costs_nothing_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_failed_inside_is_told_without_the_databases_words_or_paths() {
+    let weir = programs().await;
+    let who = Who::User(weir.user(Tier::Pro).await);
+    let working = weir.work().await;
+    for (service, told) in [
+        (
+            "unstorable",
+            "the output holds what cannot be stored, such as a NUL character",
+        ),
+        ("missing", "the program that does this work cannot be started"),
+    ] {
+        let id = submit(&weir, who, service).await;
+        let job = weir.finished(id, who).await;
+        assert_eq!(job["status"], "failed", "{job}");
+        assert_eq!(job["error"]["message"], told);
+    }
+    weir.released(who, "specview").await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn nobody_is_charged_more_than_was_reserved() {
     let weir = programs().await;
     let who = Who::User(weir.user(Tier::Free).await);

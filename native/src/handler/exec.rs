@@ -66,7 +66,10 @@ impl Handler for Exec {
             .stderr(Stdio::piped())
             .process_group(0)
             .spawn()
-            .map_err(|error| HandlerError::Failed(format!("cannot start {program}: {error}")))?;
+            .map_err(|error| {
+                tracing::error!(%error, program, "cannot start a handler's program");
+                HandlerError::Failed("the program that does this work cannot be started".to_owned())
+            })?;
         let group = Group(
             child
                 .id()

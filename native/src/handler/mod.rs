@@ -70,9 +70,11 @@ pub enum HandlerError {
     Cancelled,
 }
 
+/// The job's owner reads what failed, and the log has why.
 impl From<DatabaseError> for HandlerError {
     fn from(error: DatabaseError) -> Self {
-        Self::Failed(error.to_string())
+        tracing::warn!(%error, "a handler could not use the database");
+        Self::Failed("the database could not be used".to_owned())
     }
 }
 

@@ -13,6 +13,7 @@ use weir_policy::tier::Tier;
 
 use super::Context;
 use super::tickets::{Ticket, Tickets};
+use super::worker::Internal;
 use crate::config::Fairness;
 use crate::database::DatabaseError;
 use crate::holder::Holders;
@@ -54,10 +55,11 @@ impl WorkMiddleware for Guard {
         let Some(event_type) = self.event_type(&job.kind) else {
             return next.run(job).await;
         };
+        let no_database = |error| WorkError::new(Internal::no_database(job.id)(error));
         match fairness.scope {
             _ if !fairness.enabled => next.run(job).await,
             crate::config::FairnessScope::Cluster => {
-                let ticket = self.tickets.of(job.id).await.map_err(WorkError::new)?;
+                let ticket = self.tickets.of(job.id).await.map_err(no_database)?;
                 if let Some(Ticket {
                     holder,
                     admitted: true,
@@ -68,7 +70,7 @@ impl WorkMiddleware for Guard {
                     return next.run(job).await;
                 }
                 let has_slot = acquire(&self.context, &job, event_type, ticket).await;
-                match has_slot.map_err(WorkError::new)? {
+                match has_slot.map_err(no_database)? {
                     Verdict::Run => next.run(job).await,
                     Verdict::Refused(tier) => Ok(snooze(&fairness, &job, tier)),
                 }
@@ -77,7 +79,7 @@ impl WorkMiddleware for Guard {
                 let Some(user) = user_id(&job) else {
                     return next.run(job).await;
                 };
-                let tier = tier_of(&self.context.pool, &user).await.map_err(WorkError::new)?;
+                let tier = tier_of(&self.context.pool, &user).await.map_err(no_database)?;
                 let limit = fairness.limits.of(tier.unwrap_or_default());
                 let Some(_held) = self.local.try_acquire(&user, limit, job.id) else {
                     return Ok(snooze(&fairness, &job, tier));

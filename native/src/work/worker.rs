@@ -94,6 +94,23 @@ pub(super) fn register(
     Ok(())
 }
 
+/// A failure of Weir's own. River records it with the job, whose owner reads it; so the reason goes to the log alone.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Internal(&'static str);
+
+impl Internal {
+    pub(super) fn new(job_id: i64, what: &'static str, reason: &impl std::error::Error) -> Self {
+        tracing::error!(job = job_id, %reason, "{what}");
+        Self(what)
+    }
+
+    /// Whose job it is could not be looked up.
+    pub(super) fn no_database(job_id: i64) -> impl FnOnce(DatabaseError) -> Self {
+        move |reason| Self::new(job_id, "the database could not be used", &reason)
+    }
+}
+
 /// Why an attempt failed, as River records it.
 #[derive(Debug, thiserror::Error)]
 enum AttemptError {
@@ -106,9 +123,7 @@ enum AttemptError {
         after: Option<Duration>,
     },
     #[error(transparent)]
-    Settle(#[from] SettleError),
-    #[error(transparent)]
-    Database(#[from] DatabaseError),
+    Internal(#[from] Internal),
     /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
     #[error("stopped")]
     Cancelled(#[from] WorkCancelled),
@@ -154,7 +169,12 @@ impl Worker<AnyArgs> for AnyWorker {
         // The guard has looked; without fairness it has not.
         let holder = match self.tickets.holder(job.row.id) {
             Some(holder) => Some(holder),
-            None => match self.tickets.of(job.row.id).await? {
+            None => match self
+                .tickets
+                .of(job.row.id)
+                .await
+                .map_err(Internal::no_database(job.row.id))?
+            {
                 Some(ticket) => Some(ticket.holder),
                 None => user_of(&job.args.0).map(Holders::user),
             },
@@ -242,7 +262,9 @@ impl AnyWorker {
                         "the job was taken back; its result is dropped"
                     );
                     metrics::counter!("weir_fenced_attempts_total").increment(1);
-                    self.wait_out(job_id).await?;
+                    self.wait_out(job_id)
+                        .await
+                        .map_err(Internal::no_database(job_id))?;
                     return Ok(Settled::FencedOut);
                 }
                 // The work is done; only saying so failed. That is worth some patience.
@@ -250,7 +272,13 @@ impl AnyWorker {
                     tracing::warn!(job = job_id, %error, "waiting for the database to settle");
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
-                Err(error) => return Err(error.into()),
+                Err(error @ SettleError::Unstorable(_)) => {
+                    let what = "the output holds what cannot be stored, such as a NUL character";
+                    return Err(Internal::new(job_id, what, &error).into());
+                }
+                Err(error) => {
+                    return Err(Internal::new(job_id, "the result could not be saved", &error).into());
+                }
             }
         }
     }
