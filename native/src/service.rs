@@ -275,6 +275,17 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
                 crate::handler::BUILTIN.join(" and ")
             ));
         }
+        for (lane, size) in [
+            ("priority", entry.priority_workers),
+            ("default", entry.default_workers),
+            ("scheduled", entry.scheduled_workers),
+        ] {
+            if !(1..=MOST_WORKERS).contains(&size) {
+                reader.fault(format!(
+                    "{place}: {lane}_workers is {size}, but must be from 1 to {MOST_WORKERS}"
+                ));
+            }
+        }
         let mut workers = |lane: &str, default: u32| {
             reader.positive(
                 &format!("{}_QUEUE_{lane}_WORKERS", entry.workers),

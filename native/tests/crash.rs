@@ -186,3 +186,53 @@ async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within
     );
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_stood_still_ends_and_writes_nothing_over_its_successors_attempt() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/crash.toml")]).await;
+    let client = weir.client().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let answer = weir.post("/api/jobs/brittle", who, &json!({})).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let until_attempt = async |number: i16| {
+        weir.until("an attempt to run", async || {
+            client
+                .query_opt(
+                    "SELECT 1 FROM river_job WHERE state = 'running' AND attempt = $1",
+                    &[&number],
+                )
+                .await
+                .unwrap()
+        })
+        .await
+    };
+    let _scheduler = Process::start(&weir, "schedule");
+    let mut zombie = Process::start(&weir, "work");
+    until_attempt(1).await;
+    let pid = nix::unistd::Pid::from_raw(zombie.0.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::SIGSTOP).unwrap();
+
+    // Its program goes on, and fails while nobody is there to write that down.
+    let _successor = Process::start(&weir, "work");
+    until_attempt(2).await;
+    nix::sys::signal::kill(pid, nix::sys::signal::SIGCONT).unwrap();
+    let ended = weir
+        .until("the process to end itself", async || zombie.0.try_wait().unwrap())
+        .await;
+    assert_eq!(ended.code(), Some(70));
+    // What it may have sent in its last moments has arrived by then.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let row = client
+        .query_one(
+            "SELECT state::text, attempt, array_length(errors, 1) FROM river_job",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (row.get::<_, &str>(0), row.get::<_, i16>(1), row.get::<_, i32>(2)),
+        ("running", 2, 1),
+        "the only error is that it was taken back"
+    );
+    weir.end().await;
+}

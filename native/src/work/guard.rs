@@ -12,6 +12,7 @@ use uuid::Uuid;
 use weir_policy::tier::Tier;
 
 use super::Context;
+use super::heartbeat::Lease;
 use super::tickets::{Ticket, Tickets};
 use super::worker::Internal;
 use crate::config::Fairness;
@@ -22,14 +23,16 @@ use crate::service::EventType;
 pub(super) struct Guard {
     context: Context,
     tickets: Tickets,
+    lease: Lease,
     local: local::Limiter,
 }
 
 impl Guard {
-    pub(super) fn new(context: &Context, tickets: &Tickets) -> Self {
+    pub(super) fn new(context: &Context, tickets: &Tickets, lease: &Lease) -> Self {
         Self {
             context: context.clone(),
             tickets: tickets.clone(),
+            lease: lease.clone(),
             local: local::Limiter::default(),
         }
     }
@@ -51,6 +54,7 @@ impl WorkMiddleware for Guard {
         job: JobRow,
         next: WorkNext<'_>,
     ) -> Result<WorkOutcome, WorkError> {
+        let _lease = self.lease.until_over();
         let fairness = self.context.settings.fairness;
         let Some(event_type) = self.event_type(&job.kind) else {
             return next.run(job).await;

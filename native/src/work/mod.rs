@@ -1,5 +1,6 @@
 //! Working: River's client with Weir's guard before, and Weir's settlement after every attempt.
 
+mod fenced;
 mod guard;
 mod heartbeat;
 mod pace;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
-use riverqueue::{Client, Event, EventKind, QueueConfig, RunHandle, Workers};
+use riverqueue::{Client, Event, EventKind, MaintenanceConfig, QueueConfig, RunHandle, Workers};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -26,6 +27,7 @@ use crate::reservation::Rules;
 use crate::service::Service;
 use crate::settlement::Settler;
 
+use heartbeat::Lease;
 use pool::Pools;
 use tickets::Tickets;
 
@@ -39,6 +41,10 @@ const LEADER_QUEUE: &str = "weir_leader";
 /// How soon after a fetch the next one may follow. River's default of 100 ms would keep small pools idle most of the
 /// time when jobs are short.
 pub(crate) const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
+
+/// River's rescuer takes a job for stuck after this long. It would discard those of kinds that it does not know; what is
+/// stuck here is reconciliation's business.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// What every part of a process shares.
 #[derive(Clone)]
@@ -126,10 +132,9 @@ impl Working {
         let river_pool = context
             .database
             .river_pool(if works { 10.min(slots + 4) } else { 4 })?;
-        // All kinds, also those whose lanes this process does not work: River's rescuer discards what it does not
-        // know.
         let mut workers = Workers::new();
         let tickets = Tickets::start(context.pool.clone());
+        let lease = Lease::new();
         let all_pools = Pools::new(services, context.settings.lend_idle_workers);
         worker::register(&mut workers, context, &tickets, &all_pools)?;
         let mut builder = Client::builder(river_pool)
@@ -137,7 +142,10 @@ impl Working {
             .workers(workers)
             .fetch_cooldown(FETCH_COOLDOWN)
             .without_job_timeout()
-            .work_middleware(guard::Guard::new(context, &tickets));
+            // A job that only others can do is theirs, whatever lane it is in.
+            .fetch_only_known_kinds(true)
+            .maintenance(MaintenanceConfig::default().with_rescue_after(NEVER))
+            .work_middleware(guard::Guard::new(context, &tickets, &lease));
         if !context.settings.drain_timeout.is_zero() {
             builder = builder.soft_stop_timeout(context.settings.drain_timeout);
         }
@@ -161,7 +169,7 @@ impl Working {
         let stopped = CancellationToken::new();
         let mut tasks = Vec::new();
         if works {
-            tasks.push(heartbeat::start(context, id, pools.into(), stopped.clone()).await?);
+            tasks.push(heartbeat::start(context, id, pools.into(), lease, stopped.clone()).await?);
         }
         tasks.push(notice_endings(&client, context, stopped.clone())?);
         let mut run = client.start()?;

@@ -1,10 +1,13 @@
-//! How many jobs to claim ahead of the workers: as many as they work off before anybody would notice. No I/O.
+//! How many jobs to claim ahead of the workers: as many as they work off before anybody would notice. No I/O, no clock.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// For how long a job that was claimed ahead waits for its worker, as far as the handlers' pace tells. A claim is one
 /// transaction and takes about as long, so that much keeps the workers busy while River makes the next one.
 const AHEAD: Duration = Duration::from_millis(5);
+
+/// Handlers that are done are counted for this long.
+const WINDOW: Duration = Duration::from_millis(10);
 
 /// What a pool starts with: long enough that nothing is claimed ahead.
 const UNKNOWN: Duration = Duration::from_secs(1);
@@ -12,30 +15,58 @@ const UNKNOWN: Duration = Duration::from_secs(1);
 /// How much of the way to a shorter time is gone with each handler.
 const FALL: u32 = 16;
 
-/// How long handlers take: rises at once and falls slowly (a peak-sensitive moving average), so that one long job counts
-/// for more than many short ones.
+/// The pace of a pool's handlers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace(Duration);
+pub(super) struct Pace {
+    /// How long they take: rises at once and falls slowly (a peak-sensitive moving average), so that one long job counts
+    /// for more than many short ones.
+    time: Duration,
+    /// How many were done in the window that is under way, and in the one right before it.
+    now: usize,
+    before: usize,
+    since: Instant,
+}
 
 impl Pace {
-    pub(super) const fn unknown() -> Self {
-        Self(UNKNOWN)
+    pub(super) fn unknown(now: Instant) -> Self {
+        Self {
+            time: UNKNOWN,
+            now: 0,
+            before: 0,
+            since: now,
+        }
     }
 
-    /// A handler took this long.
-    pub(super) fn took(&mut self, time: Duration) {
-        self.0 = if time >= self.0 {
+    /// A handler is done that took this long.
+    pub(super) fn took(&mut self, time: Duration, now: Instant) {
+        self.time = if time >= self.time {
             time
         } else {
-            self.0 - (self.0 - time) / FALL
+            self.time - (self.time - time) / FALL
         };
+        let elapsed = now.saturating_duration_since(self.since);
+        if elapsed >= WINDOW {
+            self.before = if elapsed < WINDOW * 2 { self.now } else { 0 };
+            self.now = 0;
+            self.since = now;
+        }
+        self.now += 1;
+    }
+
+    /// A job that was claimed ahead of so many workers waited in vain.
+    pub(super) fn slowed_down(&mut self, workers: usize) {
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        self.time = self.time.max(AHEAD.saturating_mul(workers.saturating_add(1)));
+        self.now = 0;
+        self.before = 0;
     }
 
     /// How many jobs to claim ahead of so many workers, `most` at most: a power of two, so that it seldom changes, or
-    /// none.
+    /// none. No more than were done lately, since workers with a long job in hand take nothing else.
     pub(super) fn ahead(&self, workers: usize, most: usize) -> usize {
-        let jobs = AHEAD.as_nanos() * workers as u128 / self.0.as_nanos().max(1);
-        let jobs = usize::try_from(jobs).unwrap_or(usize::MAX).min(most);
+        let jobs = AHEAD.as_nanos() * workers as u128 / self.time.as_nanos().max(1);
+        let jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
+        let jobs = jobs.min(self.before.max(self.now)).min(most);
         jobs.checked_ilog2().map_or(0, |log| 1 << log)
     }
 }
@@ -44,49 +75,81 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn after(times: impl IntoIterator<Item = Duration>) -> Pace {
-        let mut pace = Pace::unknown();
-        for time in times {
-            pace.took(time);
-        }
-        pace
-    }
+    const SHORT: Duration = Duration::from_micros(10);
 
-    fn always(time: Duration) -> Pace {
-        after(std::iter::repeat_n(time, 1000))
+    /// A pool after so many handlers, one every so often, and the time then.
+    fn after(count: u32, every: Duration, took: Duration) -> (Pace, Instant) {
+        let start = Instant::now();
+        let mut pace = Pace::unknown(start);
+        for n in 1..=count {
+            pace.took(took, start + every * n);
+        }
+        (pace, start + every * count)
     }
 
     #[test]
     fn a_pool_that_knows_nothing_claims_nothing_ahead() {
-        assert_eq!(Pace::unknown().ahead(100, 400), 0);
+        assert_eq!(Pace::unknown(Instant::now()).ahead(100, 400), 0);
     }
 
     #[test]
     fn as_many_as_are_worked_off_in_five_milliseconds() {
-        assert_eq!(always(Duration::from_millis(20)).ahead(10, 400), 2);
-        assert_eq!(always(Duration::from_millis(1)).ahead(10, 400), 32);
-        assert_eq!(always(Duration::from_millis(60)).ahead(10, 400), 0);
-        assert_eq!(always(Duration::from_secs(60)).ahead(1000, 4000), 0);
+        let ahead = |took: Duration, workers: u32| {
+            let (pace, _) = after(1000, took / workers, took);
+            pace.ahead(workers as usize, 400)
+        };
+        assert_eq!(ahead(Duration::from_millis(20), 10), 2);
+        assert_eq!(ahead(Duration::from_millis(1), 10), 32);
+        assert_eq!(ahead(Duration::from_millis(60), 10), 0);
+        assert_eq!(ahead(Duration::from_secs(60), 1000), 0);
     }
 
     #[test]
     fn never_more_than_allowed() {
-        assert_eq!(always(Duration::ZERO).ahead(10, 40), 32);
-        assert_eq!(always(Duration::ZERO).ahead(10, 0), 0);
+        let (pace, _) = after(1000, SHORT, SHORT);
+        assert_eq!(pace.ahead(10, 40), 32);
+        assert_eq!(pace.ahead(10, 0), 0);
+    }
+
+    #[test]
+    fn workers_that_take_nothing_do_not_count() {
+        // One of a thousand has short jobs, and the others are still at their first.
+        let millisecond = Duration::from_millis(1);
+        let (pace, _) = after(1000, millisecond, millisecond);
+        assert_eq!(pace.ahead(1000, 4000), 8);
+    }
+
+    #[test]
+    fn what_was_done_long_ago_does_not_count() {
+        let (mut pace, then) = after(1000, SHORT, SHORT);
+        pace.took(SHORT, then + Duration::from_secs(10));
+        assert_eq!(pace.ahead(10, 40), 1);
     }
 
     #[test]
     fn one_long_job_stops_it_and_it_takes_many_short_ones_to_go_on() {
-        let mut pace = always(Duration::from_micros(10));
-        pace.took(Duration::from_secs(10));
+        let (mut pace, mut now) = after(1000, SHORT, SHORT);
+        pace.took(Duration::from_secs(10), now);
         assert_eq!(pace.ahead(10, 40), 0);
-        for _ in 0..50 {
-            pace.took(Duration::from_micros(10));
+        let mut go_on = |count| {
+            for _ in 0..count {
+                now += SHORT;
+                pace.took(SHORT, now);
+            }
+            pace.ahead(10, 40)
+        };
+        assert_eq!(go_on(50), 0);
+        assert_eq!(go_on(1000), 32);
+    }
+
+    #[test]
+    fn after_a_wait_in_vain_nothing_is_claimed_ahead_however_many_workers_there_are() {
+        for workers in [1, 10, 10_000] {
+            let (mut pace, now) = after(1000, SHORT, SHORT);
+            pace.slowed_down(workers);
+            assert_eq!(pace.ahead(workers, 400), 0);
+            pace.took(SHORT, now + SHORT);
+            assert!(pace.ahead(workers, 400) <= 1);
         }
-        assert_eq!(pace.ahead(10, 40), 0);
-        for _ in 0..200 {
-            pace.took(Duration::from_micros(10));
-        }
-        assert_eq!(pace.ahead(10, 40), 32);
     }
 }

@@ -31,10 +31,11 @@ use crate::service::{MOST_WORKERS, Service};
 /// For how long a settled attempt keeps its place for the next one.
 const KEEP: Duration = Duration::from_millis(100);
 
-/// How long River has to hear of a smaller number of places before an attempt leaves the one that is gone.
+/// How long River has to hear that there is less room before an attempt leaves: it would claim another one otherwise.
 const HEAR: Duration = Duration::from_millis(50);
 
-/// How long a job that River claimed too early waits for a worker before it goes back to its queue.
+/// How long a job that River claimed too early waits for a worker before it goes back to its queue, behind those that
+/// wait there.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Unsettled results per worker, at most, and for small pools: beyond that the workers wait for the database. As many
@@ -130,7 +131,7 @@ impl Pool {
                 lent,
                 running: 0,
                 waiting: VecDeque::new(),
-                pace: Pace::unknown(),
+                pace: Pace::unknown(Instant::now()),
                 ahead: 0,
                 places: 0,
                 kept: Vec::new(),
@@ -145,8 +146,13 @@ impl Pool {
     }
 
     /// A worker for a claimed job: at once, unless River claimed more than there are workers. Then it is waited for
-    /// briefly; `None` means that the job is better off in its queue, where another process may take it.
-    pub(super) async fn worker(self: &Arc<Self>, client: &Client) -> Option<Worker> {
+    /// briefly; `None` means that the job is better off in its queue, where another process may take it, or that it is
+    /// not to run at all.
+    pub(super) async fn worker(
+        self: &Arc<Self>,
+        client: &Client,
+        cancelled: &CancellationToken,
+    ) -> Option<Worker> {
         let coming = {
             let mut state = self.state();
             if state.has_idle() && state.waiting.is_empty() {
@@ -156,11 +162,23 @@ impl Pool {
             state.waiting.push_back(hand_over);
             coming
         };
-        if let Ok(worker) = tokio::time::timeout(PATIENCE, coming).await {
-            return worker.ok();
+        tokio::select! {
+            biased;
+            () = cancelled.cancelled() => return None,
+            worker = coming => return worker.ok(),
+            () = tokio::time::sleep(PATIENCE) => {}
         }
-        // The workers are not as fast as they seemed.
-        self.keep_pace(&mut self.state(), PATIENCE, client);
+        {
+            let mut state = self.state();
+            while state.waiting.front().is_some_and(oneshot::Sender::is_closed) {
+                state.waiting.pop_front();
+            }
+            // The workers are not as fast as they seemed.
+            let workers = state.workers;
+            state.pace.slowed_down(workers);
+            self.keep_pace(&mut state, client);
+        }
+        hear(cancelled).await;
         None
     }
 
@@ -178,10 +196,12 @@ impl Pool {
 
     /// After a handler that took this long.
     fn give_back(self: &Arc<Self>, state: &mut State, time: Duration, client: &Client) {
-        self.keep_pace(state, time, client);
+        state.pace.took(time, Instant::now());
+        self.keep_pace(state, client);
         state.running -= 1;
-        self.lend(state, client);
+        // Its own lane comes first; what is left then is idle.
         self.serve(state, client);
+        self.lend(state, client);
     }
 
     /// Gives idle workers to whoever waits for one.
@@ -189,6 +209,9 @@ impl Pool {
         while state.has_idle()
             && let Some(hand_over) = state.waiting.pop_front()
         {
+            if hand_over.is_closed() {
+                continue;
+            }
             let worker = self.take(state, client);
             // Whoever waits no more: the worker is idle again, and the lock is held already.
             if let Err(mut worker) = hand_over.send(worker) {
@@ -199,9 +222,8 @@ impl Pool {
         }
     }
 
-    /// A handler, or the wait for one, took this long.
-    fn keep_pace(&self, state: &mut State, time: Duration, client: &Client) {
-        state.pace.took(time);
+    /// Has River claim as far ahead as the pace allows.
+    fn keep_pace(&self, state: &mut State, client: &Client) {
         let ahead = state.pace.ahead(state.workers, self.most);
         if ahead != state.ahead {
             state.ahead = ahead;
@@ -225,6 +247,14 @@ impl Pool {
         {
             tracing::debug!(%error, queue = self.queue, "River did not take a pool's new size");
         }
+    }
+}
+
+/// Until River has heard that there is less room.
+async fn hear(cancelled: &CancellationToken) {
+    tokio::select! {
+        () = tokio::time::sleep(HEAR) => {}
+        () = cancelled.cancelled() => {}
     }
 }
 
@@ -307,10 +337,7 @@ impl Place {
             _ = wanted => {}
             () = tokio::time::sleep(KEEP) => {
                 if self.give_up() {
-                    tokio::select! {
-                        () = tokio::time::sleep(HEAR) => {}
-                        () = cancelled.cancelled() => {}
-                    }
+                    hear(cancelled).await;
                 }
             }
             () = cancelled.cancelled() => {}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use riverqueue::{
     Job, JobArgs, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout, Workers,
@@ -12,10 +12,12 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Context;
+use super::fenced;
 use super::pool::{self, Pools};
 use super::retry::{self, Retry};
 use super::story::Story;
 use super::tickets::Tickets;
+use crate::config::FairnessScope;
 use crate::database::DatabaseError;
 use crate::handler::{Attempt, Handler, HandlerError};
 use crate::holder::Holders;
@@ -122,11 +124,40 @@ enum AttemptError {
         /// Not to be tried again before.
         after: Option<Duration>,
     },
+    #[error("it took longer than {}, its time limit", humantime::format_duration(*.0))]
+    TimedOut(Duration),
+    #[error("{0}")]
+    Hopeless(String),
     #[error(transparent)]
     Internal(#[from] Internal),
     /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
     #[error("stopped")]
     Cancelled(#[from] WorkCancelled),
+}
+
+impl AttemptError {
+    /// `timed_out`: the limit, when it was reached, which is then why the handler was told to stop.
+    fn from_handler(error: HandlerError, timed_out: Option<Duration>) -> Self {
+        match error {
+            HandlerError::Failed(message) => Self::Failed { message, after: None },
+            HandlerError::Later { message, after } => Self::Failed {
+                message,
+                after: Some(after),
+            },
+            HandlerError::Hopeless(message) => Self::Hopeless(message),
+            HandlerError::Cancelled => timed_out.map_or(Self::Cancelled(WorkCancelled), Self::TimedOut),
+        }
+    }
+
+    /// As it is counted.
+    fn outcome(&self) -> &'static str {
+        match self {
+            Self::NoHandler(_) | Self::Failed { .. } | Self::Internal(_) => "failed",
+            Self::TimedOut(_) => "timed_out",
+            Self::Hopeless(_) => "discarded",
+            Self::Cancelled(_) => "cancelled",
+        }
+    }
 }
 
 impl Worker<AnyArgs> for AnyWorker {
@@ -155,13 +186,17 @@ impl Worker<AnyArgs> for AnyWorker {
     }
 
     async fn work(&self, context: WorkContext, job: Job<AnyArgs>) -> Result<WorkOutcome, AttemptError> {
+        let started = Instant::now();
+        let number = i16::try_from(job.row.attempt).unwrap_or(i16::MAX);
         let Some(kind) = self.kinds.get(&job.row.kind) else {
             return Err(AttemptError::NoHandler(job.row.kind));
         };
+        let cancelled = context.cancellation_token();
         let worker = match (self.pools.of(&job.row.queue), context.client()) {
-            (Some(pool), Some(client)) => match pool.worker(client).await {
-                Some(worker) => Some(worker),
-                None => return Ok(WorkOutcome::Snooze(Duration::ZERO)),
+            (Some(pool), Some(client)) => match pool.worker(client, cancelled).await {
+                // Cancelled while it waited, it must not begin. River makes of it what the cancellation was for.
+                Some(worker) if !cancelled.is_cancelled() => Some(worker),
+                _ => return Ok(WorkOutcome::Snooze(Duration::ZERO)),
             },
             // A queue that was added by hand.
             _ => None,
@@ -182,16 +217,16 @@ impl Worker<AnyArgs> for AnyWorker {
         let story = Story::starts(&self.context.settings, &job.row, holder);
         let attempt = Attempt {
             job_id: job.row.id,
-            attempt: i16::try_from(job.row.attempt).unwrap_or(i16::MAX),
+            attempt: number,
             holder,
             args: job.args.0,
             traceparent: story.place().traceparent(),
-            cancelled: context.cancellation_token().clone(),
+            cancelled: cancelled.clone(),
         };
-        match kind.handler.work(attempt).await {
+        let error = match kind.handler.work(attempt).await {
             Ok(outcome) => {
                 let success = Success {
-                    attempt: i16::try_from(job.row.attempt).unwrap_or(i16::MAX),
+                    attempt: number,
                     output: outcome.output,
                     used: outcome.used,
                 };
@@ -200,40 +235,42 @@ impl Worker<AnyArgs> for AnyWorker {
                 let settled = self.settle(job.row.id, success).await;
                 drop(settling);
                 match settled {
-                    Ok(Settled::Done { charged }) => story.ends("completed", Some(charged), None),
-                    Ok(Settled::FencedOut) => story.ends("fenced_out", None, None),
-                    Err(error) => {
-                        story.ends("failed", None, Some(&error.to_string()));
-                        return Err(error);
+                    Ok(Settled::Done { charged }) => {
+                        story.ends("completed", Some(charged), None);
+                        // A slot in memory is this attempt's until it returns, and must not outlast the job.
+                        if let Some(place) = place
+                            && self.context.settings.fairness.scope == FairnessScope::Cluster
+                        {
+                            place.leave(cancelled).await;
+                        }
+                        return Ok(WorkOutcome::Complete);
                     }
+                    Ok(Settled::FencedOut) => {
+                        story.ends("fenced_out", None, None);
+                        drop(place);
+                        fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
+                        return Ok(WorkOutcome::Complete);
+                    }
+                    Err(error) => error,
                 }
-                if let Some(place) = place {
-                    place.leave(context.cancellation_token()).await;
-                }
-                Ok(WorkOutcome::Complete)
             }
-            Err(HandlerError::Failed(message)) => {
-                story.ends("failed", None, Some(&message));
-                Err(AttemptError::Failed { message, after: None })
+            Err(error) => {
+                drop(worker);
+                AttemptError::from_handler(error, (started.elapsed() >= kind.timeout).then_some(kind.timeout))
             }
-            Err(HandlerError::Later { message, after }) => {
-                story.ends("failed", None, Some(&message));
-                Err(AttemptError::Failed {
-                    message,
-                    after: Some(after),
-                })
-            }
-            Err(HandlerError::Hopeless(message)) => {
-                story.ends("discarded", None, Some(&message));
-                // River's own text for a discarded job says only that its worker discarded it.
-                let _ = context.metadata_set(REASON, message);
-                Ok(WorkOutcome::Discard)
-            }
-            Err(HandlerError::Cancelled) => {
-                story.ends("cancelled", None, None);
-                Err(WorkCancelled.into())
-            }
+        };
+        if !fenced::has(&self.context.pool, job.row.id, number).await {
+            story.ends("fenced_out", None, None);
+            fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
+            return Ok(WorkOutcome::Complete);
         }
+        story.ends(error.outcome(), None, Some(&error.to_string()));
+        if let AttemptError::Hopeless(reason) = error {
+            // River's own text for a discarded job says only that its worker discarded it.
+            let _ = context.metadata_set(REASON, reason);
+            return Ok(WorkOutcome::Discard);
+        }
+        Err(error)
     }
 }
 
@@ -254,19 +291,7 @@ impl AnyWorker {
                 success: Some(success.clone()),
             };
             match self.context.settler.settle(ended).await {
-                Ok(done @ Settled::Done { .. }) => return Ok(done),
-                Ok(Settled::FencedOut) => {
-                    tracing::warn!(
-                        job = job_id,
-                        attempt = success.attempt,
-                        "the job was taken back; its result is dropped"
-                    );
-                    metrics::counter!("weir_fenced_attempts_total").increment(1);
-                    self.wait_out(job_id)
-                        .await
-                        .map_err(Internal::no_database(job_id))?;
-                    return Ok(Settled::FencedOut);
-                }
+                Ok(settled) => return Ok(settled),
                 // The work is done; only saying so failed. That is worth some patience.
                 Err(SettleError::Database(error)) if tries < SETTLE_TRIES => {
                     tracing::warn!(job = job_id, %error, "waiting for the database to settle");
@@ -280,25 +305,6 @@ impl AnyWorker {
                     return Err(Internal::new(job_id, "the result could not be saved", &error).into());
                 }
             }
-        }
-    }
-
-    /// River's completer does not compare attempts: whatever this attempt returned now would be written over the
-    /// newer one. So it returns only when nothing can be overwritten any more.
-    async fn wait_out(&self, job_id: i64) -> Result<(), DatabaseError> {
-        loop {
-            let client = self.context.pool.get().await?;
-            let running = client
-                .query_opt(
-                    "SELECT 1 FROM river_job WHERE id = $1 AND state = 'running'",
-                    &[&job_id],
-                )
-                .await?;
-            if running.is_none() {
-                return Ok(());
-            }
-            drop(client);
-            tokio::time::sleep(Duration::from_secs(1)).await;
         }
     }
 }

@@ -1,0 +1,62 @@
+//! Attempts whose job somebody else has by now. River's completer compares no attempts: whatever such an attempt
+//! returned would be written over the newer one. So it may return only when nothing can be overwritten.
+
+use std::time::Duration;
+
+use deadpool_postgres::Pool;
+use tokio_util::sync::CancellationToken;
+
+use super::heartbeat;
+use crate::database::DatabaseError;
+
+/// How long an attempt that has to stop goes on waiting. River aborts it some time after, and writes that down.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whether the job is still this attempt's. Also when the database cannot be asked: then nobody can have taken it.
+pub(super) async fn has(pool: &Pool, job_id: i64, attempt: i16) -> bool {
+    let question = "SELECT 1 FROM river_job WHERE id = $1 AND attempt = $2 AND state = 'running'";
+    match ask(pool, question, &[&job_id, &attempt]).await {
+        Ok(has) => has,
+        Err(error) => {
+            tracing::warn!(job = job_id, %error, "could not ask whose job it is");
+            true
+        }
+    }
+}
+
+/// Waits until nobody runs the job or is about to.
+pub(super) async fn wait_out(pool: &Pool, job_id: i64, cancelled: &CancellationToken) {
+    metrics::counter!("weir_fenced_attempts_total").increment(1);
+    tracing::warn!(
+        job = job_id,
+        "the job was taken back; what became of it here is dropped"
+    );
+    let question = "SELECT 1 FROM river_job WHERE id = $1 AND finalized_at IS NULL \
+                    AND NOT (state IN ('retryable', 'scheduled') AND scheduled_at > now() + interval '5 seconds')";
+    let over = async {
+        loop {
+            match ask(pool, question, &[&job_id]).await {
+                Ok(false) => return,
+                Ok(true) => {}
+                Err(error) => tracing::warn!(job = job_id, %error, "could not ask whether the job is over"),
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let must_return = async {
+        cancelled.cancelled().await;
+        tokio::time::sleep(PATIENCE).await;
+    };
+    tokio::select! {
+        () = over => {}
+        () = must_return => heartbeat::end("an attempt has to stop whose job somebody else runs"),
+    }
+}
+
+async fn ask(
+    pool: &Pool,
+    question: &str,
+    about: &[&(dyn tokio_postgres::types::ToSql + Sync)],
+) -> Result<bool, DatabaseError> {
+    Ok(pool.get().await?.query_opt(question, about).await?.is_some())
+}
