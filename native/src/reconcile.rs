@@ -1,7 +1,7 @@
 //! Reconciliation: whatever ended without its worker's settlement (another River client, River UI, plain SQL, a
 //! crash) is settled here; what a dead process ran is taken back; what lives is renewed.
 //!
-//! Any number of processes may run this; a lock in the database lets one do a round at a time.
+//! Any number of processes may run this; a lock in the database makes one of them do it, until it ends.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,14 @@ use crate::database::DatabaseError;
 use crate::settlement::{Ended, SettleError};
 use crate::work::{Context, DEAD_AFTER};
 
-/// Between two looks at what ended recently.
-const ROUND: Duration = Duration::from_secs(1);
+/// Between two looks at what ended recently. An upgrade helps the jobs that already wait within a second.
+const ROUND: Duration = Duration::from_millis(500);
 
 /// Between two looks at everything.
 const SLOW_ROUND: Duration = Duration::from_secs(15);
+
+/// A job that another River client runs is stuck after this long, or after its timeout when that is longer.
+const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
 
 /// Any number, the same everywhere.
 const LOCK: i64 = 0x77_65_69_73;
@@ -38,9 +41,39 @@ impl From<tokio_postgres::Error> for ReconcileError {
     }
 }
 
+/// A connection, and whether it holds the lock.
+struct Duty {
+    client: Client,
+    mine: bool,
+}
+
+impl Duty {
+    async fn open(context: &Context) -> Result<Self, DatabaseError> {
+        let client = context.database.connect_bookkeeper().await?;
+        // Whoever vanishes with its machine must not keep the lock for as long as TCP would wait.
+        client
+            .batch_execute(
+                "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3",
+            )
+            .await?;
+        Ok(Self { client, mine: false })
+    }
+
+    async fn round(&mut self, context: &Context, everything: bool) -> Result<(), ReconcileError> {
+        if !self.mine {
+            let row = self.client.query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK]);
+            self.mine = row.await?.get(0);
+        }
+        if self.mine {
+            round(context, &self.client, everything).await?;
+        }
+        Ok(())
+    }
+}
+
 /// Goes on until it is stopped, also through outages.
 pub async fn run(context: Context, stopped: CancellationToken) {
-    let mut client: Option<Client> = None;
+    let mut duty: Option<Duty> = None;
     let mut slow: Option<Instant> = None;
     loop {
         tokio::select! {
@@ -48,14 +81,14 @@ pub async fn run(context: Context, stopped: CancellationToken) {
             () = stopped.cancelled() => return,
         }
         let everything = slow.is_none_or(|last| last.elapsed() >= SLOW_ROUND);
-        let open = match client.take() {
-            Some(open) if !open.is_closed() => Ok(open),
-            _ => context.database.connect_bookkeeper().await,
+        let open = match duty.take() {
+            Some(open) if !open.client.is_closed() => Ok(open),
+            _ => Duty::open(&context).await,
         };
         let done = match open {
-            Ok(open) => {
-                let done = locked_round(&context, &open, everything).await;
-                client = Some(open);
+            Ok(mut open) => {
+                let done = open.round(&context, everything).await;
+                duty = Some(open);
                 done
             }
             Err(error) => Err(error.into()),
@@ -68,26 +101,13 @@ pub async fn run(context: Context, stopped: CancellationToken) {
     }
 }
 
-async fn locked_round(context: &Context, client: &Client, everything: bool) -> Result<(), ReconcileError> {
-    let mine: bool = client
-        .query_one("SELECT pg_try_advisory_lock($1)", &[&LOCK])
-        .await?
-        .get(0);
-    if !mine {
-        return Ok(());
-    }
-    let done = round(context, client, everything).await;
-    client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await?;
-    done
-}
-
 /// One round. `everything` looks at all reservations, not only at what ended recently.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
 pub async fn round(context: &Context, client: &Client, everything: bool) -> Result<(), ReconcileError> {
-    take_back(client).await?;
+    take_back(context, client, everything).await?;
     settle(context, client, include_str!("sql/ended_recently.sql")).await?;
     if everything {
         settle(context, client, include_str!("sql/ended_ever.sql")).await?;
@@ -139,13 +159,30 @@ async fn settle(context: &Context, client: &Client, sql: &str) -> Result<(), Rec
     Ok(())
 }
 
-/// Jobs of processes that stopped beating go back to their queues; the attempt counts, since it may have got far.
-async fn take_back(client: &Client) -> Result<(), tokio_postgres::Error> {
+/// Jobs of processes that stopped beating go back to their queues; the attempt counts, since it may have got far. So do
+/// those that another client has been running for too long, of the kinds whose timeout is known here.
+async fn take_back(
+    context: &Context,
+    client: &Client,
+    everything: bool,
+) -> Result<(), tokio_postgres::Error> {
+    let services = context.settings.services.iter().filter(|_| everything);
+    let (kinds, timeouts): (Vec<&str>, Vec<f64>) = services
+        .map(|service| {
+            (
+                service.kind.as_str(),
+                service.timeout.max(STUCK_AFTER).as_secs_f64(),
+            )
+        })
+        .unzip();
     let taken = client
-        .query(include_str!("sql/take_back.sql"), &[&DEAD_AFTER.as_secs_f64()])
+        .query(
+            include_str!("sql/take_back.sql"),
+            &[&DEAD_AFTER.as_secs_f64(), &kinds, &timeouts],
+        )
         .await?;
     for row in &taken {
-        let (job_id, process, state): (i64, &str, &str) = (row.get(0), row.get(1), row.get(2));
+        let (job_id, process, state): (i64, Option<&str>, &str) = (row.get(0), row.get(1), row.get(2));
         metrics::counter!("weir_reclaimed_total").increment(1);
         tracing::warn!(
             job = job_id,
