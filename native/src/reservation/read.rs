@@ -9,6 +9,7 @@ use weir_policy::tier::Tier;
 
 use super::transaction::{Connection, Rules};
 use super::{Quota, Submission};
+use crate::holder;
 use crate::service::EventType;
 
 pub(super) type AccountKey = (Uuid, EventType);
@@ -124,7 +125,7 @@ pub(super) async fn lock_and_read(
         let end: Option<Timestamp> = row.get(6);
         let (used, reserved): (i64, i64) = (row.get(7), row.get(8));
         let is_user = tier_name.is_some();
-        let tier = tier_name.and_then(Tier::parse);
+        let tier = tier_name.and_then(holder::tier);
         let account = Account {
             limit: limit.map(i64::from),
             used,

@@ -9,12 +9,12 @@ use postgres_types::ToSql;
 use serde_json::{Map, Value};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
-use weir_policy::tier::Tier;
 
 use super::books::{self, Account, Books, Key, Released};
 use super::group::Waiting;
 use super::{Ended, SettleError, Settled, USED};
 use crate::database::{Database, DatabaseError, Kept, prepared};
+use crate::holder;
 use crate::reservation::Rules;
 
 pub(super) struct Desk {
@@ -238,7 +238,7 @@ fn account(row: &Row) -> (Key, Account) {
         slots_in_use: row.get(3),
         parked: row.get(4),
         is_user: row.get::<_, Option<uuid::Uuid>>(2).is_some(),
-        tier: tier.and_then(Tier::parse),
+        tier: tier.and_then(holder::tier),
     };
     ((row.get(0), row.get(1)), account)
 }

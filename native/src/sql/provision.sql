@@ -14,3 +14,4 @@ WITH wanted AS (
 INSERT INTO holders (holder, event_type, user_id)
 SELECT DISTINCT holder, event_type, user_id FROM wanted ORDER BY 1, 2
 ON CONFLICT (holder, event_type) DO NOTHING
+RETURNING (SELECT count(*) FROM new_users) AS new_users

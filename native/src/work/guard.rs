@@ -17,7 +17,7 @@ use super::tickets::{Ticket, Tickets};
 use super::worker::Internal;
 use crate::config::Fairness;
 use crate::database::DatabaseError;
-use crate::holder::Holders;
+use crate::holder::{self, Holders};
 use crate::service::EventType;
 
 pub(super) struct Guard {
@@ -142,7 +142,7 @@ async fn tier_of(pool: &Pool, user: &str) -> Result<Option<Tier>, DatabaseError>
             &[&id],
         )
         .await?;
-    Ok(row.and_then(|row| Tier::parse(row.get(0))))
+    Ok(row.and_then(|row| holder::tier(row.get(0))))
 }
 
 /// How much of a backlog is parked by one refusal, so that no transaction is long; the next refusal parks more.
@@ -166,7 +166,10 @@ async fn acquire(
             Some(user) => match Uuid::parse_str(&user) {
                 Ok(id) => Holders::user(id),
                 Err(_) => {
-                    tracing::warn!(job = job.id, "the job's user_id is not a UUID; it counts as Free");
+                    tracing::warn!(
+                        job = job.id,
+                        "the job's user_id is not a UUID; it has as many slots as an anonymous client"
+                    );
                     Holders::load(&client).await?.address(&user)
                 }
             },
@@ -174,12 +177,15 @@ async fn acquire(
     };
     let transaction = client.transaction().await?;
     let (holders, events, users) = ([holder.id], [event_type], [holder.user_id]);
-    transaction
-        .execute(
+    let provisioned = transaction
+        .query(
             include_str!("../sql/provision.sql"),
             &[&&holders[..], &&events[..], &&users[..]],
         )
         .await?;
+    if provisioned.iter().any(|row| row.get::<_, i64>(0) > 0) {
+        tracing::warn!(job = job.id, user = %holder.id, "the job's user is not known here; it counts as Free");
+    }
     transaction
         .query(
             include_str!("../sql/reserve_lock.sql"),
@@ -193,7 +199,7 @@ async fn acquire(
         )
         .await?;
     let slots_in_use: i32 = row.get(1);
-    let tier = row.get::<_, Option<&str>>(3).and_then(Tier::parse);
+    let tier = row.get::<_, Option<&str>>(3).and_then(holder::tier);
     let period: Option<jiff::Timestamp> = row.get(5);
     let limit = rules
         .slots(holder.user_id.is_some(), tier)
