@@ -11,8 +11,9 @@ use crate::batch::gather;
 use crate::database::Database;
 use crate::reservation::Rules;
 
-/// So many wait before the second transaction is worth its commit.
-const MANY: usize = 32;
+/// So many wait before the second transaction is worth its while: much of what one costs does not depend on how many jobs
+/// are in it.
+const MANY: usize = 128;
 
 const LARGEST_GROUP: usize = 512;
 const LONGEST_QUEUE: usize = 20_000;
