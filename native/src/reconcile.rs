@@ -50,10 +50,11 @@ struct Duty {
 impl Duty {
     async fn open(context: &Context) -> Result<Self, DatabaseError> {
         let client = context.database.connect_bookkeeper().await?;
-        // Whoever vanishes with its machine must not keep the lock for as long as TCP would wait.
+        // Whoever vanishes with its machine, or stands still, must not keep the lock.
         client
             .batch_execute(
-                "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3",
+                "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
+                 SET idle_session_timeout = '10s'",
             )
             .await?;
         Ok(Self { client, mine: false })
