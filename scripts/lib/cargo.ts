@@ -1,5 +1,5 @@
 import { existsSync, mkdirSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
-import { basename, join } from "node:path";
+import { join } from "node:path";
 import { Failure } from "./failure.ts";
 import { cache, nodeBin, root } from "./places.ts";
 import { attempt } from "./process.ts";
@@ -23,17 +23,37 @@ export function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): NodeJS.ProcessE
 /**
  * Cargo takes what another clone built of the workspace's own crates for this clone's, when its files are older; but
  * that has the other clone's sources and paths in it. So whoever comes after another clone has cargo forget those
- * crates, and keeps all the others.
+ * crates, and keeps all the others. What was built of them goes too: nobody would find it again, and it is large.
  */
 function takeOver(shared: string): void {
   const owner = join(shared, "clone");
   if (existsSync(owner) && readFileSync(owner, "utf8") === root) return;
   mkdirSync(shared, { recursive: true });
-  for (const entry of readdirSync(shared, { recursive: true, withFileTypes: true })) {
-    const isOurs = entry.isDirectory() && entry.name.startsWith("weir-") && basename(entry.parentPath) === ".fingerprint";
-    if (isOurs) rmSync(join(entry.parentPath, entry.name), { recursive: true, force: true });
+  for (const prints of readdirSync(shared, { recursive: true, withFileTypes: true })) {
+    if (!prints.isDirectory() || prints.name !== ".fingerprint") continue;
+    const profile = prints.parentPath;
+    const kept = new Set<string | undefined>();
+    for (const name of readdirSync(join(profile, ".fingerprint"))) {
+      if (name.startsWith("weir-")) rmSync(join(profile, ".fingerprint", name), { recursive: true, force: true });
+      else kept.add(hashIn(name));
+    }
+    // A file is named after its crate or test, and has the hash of its fingerprint.
+    for (const name of namesIn(join(profile, "deps"))) {
+      if (!kept.has(hashIn(name))) rmSync(join(profile, "deps", name), { force: true });
+    }
+    // Only the workspace's own crates are built incrementally.
+    rmSync(join(profile, "incremental"), { recursive: true, force: true });
   }
   writeFileSync(owner, root);
+}
+
+/** `3f2c…` of `weir-native-3f2c…` and of `libweir-3f2c….rlib`. */
+function hashIn(name: string): string | undefined {
+  return /-([0-9a-f]{16})(\.|$)/.exec(name)?.[1];
+}
+
+function namesIn(folder: string): string[] {
+  return existsSync(folder) ? readdirSync(folder) : [];
 }
 
 export function withPath(...folders: string[]): string {
