@@ -37,6 +37,8 @@ describe("the page, for somebody without an account", () => {
     await alert.getByText("Rate limit exceeded. Please sign in for higher limits or try again later.").waitFor();
     await alert.getByText(/You can try again in \d+ s\./).waitFor();
     await page.getByText(/^0 of 10 left/).waitFor();
+    const box = await alert.boundingBox();
+    assert.ok(box && box.y >= 0 && box.y + box.height <= 740, "it is on the screen, wherever the button is");
     const overflow = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth");
     assert.equal(overflow, 0, "nothing sticks out at 360 px");
     await picture(page, "rate-limit-small-dark");

@@ -25,6 +25,8 @@ export function showProblem(error: unknown): void {
     place.append(link);
   }
   place.hidden = false;
+  // On a small screen the button that was pressed may be far from it.
+  place.scrollIntoView({ block: "nearest" });
 }
 
 function countdown(seconds: number): HTMLElement {
