@@ -82,19 +82,6 @@ async fn submit(weir: &Weir, who: Who, jobs: usize) -> Vec<i64> {
     ids
 }
 
-async fn all_finished(weir: &Weir) {
-    let client = weir.client().await;
-    weir.until("all jobs to finish", async || {
-        let open: i64 = client
-            .query_one("SELECT count(*) FROM river_job WHERE finalized_at IS NULL", &[])
-            .await
-            .unwrap()
-            .get(0);
-        (open == 0).then_some(())
-    })
-    .await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs() {
     let weir = Weir::new().await;
@@ -111,7 +98,7 @@ async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs()
         users.push((user, tier));
     }
     submit(&weir, Who::Address("198.51.100.7"), 6).await;
-    all_finished(&weir).await;
+    weir.all_finished().await;
     let most = clockwork.most.lock().unwrap().clone();
     for (user, tier) in users {
         let limit = weir.context.settings.fairness.limits.of(tier) as usize;
@@ -146,7 +133,7 @@ async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
     .await;
     let newcomer = weir.user(Tier::Free).await;
     submit(&weir, Who::User(newcomer), 3).await;
-    all_finished(&weir).await;
+    weir.all_finished().await;
     let order = clockwork.order.lock().unwrap().clone();
     let places: Vec<usize> = order
         .iter()
@@ -223,19 +210,6 @@ async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none
     weir.end().await;
 }
 
-async fn insert_by_river(weir: &Weir, args: Value, queue: &str) -> i64 {
-    #[derive(serde::Serialize, serde::Deserialize)]
-    #[serde(transparent)]
-    struct Args(Value);
-    impl riverqueue::JobArgs for Args {
-        const KIND: &'static str = KIND;
-    }
-    let pool = weir.context.database.river_pool(1).unwrap();
-    let river = riverqueue::Client::builder(pool).build().unwrap();
-    let opts = riverqueue::InsertOpts::default().with_queue(queue);
-    river.insert(Args(args)).opts(opts).await.unwrap().job.row.id
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_of_other_river_clients_keep_the_limit_and_are_woken_by_a_freed_slot() {
     let weir = Weir::new().await;
@@ -243,7 +217,8 @@ async fn jobs_of_other_river_clients_keep_the_limit_and_are_woken_by_a_freed_slo
     let (known, stranger) = (weir.user(Tier::Free).await, Uuid::new_v4());
     for user in [known, stranger] {
         for _ in 0..4 {
-            insert_by_river(&weir, json!({ "user_id": user }), "analysis_default").await;
+            weir.insert_by_river(json!({ "user_id": user }), "analysis_default")
+                .await;
         }
     }
     let started = Instant::now();
@@ -251,7 +226,7 @@ async fn jobs_of_other_river_clients_keep_the_limit_and_are_woken_by_a_freed_slo
     let context = weir.another(&[]);
     let stopped = tokio_util::sync::CancellationToken::new();
     let reconciling = tokio::spawn(weir::reconcile::run(context, stopped.clone()));
-    all_finished(&weir).await;
+    weir.all_finished().await;
     // Snoozed for 30 s or more, had nothing woken them.
     assert!(
         started.elapsed() < Duration::from_secs(25),
@@ -304,7 +279,7 @@ async fn a_flood_of_another_river_client_costs_a_handful_of_refusals() {
     }
     river.insert_batch(batch).await.unwrap();
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
-    all_finished(&weir).await;
+    weir.all_finished().await;
     assert_eq!(clockwork.most.lock().unwrap()[&user_id], 1);
     assert_eq!(clockwork.order.lock().unwrap().len(), JOBS, "each runs once");
     let row = weir
@@ -368,7 +343,7 @@ async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
     let mut run = client.start().unwrap();
     let stopped = tokio_util::sync::CancellationToken::new();
     let reconciling = tokio::spawn(weir::reconcile::run(weir.another(&[]), stopped.clone()));
-    all_finished(&weir).await;
+    weir.all_finished().await;
     assert_eq!(counts.lock().unwrap().1, 1);
     weir.until("the last settlement", async || {
         (weir.quota(Who::User(user), "analysis").await["used"] == 5).then_some(())
@@ -416,7 +391,7 @@ async fn without_fairness_nobody_is_parked() {
     let user = weir.user(Tier::Free).await;
     submit(&weir, Who::User(user), 3).await;
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
-    all_finished(&weir).await;
+    weir.all_finished().await;
     assert_eq!(clockwork.most.lock().unwrap()[&user], 3);
     working.stop().await;
     weir.end().await;
@@ -431,7 +406,7 @@ async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
         submit(&weir, Who::User(user), 8).await;
     }
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
-    all_finished(&weir).await;
+    weir.all_finished().await;
     assert_eq!(*clockwork.most_together.lock().unwrap(), 2);
     working.stop().await;
     weir.end().await;
@@ -447,7 +422,7 @@ async fn where_handlers_take_long_river_claims_no_job_that_has_to_wait_for_a_wor
         submit(&weir, Who::User(user), 1).await;
     }
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
-    all_finished(&weir).await;
+    weir.all_finished().await;
     let claimed_in_vain: i64 = weir
         .client()
         .await
@@ -488,7 +463,7 @@ async fn a_worker_is_free_as_soon_as_its_handler_is_done() {
         .get(0);
     assert_eq!(state, "running", "it is not settled yet");
     blocker.execute("ROLLBACK", &[]).await.unwrap();
-    all_finished(&weir).await;
+    weir.all_finished().await;
     working.stop().await;
     weir.is_clean().await;
     weir.end().await;

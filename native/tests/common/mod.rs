@@ -248,6 +248,34 @@ impl Weir {
         .await
     }
 
+    /// Waits until nothing is left to be done.
+    pub async fn all_finished(&self) {
+        let client = self.client().await;
+        self.until("all jobs to finish", async || {
+            let open: i64 = client
+                .query_one("SELECT count(*) FROM river_job WHERE finalized_at IS NULL", &[])
+                .await
+                .unwrap()
+                .get(0);
+            (open == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Inserts an analysis as another River client would, past the API.
+    pub async fn insert_by_river(&self, args: Value, queue: &str) -> i64 {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        #[serde(transparent)]
+        struct Args(Value);
+        impl riverqueue::JobArgs for Args {
+            const KIND: &'static str = "analysis:analyze";
+        }
+        let pool = self.context.database.river_pool(1).unwrap();
+        let river = riverqueue::Client::builder(pool).build().unwrap();
+        let opts = riverqueue::InsertOpts::default().with_queue(queue);
+        river.insert(Args(args)).opts(opts).await.unwrap().job.row.id
+    }
+
     pub async fn quota(&self, who: Who, service: &str) -> Value {
         self.get("/api/usage", who).await.body[service].clone()
     }

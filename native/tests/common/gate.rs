@@ -1,0 +1,108 @@
+//! Jobs that stay under way until they are let go.
+#![allow(dead_code, unreachable_pub, reason = "every test binary uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use uuid::Uuid;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::holder::Holder;
+use weir::work::{Context, Duty, Working};
+
+use crate::common::Weir;
+
+/// The kind of `weir.toml` whose jobs stand behind the gate.
+pub const KIND: &str = "analysis:analyze";
+
+/// Holds every attempt until it is opened, and remembers what was under way together.
+pub struct Gate {
+    attempts: Mutex<Attempts>,
+    open: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Attempts {
+    now: HashMap<i64, Option<Uuid>>,
+    most: usize,
+    fail_at_first: BTreeSet<i64>,
+}
+
+impl Gate {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            attempts: Mutex::default(),
+            open: watch::Sender::new(false),
+        })
+    }
+
+    /// Works all lanes of the context with this gate before every job.
+    pub async fn work(self: &Arc<Self>, context: Context, duty: Duty) -> Working {
+        let context = context.with_handler(KIND, Arc::clone(self) as Arc<dyn Handler>);
+        Working::start(&context, duty, &context.settings.services)
+            .await
+            .unwrap()
+    }
+
+    /// The job's first attempt fails, without waiting at the gate.
+    pub fn fail_at_first(&self, job: i64) {
+        self.attempts.lock().unwrap().fail_at_first.insert(job);
+    }
+
+    pub fn open(&self) {
+        self.open.send_replace(true);
+    }
+
+    /// The jobs that are under way.
+    pub fn running(&self) -> BTreeSet<i64> {
+        self.attempts.lock().unwrap().now.keys().copied().collect()
+    }
+
+    /// Whose the jobs are that are under way.
+    pub fn holders(&self) -> Vec<Option<Uuid>> {
+        self.attempts.lock().unwrap().now.values().copied().collect()
+    }
+
+    /// As many as were ever under way at once.
+    pub fn most(&self) -> usize {
+        self.attempts.lock().unwrap().most
+    }
+
+    pub async fn until_running(&self, weir: &Weir, count: usize) {
+        weir.until("jobs to start", async || {
+            (self.running().len() == count).then_some(())
+        })
+        .await;
+    }
+}
+
+#[async_trait]
+impl Handler for Gate {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let fails = {
+            let mut attempts = self.attempts.lock().unwrap();
+            let holder = attempt.holder.map(|holder| holder.id);
+            attempts.now.insert(attempt.job_id, holder);
+            attempts.most = attempts.most.max(attempts.now.len());
+            attempt.attempt == 1 && attempts.fail_at_first.contains(&attempt.job_id)
+        };
+        if !fails {
+            let _ = self.open.subscribe().wait_for(|open| *open).await;
+        }
+        self.attempts.lock().unwrap().now.remove(&attempt.job_id);
+        if fails {
+            return Err(HandlerError::Failed("as the test wants it".to_owned()));
+        }
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        })
+    }
+}
