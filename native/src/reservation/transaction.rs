@@ -63,6 +63,8 @@ prepared! {
 enum Failure {
     /// Nothing was written, or PostgreSQL itself rolled back and says that another try may work.
     Again(ReserveError),
+    /// Somebody's rows are not there yet. They are made outside of the transaction, and it is run again.
+    FirstContact,
     Final(ReserveError),
 }
 
@@ -114,6 +116,13 @@ impl Desk {
             };
             self.connection.roll_back().await;
             match failure {
+                Failure::FirstContact if tries < MOST_TRIES => {
+                    let provisioned = provision(self.connection.get().await?, group).await;
+                    if let Err(Failure::Final(error)) = provisioned.map_err(|error| classify(error, true)) {
+                        return Err(error);
+                    }
+                }
+                Failure::FirstContact => return Err(DatabaseError::Contended.into()),
                 Failure::Again(_) if tries < MOST_TRIES => {}
                 Failure::Again(error) | Failure::Final(error) => return Err(error),
             }
@@ -159,10 +168,7 @@ async fn transact(
         .await
         .map_err(|error| classify(error, true))?
     else {
-        provision(connection, group)
-            .await
-            .map_err(|error| classify(error, true))?;
-        return Err(Failure::Again(ReserveError::Database(DatabaseError::Contended)));
+        return Err(Failure::FirstContact);
     };
     let decided = decide::decide(group, &mut snapshot);
     write::write(connection, rules, group, &snapshot, &decided)
@@ -172,14 +178,13 @@ async fn transact(
     Ok(decided.into_iter().map(decide::answer).collect())
 }
 
-/// Makes the rows that a first submission of a user or an address needs, in a transaction of its own.
+/// Makes the rows that a first submission of a user or an address needs.
 async fn provision(connection: &Connection, group: &[Submission]) -> Result<(), tokio_postgres::Error> {
-    let client = &connection.client;
-    client.batch_execute("ROLLBACK").await?;
     let holders: Vec<Uuid> = group.iter().map(|one| one.holder.id).collect();
     let event_types: Vec<EventType> = group.iter().map(|one| one.event_type).collect();
     let users: Vec<Option<Uuid>> = group.iter().map(|one| one.holder.user_id).collect();
-    client
+    connection
+        .client
         .execute(&connection.provision, &[&holders, &event_types, &users])
         .await?;
     Ok(())
