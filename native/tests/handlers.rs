@@ -48,6 +48,7 @@ async fn a_program_that_takes_too_long_is_killed_with_its_children_and_its_users
         (&json!("failed"), &json!(1), &json!(0)),
         "{job}"
     );
+    assert_eq!(job["error"]["message"], "it took longer than 1s, its time limit");
     assert_eq!(weir.finished(next, who).await["status"], "completed");
     weir.released(who, "specview").await;
     assert_eq!(
@@ -100,6 +101,7 @@ async fn a_handler_that_panics_fails_its_job_and_keeps_neither_slot_nor_quota_no
             (&json!("failed"), &json!(1), &json!(0)),
             "{job}"
         );
+        assert_eq!(job["error"]["message"], "the handler panicked");
     }
     assert_eq!(weir.finished(sound, who).await["status"], "completed");
     weir.released(who, "specview").await;

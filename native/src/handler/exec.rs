@@ -101,7 +101,7 @@ async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, H
         drop(stdin);
         Ok(())
     };
-    let ((), output, message) = tokio::try_join!(write, limited(stdout), limited(stderr)).map_err(failed)?;
+    let ((), output, message) = tokio::try_join!(write, beginning(stdout), end(stderr)).map_err(failed)?;
     let status = child.wait().await.map_err(failed)?;
     if !status.success() {
         let message = String::from_utf8_lossy(&message);
@@ -109,7 +109,7 @@ async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, H
         let tail: String = tail.chars().rev().collect();
         return Err(HandlerError::Failed(format!("{status}: {tail}")));
     }
-    if output.len() as u64 >= LARGEST_OUTPUT {
+    if output.len() as u64 > LARGEST_OUTPUT {
         return Err(HandlerError::Hopeless(format!(
             "the output is larger than {LARGEST_OUTPUT} bytes"
         )));
@@ -120,12 +120,28 @@ async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, H
     Ok(Outcome { output, used })
 }
 
-async fn limited(stream: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
+/// As much as an output may have, and a byte more if there is more.
+async fn beginning(mut stream: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
     let mut read = Vec::new();
-    let mut stream = stream;
-    (&mut stream).take(LARGEST_OUTPUT).read_to_end(&mut read).await?;
+    (&mut stream)
+        .take(LARGEST_OUTPUT + 1)
+        .read_to_end(&mut read)
+        .await?;
     // The rest is thrown away, so that the program does not wait for a reader for ever.
     tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+    Ok(read)
+}
+
+/// As much of the end as a message may have.
+async fn end(mut stream: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
+    // A character has four bytes at most, and the first one may be cut.
+    const MOST: usize = 4 * (LONGEST_MESSAGE + 1);
+    let mut read = Vec::with_capacity(2 * MOST);
+    while stream.read_buf(&mut read).await? > 0 {
+        if read.len() > MOST {
+            read.drain(..read.len() - MOST);
+        }
+    }
     Ok(read)
 }
 
@@ -180,6 +196,23 @@ mod tests {
             text.contains("exit status: 3") && text.contains("no such repository"),
             "{text}"
         );
+    }
+
+    #[tokio::test]
+    async fn an_output_may_have_as_many_bytes_as_the_limit_says_and_no_more() {
+        let text_of = |bytes: u64| {
+            shell(&format!(
+                "printf '\"'; head -c {} /dev/zero | tr '\\0' x; printf '\"'",
+                bytes - 2
+            ))
+        };
+        let outcome = text_of(LARGEST_OUTPUT).work(attempt(json!({}))).await.unwrap();
+        assert_eq!(outcome.output.as_str().unwrap().len() as u64, LARGEST_OUTPUT - 2);
+        let error = text_of(LARGEST_OUTPUT + 1)
+            .work(attempt(json!({})))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, HandlerError::Hopeless(_)), "{error}");
     }
 
     #[tokio::test]

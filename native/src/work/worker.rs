@@ -1,9 +1,11 @@
 //! The one River worker behind every kind: finds the handler, runs it, settles.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use riverqueue::{
     Job, JobArgs, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout, Workers,
 };
@@ -128,6 +130,8 @@ enum AttemptError {
     TimedOut(Duration),
     #[error("{0}")]
     Hopeless(String),
+    #[error("the handler panicked")]
+    Panicked,
     #[error(transparent)]
     Internal(#[from] Internal),
     /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
@@ -152,7 +156,7 @@ impl AttemptError {
     /// As it is counted.
     fn outcome(&self) -> &'static str {
         match self {
-            Self::NoHandler(_) | Self::Failed { .. } | Self::Internal(_) => "failed",
+            Self::NoHandler(_) | Self::Failed { .. } | Self::Panicked | Self::Internal(_) => "failed",
             Self::TimedOut(_) => "timed_out",
             Self::Hopeless(_) => "discarded",
             Self::Cancelled(_) => "cancelled",
@@ -223,8 +227,8 @@ impl Worker<AnyArgs> for AnyWorker {
             traceparent: story.place().traceparent(),
             cancelled: cancelled.clone(),
         };
-        let error = match kind.handler.work(attempt).await {
-            Ok(outcome) => {
+        let error = match AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind().await {
+            Ok(Ok(outcome)) => {
                 let success = Success {
                     attempt: number,
                     output: outcome.output,
@@ -254,9 +258,14 @@ impl Worker<AnyArgs> for AnyWorker {
                     Err(error) => error,
                 }
             }
-            Err(error) => {
+            Ok(Err(error)) => {
                 drop(worker);
                 AttemptError::from_handler(error, (started.elapsed() >= kind.timeout).then_some(kind.timeout))
+            }
+            // What it said is on standard error, as of any panic.
+            Err(_) => {
+                drop(worker);
+                AttemptError::Panicked
             }
         };
         if !fenced::has(&self.context.pool, job.row.id, number).await {
