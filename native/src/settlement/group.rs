@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 use super::transaction::Desk;
-use super::{Ended, SettleError, Settled};
+use super::{Ended, Promoted, SettleError, Settled};
 use crate::batch::gather;
 use crate::database::Database;
 use crate::reservation::Rules;
@@ -33,17 +33,25 @@ enum Message {
 pub struct Settler {
     first: mpsc::Sender<Message>,
     second: mpsc::Sender<Message>,
+    promoted: Promoted,
 }
 
 impl Settler {
     /// Starts the tasks that settle. They end when the last clone is dropped and what waits is done.
     #[must_use]
     pub fn start(database: &Database, rules: &Arc<Rules>) -> Self {
-        let open = || open(Desk::new(database.clone(), Arc::clone(rules)));
+        let promoted = Promoted::default();
+        let open = || open(Desk::new(database.clone(), Arc::clone(rules), promoted.clone()));
         Self {
             first: open(),
             second: open(),
+            promoted,
         }
+    }
+
+    /// What was promoted here just now.
+    pub(crate) fn promoted(&self) -> &Promoted {
+        &self.promoted
     }
 
     fn desk(&self) -> &mpsc::Sender<Message> {

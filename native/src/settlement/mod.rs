@@ -5,6 +5,7 @@
 
 mod books;
 mod group;
+mod promoted;
 mod transaction;
 
 use serde_json::Value;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use crate::database::DatabaseError;
 
 pub use group::Settler;
+pub(crate) use promoted::Promoted;
 
 /// The member of a job's metadata in which its handler's usage is kept, so that whoever settles can charge it.
 pub const USED: &str = "weir:used";

@@ -12,14 +12,15 @@ use tokio_postgres::error::SqlState;
 
 use super::books::{self, Account, Books, Key, Released};
 use super::group::Waiting;
-use super::{Ended, SettleError, Settled, USED};
+use super::{Ended, Promoted, SettleError, Settled, USED};
 use crate::database::{Database, DatabaseError, Kept, prepared};
-use crate::holder;
+use crate::holder::{self, Holder};
 use crate::reservation::Rules;
 
 pub(super) struct Desk {
     connection: Kept<Connection>,
     rules: Arc<Rules>,
+    promoted: Promoted,
 }
 
 prepared! {
@@ -49,10 +50,11 @@ enum Failure {
 const MOST_TRIES: usize = 4;
 
 impl Desk {
-    pub(super) fn new(database: Database, rules: Arc<Rules>) -> Self {
+    pub(super) fn new(database: Database, rules: Arc<Rules>, promoted: Promoted) -> Self {
         Self {
             connection: Kept::new(database),
             rules,
+            promoted,
         }
     }
 
@@ -92,7 +94,7 @@ impl Desk {
 
     pub(super) async fn promote_waiting(&mut self) -> Result<usize, SettleError> {
         let connection = self.connection.get().await?;
-        let promoted = promote_candidates(connection, &self.rules).await;
+        let promoted = promote_candidates(connection, &self.rules, &self.promoted).await;
         if promoted.is_err() {
             self.connection.roll_back().await;
         }
@@ -104,7 +106,8 @@ impl Desk {
         for tries in 1.. {
             let connection = self.connection.get().await?;
             let started = Instant::now();
-            let failure = match transact(connection, &self.rules, ended, charged_twice).await {
+            let failure = match transact(connection, &self.rules, &self.promoted, ended, charged_twice).await
+            {
                 Ok(settled) => {
                     metrics::histogram!("weir_settlement_duration_seconds")
                         .record(started.elapsed().as_secs_f64());
@@ -142,6 +145,7 @@ impl Desk {
 async fn transact(
     connection: &Connection,
     rules: &Rules,
+    promoted: &Promoted,
     ended: &[Ended],
     look_for_charges: bool,
 ) -> Result<Vec<Settled>, Failure> {
@@ -207,7 +211,7 @@ async fn transact(
     }
     let charged_before: Vec<i64> = charged.iter().map(|row| row.get(0)).collect();
     let books = books::keep(&accounts, &released, &charged_before, rules);
-    write(connection, &books).await?;
+    write(connection, &books, &accounts, promoted).await?;
     let charges = books.charges.jobs.iter().copied().zip(books.charges.amounts);
     let charges: HashMap<i64, i32> = charges.collect();
     record(&released, &charges);
@@ -222,14 +226,19 @@ async fn transact(
         .collect())
 }
 
-async fn promote_candidates(connection: &Connection, rules: &Rules) -> Result<usize, tokio_postgres::Error> {
+async fn promote_candidates(
+    connection: &Connection,
+    rules: &Rules,
+    promoted: &Promoted,
+) -> Result<usize, tokio_postgres::Error> {
     let ((), rows) = tokio::try_join!(
         biased;
         connection.client.batch_execute("BEGIN"),
         connection.client.query(&connection.candidates, &[])
     )?;
     let accounts = rows.iter().map(account).collect();
-    write(connection, &books::keep(&accounts, &[], &[], rules)).await
+    let books = books::keep(&accounts, &[], &[], rules);
+    write(connection, &books, &accounts, promoted).await
 }
 
 fn account(row: &Row) -> (Key, Account) {
@@ -269,7 +278,12 @@ fn of_others(row: &Row) -> Released {
 }
 
 /// The second round trip. Returns how many parked jobs became available.
-async fn write(connection: &Connection, books: &Books) -> Result<usize, tokio_postgres::Error> {
+async fn write(
+    connection: &Connection,
+    books: &Books,
+    accounts: &BTreeMap<Key, Account>,
+    promoted: &Promoted,
+) -> Result<usize, tokio_postgres::Error> {
     let client = &connection.client;
     let Books {
         charges,
@@ -306,16 +320,34 @@ async fn write(connection: &Connection, books: &Books) -> Result<usize, tokio_po
         0 => Ok(0),
         _ => client.execute(statement, params).await,
     };
-    let (_, _, _, promoted, ()) = tokio::try_join!(
+    let promote = async {
+        match promotions.holders.len() {
+            0 => Ok(Vec::new()),
+            _ => client.query(&connection.promote, &promote).await,
+        }
+    };
+    let (_, _, _, woken, ()) = tokio::try_join!(
         biased;
         execute(&connection.charge, charges.jobs.len(), &charge),
         execute(&connection.balances, balances.users.len(), &balance),
         execute(&connection.slots, freed.holders.len(), &slots),
-        execute(&connection.promote, promotions.holders.len(), &promote),
+        promote,
         client.batch_execute("COMMIT"),
     )?;
-    metrics::counter!("weir_promotions_total").increment(promoted);
-    Ok(usize::try_from(promoted).unwrap_or(usize::MAX))
+    let holder = |row: &Row| {
+        let id = row.get(2);
+        let is_user = accounts
+            .get(&(id, row.get(3)))
+            .is_some_and(|account| account.is_user);
+        Holder {
+            id,
+            user_id: is_user.then_some(id),
+        }
+    };
+    let jobs = woken.iter().map(|row| (row.get(0), row.get(1), holder(row)));
+    promoted.remember(jobs, Instant::now());
+    metrics::counter!("weir_promotions_total").increment(woken.len() as u64);
+    Ok(woken.len())
 }
 
 fn record(released: &[Released], charges: &HashMap<i64, i32>) {

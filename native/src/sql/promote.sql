@@ -28,7 +28,7 @@ WITH wanted AS MATERIALIZED (
                      ELSE regexp_replace(j.queue, '_(priority|default)$', '_' || p.lane) END
     FROM picked p
     WHERE j.id = p.job_id AND (j.state IN ('pending', 'scheduled')) IS TRUE
-    RETURNING j.id, j.queue, p.holder, p.event_type
+    RETURNING j.id, j.attempt, j.queue, p.holder, p.event_type
 ), admitted AS (
     UPDATE quota_reservations r
     SET admitted_at = clock_timestamp(), parked_at = NULL
@@ -54,4 +54,4 @@ WITH wanted AS MATERIALIZED (
     SELECT pg_notify(current_schema() || '.river_insert', json_build_object('queue', q.queue)::text)
     FROM (SELECT DISTINCT queue FROM woken) q
 )
-SELECT w.id, (SELECT count(*) FROM told) FROM woken w
+SELECT w.id, w.attempt, w.holder, w.event_type, (SELECT count(*) FROM told) FROM woken w

@@ -59,11 +59,12 @@ impl WorkMiddleware for Guard {
         let Some(event_type) = self.event_type(&job.kind) else {
             return next.run(job).await;
         };
+        let attempt = i16::try_from(job.attempt).unwrap_or(i16::MAX);
         let no_database = |error| WorkError::new(Internal::no_database(job.id)(error));
         match fairness.scope {
             _ if !fairness.enabled => next.run(job).await,
             crate::config::FairnessScope::Cluster => {
-                let ticket = self.tickets.of(job.id).await.map_err(no_database)?;
+                let ticket = self.tickets.of(job.id, attempt).await.map_err(no_database)?;
                 if let Some(Ticket {
                     holder,
                     admitted: true,

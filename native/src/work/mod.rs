@@ -133,7 +133,7 @@ impl Working {
             .database
             .river_pool(if works { 10.min(slots + 4) } else { 4 })?;
         let mut workers = Workers::new();
-        let tickets = Tickets::start(context.pool.clone());
+        let tickets = Tickets::start(context.pool.clone(), context.settler.promoted().clone());
         let lease = Lease::new();
         let all_pools = Pools::new(services, context.settings.lend_idle_workers);
         worker::register(&mut workers, context, &tickets, &all_pools)?;

@@ -1,8 +1,9 @@
-//! Looks up the reservations of jobs that were claimed, many in one query: whatever is asked for while a query is
-//! under way goes into the next one.
+//! Looks up the reservations of jobs that were claimed, unless they were promoted here just now; many in one query:
+//! whatever is asked for while a query is under way goes into the next one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use deadpool_postgres::Pool;
 use tokio::sync::{mpsc, oneshot};
@@ -10,6 +11,7 @@ use uuid::Uuid;
 
 use crate::database::DatabaseError;
 use crate::holder::Holder;
+use crate::settlement::Promoted;
 
 /// A job's reservation, as far as an attempt has to know it.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,7 @@ type Answer = Result<Option<Ticket>, DatabaseError>;
 #[derive(Clone)]
 pub(super) struct Tickets {
     queue: mpsc::Sender<(i64, oneshot::Sender<Answer>)>,
+    promoted: Promoted,
     /// What the guard has seen, for the worker that runs inside of it.
     seen: Arc<Mutex<HashMap<i64, Holder>>>,
 }
@@ -31,7 +34,7 @@ pub(super) struct Tickets {
 const MOST_AT_ONCE: usize = 1000;
 
 impl Tickets {
-    pub(super) fn start(pool: Pool) -> Self {
+    pub(super) fn start(pool: Pool, promoted: Promoted) -> Self {
         let (queue, mut asked) = mpsc::channel::<(i64, oneshot::Sender<Answer>)>(MOST_AT_ONCE);
         tokio::spawn(async move {
             let mut group = Vec::new();
@@ -53,12 +56,19 @@ impl Tickets {
         });
         Self {
             queue,
+            promoted,
             seen: Arc::default(),
         }
     }
 
     /// The job's reservation, if it has one.
-    pub(super) async fn of(&self, job_id: i64) -> Answer {
+    pub(super) async fn of(&self, job_id: i64, attempt: i16) -> Answer {
+        if let Some(holder) = self.promoted.take(job_id, attempt, Instant::now()) {
+            return Ok(Some(Ticket {
+                holder,
+                admitted: true,
+            }));
+        }
         let (answer, answered) = oneshot::channel();
         if self.queue.send((job_id, answer)).await.is_err() {
             return Err(DatabaseError::Stopped);

@@ -210,7 +210,7 @@ impl Worker<AnyArgs> for AnyWorker {
             Some(holder) => Some(holder),
             None => match self
                 .tickets
-                .of(job.row.id)
+                .of(job.row.id, number)
                 .await
                 .map_err(Internal::no_database(job.row.id))?
             {
