@@ -275,29 +275,20 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
                 crate::handler::BUILTIN.join(" and ")
             ));
         }
-        for (lane, size) in [
+        let pools = [
             ("priority", entry.priority_workers),
             ("default", entry.default_workers),
             ("scheduled", entry.scheduled_workers),
-        ] {
+        ]
+        .map(|(lane, size)| {
             if !(1..=MOST_WORKERS).contains(&size) {
                 reader.fault(format!(
                     "{place}: {lane}_workers is {size}, but must be from 1 to {MOST_WORKERS}"
                 ));
             }
-        }
-        let mut workers = |lane: &str, default: u32| {
-            reader.positive(
-                &format!("{}_QUEUE_{lane}_WORKERS", entry.workers),
-                default,
-                MOST_WORKERS,
-            )
-        };
-        let pools = [
-            workers("PRIORITY", entry.priority_workers),
-            workers("DEFAULT", entry.default_workers),
-            workers("SCHEDULED", entry.scheduled_workers),
-        ];
+            let variable = format!("{}_QUEUE_{}_WORKERS", entry.workers, lane.to_uppercase());
+            reader.positive(&variable, size, MOST_WORKERS)
+        });
         services.push(Service {
             name: entry.name,
             event_type: entry.event_type,

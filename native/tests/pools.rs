@@ -4,80 +4,20 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod common;
+#[path = "common/gate.rs"]
+mod gate;
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use common::{GO_TESTS, Weir, Who};
-use serde_json::{Map, Value, json};
-use tokio::sync::watch;
+use gate::Gate;
 use uuid::Uuid;
-use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use weir::holder::Holder;
 use weir::work::{Duty, Working};
 use weir_policy::tier::Tier;
 
 /// River asks its queues once a second when it hears nothing.
 const ONE_POLL: Duration = Duration::from_secs(1);
-
-/// Jobs that end when they are told to.
-struct Gate {
-    running: Mutex<HashSet<Uuid>>,
-    most: Mutex<usize>,
-    open: watch::Sender<HashSet<Uuid>>,
-}
-
-impl Gate {
-    fn new() -> Arc<Self> {
-        Arc::new(Self {
-            running: Mutex::default(),
-            most: Mutex::default(),
-            open: watch::Sender::new(HashSet::new()),
-        })
-    }
-
-    fn running(&self, of: &[Uuid]) -> Vec<Uuid> {
-        let running = self.running.lock().unwrap();
-        of.iter().copied().filter(|user| running.contains(user)).collect()
-    }
-
-    fn end(&self, users: &[Uuid]) {
-        self.open.send_modify(|open| open.extend(users));
-    }
-
-    async fn until_running(&self, weir: &Weir, of: &[Uuid], count: usize) {
-        weir.until("jobs to start", async || {
-            (self.running(of).len() == count).then_some(())
-        })
-        .await;
-    }
-}
-
-#[async_trait]
-impl Handler for Gate {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
-        Ok(1)
-    }
-
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
-        let user = attempt.holder.unwrap().id;
-        {
-            let mut running = self.running.lock().unwrap();
-            running.insert(user);
-            let mut most = self.most.lock().unwrap();
-            *most = (*most).max(running.len());
-        }
-        let mut open = self.open.subscribe();
-        let _ = open.wait_for(|open| open.contains(&user)).await;
-        self.running.lock().unwrap().remove(&user);
-        Ok(Outcome {
-            output: json!({}),
-            used: None,
-        })
-    }
-}
 
 const POOLS: [(&str, &str); 2] = [
     ("ANALYZER_QUEUE_PRIORITY_WORKERS", "3"),
@@ -85,11 +25,8 @@ const POOLS: [(&str, &str); 2] = [
 ];
 
 async fn start(weir: &Weir, gate: &Arc<Gate>, lend: &'static str) -> Working {
-    let context = weir.another(&[("LEND_IDLE_WORKERS", lend)]);
-    let context = context.with_handler("analysis:analyze", Arc::clone(gate) as Arc<dyn Handler>);
-    Working::start(&context, Duty::Both, &context.settings.services)
+    gate.work(weir.another(&[("LEND_IDLE_WORKERS", lend)]), Duty::Both)
         .await
-        .unwrap()
 }
 
 /// One job of each of so many users of this tier.
@@ -111,32 +48,32 @@ async fn idle_priority_workers_take_default_jobs_and_priority_jobs_never_wait_fo
     let working = start(&weir, &gate, "true").await;
 
     // Two of its own and three that are idle.
-    gate.until_running(&weir, &free, 5).await;
+    gate.until_running_of(&weir, &free, 5).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(gate.running(&free).len(), 5, "never more than all workers");
+    assert_eq!(gate.running_of(&free).len(), 5, "never more than all workers");
 
     // All of them are taken by default jobs that will not end; priority jobs start all the same.
     let submitted = Instant::now();
     let pro = submit(&weir, Tier::Pro, 3).await;
-    gate.until_running(&weir, &pro, 3).await;
+    gate.until_running_of(&weir, &pro, 3).await;
     assert!(submitted.elapsed() < ONE_POLL, "{:?}", submitted.elapsed());
-    assert_eq!(gate.running(&free).len(), 5, "and nobody's work is broken off");
+    assert_eq!(gate.running_of(&free).len(), 5, "and nobody's work is broken off");
 
     // What was lent is not lent again while its lane needs it.
-    gate.end(&gate.running(&free)[..4]);
-    gate.until_running(&weir, &free, 2).await;
+    gate.open_for(&gate.running_of(&free)[..4]);
+    gate.until_running_of(&weir, &free, 2).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(
-        gate.running(&free).len(),
+        gate.running_of(&free).len(),
         2,
         "as many as the default lane's own workers"
     );
 
     // When it is idle again, it is lent again.
-    gate.end(&pro);
-    gate.until_running(&weir, &free, 5).await;
-    gate.end(&free);
-    gate.until_running(&weir, &free, 0).await;
+    gate.open_for(&pro);
+    gate.until_running_of(&weir, &free, 5).await;
+    gate.open_for(&free);
+    gate.until_running_of(&weir, &free, 0).await;
     working.stop().await;
     weir.is_clean().await;
     weir.end().await;
@@ -148,11 +85,11 @@ async fn unless_it_is_asked_for_nothing_is_lent() {
     let gate = Gate::new();
     let free = submit(&weir, Tier::Free, 4).await;
     let working = start(&weir, &gate, "false").await;
-    gate.until_running(&weir, &free, 2).await;
+    gate.until_running_of(&weir, &free, 2).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(gate.running(&free).len(), 2);
-    gate.end(&free);
-    gate.until_running(&weir, &free, 0).await;
+    assert_eq!(gate.running_of(&free).len(), 2);
+    gate.open_for(&free);
+    gate.until_running_of(&weir, &free, 0).await;
     working.stop().await;
     weir.end().await;
 }
@@ -163,11 +100,11 @@ async fn short_jobs_are_claimed_ahead_and_go_back_to_the_others_when_a_long_one_
     let gate = Gate::new();
     let short = submit(&weir, Tier::Free, 200).await;
     let long = submit(&weir, Tier::Free, 40).await;
-    gate.end(&short);
+    gate.open_for(&short);
     let working = start(&weir, &gate, "false").await;
 
     // The short ones are done. Two long ones keep both workers, and what River claimed ahead of them waits in vain.
-    gate.until_running(&weir, &long, 2).await;
+    gate.until_running_of(&weir, &long, 2).await;
     let client = weir.client().await;
     let count = async |which: &str| -> i64 {
         let sql = format!("SELECT count(*) FROM river_job WHERE {which}");
@@ -185,20 +122,13 @@ async fn short_jobs_are_claimed_ahead_and_go_back_to_the_others_when_a_long_one_
         0,
         "it cost no attempt, and anybody may take it"
     );
-    assert_eq!(
-        *gate.most.lock().unwrap(),
-        2,
-        "no more at once than there are workers"
-    );
+    assert_eq!(gate.most(), 2, "no more at once than there are workers");
 
     let other = start(&weir, &gate, "false").await;
-    gate.until_running(&weir, &long, 4).await;
-    gate.end(&long);
-    gate.until_running(&weir, &long, 0).await;
-    weir.until("all jobs to finish", async || {
-        (count("finalized_at IS NULL").await == 0).then_some(())
-    })
-    .await;
+    gate.until_running_of(&weir, &long, 4).await;
+    gate.open_for(&long);
+    gate.until_running_of(&weir, &long, 0).await;
+    weir.all_finished().await;
     working.stop().await;
     other.stop().await;
     weir.is_clean().await;

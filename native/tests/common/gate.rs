@@ -21,7 +21,13 @@ pub const KIND: &str = "analysis:analyze";
 /// Holds every attempt until it is opened, and remembers what was under way together.
 pub struct Gate {
     attempts: Mutex<Attempts>,
-    open: watch::Sender<bool>,
+    open: watch::Sender<Open>,
+}
+
+#[derive(Default)]
+struct Open {
+    for_all: bool,
+    users: BTreeSet<Uuid>,
 }
 
 #[derive(Default)]
@@ -35,7 +41,7 @@ impl Gate {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             attempts: Mutex::default(),
-            open: watch::Sender::new(false),
+            open: watch::Sender::new(Open::default()),
         })
     }
 
@@ -53,7 +59,12 @@ impl Gate {
     }
 
     pub fn open(&self) {
-        self.open.send_replace(true);
+        self.open.send_modify(|open| open.for_all = true);
+    }
+
+    /// Opens it for the jobs of these users alone.
+    pub fn open_for(&self, users: &[Uuid]) {
+        self.open.send_modify(|open| open.users.extend(users));
     }
 
     /// The jobs that are under way.
@@ -64,6 +75,16 @@ impl Gate {
     /// Whose the jobs are that are under way.
     pub fn holders(&self) -> Vec<Option<Uuid>> {
         self.attempts.lock().unwrap().now.values().copied().collect()
+    }
+
+    /// Those of these users who have a job under way.
+    pub fn running_of(&self, users: &[Uuid]) -> Vec<Uuid> {
+        let running: BTreeSet<Uuid> = self.holders().into_iter().flatten().collect();
+        users
+            .iter()
+            .copied()
+            .filter(|user| running.contains(user))
+            .collect()
     }
 
     /// As many as were ever under way at once.
@@ -77,6 +98,13 @@ impl Gate {
         })
         .await;
     }
+
+    pub async fn until_running_of(&self, weir: &Weir, users: &[Uuid], count: usize) {
+        weir.until("jobs of these users to start", async || {
+            (self.running_of(users).len() == count).then_some(())
+        })
+        .await;
+    }
 }
 
 #[async_trait]
@@ -86,15 +114,16 @@ impl Handler for Gate {
     }
 
     async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let holder = attempt.holder.map(|holder| holder.id);
         let fails = {
             let mut attempts = self.attempts.lock().unwrap();
-            let holder = attempt.holder.map(|holder| holder.id);
             attempts.now.insert(attempt.job_id, holder);
             attempts.most = attempts.most.max(attempts.now.len());
             attempt.attempt == 1 && attempts.fail_at_first.contains(&attempt.job_id)
         };
+        let is_open = |open: &Open| open.for_all || holder.is_some_and(|user| open.users.contains(&user));
         if !fails {
-            let _ = self.open.subscribe().wait_for(|open| *open).await;
+            let _ = self.open.subscribe().wait_for(is_open).await;
         }
         self.attempts.lock().unwrap().now.remove(&attempt.job_id);
         if fails {
