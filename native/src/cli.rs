@@ -8,12 +8,15 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+use weir::api::probes::{self, Probes};
+use weir::api::serve;
 use weir::config::Settings;
-use weir::database::Database;
-use weir::probes::{self, Probes};
-use weir::service::Service;
-use weir::work::{Context, Duty, Working};
-use weir::{audit, bench, migrate, reconcile, serve, status, telemetry, token, traces};
+use weir::config::service::Service;
+use weir::context::Context;
+use weir::telemetry::{logs, metrics, traces};
+use weir::work::{Duty, Working, reconcile};
+use weir::{bench, status, token};
+use weir_ledger::{audit, migrate};
 use weir_policy::tier::Tier;
 
 /// What `--help` ends with.
@@ -135,7 +138,7 @@ impl From<TierName> for Tier {
     }
 }
 
-type Outcome = Result<ExitCode, Box<dyn Error>>;
+type CommandResult = Result<ExitCode, Box<dyn Error>>;
 
 impl Command {
     /// What its connections to the database are called.
@@ -154,12 +157,12 @@ impl Command {
     }
 }
 
-pub(crate) async fn run(cli: Cli) -> Outcome {
+pub(crate) async fn run(cli: Cli) -> CommandResult {
     let mut settings = Settings::from_env()?;
     settings.application_name = cli.command.application_name();
     match cli.command {
         Command::Migrate => {
-            let applied = migrate::migrate(&Database::new(&settings)?).await?;
+            let applied = migrate::migrate(&settings.database()?).await?;
             if applied == migrate::Applied::default() {
                 print("nothing to do: the database is up to date\n")?;
             }
@@ -210,24 +213,21 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             .await
         }
         Command::Token { tier, user, ttl } => {
-            let secret = settings
-                .jwt_secret
-                .clone()
-                .ok_or("JWT_SECRET is not set; the edge verifies tokens with it")?;
-            let client = Database::new(&settings)?.connect().await?;
+            let client = settings.database()?.connect().await?;
             let user = user.unwrap_or_else(Uuid::new_v4);
             print(&format!(
                 "{}\n",
-                token::issue(&client, &secret, user, tier.into(), ttl).await?
+                token::issue(&client, &settings, user, tier.into(), ttl).await?
             ))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Audit { json, repair } => {
-            let mut client = Database::new(&settings)?.connect().await?;
+            let mut client = settings.database()?.connect().await?;
             if repair {
                 audit::repair(&mut client).await?;
             }
-            let findings = audit::audit(&mut client, settings.fairness.cluster_limits()).await?;
+            let findings =
+                audit::audit(&mut client, settings.fairness.cluster_limits(), audit::GRACE).await?;
             if json {
                 print(&format!("{}\n", serde_json::to_string_pretty(&findings)?))?;
             } else {
@@ -255,7 +255,7 @@ pub(crate) async fn run(cli: Cli) -> Outcome {
             Ok(ExitCode::SUCCESS)
         }
         Command::Status { user, json, watch } => {
-            let client = Database::new(&settings)?.connect().await?;
+            let client = settings.database()?.connect().await?;
             loop {
                 let text = match user {
                     Some(user) => {
@@ -328,9 +328,9 @@ struct Parts {
 }
 
 impl Parts {
-    async fn run(self, settings: Settings) -> Outcome {
-        telemetry::logs();
-        let metrics = telemetry::metrics(&settings.services)?;
+    async fn run(self, settings: Settings) -> CommandResult {
+        logs::start();
+        let metrics = metrics::start(&settings.services)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;
         if !migrate::is_current(&context.database.connect().await?).await? {
@@ -341,7 +341,7 @@ impl Parts {
             Some(duty) => Some(Working::start(&context, duty, &self.services).await?),
             None => None,
         };
-        let mut tasks = tokio::task::JoinSet::new();
+        let mut tasks = tokio::task::JoinSet::<Result<(), Box<dyn Error + Send + Sync>>>::new();
         if matches!(self.duty, Some(Duty::Lead | Duty::Both)) {
             let reconciliation = reconcile::run(context.clone(), stopping.clone());
             tasks.spawn(async move {
@@ -350,11 +350,12 @@ impl Parts {
             });
         }
         if self.serve {
-            tasks.spawn(serve::run(context, metrics, stopping.clone()));
+            let serving = serve::run(context, metrics, stopping.clone());
+            tasks.spawn(async { Ok(serving.await?) });
         } else if let Some(address) = context.settings.probes {
             let services = &context.settings.services;
             let probes = Probes::new(context.pool.clone(), services, metrics, stopping.clone());
-            tasks.spawn(probes::run(probes, address));
+            tasks.spawn(async move { Ok(probes::run(probes, address).await?) });
         }
         let river_ended = async {
             match &mut working {
@@ -370,7 +371,7 @@ impl Parts {
             () = river_ended => Some("River's client ended".into()),
             Some(ended) = tasks.join_next() => match ended {
                 Ok(Ok(())) => Some("a part of the process ended".into()),
-                Ok(Err(error)) => Some(Box::<dyn Error>::from(error)),
+                Ok(Err(error)) => Some(error as Box<dyn Error>),
                 Err(error) => Some(error.into()),
             },
         };

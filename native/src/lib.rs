@@ -1,27 +1,12 @@
-//! The native side of Weir: the origin's API, the workers, the scheduler, and the transactions they share.
-//!
-//! [`reservation`] and [`settlement`] are what Weir exists for; the rest wraps them for people and for River.
+//! The native side of Weir: the origin's API, the workers and the scheduler, around the ledger.
 
 pub mod api;
-pub mod audit;
-mod batch;
 pub mod bench;
 pub mod config;
-pub mod database;
-pub mod gauges;
+pub mod context;
 pub mod handler;
-pub mod holder;
-pub mod migrate;
-pub mod periodic;
-pub mod probes;
-pub mod reconcile;
-pub mod reservation;
-pub mod serve;
-pub mod service;
-pub mod settlement;
+mod http_client;
 pub mod status;
 pub mod telemetry;
 pub mod token;
-pub mod traces;
-pub mod unique;
 pub mod work;

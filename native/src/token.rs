@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use uuid::Uuid;
 use weir_policy::tier::Tier;
 
-use crate::database::DatabaseError;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::plans;
+
+use crate::config::Settings;
 
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
+    /// There is nothing to sign with.
+    #[error("JWT_SECRET is not set; the edge verifies tokens with it")]
+    NoSecret,
     /// The user could not be made.
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -25,35 +31,6 @@ impl From<tokio_postgres::Error> for TokenError {
     }
 }
 
-/// Makes the user known, with an active subscription of this tier. Whoever has another tier changes to this one;
-/// the billing periods stay.
-///
-/// # Errors
-///
-/// When the database cannot be used.
-pub async fn ensure_user(
-    client: &tokio_postgres::Client,
-    user: Uuid,
-    tier: Tier,
-) -> Result<(), tokio_postgres::Error> {
-    client
-        .execute(
-            "INSERT INTO users (id) VALUES ($1) ON CONFLICT (id) DO NOTHING",
-            &[&user],
-        )
-        .await?;
-    client
-        .execute(
-            "INSERT INTO user_subscriptions AS s (user_id, plan_id) \
-             SELECT $1, id FROM subscription_plans WHERE tier = $2::text::plan_tier \
-             ON CONFLICT (user_id) WHERE status = 'active' \
-             DO UPDATE SET plan_id = excluded.plan_id, updated_at = now() WHERE s.plan_id <> excluded.plan_id",
-            &[&user, &tier.as_str()],
-        )
-        .await?;
-    Ok(())
-}
-
 /// A token for this user, good for `ttl` from now. Makes the user and the subscription when they are missing.
 ///
 /// # Errors
@@ -61,19 +38,20 @@ pub async fn ensure_user(
 /// When the database cannot be used.
 pub async fn issue(
     client: &tokio_postgres::Client,
-    secret: &SecretString,
+    settings: &Settings,
     user: Uuid,
     tier: Tier,
     ttl: Duration,
 ) -> Result<String, TokenError> {
-    ensure_user(client, user, tier).await?;
+    let secret = settings.jwt_secret.as_ref().ok_or(TokenError::NoSecret)?;
+    plans::ensure_user(client, user, tier).await?;
     let now = jiff::Timestamp::now().as_second().unsigned_abs();
     Ok(weir_policy::token::issue(
         secret.expose_secret().as_bytes(),
         user,
         now,
         now + ttl.as_secs(),
-        std::env::var("JWT_ISSUER").ok().as_deref(),
-        std::env::var("JWT_AUDIENCE").ok().as_deref(),
+        settings.jwt_issuer.as_deref(),
+        settings.jwt_audience.as_deref(),
     )?)
 }

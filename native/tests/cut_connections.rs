@@ -12,10 +12,10 @@ use common::Weir;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use weir::database::Database;
-use weir::holder::Holders;
-use weir::reservation::{Answer, Idempotency, Reserver, Submission};
-use weir::service::EventType;
+use weir_ledger::database::Database;
+use weir_ledger::event_type::EventType;
+use weir_ledger::holder::Holders;
+use weir_ledger::reservation::{Answer, Idempotency, Reserver, Submission};
 use weir_policy::tier::Tier;
 
 /// When to break a connection.
@@ -101,11 +101,11 @@ async fn through(cut: Cut) {
         .to_owned();
     let url = weir.url().replace(&authority, &scissors.address.to_string());
     // The holder is known, so that the only COMMIT is that of the reservation.
-    Reserver::start(weir.context.database.clone(), Arc::clone(&weir.context.rules))
+    Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules))
         .submit(submission(user, "first"))
         .await
         .unwrap();
-    let reserver = Reserver::start(Database::at(&url).unwrap(), Arc::clone(&weir.context.rules));
+    let reserver = Reserver::start(&Database::at(&url).unwrap(), Arc::clone(&weir.context.rules));
     let mut failures = 0;
     let answer = loop {
         match reserver.submit(submission(user, "second")).await {

@@ -14,8 +14,8 @@ use common::{GO_TESTS, Weir, Who};
 use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use weir::holder::Holder;
 use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
 use weir_policy::tier::Tier;
 
 /// An open stream of server-sent events.

@@ -12,9 +12,10 @@ use async_trait::async_trait;
 use common::{GO_TESTS, Weir, Who};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
+use weir::context::Context;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use weir::holder::Holder;
-use weir::work::{Context, Duty, Working};
+use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
 use weir_policy::tier::Tier;
 
 const KIND: &str = "analysis:analyze";
@@ -185,7 +186,9 @@ async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none
         waiting().await[..2],
         ["available analysis_default", "pending analysis_default"]
     );
-    weir::token::ensure_user(&client, user, Tier::Pro).await.unwrap();
+    weir_ledger::plans::ensure_user(&client, user, Tier::Pro)
+        .await
+        .unwrap();
     weir.reconcile().await;
     let after = waiting().await;
     assert_eq!(
@@ -196,7 +199,9 @@ async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none
             "pending analysis_default"
         ]
     );
-    weir::token::ensure_user(&client, user, Tier::Free).await.unwrap();
+    weir_ledger::plans::ensure_user(&client, user, Tier::Free)
+        .await
+        .unwrap();
     for id in &ids[..2] {
         weir.call(
             "DELETE",
@@ -238,7 +243,7 @@ async fn jobs_of_other_river_clients_keep_the_limit_and_are_woken_by_a_freed_slo
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
     let context = weir.another(&[]);
     let stopped = tokio_util::sync::CancellationToken::new();
-    let reconciling = tokio::spawn(weir::reconcile::run(context, stopped.clone()));
+    let reconciling = tokio::spawn(weir::work::reconcile::run(context, stopped.clone()));
     weir.all_finished().await;
     // Snoozed for 30 s or more, had nothing woken them.
     assert!(
@@ -355,7 +360,7 @@ async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
         .unwrap();
     let mut run = client.start().unwrap();
     let stopped = tokio_util::sync::CancellationToken::new();
-    let reconciling = tokio::spawn(weir::reconcile::run(weir.another(&[]), stopped.clone()));
+    let reconciling = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
     weir.all_finished().await;
     assert_eq!(counts.lock().unwrap().1, 1);
     weir.until("the last settlement", async || {

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use common::{Weir, Who};
 use serde_json::{Map, Value, json};
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use weir::holder::Holder;
 use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
 use weir_policy::tier::Tier;
 
 async fn programs() -> Weir {

@@ -76,7 +76,7 @@ async fn what_failed_inside_is_told_without_the_databases_words_or_paths() {
     for (service, told) in [
         (
             "unstorable",
-            "the output holds what cannot be stored, such as a NUL character",
+            "the output cannot be stored: it is too large, or holds a NUL character",
         ),
         ("missing", "the program that does this work cannot be started"),
     ] {
@@ -122,6 +122,15 @@ async fn a_job_that_somebody_has_charged_already_is_completed_and_not_charged_ag
     let quota = weir.quota(who, "specview").await;
     assert_eq!((&quota["used"], &quota["reserved"]), (&json!(3), &json!(0)));
     working.stop().await;
+    let complaints = weir.complaints().await;
+    assert!(
+        complaints.len() == 1 && complaints[0].contains("charged 1 time(s), 3 in all, should be 4"),
+        "the audit names an amount that is not the job's: {complaints:?}"
+    );
+    client
+        .execute("UPDATE usage_events SET quota_amount = 4", &[])
+        .await
+        .unwrap();
     weir.end().await;
 }
 
@@ -195,7 +204,7 @@ async fn stopping_gives_a_running_job_back_without_costing_it_an_attempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
-    use weir::settlement::{Ended, Settled, Success};
+    use weir_ledger::settlement::{Ended, Settled, Success};
     let weir = programs().await;
     let who = Who::User(weir.user(Tier::Free).await);
     let id = submit(&weir, who, "slow").await;

@@ -22,8 +22,8 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use weir::holder::Holder;
 use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
 use weir_policy::tier::Tier;
 
 /// Pinned, so that the test means the same everywhere. The folder is named after the first and the last.
@@ -77,7 +77,7 @@ impl Up {
             .await
             .unwrap();
         let stopped = CancellationToken::new();
-        let reconciling = tokio::spawn(weir::reconcile::run(context, stopped.clone()));
+        let reconciling = tokio::spawn(weir::work::reconcile::run(context, stopped.clone()));
         Self {
             working,
             stopped,

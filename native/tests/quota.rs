@@ -13,9 +13,9 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
 use uuid::Uuid;
-use weir::holder::Holders;
-use weir::reservation::{Answer, Idempotency, Reserver, Submission};
-use weir::service::EventType;
+use weir_ledger::event_type::EventType;
+use weir_ledger::holder::Holders;
+use weir_ledger::reservation::{Answer, Idempotency, Reserver, Submission};
 use weir_policy::tier::Tier;
 
 fn submission(user: Uuid, amount: i32) -> Submission {
@@ -34,7 +34,7 @@ fn submission(user: Uuid, amount: i32) -> Submission {
 }
 
 fn reserver(weir: &Weir) -> Reserver {
-    Reserver::start(weir.context.database.clone(), Arc::clone(&weir.context.rules))
+    Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules))
 }
 
 async fn storm(reservers: &[Reserver], submissions: Vec<Submission>) -> (usize, usize) {
@@ -203,7 +203,8 @@ async fn the_same_idempotency_key_never_makes_two_jobs() {
     let ids: std::collections::BTreeSet<i64> = answers
         .iter()
         .map(|answer| match answer {
-            Answer::Accepted { job_id, .. } | Answer::Repeated { job_id, .. } => *job_id,
+            Answer::Accepted { job, .. } => job.id,
+            Answer::Repeated { job_id, .. } => *job_id,
             other => panic!("{other:?}"),
         })
         .collect();
@@ -316,7 +317,9 @@ async fn a_plan_change_counts_at_once_and_rewrites_nothing() {
         Answer::Accepted { .. }
     ));
     let client = weir.client().await;
-    weir::token::ensure_user(&client, user, Tier::Free).await.unwrap();
+    weir_ledger::plans::ensure_user(&client, user, Tier::Free)
+        .await
+        .unwrap();
     assert!(matches!(
         reserver.submit(submission(user, 1)).await.unwrap(),
         Answer::OverQuota { .. }
@@ -327,7 +330,7 @@ async fn a_plan_change_counts_at_once_and_rewrites_nothing() {
         json!({"used": 60, "reserved": 40, "limit": 50, "remaining": 0, "reset_at": quota["reset_at"]})
     );
     weir.is_clean().await;
-    weir::token::ensure_user(&client, user, Tier::Enterprise)
+    weir_ledger::plans::ensure_user(&client, user, Tier::Enterprise)
         .await
         .unwrap();
     let Answer::Accepted {
@@ -502,7 +505,7 @@ async fn the_audit_finds_what_is_wrong_and_repair_mends_the_counters() {
         2,
         "{complaints:?}"
     );
-    weir::audit::repair(&mut client).await.unwrap();
+    weir_ledger::audit::repair(&mut client).await.unwrap();
     weir.is_clean().await;
     weir.use_up(user, "analysis", 200).await;
     assert!(weir.complaints().await.iter().any(|one| one.starts_with("I1")));

@@ -90,7 +90,7 @@ async fn one_process_reconciles_and_when_it_ends_another_does() {
     let mut processes = Vec::new();
     for _ in 0..3 {
         let stopped = CancellationToken::new();
-        let run = weir::reconcile::run(weir.another(&[]), stopped.clone());
+        let run = weir::work::reconcile::run(weir.another(&[]), stopped.clone());
         processes.push((stopped, tokio::spawn(run)));
     }
     let first = weir

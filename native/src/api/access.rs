@@ -1,6 +1,5 @@
 //! One line and one count a request.
 
-use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request};
@@ -8,25 +7,10 @@ use axum::middleware::Next;
 use axum::response::Response;
 use metrics::{counter, histogram};
 
-use super::caller::Caller;
-use crate::traces::{self, Place};
+use super::caller::RequestRecord;
+use crate::telemetry::traces;
 
-/// Where the extractor of the caller leaves it for the line: nothing but a verified assertion gets there, so that
-/// nobody can write another's request id into the log. And where it finds the request's place in its trace.
-#[derive(Clone)]
-pub(super) struct Seen {
-    caller: Arc<OnceLock<Caller>>,
-    pub(super) place: Place,
-}
-
-impl Seen {
-    pub(super) fn caller(&self, caller: &Caller) {
-        // Set once: a request has one caller.
-        let _ = self.caller.set(caller.clone());
-    }
-}
-
-/// Logs and counts a request when its answer begins. An event stream goes on after its line.
+/// Logs and counts a request when its answer starts. An event stream goes on after its line.
 pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let started = Instant::now();
     let method = method(request.method());
@@ -36,18 +20,15 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
         .get::<MatchedPath>()
         .map_or_else(|| "none".to_owned(), |path| path.as_str().to_owned());
     let mut span = traces::request(method, &route, request.headers());
-    let seen = Seen {
-        caller: Arc::default(),
-        place: span.place(),
-    };
-    request.extensions_mut().insert(seen.clone());
+    let record = RequestRecord::new(span.context());
+    request.extensions_mut().insert(record.clone());
     let response = next.run(request).await;
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     counter!("weir_http_requests_total", "method" => method, "route" => route.clone(), "status" => status.to_string())
         .increment(1);
     histogram!("weir_http_request_duration_seconds").record(elapsed.as_secs_f64());
-    let caller = seen.caller.get();
+    let caller = record.caller();
     span.set("http.response.status_code", i64::from(status));
     if let Some(caller) = caller {
         span.set("weir.request_id", caller.request_id.clone());

@@ -16,7 +16,7 @@ macro_rules! answers {
 
 answers! {
     /// The request did not come through the edge
-    401 Outside;
+    401 Unauthenticated;
     /// The caller has no such job
     404 NoSuchJob;
     /// A parameter is out of range
@@ -24,5 +24,5 @@ answers! {
     /// The caller has too many event streams open
     429 ManyStreams;
     /// The database cannot be reached
-    503 Away;
+    503 Unavailable;
 }

@@ -1,23 +1,44 @@
 //! Who calls: what the edge's assertion says, and nothing else.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use weir_policy::assertion::{self, AssertionError};
 
-use super::access::Seen;
-use super::{Api, ApiError};
-use crate::holder::Holder;
-use crate::traces::Place;
+use super::problem::ApiError;
+use super::state::Api;
+use crate::telemetry::traces::TraceContext;
+use weir_ledger::holder::Holder;
 
 /// The caller of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) holder: Holder,
     pub(super) request_id: String,
-    /// What the request does goes on from here.
-    pub(super) place: Place,
+    /// From where in its trace the request goes on.
+    pub(super) trace: TraceContext,
+}
+
+/// What the access log learns of a request. The extractor of the caller fills it: nothing but a verified assertion gets
+/// there, so that nobody can write another's request id into the log.
+#[derive(Clone)]
+pub(super) struct RequestRecord {
+    caller: Arc<OnceLock<Caller>>,
+    trace: TraceContext,
+}
+
+impl RequestRecord {
+    pub(super) fn new(trace: TraceContext) -> Self {
+        Self {
+            caller: Arc::default(),
+            trace,
+        }
+    }
+
+    pub(super) fn caller(&self) -> Option<&Caller> {
+        self.caller.get()
+    }
 }
 
 /// What a request says of itself, and what there is to hold it against.
@@ -62,14 +83,15 @@ impl FromRequestParts<Arc<Api>> for Caller {
             .holders
             .of(&verified.caller)
             .ok_or_else(|| ApiError::Unauthorized("The token's subject is not a user id".to_owned()))?;
-        let seen = parts.extensions.get::<Seen>();
+        let record = parts.extensions.get::<RequestRecord>();
         let caller = Self {
             holder,
             request_id: verified.request_id,
-            place: seen.map(|seen| seen.place.clone()).unwrap_or_default(),
+            trace: record.map(|record| record.trace.clone()).unwrap_or_default(),
         };
-        if let Some(seen) = seen {
-            seen.caller(&caller);
+        if let Some(record) = record {
+            // Set once: a request has one caller.
+            let _ = record.caller.set(caller.clone());
         }
         Ok(caller)
     }

@@ -14,12 +14,14 @@ use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::answers::{Away, ManyStreams, NoSuchJob, OutOfRange, Outside};
+use super::answers::{ManyStreams, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::feed::{NEWEST, Watch};
 use super::job::Job;
-use super::{Api, ApiError, jobs, system};
-use crate::holder::Holder;
+use super::problem::ApiError;
+use super::state::Api;
+use super::{jobs, system};
+use weir_ledger::holder::Holder;
 
 /// Before jobs that could not be read are read again.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
@@ -46,7 +48,7 @@ fn event(name: &str, data: impl Serialize) -> Event {
     params(("id" = i64, Path, description = "The job's id")),
     responses(
         (status = 200, description = "Events `job`, each with a Job as its data", content_type = "text/event-stream"),
-        Outside, NoSuchJob, ManyStreams, Away,
+        Unauthenticated, NoSuchJob, ManyStreams, Unavailable,
     )
 )]
 pub(super) async fn job(
@@ -58,10 +60,10 @@ pub(super) async fn job(
         return Err(ApiError::NoJob);
     };
     // Before the first look, so that nothing happens unseen in between; but a place is only for those who have such a job.
-    jobs::find(&api, caller.holder, id).await?;
+    jobs::by_id(&api, caller.holder, id).await?;
     let watch = api.feed.watch(caller.holder.id, Some(id));
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
-    let first = jobs::find(&api, caller.holder, id).await?;
+    let first = jobs::by_id(&api, caller.holder, id).await?;
     let start = Following {
         api,
         holder: caller.holder,
@@ -96,7 +98,7 @@ impl Following {
                 () = self.api.stopping.cancelled() => return None,
             };
             let id = self.last.as_ref()?.id;
-            match jobs::find(&self.api, self.holder, id).await {
+            match jobs::by_id(&self.api, self.holder, id).await {
                 Ok(job) if Some(&job) != self.last.as_ref() => self.next = Some(job),
                 Ok(_) => {}
                 // An outage passes; the stream goes on then.
@@ -110,9 +112,9 @@ impl Following {
     }
 }
 
-/// How much there is to begin with.
+/// What the first event has.
 #[derive(Deserialize, IntoParams)]
-pub(super) struct Begin {
+pub(super) struct FirstEvent {
     /// How many jobs the first event has at most, 1 to 100; 100 unless told otherwise.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<i64>,
@@ -126,18 +128,18 @@ pub(super) struct Begin {
 #[utoipa::path(
     get,
     path = "/api/jobs/events",
-    params(Begin),
+    params(FirstEvent),
     responses(
         (status = 200, description = "An event `jobs` with an array of Jobs as its data; then events `job`, each with a Job, and `gone`, with the `id` of a job", content_type = "text/event-stream"),
-        Outside, OutOfRange, ManyStreams, Away,
+        Unauthenticated, OutOfRange, ManyStreams, Unavailable,
     )
 )]
 pub(super) async fn jobs(
     State(api): State<Arc<Api>>,
-    begin: Result<Query<Begin>, QueryRejection>,
+    first: Result<Query<FirstEvent>, QueryRejection>,
     caller: Caller,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let limit = begin.map_or(0, |Query(begin)| begin.limit.unwrap_or(NEWEST));
+    let limit = first.map_or(0, |Query(first)| first.limit.unwrap_or(NEWEST));
     if !(1..=NEWEST).contains(&limit) {
         return Err(ApiError::Unprocessable(
             "limit must be a whole number from 1 to 100".to_owned(),
@@ -146,7 +148,7 @@ pub(super) async fn jobs(
     // Before the list is read, so that nothing happens unseen in between.
     let watch = api.feed.watch(caller.holder.id, None);
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
-    let newest = jobs::newest(&api, caller.holder, None, limit).await?;
+    let newest = jobs::newest_first(&api, caller.holder, None, limit).await?;
     let mut start = Everything {
         api,
         holder: caller.holder,
@@ -179,7 +181,7 @@ impl Everything {
                 changed = self.watch.changed() => changed,
                 () = self.api.stopping.cancelled() => return None,
             };
-            let Ok(found) = jobs::some(&self.api, self.holder, &changed).await else {
+            let Ok(found) = jobs::by_ids(&self.api, self.holder, &changed).await else {
                 // An outage passes; the stream goes on then.
                 tokio::time::sleep(OUTAGE_PAUSE).await;
                 self.watch.again(&changed);
@@ -218,7 +220,7 @@ impl Everything {
     path = "/api/lanes/events",
     responses(
         (status = 200, description = "Events `lanes`, each with a Lanes as its data", content_type = "text/event-stream"),
-        Outside,
+        Unauthenticated,
     )
 )]
 pub(super) async fn lanes(
@@ -232,7 +234,7 @@ pub(super) async fn lanes(
                 () = api.stopping.cancelled() => return None,
             }
         }
-        let event = match system::look(&api).await {
+        let event = match system::live_view(&api).await {
             Ok(lanes) => event("lanes", lanes),
             Err(_) => Event::default().comment("the database cannot be reached"),
         };

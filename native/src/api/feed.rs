@@ -4,8 +4,9 @@
 //! unfinished jobs of those who watch, by primary key, and for their newest ones, from an index. It hands out ids only: each
 //! stream reads what the jobs are like then, so that no stream can show an older state after a newer one.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Pool;
@@ -14,7 +15,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::database::DatabaseError;
+use weir_ledger::database::DatabaseError;
 
 /// Between two looks, while a watched job is unfinished.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
@@ -46,20 +47,20 @@ struct Shared {
 
 impl Shared {
     fn watched(&self) -> MutexGuard<'_, HashMap<Uuid, Watched>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watched.lock()
     }
 }
 
 /// A holder whom at least one stream watches.
 #[derive(Default)]
 struct Watched {
-    jobs: BTreeMap<i64, Seen>,
+    jobs: BTreeMap<i64, JobVersion>,
     streams: Vec<Arc<Inbox>>,
 }
 
 /// A job as it was at the last look.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum JobVersion {
     Never,
     Version(String),
     Over,
@@ -76,7 +77,7 @@ struct Inbox {
 
 impl Inbox {
     fn changed(&self) -> MutexGuard<'_, BTreeSet<i64>> {
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changed.lock()
     }
 }
 
@@ -92,13 +93,13 @@ impl Feed {
     #[must_use]
     pub fn start(pool: Pool, stopping: CancellationToken) -> Self {
         let shared = Arc::new(Shared::default());
-        let looking = Arc::clone(&shared);
+        let watcher = Arc::clone(&shared);
         tokio::spawn(async move {
-            let look_on = async {
+            let watching = async {
                 loop {
-                    let pause = match look(&looking, &pool).await {
+                    let pause = match look(&watcher, &pool).await {
                         Ok(None) => {
-                            looking.hurry.notified().await;
+                            watcher.hurry.notified().await;
                             continue;
                         }
                         Ok(Some(pause)) => pause,
@@ -109,11 +110,11 @@ impl Feed {
                     };
                     tokio::time::sleep(SHORTEST_PAUSE).await;
                     // Whether it is time or somebody is in a hurry.
-                    let _ = tokio::time::timeout(pause - SHORTEST_PAUSE, looking.hurry.notified()).await;
+                    let _ = tokio::time::timeout(pause - SHORTEST_PAUSE, watcher.hurry.notified()).await;
                 }
             };
             tokio::select! {
-                () = look_on => {}
+                () = watching => {}
                 () = stopping.cancelled() => {}
             }
         });
@@ -138,7 +139,7 @@ impl Feed {
         }
         of_holder.streams.push(Arc::clone(&inbox));
         if let Some(id) = only {
-            of_holder.jobs.entry(id).or_insert(Seen::Never);
+            of_holder.jobs.entry(id).or_insert(JobVersion::Never);
         }
         drop(watched);
         self.hurry();
@@ -193,11 +194,9 @@ async fn look(shared: &Shared, pool: &Pool) -> Result<Option<Duration>, Database
         return Ok(None);
     }
     let client = pool.get().await?;
-    let newest = client
-        .prepare_cached(include_str!("../sql/feed_newest.sql"))
-        .await?;
+    let newest = client.prepare_cached(include_str!("sql/feed_newest.sql")).await?;
     let versions = client
-        .prepare_cached(include_str!("../sql/feed_versions.sql"))
+        .prepare_cached(include_str!("sql/feed_versions.sql"))
         .await?;
     let of_holders: [&(dyn ToSql + Sync); 2] = [&holders, &NEWEST];
     let of_jobs: [&(dyn ToSql + Sync); 1] = [&followed];
@@ -221,13 +220,13 @@ async fn look(shared: &Shared, pool: &Pool) -> Result<Option<Duration>, Database
         rows.extend(client.query(&versions, &[&arrived]).await?);
     }
     drop(client);
-    let now: HashMap<i64, Seen> = rows
+    let now: HashMap<i64, JobVersion> = rows
         .iter()
         .map(|row| {
             let seen = if row.get("over") {
-                Seen::Over
+                JobVersion::Over
             } else {
-                Seen::Version(row.get("version"))
+                JobVersion::Version(row.get("version"))
             };
             (row.get("id"), seen)
         })
@@ -255,7 +254,7 @@ async fn look(shared: &Shared, pool: &Pool) -> Result<Option<Duration>, Database
 impl Watched {
     /// The jobs that may still change.
     fn followed(&self) -> impl Iterator<Item = i64> + '_ {
-        let unfinished = self.jobs.iter().filter(|(_, seen)| **seen != Seen::Over);
+        let unfinished = self.jobs.iter().filter(|(_, seen)| **seen != JobVersion::Over);
         unfinished.map(|(id, _)| *id)
     }
 
@@ -267,23 +266,28 @@ impl Watched {
     }
 
     /// Takes what a look has seen of the jobs that were asked for, and says which have changed.
-    fn take(&mut self, asked: &BTreeSet<i64>, now: &HashMap<i64, Seen>, newest: &BTreeSet<i64>) -> Vec<i64> {
+    fn take(
+        &mut self,
+        asked: &BTreeSet<i64>,
+        now: &HashMap<i64, JobVersion>,
+        newest: &BTreeSet<i64>,
+    ) -> Vec<i64> {
         for id in newest.intersection(asked) {
-            self.jobs.entry(*id).or_insert(Seen::Never);
+            self.jobs.entry(*id).or_insert(JobVersion::Never);
         }
         let mut changed = Vec::new();
         self.jobs.retain(|id, seen| {
-            if *seen == Seen::Over || !asked.contains(id) {
+            if *seen == JobVersion::Over || !asked.contains(id) {
                 // What is over is remembered as long as it would else be taken for new.
-                return *seen != Seen::Over || newest.contains(id);
+                return *seen != JobVersion::Over || newest.contains(id);
             }
             match now.get(id) {
                 Some(latest) if latest == seen => true,
                 Some(latest) => {
                     changed.push(*id);
                     *seen = match latest {
-                        Seen::Version(version) => Seen::Version(version.clone()),
-                        _ => Seen::Over,
+                        JobVersion::Version(version) => JobVersion::Version(version.clone()),
+                        _ => JobVersion::Over,
                     };
                     true
                 }
@@ -302,8 +306,8 @@ impl Watched {
 mod tests {
     use super::*;
 
-    fn version(text: &str) -> Seen {
-        Seen::Version(text.to_owned())
+    fn version(text: &str) -> JobVersion {
+        JobVersion::Version(text.to_owned())
     }
 
     fn look(watched: &mut Watched, newest: &[i64], now: &[(i64, &str)]) -> Vec<i64> {
@@ -315,7 +319,7 @@ mod tests {
                 (
                     *id,
                     if *text == "over" {
-                        Seen::Over
+                        JobVersion::Over
                     } else {
                         version(text)
                     },

@@ -6,7 +6,10 @@ use serde_json::Value;
 use tokio_postgres::Row;
 use utoipa::ToSchema;
 
+use weir_ledger::reservation::NewJob;
+
 use crate::config::Settings;
+use crate::config::service::Service;
 
 /// What has become of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -66,9 +69,9 @@ pub struct Job {
     pub max_attempts: i16,
     /// When it was accepted.
     pub created_at: Timestamp,
-    /// When the last attempt began.
+    /// When the last attempt started.
     pub started_at: Option<Timestamp>,
-    /// When it came to its end.
+    /// When it ended.
     pub finished_at: Option<Timestamp>,
     /// What of the quota it holds.
     pub reserved: i32,
@@ -81,7 +84,7 @@ pub struct Job {
 }
 
 /// Columns and joins of a job as [`Job::from_row`] reads them; a WHERE clause on `s` or `j` follows.
-pub(super) const SELECT: &str = include_str!("../sql/job_view.sql");
+pub(super) const SELECT: &str = include_str!("sql/job_view.sql");
 
 impl Job {
     pub(super) fn from_row(row: &Row, settings: &Settings) -> Self {
@@ -103,9 +106,7 @@ impl Job {
         Self {
             id: row.get("id"),
             service: settings
-                .services
-                .iter()
-                .find(|service| service.kind == kind)
+                .service_of_kind(kind)
                 .map_or_else(|| kind.to_owned(), |service| service.name.clone()),
             status,
             waiting_for,
@@ -124,6 +125,33 @@ impl Job {
                 None
             },
             error: error.map(|message| JobError { message }),
+        }
+    }
+
+    /// A job as it was just committed.
+    pub(super) fn accepted(job: NewJob, service: &Service) -> Self {
+        Self {
+            id: job.id,
+            service: service.name.clone(),
+            status: Status::Queued,
+            waiting_for: Some(if job.has_slot {
+                WaitingFor::Worker
+            } else {
+                WaitingFor::Slot
+            }),
+            queue: job.queue,
+            tier: job
+                .tier
+                .map_or_else(|| "anonymous".to_owned(), |tier| tier.to_string()),
+            attempt: 0,
+            max_attempts: service.max_attempts,
+            created_at: job.created_at,
+            started_at: None,
+            finished_at: None,
+            reserved: job.reserved,
+            charged: 0,
+            output: None,
+            error: None,
         }
     }
 

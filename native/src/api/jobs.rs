@@ -14,16 +14,19 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 
-use super::answers::{Away, NoSuchJob, OutOfRange, Outside};
+use super::answers::{NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::job::{Job, SELECT};
-use super::{Api, ApiError, ProblemDetails};
-use crate::holder::Holder;
-use crate::reservation::{Answer, Idempotency, Quota, Submission};
-use crate::settlement::Ended;
-use crate::traces::{self, TRACEPARENT};
-use crate::unique;
-use crate::work::REQUEST_ID;
+use super::problem::{ApiError, ProblemDetails};
+use super::state::Api;
+use weir_ledger::holder::Holder;
+use weir_ledger::reservation::{Answer, Idempotency, Submission};
+
+use super::quota::Quota;
+use crate::telemetry::traces;
+use weir_ledger::job_metadata::{REQUEST_ID, TRACEPARENT};
+use weir_ledger::settlement::Ended;
+use weir_ledger::unique_key;
 
 /// The longest `Idempotency-Key`.
 const LONGEST_KEY: usize = 255;
@@ -50,12 +53,12 @@ pub(super) struct Accepted {
     responses(
         (status = 202, body = Accepted, headers(("Location" = String, description = "The job"))),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
-        Outside,
+        Unauthenticated,
         (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "The service cannot use these arguments, or the key was used with others", content_type = "application/problem+json"),
         (status = 429, body = ProblemDetails, description = "Over the plan's quota, or over the anonymous rate limit", content_type = "application/problem+json"),
-        Away,
+        Unavailable,
     )
 )]
 pub(super) async fn submit(
@@ -91,10 +94,10 @@ pub(super) async fn submit(
     if let Some(user) = caller.holder.user_id {
         args.insert("user_id".to_owned(), user.to_string().into());
     }
-    let unique_key = unique::key(&service.kind, &args, &service.unique_by);
-    let mut span = traces::submission(&caller.place, &service.name, &service.kind, caller.holder);
+    let unique_key = unique_key::key(&service.kind, &args, &service.unique_by);
+    let mut span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
     let mut metadata = json!({ REQUEST_ID: caller.request_id });
-    if let Some(traceparent) = span.place().traceparent() {
+    if let Some(traceparent) = span.context().traceparent() {
         metadata[TRACEPARENT] = traceparent.into();
     }
     let answer = api
@@ -112,16 +115,12 @@ pub(super) async fn submit(
             unique_key,
         })
         .await?;
-    if let Answer::Accepted { job_id, .. } | Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } =
-        &answer
-    {
-        span.set("messaging.message.id", job_id.to_string());
-    }
-    drop(span);
-    let (job_id, quota, folded) = match answer {
-        Answer::Accepted { job_id, quota } | Answer::Repeated { job_id, quota } => (job_id, quota, false),
-        Answer::Folded { job_id, quota } => (job_id, quota, true),
-        Answer::OverQuota { quota } => return Err(ApiError::OverQuota(quota)),
+    let (job, quota, folded) = match answer {
+        // Described from what was committed: whatever the database does next, the job is accepted.
+        Answer::Accepted { job, quota } => (Job::accepted(job, service), quota, false),
+        Answer::Repeated { job_id, quota } => (by_id(&api, caller.holder, job_id).await?, quota, false),
+        Answer::Folded { job_id, quota } => (by_id(&api, caller.holder, job_id).await?, quota, true),
+        Answer::OverQuota { quota } => return Err(ApiError::OverQuota(quota.into())),
         Answer::KeyReused => {
             return Err(ApiError::Unprocessable(
                 "This Idempotency-Key was used with another request; use a new key for a new request."
@@ -129,9 +128,11 @@ pub(super) async fn submit(
             ));
         }
     };
-    let job = find(&api, caller.holder, job_id).await?;
+    span.set("messaging.message.id", job.id.to_string());
+    drop(span);
     api.feed.hurry();
-    let location = [(header::LOCATION, format!("/api/jobs/{job_id}"))];
+    let location = [(header::LOCATION, format!("/api/jobs/{}", job.id))];
+    let quota = quota.map(Quota::from);
     Ok((
         StatusCode::ACCEPTED,
         location,
@@ -166,7 +167,7 @@ fn idempotency(headers: &HeaderMap, service: &str, body: &[u8]) -> Result<Option
 }
 
 /// The holder's job of that id.
-pub(super) async fn find(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
+pub(super) async fn by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
     let rest = "WHERE s.job_id = $1 AND s.holder = $2";
     let found = select(api, rest, &[&id, &holder.id]).await?;
     found.into_iter().next().ok_or(ApiError::NoJob)
@@ -179,7 +180,7 @@ pub(super) async fn find(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiE
     params(("id" = i64, Path, description = "The job's id")),
     responses(
         (status = 200, body = Job),
-        Outside, NoSuchJob, Away,
+        Unauthenticated, NoSuchJob, Unavailable,
     )
 )]
 pub(super) async fn get(
@@ -191,7 +192,7 @@ pub(super) async fn get(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    find(&api, caller.holder, id).await.map(Json)
+    by_id(&api, caller.holder, id).await.map(Json)
 }
 
 /// Cancels a job. One that is finished stays as it is.
@@ -201,7 +202,7 @@ pub(super) async fn get(
     params(("id" = i64, Path, description = "The job's id")),
     responses(
         (status = 200, body = Job, description = "A job that is being worked on is cancelled a moment later"),
-        Outside, NoSuchJob, Away,
+        Unauthenticated, NoSuchJob, Unavailable,
     )
 )]
 pub(super) async fn cancel(
@@ -212,7 +213,7 @@ pub(super) async fn cancel(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    find(&api, caller.holder, id).await?;
+    by_id(&api, caller.holder, id).await?;
     api.river.jobs().cancel(id).await?;
     // What it held is free before the answer, so that the next submission may have it.
     if let Err(error) = api
@@ -226,7 +227,7 @@ pub(super) async fn cancel(
         tracing::warn!(job = id, %error, "left to reconciliation");
     }
     api.feed.hurry();
-    find(&api, caller.holder, id).await.map(Json)
+    by_id(&api, caller.holder, id).await.map(Json)
 }
 
 /// Which part of the list.
@@ -246,7 +247,7 @@ pub(super) struct Page {
     params(Page),
     responses(
         (status = 200, body = [Job]),
-        Outside, OutOfRange, Away,
+        Unauthenticated, OutOfRange, Unavailable,
     )
 )]
 pub(super) async fn list(
@@ -262,11 +263,11 @@ pub(super) async fn list(
     if !(1..=100).contains(&limit) {
         return Err(ApiError::Unprocessable(wants.to_owned()));
     }
-    newest(&api, caller.holder, before, limit).await.map(Json)
+    newest_first(&api, caller.holder, before, limit).await.map(Json)
 }
 
 /// The holder's newest jobs before that one.
-pub(super) async fn newest(
+pub(super) async fn newest_first(
     api: &Api,
     holder: Holder,
     before: Option<i64>,
@@ -277,7 +278,7 @@ pub(super) async fn newest(
 }
 
 /// Those of these jobs that the holder has.
-pub(super) async fn some(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec<Job>, ApiError> {
+pub(super) async fn by_ids(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec<Job>, ApiError> {
     select(
         api,
         "WHERE s.holder = $1 AND s.job_id = ANY ($2)",

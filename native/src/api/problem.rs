@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use utoipa::ToSchema;
 use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 
-use crate::database::DatabaseError;
 use crate::handler::Refusal;
-use crate::reservation::{Quota, ReserveError};
+use weir_ledger::database::DatabaseError;
+use weir_ledger::reservation::ReserveError;
+
+use super::quota::Quota;
 
 /// How soon a caller may try again when the database is away or too many streams are open, in seconds.
 const RETRY_AFTER_OUTAGE: i64 = 2;

@@ -11,12 +11,13 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 use weir_policy::tier::Tier;
 
-use super::answers::{Away, Outside};
+use super::answers::{Unauthenticated, Unavailable};
 use super::caller::Caller;
-use super::{Api, ApiError, ProblemDetails};
+use super::problem::{ApiError, ProblemDetails};
+use super::state::Api;
 use crate::status::{self, Lanes};
 
-pub(super) async fn look(api: &Api) -> Result<Lanes, ApiError> {
+pub(super) async fn live_view(api: &Api) -> Result<Lanes, ApiError> {
     let client = api.pool.get().await?;
     Ok(status::lanes(&client, &api.settings.services).await?)
 }
@@ -27,11 +28,11 @@ pub(super) async fn look(api: &Api) -> Result<Lanes, ApiError> {
     path = "/api/lanes",
     responses(
         (status = 200, body = Lanes),
-        Outside, Away,
+        Unauthenticated, Unavailable,
     )
 )]
 pub(super) async fn lanes(State(api): State<Arc<Api>>, _caller: Caller) -> Result<Json<Lanes>, ApiError> {
-    look(&api).await.map(Json)
+    live_view(&api).await.map(Json)
 }
 
 /// For whom a token shall be.
@@ -59,9 +60,9 @@ pub(super) struct Given {
     request_body = Wanted,
     responses(
         (status = 200, body = Given),
-        Outside,
+        Unauthenticated,
         (status = 422, body = ProblemDetails, description = "There is no such tier, or the user is no UUID", content_type = "application/problem+json"),
-        Away,
+        Unavailable,
     )
 )]
 pub(super) async fn development_token(
@@ -70,7 +71,9 @@ pub(super) async fn development_token(
     body: Bytes,
 ) -> Result<Json<Given>, ApiError> {
     // Without a secret there is no such route.
-    let secret = api.settings.jwt_secret.as_ref().ok_or(ApiError::NoRoute)?;
+    if api.settings.jwt_secret.is_none() {
+        return Err(ApiError::NoRoute);
+    }
     // As with submissions, whatever it says that it is.
     let Ok(Wanted { tier, user }) = serde_json::from_slice(&body) else {
         return Err(ApiError::Unprocessable(
@@ -79,7 +82,7 @@ pub(super) async fn development_token(
     };
     let user = user.unwrap_or_else(Uuid::new_v4);
     let client = api.pool.get().await?;
-    let token = crate::token::issue(&client, secret, user, tier, Duration::from_secs(3600))
+    let token = crate::token::issue(&client, &api.settings, user, tier, Duration::from_secs(3600))
         .await
         .map_err(|error| ApiError::Unavailable(error.to_string()))?;
     Ok(Json(Given { token, user, tier }))

@@ -7,13 +7,14 @@ use axum::extract::State;
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_policy::admission::Account;
 
-use super::answers::{Away, Outside};
+use super::answers::{Unauthenticated, Unavailable};
 use super::caller::Caller;
-use super::{Api, ApiError};
-use crate::reservation::Quota;
-use crate::service::EventType;
+use super::problem::ApiError;
+use super::quota::Quota;
+use super::state::Api;
+use crate::status;
+use weir_ledger::event_type::EventType;
 
 /// A billing period, from `start` up to but not including `end`.
 #[derive(Serialize, ToSchema)]
@@ -39,7 +40,7 @@ pub(super) struct Usage {
     path = "/api/usage",
     responses(
         (status = 200, body = Usage),
-        Outside, Away,
+        Unauthenticated, Unavailable,
     )
 )]
 pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Usage>, ApiError> {
@@ -55,29 +56,15 @@ pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result
         };
         return Ok(Json(anonymous));
     };
-    let statement = client.prepare_cached(include_str!("../sql/usage.sql")).await?;
-    let row = client.query_one(&statement, &[&user]).await?;
-    let period = Period {
-        start: row.get("period_start"),
-        end: row.get("period_end"),
-    };
-    let quota = |event_type: EventType| {
-        let name = event_type.as_str();
-        let limit: Option<i32> = row.get(format!("{name}_limit").as_str());
-        let account = Account {
-            limit: limit.map(i64::from),
-            used: row.get(format!("{name}_used").as_str()),
-            reserved: row.get(format!("{name}_reserved").as_str()),
-            slot_limit: None,
-            slots_in_use: 0,
-            parked: 0,
-        };
-        Some(Quota::of(&account, period.end))
-    };
+    let usage = status::usage(&**client, user).await?;
+    let quota = |event_type| usage.quota(event_type).cloned().map(Quota::from);
     let (analysis, specview) = (quota(EventType::Analysis), quota(EventType::Specview));
     Ok(Json(Usage {
-        tier: row.get("tier"),
-        period: Some(period),
+        tier: usage.tier,
+        period: Some(Period {
+            start: usage.period_start,
+            end: usage.period_end,
+        }),
         analysis,
         specview,
     }))

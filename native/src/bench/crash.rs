@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::report::{BenchError, Line};
 use super::stage::Stage;
 use super::work::fill;
-use super::{BenchError, Line};
 use crate::config::Settings;
 
 const LONGEST: Duration = Duration::from_secs(60);

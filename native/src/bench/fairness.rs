@@ -1,7 +1,8 @@
 //! `weir bench fairness`: what one user's flood costs another, and how soon a freed slot is taken.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -9,15 +10,17 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::crash;
+use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, submission};
 use super::work::fill;
-use super::{BenchError, Effort, Line, Report, conditions, crash, median, percentile};
-use crate::config::{FairnessScope, Settings};
+use crate::config::Settings;
+use crate::config::fairness::FairnessScope;
 use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use crate::holder::Holder;
-use crate::reconcile;
-use crate::reservation::Reserver;
+use crate::work::reconcile;
 use crate::work::{Duty, Working};
+use weir_ledger::holder::Holder;
+use weir_ledger::reservation::Reserver;
 
 /// How long every job of this benchmark takes.
 const JOB: Duration = Duration::from_millis(20);
@@ -42,7 +45,7 @@ impl Handler for Diary {
         let begun = Instant::now();
         tokio::time::sleep(JOB).await;
         if let Some(holder) = attempt.holder {
-            let mut diary = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut diary = self.0.lock();
             diary.entry(holder.id).or_default().push((begun, Instant::now()));
         }
         Ok(Outcome {
@@ -54,7 +57,7 @@ impl Handler for Diary {
 
 impl Diary {
     fn of(&self, user: Uuid) -> Vec<(Instant, Instant)> {
-        let diary = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let diary = self.0.lock();
         let mut entries = diary.get(&user).cloned().unwrap_or_default();
         entries.sort_unstable();
         entries
@@ -172,7 +175,7 @@ async fn newcomers_wait(
         .context(settings, WORKERS)?
         .with_handler(KIND, Arc::clone(&diary) as Arc<dyn Handler>);
     let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
-    let reserver = Reserver::start(stage.database.clone(), rules);
+    let reserver = Reserver::start(&stage.database, rules);
     // Connections, statements and plans are made by the first ones.
     let warm_up = if settings.fairness.scope == FairnessScope::Cluster {
         WARM_UP

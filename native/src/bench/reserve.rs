@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::proxy::Proxy;
+use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, arguments, submission};
-use super::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use crate::config::Settings;
-use crate::database::Database;
-use crate::reservation::Reserver;
+use weir_ledger::database::Database;
+use weir_ledger::reservation::Reserver;
 
 const CALLERS: usize = 64;
 
@@ -271,7 +271,7 @@ pub async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, Benc
     ));
     Literal::prepare(&stage).await?;
     let mut lines = Vec::new();
-    let reserver = Reserver::start(stage.database.clone(), Arc::clone(&stage.rules));
+    let reserver = Reserver::start(&stage.database, Arc::clone(&stage.rules));
     let mut ours = weir(&reserver, CALLERS);
 
     let hot = Arc::new(stage.users(1).await?);
@@ -321,7 +321,7 @@ pub async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, Benc
     let old_client = old.database.connect().await?;
     let old_users = Arc::new(old.users(1000).await?);
     fill(&old_client, &old_users, effort.history).await?;
-    let old_reserver = Reserver::start(old.database.clone(), Arc::clone(&old.rules));
+    let old_reserver = Reserver::start(&old.database, Arc::clone(&old.rules));
     let mut old_ours = weir(&old_reserver, CALLERS);
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for _ in 0..effort.turns {
@@ -366,7 +366,7 @@ async fn distant(stage: &Stage, users: &Arc<Vec<Uuid>>, effort: Effort) -> Resul
         config.get_dbname().unwrap_or_default()
     );
     let database = Database::at(&url)?;
-    let reserver = Reserver::start(database.clone(), Arc::clone(&stage.rules));
+    let reserver = Reserver::start(&database, Arc::clone(&stage.rules));
     let mut ours = weir(&reserver, 1);
     let mut theirs = literal(&database, 1).await?;
     let (value, baseline) = compare(&mut ours, &mut theirs, users, effort).await?;

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
-use super::BenchError;
+use super::report::BenchError;
 use crate::config::Settings;
-use crate::database::Database;
-use crate::holder::Holders;
-use crate::migrate;
-use crate::reservation::{Rules, Submission};
-use crate::service::EventType;
-use crate::work::Context;
+use crate::context::Context;
+use weir_ledger::database::Database;
+use weir_ledger::event_type::EventType;
+use weir_ledger::holder::Holders;
+use weir_ledger::migrate;
+use weir_ledger::reservation::Submission;
+use weir_ledger::rules::Rules;
 
 /// A migrated database on the server of `DATABASE_URL`, dropped at the end.
 pub(super) struct Stage {
@@ -39,10 +40,7 @@ impl Stage {
                 "UPDATE subscription_plans SET analysis_monthly_limit = 2000000000 WHERE tier = 'free'",
             )
             .await?;
-        let rules = Arc::new(Rules {
-            slot_limits: settings.fairness.cluster_limits(),
-            ttl: settings.reservation_ttl,
-        });
+        let rules = Arc::new(settings.rules());
         Ok(Self {
             server,
             name,
@@ -54,10 +52,7 @@ impl Stage {
 
     /// What these settings admit by.
     pub(super) fn rules(&self, settings: &Settings) -> Arc<Rules> {
-        Arc::new(Rules {
-            slot_limits: settings.fairness.cluster_limits(),
-            ..*self.rules
-        })
+        Arc::new(settings.rules())
     }
 
     /// Users with a subscription, known to the holders' table.

@@ -11,14 +11,15 @@ use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
+use super::report::{BenchError, Effort, Line, Report, conditions, median};
 use super::reserve::BareArgs;
 use super::stage::{KIND, Stage, submission};
-use super::{BenchError, Effort, Line, Report, conditions, median};
 use crate::config::Settings;
 use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use crate::holder::Holder;
-use crate::reservation::{Reserver, Rules};
 use crate::work::{Duty, FETCH_COOLDOWN, Working};
+use weir_ledger::holder::Holder;
+use weir_ledger::reservation::Reserver;
+use weir_ledger::rules::Rules;
 
 /// How many submissions are under way at once while a queue is filled.
 const FILLERS: usize = 256;
@@ -118,7 +119,7 @@ pub(super) async fn fill(
     users: &[Uuid],
     jobs: usize,
 ) -> Result<(), BenchError> {
-    let reserver = Reserver::start(stage.database.clone(), Arc::clone(rules));
+    let reserver = Reserver::start(&stage.database, Arc::clone(rules));
     let mut submitted = stream::iter(0..jobs)
         .map(|n| reserver.submit(submission(users[n % users.len()])))
         .buffer_unordered(FILLERS);

@@ -11,8 +11,8 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use crate::holder::Holder;
+use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir_ledger::holder::Holder;
 
 /// More files than this are refused.
 const MOST_FILES: usize = 500;
@@ -73,7 +73,7 @@ impl Handler for Analysis {
     }
 
     async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
-        let arguments = arguments(&attempt.args).map_err(HandlerError::Hopeless)?;
+        let arguments = arguments(&attempt.args).map_err(HandlerError::Permanent)?;
         // Big inputs must not hold up the other jobs of this thread.
         let found = tokio::task::spawn_blocking(move || {
             let mut frameworks = BTreeSet::new();

@@ -4,16 +4,21 @@
 //! traces are exported) in its environment, and prints the output as JSON; a number `used` in it is what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard error as the message. It runs in a
 //! process group of its own, which is killed as a whole when the attempt is over before the program is.
 
+use std::collections::HashSet;
 use std::process::Stdio;
+use std::sync::LazyLock;
 
 use async_trait::async_trait;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-use super::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use crate::holder::Holder;
-use crate::service::Amount;
+use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::config::service::Amount;
+use weir_ledger::holder::Holder;
 
 /// More output than this is a failure.
 const LARGEST_OUTPUT: u64 = 4 * 1024 * 1024;
@@ -32,15 +37,32 @@ impl Exec {
     }
 }
 
+/// The process groups of the programs that run now.
+static GROUPS: LazyLock<Mutex<HashSet<Pid>>> = LazyLock::new(Mutex::default);
+
+/// Kills every program that runs, for a process that ends at once.
+pub(crate) fn kill_programs() {
+    for group in &*GROUPS.lock() {
+        let _ = killpg(*group, Signal::SIGKILL);
+    }
+}
+
 /// Kills the program's whole group when it goes out of scope, whichever way the attempt ended.
-struct Group(Option<nix::unistd::Pid>);
+struct Group(Pid);
+
+impl Group {
+    fn of(child: &Child) -> Option<Self> {
+        let group = Pid::from_raw(i32::try_from(child.id()?).ok()?);
+        GROUPS.lock().insert(group);
+        Some(Self(group))
+    }
+}
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if let Some(group) = self.0 {
-            // Already gone is just as well.
-            let _ = nix::sys::signal::killpg(group, nix::sys::signal::Signal::SIGKILL);
-        }
+        // Already gone is just as well.
+        let _ = killpg(self.0, Signal::SIGKILL);
+        GROUPS.lock().remove(&self.0);
     }
 }
 
@@ -52,7 +74,7 @@ impl Handler for Exec {
 
     async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
         let [program, arguments @ ..] = self.command.as_slice() else {
-            return Err(HandlerError::Hopeless(
+            return Err(HandlerError::Permanent(
                 "the service's command is empty".to_owned(),
             ));
         };
@@ -70,12 +92,7 @@ impl Handler for Exec {
                 tracing::error!(%error, program, "cannot start a handler's program");
                 HandlerError::Failed("the program that does this work cannot be started".to_owned())
             })?;
-        let group = Group(
-            child
-                .id()
-                .and_then(|id| i32::try_from(id).ok())
-                .map(nix::unistd::Pid::from_raw),
-        );
+        let group = Group::of(&child);
         let finished = tokio::select! {
             finished = talk(&mut child, &attempt.args) => finished,
             () = attempt.cancelled.cancelled() => Err(HandlerError::Cancelled),
@@ -94,7 +111,7 @@ async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, H
     else {
         unreachable!("all three are piped")
     };
-    let input = serde_json::to_vec(args).map_err(|error| HandlerError::Hopeless(error.to_string()))?;
+    let input = serde_json::to_vec(args).map_err(|error| HandlerError::Permanent(error.to_string()))?;
     let write = async move {
         // A program need not read its input; that it closed the pipe is no fault.
         let _ = stdin.write_all(&input).await;
@@ -110,7 +127,7 @@ async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, H
         return Err(HandlerError::Failed(format!("{status}: {tail}")));
     }
     if output.len() as u64 > LARGEST_OUTPUT {
-        return Err(HandlerError::Hopeless(format!(
+        return Err(HandlerError::Permanent(format!(
             "the output is larger than {LARGEST_OUTPUT} bytes"
         )));
     }
@@ -212,7 +229,7 @@ mod tests {
             .work(attempt(json!({})))
             .await
             .unwrap_err();
-        assert!(matches!(error, HandlerError::Hopeless(_)), "{error}");
+        assert!(matches!(error, HandlerError::Permanent(_)), "{error}");
     }
 
     #[tokio::test]

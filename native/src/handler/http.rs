@@ -15,10 +15,10 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use serde_json::{Map, Value};
 
-use super::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use crate::database;
-use crate::holder::Holder;
-use crate::service::Amount;
+use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::config::service::Amount;
+use crate::http_client;
+use weir_ledger::holder::Holder;
 
 /// A longer answer is a failure.
 const LARGEST_OUTPUT: usize = 4 * 1024 * 1024;
@@ -36,22 +36,14 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn new(url: Url, amount: Amount) -> Self {
-        let client = Client::builder()
-            .tls_backend_preconfigured(database::tls_config())
-            .redirect(Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .user_agent(concat!("weir/", env!("CARGO_PKG_VERSION")))
-            .build();
-        match client {
-            Ok(client) => Self { client, url, amount },
-            // Only a TLS configuration that reqwest does not know could be refused.
-            Err(error) => unreachable!("{error}"),
-        }
+        let client =
+            http_client::build(|builder| builder.redirect(Policy::none()).connect_timeout(CONNECT_TIMEOUT));
+        Self { client, url, amount }
     }
 
     async fn ask(&self, attempt: &Attempt) -> Result<Outcome, HandlerError> {
         let body =
-            serde_json::to_vec(&attempt.args).map_err(|error| HandlerError::Hopeless(error.to_string()))?;
+            serde_json::to_vec(&attempt.args).map_err(|error| HandlerError::Permanent(error.to_string()))?;
         let mut request = self
             .client
             .post(self.url.clone())
@@ -76,8 +68,8 @@ impl Http {
                 .unwrap_or_else(|(start, _)| start);
             let message = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
             return Err(match retry_after {
-                _ if is_hopeless(status) => HandlerError::Hopeless(message),
-                Some(after) => HandlerError::Later { message, after },
+                _ if is_permanent(status) => HandlerError::Permanent(message),
+                Some(after) => HandlerError::RetryAfter { message, after },
                 None => HandlerError::Failed(message),
             });
         }
@@ -85,7 +77,7 @@ impl Http {
             .await
             .map_err(|(_, error)| match error {
                 Some(error) => failed(error),
-                None => HandlerError::Hopeless(format!("the output is larger than {LARGEST_OUTPUT} bytes")),
+                None => HandlerError::Permanent(format!("the output is larger than {LARGEST_OUTPUT} bytes")),
             })?;
         // 204 and the like.
         let output: Value = if body.is_empty() {
@@ -114,7 +106,7 @@ impl Handler for Http {
 }
 
 /// The request is at fault, and will be the next time too.
-fn is_hopeless(status: StatusCode) -> bool {
+fn is_permanent(status: StatusCode) -> bool {
     status.is_client_error()
         && ![
             StatusCode::REQUEST_TIMEOUT,
@@ -136,7 +128,7 @@ fn failed(error: reqwest::Error) -> HandlerError {
     HandlerError::Failed(message)
 }
 
-/// The body; or its beginning, when it is longer than that or breaks off.
+/// The body; or its start, when it is longer than that or breaks off.
 async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, (Vec<u8>, Option<reqwest::Error>)> {
     let mut body = Vec::new();
     loop {
@@ -185,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_request_is_to_blame_for_is_hopeless() {
-        for (code, hopeless) in [
+    fn only_what_the_request_is_to_blame_for_is_permanent() {
+        for (code, permanent) in [
             (400, true),
             (404, true),
             (422, true),
@@ -197,8 +189,8 @@ mod tests {
             (302, false),
         ] {
             assert_eq!(
-                is_hopeless(StatusCode::from_u16(code).unwrap()),
-                hopeless,
+                is_permanent(StatusCode::from_u16(code).unwrap()),
+                permanent,
                 "{code}"
             );
         }

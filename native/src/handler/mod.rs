@@ -1,112 +1,29 @@
 //! Handlers: who does the work of a service.
 
 mod analysis;
+mod attempt;
 mod exec;
 mod http;
 mod specview;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use async_trait::async_trait;
 use deadpool_postgres::Pool;
-use serde_json::{Map, Value};
-use tokio_util::sync::CancellationToken;
 
-use crate::database::DatabaseError;
-use crate::holder::Holder;
-use crate::service::{HandlerSpec, Service};
+use crate::config::service::{Builtin, HandlerSpec, Service};
 
 pub use analysis::{TestCase, find_tests};
-
-/// The handlers that are part of the binary, as `weir.toml` names them.
-pub const BUILTIN: [&str; 2] = ["analyze", "specview"];
-
-/// One attempt at one job.
-#[derive(Clone, Debug)]
-pub struct Attempt {
-    /// River's job id.
-    pub job_id: i64,
-    /// Which attempt it is, from 1.
-    pub attempt: i16,
-    /// Whom it is counted against; `None` for a job that belongs to nobody.
-    pub holder: Option<Holder>,
-    /// The job's arguments.
-    pub args: Map<String, Value>,
-    /// The attempt's place in its trace (W3C Trace Context), for what it calls; `None` when traces are not exported.
-    pub traceparent: Option<String>,
-    /// Cancelled when the attempt should stop: a timeout, a cancellation, or the process's end.
-    pub cancelled: CancellationToken,
-}
-
-/// What a successful attempt made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// The job's output.
-    pub output: Value,
-    /// What it used of its reservation, in the event type's unit; `None` means all of it.
-    pub used: Option<i64>,
-}
-
-/// Why an attempt failed.
-#[derive(Debug, thiserror::Error)]
-pub enum HandlerError {
-    /// It may succeed when tried again.
-    #[error("{0}")]
-    Failed(String),
-    /// It may succeed when tried again, but not before that time has passed.
-    #[error("{message}")]
-    Later {
-        /// What went wrong.
-        message: String,
-        /// How long to wait at least.
-        after: Duration,
-    },
-    /// It will never succeed; the job is over.
-    #[error("{0}")]
-    Hopeless(String),
-    /// It was told to stop and did.
-    #[error("cancelled")]
-    Cancelled,
-}
-
-/// The job's owner reads what failed, and the log has why.
-impl From<DatabaseError> for HandlerError {
-    fn from(error: DatabaseError) -> Self {
-        tracing::warn!(%error, "a handler could not use the database");
-        Self::Failed("the database could not be used".to_owned())
-    }
-}
-
-/// Why a submission is not accepted.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// The arguments are not what the service can use. The text says what it wants.
-    #[error("{0}")]
-    Arguments(String),
-    /// They could not be checked, because the database could not be asked.
-    #[error(transparent)]
-    Database(#[from] DatabaseError),
-}
-
-/// Does the work of one job kind.
-#[async_trait]
-pub trait Handler: Send + Sync {
-    /// Checks a submission's arguments and says how much the job may use at most.
-    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal>;
-
-    /// Works one attempt. May be called more than once for a job, also on another machine.
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError>;
-}
+pub use attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+pub(crate) use exec::kill_programs;
 
 /// The handler that a service is configured with.
 #[must_use]
 pub fn of(service: &Service, pool: &Pool) -> Arc<dyn Handler> {
     match &service.handler {
-        HandlerSpec::Builtin { name } if name == "specview" => {
-            Arc::new(specview::Specview::new(pool.clone()))
-        }
-        HandlerSpec::Builtin { .. } => Arc::new(analysis::Analysis),
+        HandlerSpec::Builtin { name } => match name {
+            Builtin::Analyze => Arc::new(analysis::Analysis),
+            Builtin::Specview => Arc::new(specview::Specview::new(pool.clone())),
+        },
         HandlerSpec::Http { url, amount } => Arc::new(http::Http::new(url.0.clone(), amount.clone())),
         HandlerSpec::Exec { command, amount } => Arc::new(exec::Exec::new(command.clone(), amount.clone())),
     }

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::analysis::TestCase;
-use super::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use crate::database::DatabaseError;
-use crate::holder::Holder;
+use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir_ledger::database::DatabaseError;
+use weir_ledger::holder::Holder;
 
 pub(super) struct Specview {
     pool: Pool,
@@ -104,14 +104,14 @@ impl Handler for Specview {
     }
 
     async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
-        let arguments = arguments(&attempt.args).map_err(HandlerError::Hopeless)?;
-        let holder = attempt
-            .holder
-            .ok_or_else(|| HandlerError::Hopeless("a specview needs the owner of its analysis".to_owned()))?;
+        let arguments = arguments(&attempt.args).map_err(HandlerError::Permanent)?;
+        let holder = attempt.holder.ok_or_else(|| {
+            HandlerError::Permanent("a specview needs the owner of its analysis".to_owned())
+        })?;
         let tests = self
             .tests(holder, arguments.analysis_id)
             .await?
-            .map_err(HandlerError::Hopeless)?;
+            .map_err(HandlerError::Permanent)?;
         let language = arguments.language;
         let keys: Vec<Vec<u8>> = tests.iter().map(key).collect();
         let client = self.pool.get().await.map_err(DatabaseError::from)?;

@@ -6,8 +6,10 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use weir_policy::tier::{SlotLimits, Tier};
 
-use crate::database::DatabaseError;
-use crate::service::EventType;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::event_type::EventType;
+
+use super::usage::usage;
 
 /// One user.
 #[derive(Clone, Debug, Serialize)]
@@ -16,7 +18,7 @@ pub struct UserStatus {
     pub user: Uuid,
     /// The plan's tier now; a user who was never seen is on Free.
     pub tier: String,
-    /// The begin of the billing period.
+    /// The start of the billing period.
     pub period_start: Timestamp,
     /// The end of the billing period.
     pub period_end: Timestamp,
@@ -57,35 +59,35 @@ pub async fn user(
 ) -> Result<UserStatus, DatabaseError> {
     let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&user];
     let (usage, slots) = tokio::try_join!(
-        client.query_one(include_str!("../sql/usage.sql"), &params),
-        client.query(include_str!("../sql/user_slots.sql"), &params),
+        usage(client, user),
+        client.query(include_str!("sql/user_slots.sql"), &params),
     )?;
-    let tier: &str = usage.get("tier");
-    let slot_limit = limits.map(|limits| limits.of(Tier::parse(tier).unwrap_or_default()));
+    let slot_limit = limits.map(|limits| limits.of(Tier::parse(&usage.tier).unwrap_or_default()));
     let event_types = EventType::ALL
         .into_iter()
-        .map(|event_type| {
-            let name = event_type.as_str();
-            let row = slots.iter().find(|row| row.get::<_, EventType>(0) == event_type);
-            let count = |column: usize| row.map_or(0, |row| row.get(column));
-            let limit: Option<i32> = usage.get(format!("{name}_limit").as_str());
-            UserShare {
-                event_type: name,
-                running: count(3),
-                slots_in_use: count(1),
+        .filter_map(|event_type| {
+            let quota = usage.quota(event_type)?;
+            let row = slots
+                .iter()
+                .find(|row| row.get::<_, EventType>("event_type") == event_type);
+            let count = |column: &str| row.map_or(0, |row| row.get(column));
+            Some(UserShare {
+                event_type: event_type.as_str(),
+                running: count("running"),
+                slots_in_use: count("slots_in_use"),
                 slot_limit,
-                parked: count(2),
-                reserved: usage.get(format!("{name}_reserved").as_str()),
-                used: usage.get(format!("{name}_used").as_str()),
-                limit: limit.map(i64::from),
-            }
+                parked: count("parked"),
+                reserved: quota.reserved,
+                used: quota.used,
+                limit: quota.limit,
+            })
         })
         .collect();
     Ok(UserStatus {
         user,
-        tier: tier.to_owned(),
-        period_start: usage.get("period_start"),
-        period_end: usage.get("period_end"),
+        tier: usage.tier,
+        period_start: usage.period_start,
+        period_end: usage.period_end,
         event_types,
     })
 }

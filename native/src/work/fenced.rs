@@ -7,13 +7,14 @@ use deadpool_postgres::Pool;
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat;
-use crate::database::DatabaseError;
+use weir_ledger::database::DatabaseError;
 
 /// How long an attempt that has to stop goes on waiting. River aborts it some time after, and writes that down.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
-/// Whether the job is still this attempt's. Also when the database cannot be asked: then nobody can have taken it.
-pub(super) async fn has(pool: &Pool, job_id: i64, attempt: i16) -> bool {
+/// Whether the job is still this attempt's. It is, too, when the database cannot be asked: then nobody can have taken
+/// it.
+pub(super) async fn still_owns(pool: &Pool, job_id: i64, attempt: i16) -> bool {
     let question = "SELECT 1 FROM river_job WHERE id = $1 AND attempt = $2 AND state = 'running'";
     match ask(pool, question, &[&job_id, &attempt]).await {
         Ok(has) => has,
@@ -29,7 +30,7 @@ pub(super) async fn wait_out(pool: &Pool, job_id: i64, cancelled: &CancellationT
     metrics::counter!("weir_fenced_attempts_total").increment(1);
     tracing::warn!(
         job = job_id,
-        "the job was taken back; what became of it here is dropped"
+        "the job was taken back; the result of this attempt is dropped"
     );
     let question = "SELECT 1 FROM river_job WHERE id = $1 AND finalized_at IS NULL \
                     AND NOT (state IN ('retryable', 'scheduled') AND scheduled_at > now() + interval '5 seconds')";
@@ -45,7 +46,7 @@ pub(super) async fn wait_out(pool: &Pool, job_id: i64, cancelled: &CancellationT
     };
     let must_return = async {
         cancelled.cancelled().await;
-        tokio::time::sleep(PATIENCE).await;
+        tokio::time::sleep(CANCEL_GRACE).await;
     };
     tokio::select! {
         () = over => {}

@@ -1,28 +1,43 @@
 //! Heartbeats: how the others know that this process lives, and how it knows that it must not go on.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
+use weir_ledger::database::{Database, DatabaseError};
+use weir_ledger::processes::{self, DEAD_AFTER};
 
-use super::Context;
-use crate::database::{Database, DatabaseError};
+use crate::context::Context;
 
 /// How often a process says that it lives.
-pub const BEAT: Duration = Duration::from_secs(2);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// After this long without a beat its jobs are taken back.
-pub const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// How long one heartbeat may take.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// After this long without a beat that the database took, the process ends itself: before the others take its jobs,
-/// with room for what River has still to write.
+/// After this long without a heartbeat that the database took, the process ends itself: before the others take its jobs
+/// at [`DEAD_AFTER`], with room for what River has still to write.
 const FENCE_AFTER: Duration = Duration::from_secs(8);
+
+/// How often the process looks whether it has to end, heartbeat or not.
+const FENCE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+
+const _: () = assert!(
+    FENCE_AFTER.as_millis() + FENCE_CHECK_INTERVAL.as_millis() < DEAD_AFTER.as_millis(),
+    "a process ends itself before its jobs are taken"
+);
+
+/// The exit status of a process that ended itself (`EX_SOFTWARE`): start it again.
+const FENCED_STATUS: i32 = 70;
 
 /// How long the others leave this process's jobs alone. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Lease {
-    /// When the last beat was sent that the database took.
+    /// When the last heartbeat was sent that the database took.
     last: Arc<Mutex<Instant>>,
 }
 
@@ -34,11 +49,11 @@ impl Lease {
     }
 
     fn age(&self) -> Duration {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        self.last.lock().elapsed()
     }
 
     fn renew(&self, sent: Instant) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = sent;
+        *self.last.lock() = sent;
     }
 
     /// Ends the process when it has run out: it was frozen, or lost the database.
@@ -64,86 +79,113 @@ impl Drop for UntilOver<'_> {
     }
 }
 
-/// River would still write results of attempts that are somebody else's by then. Ending is the one way to be sure that
-/// it does not; what this process ran is run again.
+/// Ends the process. River would still write results of attempts that are somebody else's by then, and ending is the one
+/// way to be sure that it does not. What this process ran is run again.
 pub(super) fn end(reason: &str) -> ! {
-    tracing::error!("{reason}: others may have this process's jobs, so it ends here");
-    std::process::exit(70);
+    tracing::error!("{reason}: others may have this process's jobs, so it ends here; start it again");
+    crate::handler::kill_programs();
+    std::process::exit(FENCED_STATUS);
 }
 
-/// Registers the process and keeps beating until it is stopped.
+/// Registers the process and keeps sending heartbeats until it is stopped.
 pub(super) async fn start(
     context: &Context,
     client_id: String,
     pools: Value,
     lease: Lease,
     stopped: CancellationToken,
-) -> Result<tokio::task::JoinHandle<()>, DatabaseError> {
-    let database = context.database.clone();
+) -> Result<JoinHandle<()>, DatabaseError> {
+    let mut heart = Heart {
+        database: context.database.clone(),
+        client_id,
+        client: None,
+    };
     let sent = Instant::now();
-    register(&database, &client_id, &pools).await?;
+    let id = heart.client_id.clone();
+    processes::register(heart.client().await?, &id, &pools).await?;
     lease.renew(sent);
+    tokio::spawn(fence(lease.clone(), stopped.clone()));
     Ok(tokio::spawn(async move {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(BEAT) => {}
+                () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
                 () = stopped.cancelled() => {
-                    forget(&database, &client_id).await;
+                    heart.sign_off().await;
                     return;
                 }
             }
-            // Before a late beat says that all is well.
-            lease.check();
             let sent = Instant::now();
-            let taken = tokio::time::timeout(BEAT * 2, beat(&database, &client_id)).await;
-            // One that was taken so late may have come after the jobs were.
+            let taken = heart.beat().await;
+            // A heartbeat that was taken late may have come after the jobs were.
             lease.check();
             match taken {
                 // From when it was sent: the database may have taken it at once and answered late.
-                Ok(Ok(true)) => lease.renew(sent),
-                // By the database's clock: this one may have stood still.
-                Ok(Ok(false)) => end("taken for dead"),
-                Ok(Err(error)) => tracing::warn!(%error, "a heartbeat failed"),
-                Err(_) => tracing::warn!("a heartbeat took too long"),
+                Ok(true) => lease.renew(sent),
+                // By the database's clock: this process may have stood still.
+                Ok(false) => end("taken for dead"),
+                Err(error) => tracing::warn!(%error, "a heartbeat failed"),
             }
         }
     }))
 }
 
-async fn register(database: &Database, client_id: &str, pools: &Value) -> Result<(), DatabaseError> {
-    let client = database.connect().await?;
-    client
-        .execute(
-            "INSERT INTO processes (client_id, pools) VALUES ($1, $2)",
-            &[&client_id, pools],
-        )
-        .await?;
-    Ok(())
-}
-
-/// Whether the process still counts as living.
-async fn beat(database: &Database, client_id: &str) -> Result<bool, DatabaseError> {
-    let client = database.connect().await?;
-    let beaten = client
-        .execute(
-            "UPDATE processes SET beat_at = clock_timestamp() \
-             WHERE client_id = $1 AND beat_at > clock_timestamp() - make_interval(secs => $2)",
-            &[&client_id, &DEAD_AFTER.as_secs_f64()],
-        )
-        .await?;
-    Ok(beaten > 0)
-}
-
-async fn forget(database: &Database, client_id: &str) {
-    let forgotten = async {
-        let client = database.connect().await?;
-        client
-            .execute("DELETE FROM processes WHERE client_id = $1", &[&client_id])
-            .await?;
-        Ok::<_, DatabaseError>(())
+/// Looks at the lease while a heartbeat may be under way.
+async fn fence(lease: Lease, stopped: CancellationToken) {
+    loop {
+        lease.check();
+        tokio::select! {
+            () = tokio::time::sleep(FENCE_CHECK_INTERVAL) => {}
+            () = stopped.cancelled() => return,
+        }
     }
-    .await;
-    if let Err(error) = forgotten {
-        tracing::debug!(%error, "could not sign off");
+}
+
+/// Sends heartbeats over a connection that it keeps, so that a database without a free connection does not end a
+/// healthy process.
+struct Heart {
+    database: Database,
+    client_id: String,
+    client: Option<Client>,
+}
+
+impl Heart {
+    async fn client(&mut self) -> Result<&Client, DatabaseError> {
+        let client = match self.client.take().filter(|client| !client.is_closed()) {
+            Some(client) => client,
+            None => self.database.connect().await?,
+        };
+        Ok(self.client.insert(client))
+    }
+
+    /// Whether the process still counts as living. A connection that fails is closed.
+    async fn beat(&mut self) -> Result<bool, DatabaseError> {
+        let client_id = self.client_id.clone();
+        let beaten = async {
+            let client = self.client().await?;
+            Ok(processes::beat(client, &client_id).await?)
+        };
+        let beaten = tokio::time::timeout(HEARTBEAT_TIMEOUT, beaten)
+            .await
+            .unwrap_or(Err(DatabaseError::Timeout(HEARTBEAT_TIMEOUT)));
+        if beaten.is_err() {
+            self.client = None;
+        }
+        beaten
+    }
+
+    async fn sign_off(&mut self) {
+        let client_id = self.client_id.clone();
+        let signed_off = async {
+            let client = self.client().await?;
+            Ok::<_, DatabaseError>(processes::sign_off(client, &client_id).await?)
+        };
+        match tokio::time::timeout(HEARTBEAT_TIMEOUT, signed_off).await {
+            Ok(Ok(true)) => {}
+            Ok(Ok(false)) => tracing::warn!(
+                "a job still names this process; it is taken back when the process counts as dead"
+            ),
+            Ok(Err(error)) => tracing::debug!(%error, "could not sign off"),
+            Err(_) => tracing::debug!("could not sign off in time"),
+        }
     }
 }

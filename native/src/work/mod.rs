@@ -1,39 +1,34 @@
 //! Working: River's client with Weir's guard before, and Weir's settlement after every attempt.
 
+mod attempt_log;
+mod current_holders;
 mod fenced;
 mod guard;
 mod heartbeat;
-mod pace;
+mod local_limiter;
 mod periodic;
 mod pool;
+mod prefetch;
+pub mod reconcile;
 mod retry;
-mod story;
-mod tickets;
 mod worker;
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use riverqueue::{Client, Event, EventKind, MaintenanceConfig, QueueConfig, RunHandle, Workers};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::config::Settings;
-use crate::database::{Database, DatabaseError};
-use crate::handler::{self, Handler};
-use crate::reservation::Rules;
-use crate::service::Service;
-use crate::settlement::Settler;
+use crate::config::service::Service;
+use crate::context::Context;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::lookup::ReservationLookup;
 
+use current_holders::CurrentHolders;
 use heartbeat::Lease;
 use pool::Pools;
-use tickets::Tickets;
 
-pub use heartbeat::{BEAT, DEAD_AFTER};
-pub use retry::Retry;
-pub(crate) use story::REQUEST_ID;
+pub use heartbeat::HEARTBEAT_INTERVAL;
 
 /// A queue that nobody inserts into: River's client wants one, also when all it does is lead.
 const LEADER_QUEUE: &str = "weir_leader";
@@ -44,60 +39,7 @@ pub(crate) const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 
 /// River's rescuer takes a job for stuck after this long. It would discard those of kinds that it does not know; what is
 /// stuck here is reconciliation's business.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-
-/// What every part of a process shares.
-#[derive(Clone)]
-pub struct Context {
-    /// The settings it was started with.
-    pub settings: Arc<Settings>,
-    /// How to reach the database.
-    pub database: Database,
-    /// Connections for reading.
-    pub pool: Pool,
-    /// What admission decides by.
-    pub rules: Arc<Rules>,
-    /// Settles what ended.
-    pub settler: Settler,
-    /// Who does the work, by River's job kind.
-    pub handlers: HashMap<String, Arc<dyn Handler>>,
-}
-
-impl Context {
-    /// Opens nothing yet; connections are made when they are needed.
-    ///
-    /// # Errors
-    ///
-    /// When the database's URL does not parse.
-    pub fn new(settings: Settings) -> Result<Self, DatabaseError> {
-        let database = Database::new(&settings)?;
-        let rules = Arc::new(Rules {
-            slot_limits: settings.fairness.cluster_limits(),
-            ttl: settings.reservation_ttl,
-        });
-        let pool = database.pool(20);
-        let handlers = settings
-            .services
-            .iter()
-            .map(|service| (service.kind.clone(), handler::of(service, &pool)))
-            .collect();
-        Ok(Self {
-            pool,
-            handlers,
-            settler: Settler::start(&database, &rules),
-            settings: Arc::new(settings),
-            database,
-            rules,
-        })
-    }
-
-    /// Has the jobs of this kind done by a handler of the program's own, instead of the one in `weir.toml`.
-    #[must_use]
-    pub fn with_handler(mut self, kind: &str, handler: Arc<dyn Handler>) -> Self {
-        self.handlers.insert(kind.to_owned(), handler);
-        self
-    }
-}
+const RESCUE_AFTER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// What a River client of this process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,10 +75,11 @@ impl Working {
             .database
             .river_pool(if works { 10.min(slots + 4) } else { 4 })?;
         let mut workers = Workers::new();
-        let tickets = Tickets::start(context.pool.clone(), context.settler.promoted().clone());
+        let lookup = ReservationLookup::start(&context.database, context.settler.promoted().clone());
+        let current = CurrentHolders::default();
         let lease = Lease::new();
         let all_pools = Pools::new(services, context.settings.lend_idle_workers);
-        worker::register(&mut workers, context, &tickets, &all_pools)?;
+        worker::register(&mut workers, context, &current, &all_pools)?;
         let mut builder = Client::builder(river_pool)
             .id(id.clone())
             .workers(workers)
@@ -144,8 +87,8 @@ impl Working {
             .without_job_timeout()
             // A job that only others can do is theirs, whatever lane it is in.
             .fetch_only_known_kinds(true)
-            .maintenance(MaintenanceConfig::default().with_rescue_after(NEVER))
-            .work_middleware(guard::Guard::new(context, &tickets, &lease));
+            .maintenance(MaintenanceConfig::default().with_rescue_after(RESCUE_AFTER))
+            .work_middleware(guard::Guard::new(context, &lookup, &current, &lease));
         if !context.settings.drain_timeout.is_zero() {
             builder = builder.soft_stop_timeout(context.settings.drain_timeout);
         }

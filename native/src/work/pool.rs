@@ -2,22 +2,23 @@
 //!
 //! River counts an attempt as running until its task ends, and Weir's end only when their settlement is committed. So
 //! River is allowed more attempts than the pool has workers: an attempt whose handler is done gives its worker to the
-//! next job and stays on in a *place* of its own. How many places there are changes rarely, because River hears of a
-//! change only after a moment, and would claim what nobody can work on: a settled attempt keeps its place until the
-//! next handler is done and wants one, and only then does River see it leave and claim one more. Places that nobody
-//! wants for a while are given up, first in River's configuration and then in fact.
+//! next job and settles under a *settle permit*. The number of permits changes rarely, because River applies a change
+//! only after a moment, and would claim what nobody can work on: a settled attempt keeps its permit until the next
+//! handler is done and takes it over, and only then does River see it leave and claim one more. A permit that nobody
+//! takes over for a while is given up, first in River's configuration and then in fact.
 //!
-//! When handlers take less time than a claim, even so the workers would idle while River claims. Then River may claim
-//! *ahead*: a few jobs more than there are workers, no more than are worked off in a few milliseconds (see [`Pace`]).
-//! They wait here for a worker, first come, first served. Where handlers take long, nothing is claimed ahead, and no job
-//! waits here that another process could work on.
+//! When handlers take less time than a claim, the workers would still idle while River claims. Then River may
+//! *prefetch*: claim a few jobs more than there are workers, no more than are worked off in a few milliseconds (see
+//! [`Prefetch`]). They wait here for a worker, first come, first served. Where handlers take long, nothing is
+//! prefetched, and no job waits here that another process could work on.
 //!
-//! On top of it, idle capacity may be lent (ADR-16): the default lane may use the priority lane's idle workers. That
+//! Idle capacity may be lent on top of it (ADR-16): the default lane may use the priority lane's idle workers. That
 //! takes nothing from the priority lane, whose own pool stays as it is: its jobs start as they come, beside the default
 //! jobs that are still being worked on, and until those are done the default lane starts no others.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use riverqueue::{Client, QueueConfig};
@@ -25,23 +26,23 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use weir_policy::lane::Lane;
 
-use super::pace::Pace;
-use crate::service::{MOST_WORKERS, Service};
+use super::prefetch::Prefetch;
+use crate::config::service::{MOST_WORKERS, Service};
 
-/// For how long a settled attempt keeps its place for the next one.
-const KEEP: Duration = Duration::from_millis(100);
+/// For how long a settled attempt keeps its permit for the next one.
+const SETTLE_PERMIT_IDLE: Duration = Duration::from_millis(100);
 
-/// How long River has to hear that there is less room before an attempt leaves: it would claim another one otherwise.
-const HEAR: Duration = Duration::from_millis(50);
+/// How long River takes to apply a smaller size. An attempt that left before would make it claim another one.
+const RESIZE_DELAY: Duration = Duration::from_millis(50);
 
 /// How long a job that River claimed too early waits for a worker before it goes back to its queue, behind those that
 /// wait there.
-const PATIENCE: Duration = Duration::from_millis(500);
+const WORKER_WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Unsettled results per worker, at most, and for small pools: beyond that the workers wait for the database. As many
-/// jobs may be claimed ahead.
+/// Unsettled results per worker, at most, and in a small pool: beyond that the workers wait for the database. As many
+/// jobs may be prefetched.
 const MOST_PER_WORKER: usize = 4;
-const FEW: usize = 32;
+const MOST_OF_SMALL_POOL: usize = 32;
 
 /// The pools of a process by queue. Cheap to clone.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ impl Pools {
         self.0.get(queue).cloned()
     }
 
-    /// For how many attempts at once River is told that there is room at the start.
+    /// How many attempts at once River may have at the start.
     pub(super) fn at_start(&self, queue: &str) -> usize {
         self.0.get(queue).map_or(1, |pool| pool.state().room())
     }
@@ -86,7 +87,7 @@ impl Pools {
 
 pub(super) struct Pool {
     queue: String,
-    /// Places and jobs that are claimed ahead, at most, of each.
+    /// The most settle permits, and the most prefetched jobs.
     most: usize,
     state: Mutex<State>,
     /// The lane that may use this one's idle workers.
@@ -99,21 +100,21 @@ struct State {
     lent: usize,
     running: usize,
     /// Claimed jobs that wait for a worker, the first first.
-    waiting: VecDeque<oneshot::Sender<Worker>>,
-    pace: Pace,
-    /// How many jobs River may claim ahead now.
-    ahead: usize,
-    /// Attempts that need no worker any more.
-    places: usize,
-    /// Those of them that are settled and stay only until somebody wants their place; the latest last.
-    kept: Vec<(u64, oneshot::Sender<()>)>,
+    waiting: VecDeque<oneshot::Sender<WorkerPermit>>,
+    prefetch: Prefetch,
+    /// How many jobs River may prefetch now.
+    prefetched: usize,
+    /// Attempts that settle, or keep their permit.
+    settling: usize,
+    /// Those of them that are settled and stay only until another takes over their permit; the latest last.
+    idle: Vec<(u64, oneshot::Sender<()>)>,
     next_id: u64,
 }
 
 impl State {
     /// As many attempts as River may have.
     fn room(&self) -> usize {
-        (self.workers + self.lent + self.places + self.ahead).min(MOST_WORKERS as usize)
+        (self.workers + self.lent + self.settling + self.prefetched).min(MOST_WORKERS as usize)
     }
 
     fn has_idle(&self) -> bool {
@@ -125,16 +126,16 @@ impl Pool {
     fn new(queue: &str, workers: usize, lent: usize, borrower: Option<Arc<Self>>) -> Self {
         Self {
             queue: queue.to_owned(),
-            most: (workers * MOST_PER_WORKER).max(FEW),
+            most: (workers * MOST_PER_WORKER).max(MOST_OF_SMALL_POOL),
             state: Mutex::new(State {
                 workers,
                 lent,
                 running: 0,
                 waiting: VecDeque::new(),
-                pace: Pace::unknown(Instant::now()),
-                ahead: 0,
-                places: 0,
-                kept: Vec::new(),
+                prefetch: Prefetch::unknown(Instant::now()),
+                prefetched: 0,
+                settling: 0,
+                idle: Vec::new(),
                 next_id: 0,
             }),
             borrower,
@@ -142,7 +143,7 @@ impl Pool {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A worker for a claimed job: at once, unless River claimed more than there are workers. Then it is waited for
@@ -152,7 +153,7 @@ impl Pool {
         self: &Arc<Self>,
         client: &Client,
         cancelled: &CancellationToken,
-    ) -> Option<Worker> {
+    ) -> Option<WorkerPermit> {
         let coming = {
             let mut state = self.state();
             if state.has_idle() && state.waiting.is_empty() {
@@ -166,7 +167,7 @@ impl Pool {
             biased;
             () = cancelled.cancelled() => return None,
             worker = coming => return worker.ok(),
-            () = tokio::time::sleep(PATIENCE) => {}
+            () = tokio::time::sleep(WORKER_WAIT_TIMEOUT) => {}
         }
         {
             let mut state = self.state();
@@ -175,18 +176,18 @@ impl Pool {
             }
             // The workers are not as fast as they seemed.
             let workers = state.workers;
-            state.pace.slowed_down(workers);
-            self.keep_pace(&mut state, client);
+            state.prefetch.slowed_down(workers);
+            self.update_prefetch(&mut state, client);
         }
-        hear(cancelled).await;
+        resized(cancelled).await;
         None
     }
 
     /// One of the idle workers.
-    fn take(self: &Arc<Self>, state: &mut State, client: &Client) -> Worker {
+    fn take(self: &Arc<Self>, state: &mut State, client: &Client) -> WorkerPermit {
         state.running += 1;
         self.lend(state, client);
-        Worker {
+        WorkerPermit {
             pool: Arc::clone(self),
             client: client.clone(),
             since: Instant::now(),
@@ -196,8 +197,8 @@ impl Pool {
 
     /// After a handler that took this long.
     fn give_back(self: &Arc<Self>, state: &mut State, time: Duration, client: &Client) {
-        state.pace.took(time, Instant::now());
-        self.keep_pace(state, client);
+        state.prefetch.took(time, Instant::now());
+        self.update_prefetch(state, client);
         state.running -= 1;
         // Its own lane comes first; what is left then is idle.
         self.serve(state, client);
@@ -213,7 +214,7 @@ impl Pool {
                 continue;
             }
             let worker = self.take(state, client);
-            // Whoever waits no more: the worker is idle again, and the lock is held already.
+            // Nobody waits any more: the worker is idle again, and the lock is held already.
             if let Err(mut worker) = hand_over.send(worker) {
                 worker.taken = false;
                 state.running -= 1;
@@ -222,11 +223,11 @@ impl Pool {
         }
     }
 
-    /// Has River claim as far ahead as the pace allows.
-    fn keep_pace(&self, state: &mut State, client: &Client) {
-        let ahead = state.pace.ahead(state.workers, self.most);
-        if ahead != state.ahead {
-            state.ahead = ahead;
+    /// Has River prefetch as far as the pace of the handlers allows.
+    fn update_prefetch(&self, state: &mut State, client: &Client) {
+        let jobs = state.prefetch.jobs(state.workers, self.most);
+        if jobs != state.prefetched {
+            state.prefetched = jobs;
             self.tell_river(state, client);
         }
     }
@@ -250,50 +251,50 @@ impl Pool {
     }
 }
 
-/// Until River has heard that there is less room.
-async fn hear(cancelled: &CancellationToken) {
+/// Until River has applied a smaller size.
+async fn resized(cancelled: &CancellationToken) {
     tokio::select! {
-        () = tokio::time::sleep(HEAR) => {}
+        () = tokio::time::sleep(RESIZE_DELAY) => {}
         () = cancelled.cancelled() => {}
     }
 }
 
 /// The right to run one handler. Given back when it goes out of scope.
-pub(super) struct Worker {
+pub(super) struct WorkerPermit {
     pool: Arc<Pool>,
     client: Client,
     since: Instant,
     taken: bool,
 }
 
-impl Worker {
+impl WorkerPermit {
     /// The handler is done, and what is left is to settle: the worker is free for the next job.
-    pub(super) fn done(mut self) -> Place {
+    pub(super) fn done(mut self) -> SettlePermit {
         let pool = Arc::clone(&self.pool);
         let mut state = pool.state();
         self.taken = false;
         pool.give_back(&mut state, self.since.elapsed(), &self.client);
-        let has = if let Some((_, leave)) = state.kept.pop() {
-            // Gone already, its place is free just the same.
+        let holding = if let Some((_, leave)) = state.idle.pop() {
+            // Gone already, its permit is free just the same.
             let _ = leave.send(());
-            Has::Place
-        } else if state.places < pool.most {
-            state.places += 1;
+            Holding::Permit
+        } else if state.settling < pool.most {
+            state.settling += 1;
             pool.tell_river(&state, &self.client);
-            Has::Place
+            Holding::Permit
         } else {
-            Has::Nothing
+            Holding::Nothing
         };
         drop(state);
-        Place {
+        SettlePermit {
             pool,
             client: self.client.clone(),
-            has,
+            holding,
         }
     }
 }
 
-impl Drop for Worker {
+impl Drop for WorkerPermit {
     fn drop(&mut self) {
         if self.taken {
             let mut state = self.pool.state();
@@ -304,24 +305,24 @@ impl Drop for Worker {
 }
 
 #[derive(PartialEq)]
-enum Has {
+enum Holding {
     Nothing,
-    Place,
-    /// The same, for whoever wants it.
-    Kept(u64),
+    Permit,
+    /// The same, for another to take over.
+    Idle(u64),
 }
 
-/// Where an attempt stays that needs no worker any more. Given up when it goes out of scope.
-pub(super) struct Place {
+/// The right to settle beside the workers. Given up when it goes out of scope.
+pub(super) struct SettlePermit {
     pool: Arc<Pool>,
     client: Client,
-    has: Has,
+    holding: Holding,
 }
 
-impl Place {
+impl SettlePermit {
     /// The attempt is settled. Returns when it may leave without River claiming a job that has no worker.
     pub(super) async fn leave(mut self, cancelled: &CancellationToken) {
-        if self.has == Has::Nothing {
+        if self.holding == Holding::Nothing {
             return;
         }
         let (leave, wanted) = oneshot::channel();
@@ -329,15 +330,15 @@ impl Place {
             let mut state = self.pool.state();
             let id = state.next_id;
             state.next_id += 1;
-            state.kept.push((id, leave));
-            self.has = Has::Kept(id);
+            state.idle.push((id, leave));
+            self.holding = Holding::Idle(id);
         }
         tokio::select! {
-            // Whoever wanted the place has it now.
+            // Another has the permit now.
             _ = wanted => {}
-            () = tokio::time::sleep(KEEP) => {
+            () = tokio::time::sleep(SETTLE_PERMIT_IDLE) => {
                 if self.give_up() {
-                    hear(cancelled).await;
+                    resized(cancelled).await;
                 }
             }
             () = cancelled.cancelled() => {}
@@ -347,24 +348,24 @@ impl Place {
     /// Whether there was anything to give up.
     fn give_up(&mut self) -> bool {
         let mut state = self.pool.state();
-        let held = match std::mem::replace(&mut self.has, Has::Nothing) {
-            Has::Nothing => false,
-            Has::Place => true,
-            Has::Kept(id) => {
-                let before = state.kept.len();
-                state.kept.retain(|(kept, _)| *kept != id);
-                state.kept.len() < before
+        let held = match std::mem::replace(&mut self.holding, Holding::Nothing) {
+            Holding::Nothing => false,
+            Holding::Permit => true,
+            Holding::Idle(id) => {
+                let before = state.idle.len();
+                state.idle.retain(|(idle, _)| *idle != id);
+                state.idle.len() < before
             }
         };
         if held {
-            state.places -= 1;
+            state.settling -= 1;
             self.pool.tell_river(&state, &self.client);
         }
         held
     }
 }
 
-impl Drop for Place {
+impl Drop for SettlePermit {
     fn drop(&mut self) {
         self.give_up();
     }

@@ -14,19 +14,18 @@ use serde_json::{Map, Value};
 use uuid::Uuid;
 
 use super::Context;
+use super::attempt_log::AttemptLog;
+use super::current_holders::CurrentHolders;
 use super::fenced;
 use super::pool::{self, Pools};
-use super::retry::{self, Retry};
-use super::story::Story;
-use super::tickets::Tickets;
-use crate::config::FairnessScope;
-use crate::database::DatabaseError;
+use super::retry;
+use crate::config::fairness::FairnessScope;
+use crate::config::retry::Retry;
 use crate::handler::{Attempt, Handler, HandlerError};
-use crate::holder::Holders;
-use crate::settlement::{Ended, SettleError, Settled, Success};
-
-/// The member of a job's metadata that says why a handler gave up for good.
-pub(crate) const REASON: &str = "weir:reason";
+use weir_ledger::database::DatabaseError;
+use weir_ledger::holder::Holders;
+use weir_ledger::job_metadata::REASON;
+use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 
 /// How often a settlement is tried while the database is away, and how long apart.
 const SETTLE_TRIES: u32 = 30;
@@ -56,7 +55,7 @@ struct Kind {
 
 struct AnyWorker {
     context: Context,
-    tickets: Tickets,
+    current: CurrentHolders,
     pools: Pools,
     kinds: HashMap<String, Kind>,
 }
@@ -65,7 +64,7 @@ struct AnyWorker {
 pub(super) fn register(
     workers: &mut Workers,
     context: &Context,
-    tickets: &Tickets,
+    current: &CurrentHolders,
     pools: &Pools,
 ) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
@@ -91,7 +90,7 @@ pub(super) fn register(
         .collect();
     workers.add::<AnyArgs, _>(AnyWorker {
         context: context.clone(),
-        tickets: tickets.clone(),
+        current: current.clone(),
         pools: pools.clone(),
         kinds,
     })?;
@@ -129,7 +128,7 @@ enum AttemptError {
     #[error("it took longer than {}, its time limit", humantime::format_duration(*.0))]
     TimedOut(Duration),
     #[error("{0}")]
-    Hopeless(String),
+    Permanent(String),
     #[error("the handler panicked")]
     Panicked,
     #[error(transparent)]
@@ -144,11 +143,11 @@ impl AttemptError {
     fn from_handler(error: HandlerError, timed_out: Option<Duration>) -> Self {
         match error {
             HandlerError::Failed(message) => Self::Failed { message, after: None },
-            HandlerError::Later { message, after } => Self::Failed {
+            HandlerError::RetryAfter { message, after } => Self::Failed {
                 message,
                 after: Some(after),
             },
-            HandlerError::Hopeless(message) => Self::Hopeless(message),
+            HandlerError::Permanent(message) => Self::Permanent(message),
             HandlerError::Cancelled => timed_out.map_or(Self::Cancelled(WorkCancelled), Self::TimedOut),
         }
     }
@@ -158,7 +157,7 @@ impl AttemptError {
         match self {
             Self::NoHandler(_) | Self::Failed { .. } | Self::Panicked | Self::Internal(_) => "failed",
             Self::TimedOut(_) => "timed_out",
-            Self::Hopeless(_) => "discarded",
+            Self::Permanent(_) => "discarded",
             Self::Cancelled(_) => "cancelled",
         }
     }
@@ -198,33 +197,22 @@ impl Worker<AnyArgs> for AnyWorker {
         let cancelled = context.cancellation_token();
         let worker = match (self.pools.of(&job.row.queue), context.client()) {
             (Some(pool), Some(client)) => match pool.worker(client, cancelled).await {
-                // Cancelled while it waited, it must not begin. River makes of it what the cancellation was for.
+                // Cancelled while it waited, it must not start. River makes of it what the cancellation was for.
                 Some(worker) if !cancelled.is_cancelled() => Some(worker),
                 _ => return Ok(WorkOutcome::Snooze(Duration::ZERO)),
             },
             // A queue that was added by hand.
             _ => None,
         };
-        // The guard has looked; without fairness it has not.
-        let holder = match self.tickets.holder(job.row.id) {
-            Some(holder) => Some(holder),
-            None => match self
-                .tickets
-                .of(job.row.id, number)
-                .await
-                .map_err(Internal::no_database(job.row.id))?
-            {
-                Some(ticket) => Some(ticket.holder),
-                None => user_of(&job.args.0).map(Holders::user),
-            },
-        };
-        let story = Story::starts(&self.context.settings, &job.row, holder);
+        let holder = self.current.of(job.row.id);
+        let holder = holder.or_else(|| user_of(&job.args.0).map(Holders::user));
+        let log = AttemptLog::start(&self.context.settings, &job.row, holder);
         let attempt = Attempt {
             job_id: job.row.id,
             attempt: number,
             holder,
             args: job.args.0,
-            traceparent: story.place().traceparent(),
+            traceparent: log.trace_context().traceparent(),
             cancelled: cancelled.clone(),
         };
         let error = match AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind().await {
@@ -234,24 +222,24 @@ impl Worker<AnyArgs> for AnyWorker {
                     output: outcome.output,
                     used: outcome.used,
                 };
-                let place = worker.map(pool::Worker::done);
-                let settling = story.settlement();
+                let permit = worker.map(pool::WorkerPermit::done);
+                let settling = log.settlement();
                 let settled = self.settle(job.row.id, success).await;
                 drop(settling);
                 match settled {
                     Ok(Settled::Done { charged }) => {
-                        story.ends("completed", Some(charged), None);
+                        log.end("completed", Some(charged), None);
                         // A slot in memory is this attempt's until it returns, and must not outlast the job.
-                        if let Some(place) = place
+                        if let Some(permit) = permit
                             && self.context.settings.fairness.scope == FairnessScope::Cluster
                         {
-                            place.leave(cancelled).await;
+                            permit.leave(cancelled).await;
                         }
                         return Ok(WorkOutcome::Complete);
                     }
                     Ok(Settled::FencedOut) => {
-                        story.ends("fenced_out", None, None);
-                        drop(place);
+                        log.end("fenced_out", None, None);
+                        drop(permit);
                         fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
                         return Ok(WorkOutcome::Complete);
                     }
@@ -268,13 +256,13 @@ impl Worker<AnyArgs> for AnyWorker {
                 AttemptError::Panicked
             }
         };
-        if !fenced::has(&self.context.pool, job.row.id, number).await {
-            story.ends("fenced_out", None, None);
+        if !fenced::still_owns(&self.context.pool, job.row.id, number).await {
+            log.end("fenced_out", None, None);
             fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
             return Ok(WorkOutcome::Complete);
         }
-        story.ends(error.outcome(), None, Some(&error.to_string()));
-        if let AttemptError::Hopeless(reason) = error {
+        log.end(error.outcome(), None, Some(&error.to_string()));
+        if let AttemptError::Permanent(reason) = error {
             // River's own text for a discarded job says only that its worker discarded it.
             let _ = context.metadata_set(REASON, reason);
             return Ok(WorkOutcome::Discard);
@@ -292,6 +280,8 @@ fn user_of(args: &Map<String, Value>) -> Option<Uuid> {
 
 impl AnyWorker {
     async fn settle(&self, job_id: i64, success: Success) -> Result<Settled, AttemptError> {
+        let attempt = success.attempt;
+        let mut is_unknown = false;
         let mut tries = 0;
         loop {
             tries += 1;
@@ -300,20 +290,40 @@ impl AnyWorker {
                 success: Some(success.clone()),
             };
             match self.context.settler.settle(ended).await {
+                // The try before, whose outcome nobody knew, may have been this attempt's own.
+                Ok(Settled::FencedOut) if is_unknown => {
+                    return Ok(match self.charged_by(job_id, attempt).await {
+                        Some(charged) => Settled::Done { charged },
+                        None => Settled::FencedOut,
+                    });
+                }
                 Ok(settled) => return Ok(settled),
                 // The work is done; only saying so failed. That is worth some patience.
                 Err(SettleError::Database(error)) if tries < SETTLE_TRIES => {
+                    is_unknown |= matches!(error, DatabaseError::OutcomeUnknown(_));
                     tracing::warn!(job = job_id, %error, "waiting for the database to settle");
                     tokio::time::sleep(SETTLE_PAUSE).await;
                 }
                 Err(error @ SettleError::Unstorable(_)) => {
-                    let what = "the output holds what cannot be stored, such as a NUL character";
-                    return Err(Internal::new(job_id, what, &error).into());
+                    tracing::warn!(job = job_id, %error, "the output of a job cannot be stored");
+                    let what = "the output cannot be stored: it is too large, or holds a NUL character";
+                    return Err(AttemptError::Permanent(what.to_owned()));
                 }
                 Err(error) => {
                     return Err(Internal::new(job_id, "the result could not be saved", &error).into());
                 }
             }
         }
+    }
+
+    async fn charged_by(&self, job_id: i64, attempt: i16) -> Option<i64> {
+        let asked = async {
+            let client = self.context.pool.get().await?;
+            Ok::<_, DatabaseError>(settlement::charged_by(&**client, job_id, attempt).await?)
+        };
+        asked.await.unwrap_or_else(|error| {
+            tracing::warn!(job = job_id, %error, "could not ask who completed the job");
+            None
+        })
     }
 }

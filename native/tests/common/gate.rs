@@ -9,9 +9,10 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
+use weir::context::Context;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use weir::holder::Holder;
-use weir::work::{Context, Duty, Working};
+use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
 
 use crate::common::Weir;
 

@@ -18,10 +18,14 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use uuid::Uuid;
+use weir::api::probes::{self, Probes};
+use weir::api::serve;
 use weir::config::{Settings, Variables};
-use weir::database::Database;
-use weir::work::{Context, Duty, Working};
-use weir::{api, audit, migrate, reconcile, serve, token};
+use weir::context::Context;
+use weir::work::reconcile::Reconciler;
+use weir::work::{Duty, Working};
+use weir_ledger::database::Database;
+use weir_ledger::{audit, migrate, plans};
 use weir_policy::assertion::{self, AssertionKey, Caller};
 use weir_policy::tier::Tier;
 
@@ -80,9 +84,15 @@ impl Weir {
         let metrics = metrics_exporter_prometheus::PrometheusBuilder::new()
             .build_recorder()
             .handle();
-        let api = serve::api(&context, metrics, stopping.clone()).await.unwrap();
+        let probes = Probes::new(
+            context.pool.clone(),
+            &context.settings.services,
+            metrics,
+            stopping.clone(),
+        );
+        let router = serve::router(&context, stopping.clone()).await.unwrap();
         Self {
-            router: api::router(Arc::new(api)),
+            router: router.merge(probes::router(Arc::new(probes))),
             context,
             stopping,
             server: config,
@@ -135,7 +145,7 @@ impl Weir {
 
     pub async fn user(&self, tier: Tier) -> Uuid {
         let user = Uuid::new_v4();
-        token::ensure_user(&self.client().await, user, tier)
+        plans::ensure_user(&self.client().await, user, tier)
             .await
             .unwrap();
         user
@@ -296,16 +306,26 @@ impl Weir {
     }
 
     pub async fn reconcile(&self) {
-        let client = self.context.database.connect_bookkeeper().await.unwrap();
-        reconcile::round(&self.context, &client, true).await.unwrap();
+        let client = self.bookkeeper().await;
+        Reconciler::new(&self.context).everything(&client).await;
+    }
+
+    /// A connection such as reconciliation has.
+    pub async fn bookkeeper(&self) -> tokio_postgres::Client {
+        let patience = Duration::from_secs(1);
+        self.context.database.connect_bookkeeper(patience).await.unwrap()
     }
 
     /// What `weir audit` would complain about.
     pub async fn complaints(&self) -> Vec<String> {
         let mut client = self.client().await;
-        let findings = audit::audit(&mut client, self.context.settings.fairness.cluster_limits())
-            .await
-            .unwrap();
+        let findings = audit::audit(
+            &mut client,
+            self.context.settings.fairness.cluster_limits(),
+            Duration::ZERO,
+        )
+        .await
+        .unwrap();
         findings
             .into_iter()
             .flat_map(|finding| {
@@ -317,8 +337,17 @@ impl Weir {
             .collect()
     }
 
+    /// Waits until `weir audit` has no complaint, which takes as long as a settlement does.
     pub async fn is_clean(&self) {
-        assert_eq!(self.complaints().await, Vec::<String>::new());
+        let started = Instant::now();
+        loop {
+            let complaints = self.complaints().await;
+            if complaints.is_empty() {
+                return;
+            }
+            assert!(started.elapsed() < Duration::from_secs(5), "{complaints:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Drops the database. A test that fails leaves it to the server, which does not outlive the tests.

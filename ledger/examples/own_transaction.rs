@@ -1,0 +1,60 @@
+//! Submits a job in the transaction that inserts what the job is about: both are there, or neither.
+
+use std::error::Error;
+use std::time::Duration;
+
+use serde_json::json;
+use uuid::Uuid;
+use weir_ledger::database::Database;
+use weir_ledger::event_type::EventType;
+use weir_ledger::holder::Holders;
+use weir_ledger::reservation::{Answer, Submission, reserve};
+use weir_ledger::rules::Rules;
+use weir_policy::tier::SlotLimits;
+
+/// Returns the job's id; `None` when the user is over the quota, and then nothing was written.
+pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Option<i64>, Box<dyn Error>> {
+    let rules = Rules {
+        slot_limits: Some(SlotLimits::default()),
+        ttl: Duration::from_secs(3600),
+        lanes: Rules::lanes_of(["analysis"]),
+    };
+    let submission = Submission {
+        holder: Holders::user(user),
+        service: "analysis".to_owned(),
+        event_type: EventType::Analysis,
+        kind: "analysis:analyze".to_owned(),
+        max_attempts: 3,
+        args: json!({ "user_id": user, "files": [{ "path": path, "content": "" }] }),
+        metadata: json!({}),
+        amount: 1,
+        idempotency: None,
+        unique_key: None,
+    };
+    let mut client = database.connect().await?;
+    let transaction = client.transaction().await?;
+    transaction
+        .execute(
+            "INSERT INTO uploads (user_id, path) VALUES ($1, $2)",
+            &[&user, &path],
+        )
+        .await?;
+    match reserve(&transaction, &rules, &submission).await? {
+        Answer::Accepted { job, .. } => {
+            transaction.commit().await?;
+            Ok(Some(job.id))
+        }
+        _ => {
+            transaction.rollback().await?;
+            Ok(None)
+        }
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let database = Database::at(&std::env::var("DATABASE_URL")?)?;
+    let id = upload(&database, Uuid::from_u128(7), "a_test.go").await?;
+    eprintln!("job: {id:?}");
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! The audit: proves the invariants I1 to I6 in one snapshot, and rebuilds counters that have drifted.
+//!
+//! It looks at what is so and not only at Weir's own columns: jobs that run against slots, owners that live, holders
+//! with room and waiting jobs.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_postgres::{Client, IsolationLevel};
+use uuid::Uuid;
+use weir_policy::tier::SlotLimits;
+
+use crate::database::DatabaseError;
+use crate::rules::Rules;
+
+/// One invariant and who breaks it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// `I1` to `I6`, as in the documentation.
+    pub invariant: &'static str,
+    /// What must hold.
+    pub claim: &'static str,
+    /// For whom it does not, at most [`MOST_SHOWN`] of them.
+    pub violations: Vec<String>,
+}
+
+impl Finding {
+    /// Whether it holds for everybody.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+/// More violations than this are not listed.
+pub const MOST_SHOWN: i64 = 50;
+
+/// How long a settlement, a promotion or a guard's look may take before the audit calls it missing.
+pub const GRACE: Duration = Duration::from_secs(5);
+
+/// Each query returns one text per violation. $1 is [`MOST_SHOWN`], $2 the slot limits of the tiers and of a client
+/// address, $3 the grace in seconds.
+const CHECKS: [(&str, &str, &str); 11] = [
+    (
+        "I1",
+        "used + reserved stay within the limit, per user, event type and billing period",
+        include_str!("sql/i1_limits.sql"),
+    ),
+    (
+        "I2",
+        "slots in use stay within the tier's limit, per holder and event type",
+        include_str!("sql/i2_slots.sql"),
+    ),
+    (
+        "I2",
+        "no job of a holder runs without one of its slots",
+        include_str!("sql/i2_running.sql"),
+    ),
+    (
+        "I3",
+        "a completed job is charged exactly once, a cancelled or discarded one never",
+        include_str!("sql/i3_charges.sql"),
+    ),
+    (
+        "I4",
+        "no reservation outlives its job by more than seconds",
+        include_str!("sql/i4_outlived.sql"),
+    ),
+    (
+        "I4",
+        "no reservation expires while its job can still run",
+        include_str!("sql/i4_expired.sql"),
+    ),
+    (
+        "I5",
+        "every unfinished job has a reservation, which wakes and settles it",
+        include_str!("sql/i5_unheld.sql"),
+    ),
+    (
+        "I5",
+        "a parked job waits only while its holder's slots are taken",
+        include_str!("sql/i5_waiting.sql"),
+    ),
+    (
+        "I5",
+        "every running job has an owner that lives",
+        include_str!("sql/i5_ownerless.sql"),
+    ),
+    (
+        "I6",
+        "balances equal the sums of their rows",
+        include_str!("sql/i6_balances.sql"),
+    ),
+    (
+        "I6",
+        "slot counters equal the rows that they count",
+        include_str!("sql/i6_counters.sql"),
+    ),
+];
+
+/// Checks everything in one snapshot, while others go on working. `limits` are the slots that the database counts
+/// against; `None` when it counts none. What happened within `grace` may still be under way.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn audit(
+    client: &mut Client,
+    limits: Option<SlotLimits>,
+    grace: Duration,
+) -> Result<Vec<Finding>, DatabaseError> {
+    let transaction = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead)
+        .read_only(true)
+        .start()
+        .await?;
+    let slots: Vec<i64> = Rules::slots_by_tier(limits);
+    let grace = grace.as_secs_f64();
+    let mut findings = Vec::new();
+    for (invariant, claim, sql) in CHECKS {
+        // Without limits in the database nothing there says who may run or has to wait.
+        let counts_slots = sql.contains("$2") && limits.is_none();
+        let rows = if counts_slots {
+            Vec::new()
+        } else {
+            // Not every query uses all parameters, but each is sent all of them.
+            let sql = format!("WITH parameters AS (SELECT $1::bigint, $2::bigint[], $3::float8)\n{sql}");
+            transaction.query(&sql, &[&MOST_SHOWN, &slots, &grace]).await?
+        };
+        findings.push(Finding {
+            invariant,
+            claim,
+            violations: rows.iter().map(|row| row.get(0)).collect(),
+        });
+    }
+    transaction.commit().await?;
+    Ok(findings)
+}
+
+/// Rebuilds the counters of every holder that has drifted from its rows, each in a transaction of its own under that
+/// holder's locks. Returns how many were rebuilt.
+///
+/// # Errors
+///
+/// When the database cannot be used. Those that were rebuilt before stay so.
+pub async fn repair(client: &mut Client) -> Result<usize, DatabaseError> {
+    let drifted = client.query(include_str!("sql/drifted.sql"), &[]).await?;
+    for row in &drifted {
+        let holder: Uuid = row.get("holder");
+        let transaction = client.transaction().await?;
+        transaction
+            .execute(include_str!("sql/repair_holders.sql"), &[&holder])
+            .await?;
+        transaction
+            .query(
+                "SELECT 1 FROM holders WHERE holder = $1 ORDER BY event_type FOR NO KEY UPDATE",
+                &[&holder],
+            )
+            .await?;
+        transaction
+            .execute(include_str!("../settlement/sql/rebuild_holders.sql"), &[&holder])
+            .await?;
+        transaction
+            .execute(include_str!("../settlement/sql/rebuild_balances.sql"), &[&holder])
+            .await?;
+        transaction.commit().await?;
+    }
+    Ok(drifted.len())
+}
+
+/// The findings for people.
+#[must_use]
+pub fn report(findings: &[Finding]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for finding in findings {
+        let mark = if finding.holds() { "holds " } else { "BROKEN" };
+        let _ = writeln!(text, "{mark}  {}  {}", finding.invariant, finding.claim);
+        for violation in &finding.violations {
+            let _ = writeln!(text, "            {violation}");
+        }
+    }
+    text
+}

@@ -1,0 +1,21 @@
+-- What each finished job with a user should have been charged, and was. A job whose reservation still stands is not
+-- settled yet. $3 seconds that a settlement may take.
+SELECT format('job %s (%s) of user %s: charged %s time(s), %s in all, should be %s',
+              f.id, f.state, f.user_id, f.times, f.charged, f.due)
+FROM (
+    SELECT j.id, j.state, s.user_id, s.reserved_amount,
+           (SELECT count(*) FROM usage_events u WHERE u.job_id = j.id) AS times,
+           (SELECT coalesce(sum(u.quota_amount), 0) FROM usage_events u WHERE u.job_id = j.id) AS charged,
+           CASE WHEN j.state = 'completed'
+                THEN least(greatest(coalesce(
+                        CASE WHEN jsonb_typeof(j.metadata -> 'weir:used') = 'number'
+                             THEN trunc((j.metadata ->> 'weir:used')::numeric) END,
+                        s.reserved_amount), 0), s.reserved_amount)
+                ELSE 0 END AS due
+    FROM submissions s
+    JOIN river_job j ON j.id = s.job_id
+    WHERE s.user_id IS NOT NULL AND j.finalized_at <= now() - make_interval(secs => $3)
+      AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = s.job_id)
+) f
+WHERE f.charged <> f.due OR f.times > 1
+LIMIT $1

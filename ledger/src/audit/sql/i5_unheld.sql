@@ -1,0 +1,9 @@
+-- Accepted jobs that hold nothing, so that nothing would ever wake or settle them. A running one may have been made
+-- available by hand; it is given a place when the guard looks at it.
+SELECT format('job %s (%s) is unfinished and has no reservation', j.id, j.state)
+FROM submissions s
+JOIN river_job j ON j.id = s.job_id
+WHERE j.finalized_at IS NULL
+  AND (j.state = 'pending' OR j.state = 'running' AND j.attempted_at <= now() - make_interval(secs => $3))
+  AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
+LIMIT $1

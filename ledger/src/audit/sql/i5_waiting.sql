@@ -1,0 +1,19 @@
+-- Holders with waiting jobs and a free slot. A slot is given on in the transaction that frees it, so this is never so,
+-- except for moments after the limit was raised. $2 slot limits by tier and of an address, $3 seconds that promotion may
+-- take after a change of plan.
+SELECT format('holder %s, %s: %s job(s) wait although %s of %s slots are in use',
+              h.holder, h.event_type, h.parked, h.slots_in_use, t.slots)
+FROM (SELECT * FROM holders WHERE parked > 0) h
+LEFT JOIN user_subscriptions s ON s.user_id = h.user_id AND s.status = 'active'
+LEFT JOIN subscription_plans p ON p.id = s.plan_id
+CROSS JOIN LATERAL (
+    SELECT ($2::bigint[])[CASE WHEN h.user_id IS NULL THEN cardinality($2::bigint[])
+                               ELSE array_position(enum_range(NULL::plan_tier), coalesce(p.tier, 'free')) END] AS slots
+) t
+WHERE h.slots_in_use < t.slots
+  AND (s.updated_at IS NULL OR s.updated_at <= now() - make_interval(secs => $3))
+  AND EXISTS (SELECT 1 FROM quota_reservations r JOIN river_job j ON j.id = r.job_id
+              WHERE r.holder = h.holder AND r.event_type = h.event_type AND r.parked_at IS NOT NULL
+                AND r.parked_at <= now() - make_interval(secs => $3)
+                AND j.state IN ('pending', 'scheduled'))
+LIMIT $1

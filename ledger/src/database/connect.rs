@@ -1,0 +1,195 @@
+//! How to reach the database.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use secrecy::ExposeSecret;
+use tokio_postgres::Client;
+use tokio_postgres::config::Host;
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use super::error::DatabaseError;
+use super::tls::{self, SslMode, TlsOptions};
+
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A peer that has not acknowledged what was sent for this long is gone: its machine, or the network to it.
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A silent connection is probed after this long.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+
+/// No read takes longer; one that does is broken off by the server.
+const READ_TIMEOUT: &str = "-c statement_timeout=10s";
+
+/// How to reach the database. Cheap to clone.
+#[derive(Clone)]
+pub struct Database {
+    config: tokio_postgres::Config,
+    tls: MakeRustlsConnect,
+    options: TlsOptions,
+    url: secrecy::SecretString,
+}
+
+impl Database {
+    /// Prepares to connect to this URL, under the name `weir`.
+    ///
+    /// # Errors
+    ///
+    /// When the URL does not parse.
+    pub fn at(url: &str) -> Result<Self, DatabaseError> {
+        Self::named(url, "weir")
+    }
+
+    /// Prepares to connect to this URL; connects nothing yet. `name` is what the connections are called in
+    /// `pg_stat_activity`, unless the URL has an `application_name`.
+    ///
+    /// # Errors
+    ///
+    /// When the URL does not parse.
+    pub fn named(url: &str, name: &str) -> Result<Self, DatabaseError> {
+        let (url, options) = tls::split(url)?;
+        let mut config = tokio_postgres::Config::from_str(&url)?;
+        config
+            .ssl_mode(options.for_tokio_postgres())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_user_timeout(TCP_USER_TIMEOUT)
+            .keepalives_idle(KEEPALIVE_IDLE);
+        if config.get_application_name().is_none() {
+            config.application_name(name);
+        }
+        Ok(Self {
+            tls: MakeRustlsConnect::new(options.config()?),
+            config,
+            options,
+            url: secrecy::SecretString::from(url),
+        })
+    }
+
+    /// What an operator should know about how this URL is protected; `None` when there is nothing to say.
+    #[must_use]
+    pub fn warning(&self) -> Option<&'static str> {
+        let is_remote = self.config.get_hosts().iter().any(|host| match host {
+            Host::Tcp(name) => {
+                name != "localhost" && !name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+            Host::Unix(_) => false,
+        });
+        match self.options.mode {
+            SslMode::Prefer if is_remote => Some(
+                "DATABASE_URL has no sslmode or sslmode=prefer, which falls back to an unencrypted connection; \
+                 set sslmode=verify-full",
+            ),
+            SslMode::Disable if is_remote => {
+                Some("DATABASE_URL has sslmode=disable, so passwords and data travel unencrypted")
+            }
+            _ => None,
+        }
+    }
+
+    /// Opens one plain connection.
+    ///
+    /// # Errors
+    ///
+    /// When the database does not answer within 5 s.
+    pub async fn connect(&self) -> Result<Client, DatabaseError> {
+        let (client, connection) =
+            tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()))
+                .await
+                .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a database connection ended");
+            }
+        });
+        Ok(client)
+    }
+
+    /// Opens a connection whose transactions book the counters themselves (`weir.books`), so that the triggers that
+    /// do it for others stay out of the way. A lock is waited for at most `lock_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached in time.
+    pub async fn connect_bookkeeper(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
+        let client = self.connect().await?;
+        let setup = format!(
+            "SET weir.books = 'kept'; SET statement_timeout = '6s'; SET idle_in_transaction_session_timeout = '10s'; \
+             SET lock_timeout = {}",
+            lock_timeout.as_millis().max(1)
+        );
+        tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&setup))
+            .await
+            .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
+        Ok(client)
+    }
+
+    /// A bookkeeper whose statements are all look-ups by key, and are planned as such whatever the planner believes
+    /// about the size of the tables: a table that it takes for empty it scans as a whole, until somebody analyses it.
+    /// Plans are made once.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached in time.
+    pub async fn connect_by_key(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
+        let client = self.connect_bookkeeper(lock_timeout).await?;
+        client
+            .batch_execute(
+                "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
+                 SET plan_cache_mode = force_generic_plan",
+            )
+            .await?;
+        Ok(client)
+    }
+
+    /// A pool for reading. Each statement may take at most 10 s.
+    #[must_use]
+    pub fn pool(&self, size: usize) -> Pool {
+        let mut config = self.config.clone();
+        let options = match config.get_options() {
+            Some(options) => format!("{options} {READ_TIMEOUT}"),
+            None => READ_TIMEOUT.to_owned(),
+        };
+        config.options(options);
+        let manager = Manager::from_config(
+            config,
+            self.tls.clone(),
+            ManagerConfig {
+                recycling_method: RecyclingMethod::Fast,
+            },
+        );
+        let mut config = deadpool_postgres::PoolConfig::new(size);
+        config.timeouts.wait = Some(CONNECT_TIMEOUT);
+        config.timeouts.create = Some(CONNECT_TIMEOUT);
+        config.timeouts.recycle = Some(CONNECT_TIMEOUT);
+        let built = Pool::builder(manager)
+            .config(config)
+            .runtime(deadpool_postgres::Runtime::Tokio1)
+            .build();
+        match built {
+            Ok(pool) => pool,
+            // Only a pool with timeouts and without a runtime fails to build; this one has both.
+            Err(error) => unreachable!("{error}"),
+        }
+    }
+
+    /// River's pool.
+    ///
+    /// # Errors
+    ///
+    /// When the URL does not parse.
+    pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
+        let name = self.config.get_application_name().unwrap_or_default();
+        let mut options = sqlx::postgres::PgConnectOptions::from_str(self.url.expose_secret())?
+            .ssl_mode(self.options.for_sqlx())
+            .application_name(&format!("{name}, River"));
+        if let Some(path) = &self.options.root_cert {
+            options = options.ssl_root_cert(path);
+        }
+        Ok(sqlx::postgres::PgPoolOptions::new()
+            .max_connections(size)
+            .acquire_timeout(CONNECT_TIMEOUT)
+            .connect_lazy_with(options))
+    }
+}

@@ -1,0 +1,153 @@
+//! What goes wrong with a database, and what may follow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::error::{Severity, SqlState};
+
+/// A database that cannot be used right now, or a statement that it refused. Cheap to clone: everybody who waits for
+/// the same transaction gets the same error.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// PostgreSQL refused a statement or the connection broke.
+    #[error("the database failed: {}", describe(.0))]
+    Postgres(Arc<tokio_postgres::Error>),
+    /// The pool had no connection to give.
+    #[error("the pool has no database connection: {0}")]
+    Pool(Arc<deadpool_postgres::PoolError>),
+    /// River's client failed.
+    #[error("River failed: {0}")]
+    River(Arc<riverqueue::Error>),
+    /// SQLx could not connect.
+    #[error("the database failed: {0}")]
+    Sqlx(Arc<sqlx::Error>),
+    /// There was no answer for this long.
+    #[error("the database did not answer within {} s", .0.as_secs())]
+    Timeout(Duration),
+    /// A transaction lost against others each time it was tried.
+    #[error("others were changing the same rows")]
+    Contended,
+    /// Somebody else's transaction holds a lock on the same rows.
+    #[error("another transaction holds a lock on the same rows")]
+    Locked,
+    /// The connection was lost when COMMIT may have taken effect.
+    #[error("the connection was lost during COMMIT, so the outcome is unknown: {0}")]
+    OutcomeUnknown(Arc<str>),
+    /// The URL has a member that cannot be used.
+    #[error("DATABASE_URL: {0}")]
+    Url(String),
+    /// The task that uses the database has ended.
+    #[error("the process is stopping")]
+    Stopped,
+}
+
+impl From<tokio_postgres::Error> for DatabaseError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Postgres(Arc::new(error))
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for DatabaseError {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        Self::Pool(Arc::new(error))
+    }
+}
+
+impl From<riverqueue::Error> for DatabaseError {
+    fn from(error: riverqueue::Error) -> Self {
+        Self::River(Arc::new(error))
+    }
+}
+
+impl From<sqlx::Error> for DatabaseError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Sqlx(Arc::new(error))
+    }
+}
+
+/// `tokio_postgres` says only "db error"; the reason is in its source.
+fn describe(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(
+        || error.to_string(),
+        |db| format!("{} ({})", db.message(), db.code().code()),
+    )
+}
+
+/// How far a transaction got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// COMMIT was not sent.
+    Open,
+    /// COMMIT was sent, with what was to be written.
+    Committing,
+}
+
+/// How a transaction failed, and so what may follow.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Nothing is committed. It lost against another transaction; the same again may succeed.
+    Conflict(DatabaseError),
+    /// Nothing is committed. PostgreSQL refuses what a member of the group wants.
+    Refused(DatabaseError),
+    /// Nothing is committed. A row stayed locked for longer than `lock_timeout`.
+    Blocked,
+    /// Nothing is committed. The database cannot be used, or the connection cannot be trusted any more.
+    Unavailable(DatabaseError),
+    /// COMMIT may have taken effect.
+    Unknown(DatabaseError),
+}
+
+impl Failure {
+    /// Classifies what a statement or the COMMIT was answered with.
+    ///
+    /// An error response is an answer only if it is of severity ERROR and of the server's own: a FATAL one ends the
+    /// connection, and class 08 comes from what stands between. Neither says what became of a COMMIT.
+    pub(crate) fn of(error: tokio_postgres::Error, phase: Phase) -> Self {
+        let Some(db) = error.as_db_error() else {
+            return Self::lost(error.into(), phase);
+        };
+        if !matches!(db.parsed_severity(), Some(Severity::Error)) {
+            return Self::lost(error.into(), phase);
+        }
+        let code = db.code().clone();
+        if code == SqlState::T_R_DEADLOCK_DETECTED
+            || code == SqlState::T_R_SERIALIZATION_FAILURE
+            || code == SqlState::UNIQUE_VIOLATION
+        {
+            return Self::Conflict(error.into());
+        }
+        if code == SqlState::LOCK_NOT_AVAILABLE {
+            return Self::Blocked;
+        }
+        match &code.code()[..2] {
+            // Connection exception (a pooler's, too), operator intervention.
+            "08" | "57" if code != SqlState::QUERY_CANCELED => Self::lost(error.into(), phase),
+            // Insufficient resources, system error, internal error.
+            "53" | "58" | "XX" => Self::lost(error.into(), phase),
+            // Read-only after a failover, in both its spellings.
+            "25" => Self::Unavailable(error.into()),
+            _ => Self::Refused(error.into()),
+        }
+    }
+
+    /// The connection is of no use any more.
+    pub(crate) fn lost(error: DatabaseError, phase: Phase) -> Self {
+        match phase {
+            Phase::Open => Self::Unavailable(error),
+            Phase::Committing => Self::Unknown(DatabaseError::OutcomeUnknown(error.to_string().into())),
+        }
+    }
+
+    /// Whether the connection is in a known state, and may be used again after a ROLLBACK.
+    pub(crate) fn keeps_connection(&self) -> bool {
+        matches!(self, Self::Conflict(_) | Self::Refused(_) | Self::Blocked)
+    }
+
+    pub(crate) fn into_error(self) -> DatabaseError {
+        match self {
+            Self::Conflict(_) => DatabaseError::Contended,
+            Self::Blocked => DatabaseError::Locked,
+            Self::Refused(error) | Self::Unavailable(error) | Self::Unknown(error) => error,
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Connections to PostgreSQL: `tokio-postgres` for Weir's own statements, SQLx for River's.
+
+mod connect;
+mod error;
+pub(crate) mod session;
+mod tls;
+
+pub use connect::Database;
+pub use error::DatabaseError;
+pub(crate) use error::{Failure, Phase};
+pub use tls::client_config;

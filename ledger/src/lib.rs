@@ -1,0 +1,22 @@
+//! Who holds what: the transactions that reserve quota and slots, settle them, and keep them right.
+//!
+//! This crate knows PostgreSQL and River's tables, and nothing of HTTP, of the environment or of what a job does. A
+//! [`Reserver`](reservation::Reserver) admits submissions in groups; [`reservation::reserve`] does the same inside a
+//! transaction of the caller's own. A [`Settler`](settlement::Settler) ends what a job held. [`reconciliation`] finds
+//! what ended elsewhere, and [`audit`] proves that all of it adds up.
+
+pub mod audit;
+mod committer;
+pub mod database;
+pub mod event_type;
+pub mod holder;
+pub mod job_metadata;
+pub mod lookup;
+pub mod migrate;
+pub mod plans;
+pub mod processes;
+pub mod reconciliation;
+pub mod reservation;
+pub mod rules;
+pub mod settlement;
+pub mod unique_key;

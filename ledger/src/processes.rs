@@ -1,0 +1,58 @@
+//! Processes that work jobs: each has a row, and says every two seconds that it lives.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio_postgres::Client;
+
+/// A process that has not sent a heartbeat for this long is dead: its jobs are taken back.
+pub const DEAD_AFTER: Duration = Duration::from_secs(10);
+
+/// Registers a process. `client_id` is its River client's; `pools` maps queue names to numbers of workers.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn register(client: &Client, client_id: &str, pools: &Value) -> Result<(), tokio_postgres::Error> {
+    client
+        .execute(
+            "INSERT INTO processes (client_id, pools) VALUES ($1, $2)",
+            &[&client_id, pools],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Sends a heartbeat. Returns whether the process still counts as living, by the database's clock.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn beat(client: &Client, client_id: &str) -> Result<bool, tokio_postgres::Error> {
+    let beaten = client
+        .execute(
+            "UPDATE processes SET beat_at = clock_timestamp() \
+             WHERE client_id = $1 AND beat_at > clock_timestamp() - make_interval(secs => $2)",
+            &[&client_id, &DEAD_AFTER.as_secs_f64()],
+        )
+        .await?;
+    Ok(beaten > 0)
+}
+
+/// Signs the process off, unless a job still names it as the one that runs it. Such a row stays, and goes when the
+/// process is dead and its jobs are taken back. Returns whether it is gone.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn sign_off(client: &Client, client_id: &str) -> Result<bool, tokio_postgres::Error> {
+    let gone = client
+        .execute(
+            "DELETE FROM processes WHERE client_id = $1 AND NOT EXISTS ( \
+                 SELECT 1 FROM river_job j \
+                 WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = $1)",
+            &[&client_id],
+        )
+        .await?;
+    Ok(gone > 0)
+}

@@ -1,0 +1,182 @@
+//! Reconciliation's queries: what ended without its worker's settlement, what a dead process ran, what must live on, and
+//! what nobody will ask for any more.
+//!
+//! Each goes through a bounded slice and says where the next one starts, so that a round costs what is in its slices
+//! and not what is in the database.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio_postgres::{Client, Error};
+use uuid::Uuid;
+
+use crate::event_type::EventType;
+use crate::processes::DEAD_AFTER;
+
+/// How many ended jobs one look returns.
+pub const MOST_ENDED: i64 = 10_000;
+
+/// How many reservations a slice of the sweep has.
+const SWEEP_SLICE: i64 = 10_000;
+
+/// How many rows a slice of cleaning has.
+const CLEAN_SLICE: i64 = 20_000;
+
+/// How many jobs are taken back at once.
+const MOST_TAKEN_BACK: i64 = 10_000;
+
+/// The time by the database's clock.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn now(client: &Client) -> Result<Timestamp, Error> {
+    let row = client.query_one("SELECT clock_timestamp() AS now", &[]).await?;
+    Ok(row.get("now"))
+}
+
+/// Jobs that ended since then and still have a reservation, at most [`MOST_ENDED`].
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn ended_since(client: &Client, since: Timestamp) -> Result<Vec<i64>, Error> {
+    let rows = client
+        .query(include_str!("sql/ended_recently.sql"), &[&since, &MOST_ENDED])
+        .await?;
+    Ok(rows.iter().map(|row| row.get("job_id")).collect())
+}
+
+/// What a slice of all reservations holds that its jobs no longer justify.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    /// Jobs that are at their end, or wait for a retry while they hold a slot.
+    pub ended: Vec<i64>,
+    /// Jobs that are gone.
+    pub orphans: Vec<i64>,
+    /// Where the next slice starts; 0 when this was the last.
+    pub next: i64,
+}
+
+/// Looks at the slice after this job and renews, for `ttl`, what lives in it.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn sweep(client: &Client, after: i64, ttl: Duration) -> Result<Sweep, Error> {
+    let row = client
+        .query_one(include_str!("sql/sweep.sql"), &[&after, &SWEEP_SLICE])
+        .await?;
+    let (last, size): (Option<i64>, i64) = (row.get("last"), row.get("size"));
+    let Some(last) = last else {
+        return Ok(Sweep::default());
+    };
+    client
+        .execute(
+            include_str!("sql/renew.sql"),
+            &[&after, &last, &ttl.as_secs_f64()],
+        )
+        .await?;
+    Ok(Sweep {
+        ended: row.get("ended"),
+        orphans: row.get("orphans"),
+        next: if size == SWEEP_SLICE { last } else { 0 },
+    })
+}
+
+/// A job that was taken back.
+#[derive(Clone, Debug)]
+pub struct TakenBack {
+    /// River's job id.
+    pub job_id: i64,
+    /// River's id of the client that ran it.
+    pub client_id: Option<String>,
+    /// The state that it has now.
+    pub state: String,
+}
+
+/// Takes back the jobs of processes that stopped beating, and those that another River client has been running for
+/// longer than its kind may take. The attempt counts, since it may have got far.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn take_back(client: &Client, longest: &[(&str, Duration)]) -> Result<Vec<TakenBack>, Error> {
+    let (kinds, seconds): (Vec<&str>, Vec<f64>) = longest
+        .iter()
+        .map(|(kind, longest)| (*kind, longest.as_secs_f64()))
+        .unzip();
+    let rows = client
+        .query(
+            include_str!("sql/take_back.sql"),
+            &[&DEAD_AFTER.as_secs_f64(), &kinds, &seconds, &MOST_TAKEN_BACK],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| TakenBack {
+            job_id: row.get("job_id"),
+            client_id: row.get("client_id"),
+            state: row.get("state"),
+        })
+        .collect())
+}
+
+/// Deletes old submissions from the slice after this job. Returns where the next slice starts; 0 when there is none.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn clean_submissions(client: &Client, after: i64) -> Result<i64, Error> {
+    let row = client
+        .query_one(include_str!("sql/clean_submissions.sql"), &[&after, &CLEAN_SLICE])
+        .await?;
+    Ok(row.get::<_, Option<i64>>("last").unwrap_or(0))
+}
+
+/// Cancels jobs without an owner from the slice of submissions after this job. Returns how many, and where the next
+/// slice starts; 0 when there is none.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn cancel_abandoned(client: &Client, after: i64) -> Result<(i64, i64), Error> {
+    let row = client
+        .query_one(include_str!("sql/cancel_abandoned.sql"), &[&after, &CLEAN_SLICE])
+        .await?;
+    let next: Option<i64> = row.get("last");
+    Ok((row.get("cancelled"), next.unwrap_or(0)))
+}
+
+/// A holder and one of its event types, from which a slice of holders starts.
+pub type HolderCursor = (Uuid, EventType);
+
+/// Before every holder.
+pub const FIRST_HOLDER: HolderCursor = (Uuid::nil(), EventType::Specview);
+
+/// Deletes client addresses that hold nothing from the slice after this holder. Returns where the next slice starts.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn clean_holders(client: &Client, after: HolderCursor) -> Result<HolderCursor, Error> {
+    let row = client
+        .query_opt(
+            include_str!("sql/clean_holders.sql"),
+            &[&after.0, &after.1, &CLEAN_SLICE],
+        )
+        .await?;
+    Ok(row.map_or(FIRST_HOLDER, |row| (row.get("holder"), row.get("event_type"))))
+}
+
+/// Deletes rendered tests that nobody has asked for in half a year.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn clean_cache(client: &Client) -> Result<(), Error> {
+    client
+        .execute(include_str!("sql/clean_cache.sql"), &[&CLEAN_SLICE])
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,21 @@
+-- Deletes client addresses that hold nothing and have no submission left, from a slice of all holders. $1 and $2 the
+-- last holder and event type of the slice before, $3 how many a slice has. No row comes back when the slice was the last.
+WITH slice AS MATERIALIZED (
+    SELECT holder, event_type, user_id, slots_in_use, parked, row_number() OVER (ORDER BY holder, event_type) AS n
+    FROM (
+        SELECT * FROM holders
+        WHERE (holder, event_type) > ($1::uuid, $2::usage_event_type) ORDER BY holder, event_type LIMIT $3
+    ) h
+), idle AS (
+    SELECT h.holder, h.event_type
+    FROM slice s
+    JOIN holders h ON h.holder = s.holder AND h.event_type = s.event_type
+    WHERE s.user_id IS NULL AND h.slots_in_use = 0 AND h.parked = 0
+      AND NOT EXISTS (SELECT 1 FROM submissions b WHERE b.holder = h.holder)
+      AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.holder = h.holder AND r.parked_at IS NOT NULL)
+    ORDER BY 1, 2
+    FOR UPDATE OF h SKIP LOCKED
+), gone AS (
+    DELETE FROM holders h USING idle i WHERE h.holder = i.holder AND h.event_type = i.event_type
+)
+SELECT holder, event_type FROM slice WHERE n = $3

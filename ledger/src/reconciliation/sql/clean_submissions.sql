@@ -1,0 +1,12 @@
+-- Deletes submissions older than 25 hours whose job River has deleted, from a slice in the order of their jobs, which is
+-- nearly that of their age. $1 the last job of the slice before, $2 how many a slice has. `last` is null when the slice
+-- reaches those that are too young.
+WITH slice AS MATERIALIZED (
+    SELECT job_id, created_at FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2
+), gone AS (
+    DELETE FROM submissions s
+    USING slice o
+    WHERE s.job_id = o.job_id AND o.created_at < now() - interval '25 hours'
+      AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = o.job_id)
+)
+SELECT CASE WHEN max(created_at) < now() - interval '25 hours' AND count(*) = $2 THEN max(job_id) END AS last FROM slice

@@ -1,0 +1,6 @@
+-- Reservations of jobs that ended since $1, whoever ended them. $2 how many at most.
+SELECT r.job_id
+FROM river_job j
+JOIN quota_reservations r ON r.job_id = j.id
+WHERE j.state IN ('cancelled', 'completed', 'discarded') AND j.finalized_at > $1
+LIMIT $2

@@ -1,0 +1,16 @@
+-- A slice of all reservations, in the order of their jobs: which of them the job no longer justifies. It is at its end,
+-- or gone (an orphan), or waits for its next attempt while it holds a slot. $1 the last job of the slice before, $2 how
+-- many a slice has.
+WITH slice AS MATERIALIZED (
+    SELECT job_id, admitted_at FROM quota_reservations WHERE job_id > $1 ORDER BY job_id LIMIT $2
+), looked_up AS (
+    SELECT s.job_id, s.admitted_at, j.id, j.state, j.finalized_at
+    FROM slice s
+    LEFT JOIN LATERAL (SELECT * FROM river_job k WHERE k.id = s.job_id OFFSET 0) j ON true
+)
+SELECT max(job_id) AS last,
+       count(*) AS size,
+       coalesce(array_agg(job_id) FILTER (WHERE id IS NULL), '{}') AS orphans,
+       coalesce(array_agg(job_id) FILTER (
+           WHERE finalized_at IS NOT NULL OR admitted_at IS NOT NULL AND state IN ('retryable', 'scheduled')), '{}') AS ended
+FROM looked_up

@@ -1,0 +1,39 @@
+-- Jobs whose last attempt belongs to a registered process without a heartbeat; and jobs of the kinds known here whose
+-- last attempt belongs to another River client, which has no heartbeat, and took longer than anything may.
+-- $1 seconds without a beat, $2 kinds, $3 seconds that an attempt of each may take, $4 how many at most.
+WITH dead AS (
+    SELECT client_id FROM processes WHERE beat_at < clock_timestamp() - make_interval(secs => $1)
+), lost AS (
+    SELECT j.id, d.client_id
+    FROM dead d
+    JOIN river_job j ON j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = d.client_id
+    UNION ALL
+    SELECT j.id, j.attempted_by[array_upper(j.attempted_by, 1)]
+    FROM unnest($2::text[], $3::float8[]) AS k (kind, longest)
+    JOIN river_job j ON j.state = 'running' AND j.kind = k.kind
+        AND j.attempted_at < now() - make_interval(secs => k.longest)
+    WHERE NOT EXISTS (
+        SELECT 1 FROM processes p WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]
+    )
+    LIMIT $4
+), taken AS (
+    UPDATE river_job j
+    SET state = (CASE WHEN j.metadata ? 'cancel_attempted_at' THEN 'cancelled'
+                      WHEN j.attempt >= j.max_attempts THEN 'discarded'
+                      ELSE 'available' END)::river_job_state,
+        finalized_at = CASE WHEN j.metadata ? 'cancel_attempted_at' OR j.attempt >= j.max_attempts THEN now() END,
+        scheduled_at = now(),
+        errors = array_append(j.errors, jsonb_build_object(
+            'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+            'attempt', j.attempt, 'error', 'the process that worked the job died', 'trace', ''))
+    FROM lost l
+    WHERE j.id = l.id AND j.state = 'running'
+    RETURNING j.id, l.client_id, j.state::text AS state, j.queue
+), told AS (
+    SELECT pg_notify(river_channel('river_insert'), json_build_object('queue', q.queue)::text)
+    FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
+), forgotten AS (
+    DELETE FROM processes p USING dead d
+    WHERE p.client_id = d.client_id AND p.beat_at < clock_timestamp() - interval '1 hour'
+)
+SELECT t.id AS job_id, t.client_id, t.state, (SELECT count(*) FROM told) AS told FROM taken t

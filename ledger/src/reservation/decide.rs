@@ -1,0 +1,375 @@
+//! What becomes of each submission of a group, from what was read under the locks. No I/O.
+
+use std::collections::HashMap;
+
+use uuid::Uuid;
+use weir_policy::admission::Decision;
+use weir_policy::lane::Lane;
+
+use super::read::{LockedAccount, Snapshot};
+use super::submission::{Answer, Idempotency, NewJob, Quota, Submission};
+use crate::job_metadata::REQUEST_ID;
+
+/// What was decided for one submission, and the quota right after it.
+#[derive(Debug)]
+pub(super) struct Decided {
+    pub(super) admission: Admission,
+    pub(super) quota: Option<Quota>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// A new job. `unique` is false when somebody else's job has its unique key: the caller must not see that one, and
+    /// gets a job without the key.
+    New {
+        job: NewJob,
+        unique: bool,
+    },
+    /// The job that the same `Idempotency-Key` made.
+    Repeated {
+        id: i64,
+    },
+    /// A live job of the same holder under the same unique key.
+    Folded {
+        id: i64,
+    },
+    KeyReused,
+    OverQuota,
+}
+
+/// Decides in the group's order, each in the light of those before.
+pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Decided> {
+    let now = snapshot.now;
+    let mut ids = snapshot.ids.iter().copied();
+    let mut keys: HashMap<(Uuid, &str), (&[u8], i64)> = HashMap::new();
+    let mut unique: HashMap<&[u8], (i64, Option<Uuid>)> = HashMap::new();
+    group
+        .iter()
+        .map(|one| {
+            let position = snapshot.positions[&(one.holder.id, one.event_type)];
+            let locked = &mut snapshot.accounts[position];
+            let repeated = one
+                .idempotency
+                .as_ref()
+                .and_then(|Idempotency { key, request_hash }| {
+                    let (hash, id) = snapshot
+                        .earlier
+                        .get(&(one.holder.id, key.clone()))
+                        .map(|(hash, id)| (hash.as_slice(), *id))
+                        .or_else(|| keys.get(&(one.holder.id, key.as_str())).copied())?;
+                    Some(if hash == request_hash {
+                        Admission::Repeated { id }
+                    } else {
+                        Admission::KeyReused
+                    })
+                });
+            let live = one
+                .unique_key
+                .as_deref()
+                .and_then(|key| snapshot.live.get(key).or_else(|| unique.get(key)).copied());
+            let admission = match (repeated, live) {
+                (Some(repeated), _) => repeated,
+                (None, Some((id, Some(holder)))) if holder == one.holder.id => Admission::Folded { id },
+                (None, live) => {
+                    let job = admit(one, locked, &mut ids, now);
+                    if let Some(NewJob { id, .. }) = job {
+                        if let Some(Idempotency { key, request_hash }) = &one.idempotency {
+                            keys.insert((one.holder.id, key), (request_hash, id));
+                        }
+                        if let (Some(key), None) = (&one.unique_key, live) {
+                            unique.insert(key, (id, Some(one.holder.id)));
+                        }
+                    }
+                    job.map_or(Admission::OverQuota, |job| Admission::New {
+                        job,
+                        unique: live.is_none(),
+                    })
+                }
+            };
+            Decided {
+                admission,
+                quota: locked.quota(),
+            }
+        })
+        .collect()
+}
+
+/// The new job; `None` when it would be over the quota.
+fn admit(
+    one: &Submission,
+    locked: &mut LockedAccount,
+    ids: &mut impl Iterator<Item = i64>,
+    now: jiff::Timestamp,
+) -> Option<NewJob> {
+    // Without a user there is no plan to hold against; the slot is all that is held.
+    let reserved = one.holder.user_id.map_or(0, |_| one.amount);
+    let has_slot = match locked.account.decide(i64::from(reserved)) {
+        Decision::OverQuota => return None,
+        Decision::Admitted => true,
+        Decision::Parked => false,
+    };
+    let Some(id) = ids.next() else {
+        unreachable!("there are as many ids as submissions")
+    };
+    Some(NewJob {
+        id,
+        queue: Lane::select(locked.tier, false).queue(&one.service),
+        tier: one.holder.user_id.map(|_| locked.tier.unwrap_or_default()),
+        has_slot,
+        reserved,
+        created_at: now,
+    })
+}
+
+pub(super) fn answer(decided: Decided) -> Answer {
+    match (decided.admission, decided.quota) {
+        (Admission::New { job, .. }, quota) => Answer::Accepted { job, quota },
+        (Admission::Repeated { id }, quota) => Answer::Repeated { job_id: id, quota },
+        (Admission::Folded { id }, quota) => Answer::Folded { job_id: id, quota },
+        (Admission::OverQuota, Some(quota)) => Answer::OverQuota { quota },
+        (Admission::OverQuota, None) => unreachable!("only an account with a plan can be over its quota"),
+        (Admission::KeyReused, _) => Answer::KeyReused,
+    }
+}
+
+/// Logs and counts what was committed.
+pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
+    for (one, decided) in group.iter().zip(decided) {
+        let (event_type, amount) = (one.event_type.as_str(), one.amount);
+        let user = one.holder.user_id.map(tracing::field::display);
+        let request_id = one.metadata.get(REQUEST_ID).and_then(serde_json::Value::as_str);
+        let rejected = |reason: &'static str| {
+            metrics::counter!("weir_rejections_total", "event_type" => event_type, "reason" => reason)
+                .increment(1);
+        };
+        match &decided.admission {
+            Admission::New { job, .. } => {
+                let parked = !job.has_slot;
+                metrics::counter!("weir_reservations_total", "event_type" => event_type,
+                    "decision" => if parked { "parked" } else { "admitted" })
+                .increment(1);
+                tracing::info!(
+                    job = job.id,
+                    user,
+                    request_id,
+                    event_type,
+                    amount,
+                    parked,
+                    "reserved"
+                );
+            }
+            Admission::OverQuota => {
+                rejected("over_quota");
+                tracing::info!(user, request_id, event_type, amount, "rejected: over quota");
+            }
+            Admission::KeyReused => {
+                rejected("key_reused");
+                tracing::info!(
+                    user,
+                    request_id,
+                    event_type,
+                    "rejected: the Idempotency-Key was used with another request"
+                );
+            }
+            // Their job was reserved under another request id; this line leads there.
+            Admission::Repeated { id } | Admission::Folded { id } => {
+                tracing::info!(
+                    job = id,
+                    user,
+                    request_id,
+                    event_type,
+                    "answered with an earlier job"
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::Timestamp;
+    use serde_json::json;
+    use weir_policy::admission::Account;
+    use weir_policy::tier::Tier;
+
+    use super::*;
+    use crate::event_type::EventType;
+    use crate::holder::Holder;
+
+    fn holder(n: u128) -> Holder {
+        let id = Uuid::from_u128(n);
+        Holder {
+            id,
+            user_id: Some(id),
+        }
+    }
+
+    fn submission(of: Holder, amount: i32) -> Submission {
+        Submission {
+            holder: of,
+            service: "analysis".to_owned(),
+            event_type: EventType::Analysis,
+            kind: "analysis:analyze".to_owned(),
+            max_attempts: 3,
+            args: json!({}),
+            metadata: json!({}),
+            amount,
+            idempotency: None,
+            unique_key: None,
+        }
+    }
+
+    fn with_key(mut one: Submission, key: &str, hash: u8) -> Submission {
+        one.idempotency = Some(Idempotency {
+            key: key.to_owned(),
+            request_hash: vec![hash],
+        });
+        one
+    }
+
+    /// Accounts of these holders with room for ten and one slot.
+    fn snapshot(holders: &[Holder], tier: Option<Tier>) -> Snapshot {
+        let mut positions = BTreeMap::new();
+        let mut accounts = Vec::new();
+        for (position, one) in holders.iter().enumerate() {
+            positions.insert((one.id, EventType::Analysis), position);
+            let account = Account {
+                limit: one.user_id.map(|_| 10),
+                used: 0,
+                reserved: 0,
+                slot_limit: Some(1),
+                slots_in_use: 0,
+                parked: 0,
+            };
+            let period = one
+                .user_id
+                .map(|_| (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH));
+            accounts.push(LockedAccount::new(account, tier, period));
+        }
+        Snapshot {
+            positions,
+            accounts,
+            ids: (1..=20).collect(),
+            now: Timestamp::UNIX_EPOCH,
+            earlier: HashMap::new(),
+            live: HashMap::new(),
+        }
+    }
+
+    fn answers(group: &[Submission], snapshot: &mut Snapshot) -> Vec<Answer> {
+        let group: Vec<&Submission> = group.iter().collect();
+        decide(&group, snapshot).into_iter().map(answer).collect()
+    }
+
+    fn job(answer: &Answer) -> &NewJob {
+        match answer {
+            Answer::Accepted { job, .. } => job,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_first_of_a_holder_gets_the_slot_and_the_others_wait_and_nobody_else_is_touched() {
+        let (anne, bob) = (holder(1), holder(2));
+        let group = [submission(anne, 1), submission(anne, 1), submission(bob, 1)];
+        let answers = answers(&group, &mut snapshot(&[anne, bob], Some(Tier::Pro)));
+        assert_eq!(
+            answers.iter().map(|one| job(one).has_slot).collect::<Vec<_>>(),
+            [true, false, true]
+        );
+        assert_eq!(
+            answers.iter().map(|one| job(one).id).collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
+        assert_eq!(job(&answers[0]).queue, "analysis_priority");
+        assert_eq!(job(&answers[0]).tier, Some(Tier::Pro));
+    }
+
+    #[test]
+    fn the_quota_is_spent_in_order_and_what_is_over_it_takes_no_id() {
+        let anne = holder(1);
+        let group = [submission(anne, 7), submission(anne, 4), submission(anne, 3)];
+        let answers = answers(&group, &mut snapshot(&[anne], None));
+        assert_eq!(job(&answers[0]).reserved, 7);
+        let Answer::OverQuota { quota } = &answers[1] else {
+            panic!("{:?}", answers[1])
+        };
+        assert_eq!(quota.remaining, Some(3));
+        assert_eq!(job(&answers[2]).id, 2);
+    }
+
+    #[test]
+    fn a_client_address_reserves_nothing_and_has_no_quota() {
+        let address = Holder {
+            id: Uuid::from_u128(9),
+            user_id: None,
+        };
+        let answers = answers(&[submission(address, 500)], &mut snapshot(&[address], None));
+        let Answer::Accepted { job, quota } = &answers[0] else {
+            panic!("{:?}", answers[0])
+        };
+        assert_eq!((job.reserved, job.tier, quota), (0, None, &None));
+        assert_eq!(job.queue, "analysis_default");
+    }
+
+    #[test]
+    fn the_same_key_in_one_group_is_one_job_and_with_another_request_a_conflict() {
+        let (anne, bob) = (holder(1), holder(2));
+        let group = [
+            with_key(submission(anne, 1), "k", 7),
+            with_key(submission(anne, 1), "k", 7),
+            with_key(submission(anne, 1), "k", 8),
+            with_key(submission(bob, 1), "k", 8),
+        ];
+        let answers = answers(&group, &mut snapshot(&[anne, bob], None));
+        assert!(
+            matches!(answers[1], Answer::Repeated { job_id: 1, .. }),
+            "{:?}",
+            answers[1]
+        );
+        assert_eq!(answers[2], Answer::KeyReused);
+        assert_eq!(job(&answers[3]).id, 2, "another holder's key is another key");
+    }
+
+    #[test]
+    fn a_key_from_before_is_found() {
+        let anne = holder(1);
+        let mut snapshot = snapshot(&[anne], None);
+        snapshot.earlier.insert((anne.id, "k".to_owned()), (vec![7], 99));
+        let group = [
+            with_key(submission(anne, 1), "k", 7),
+            with_key(submission(anne, 1), "k", 8),
+        ];
+        let answers = answers(&group, &mut snapshot);
+        assert!(matches!(answers[0], Answer::Repeated { job_id: 99, .. }));
+        assert_eq!(answers[1], Answer::KeyReused);
+    }
+
+    #[test]
+    fn a_unique_job_folds_into_the_holders_own_and_never_into_somebody_elses() {
+        let (anne, bob) = (holder(1), holder(2));
+        let unique = |of| Submission {
+            unique_key: Some(vec![5]),
+            ..submission(of, 1)
+        };
+        let mut fresh = snapshot(&[anne, bob], None);
+        let found = answers(&[unique(anne), unique(anne), unique(bob)], &mut fresh);
+        assert!(
+            matches!(found[1], Answer::Folded { job_id: 1, .. }),
+            "{:?}",
+            found[1]
+        );
+        assert_eq!(job(&found[2]).id, 2);
+        let mut theirs = snapshot(&[anne], None);
+        theirs.live.insert(vec![5], (50, None));
+        let group = unique(anne);
+        let decided = decide(&[&group], &mut theirs);
+        assert!(
+            matches!(decided[0].admission, Admission::New { unique: false, .. }),
+            "a job of another River client has the key: {:?}",
+            decided[0]
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! Late admission: a job that is there already, and holds no slot, gets one or a place in line (ADR-10's snooze).
+//!
+//! It is for jobs that another River client inserted, for retries, and for jobs that somebody made available by hand.
+
+use postgres_types::ToSql;
+use tokio_postgres::Client;
+use weir_policy::admission::Decision;
+use weir_policy::tier::Tier;
+
+use super::read::LockedAccount;
+use crate::database::DatabaseError;
+use crate::event_type::EventType;
+use crate::holder::Holder;
+use crate::rules::Rules;
+
+/// How much of a backlog is parked by one refusal, so that no transaction is long; the next refusal parks more.
+const MOST_PARKED_AT_ONCE: i64 = 1_000;
+
+/// An attempt under way at a job that holds no slot.
+#[derive(Clone, Copy, Debug)]
+pub struct LateJob<'a> {
+    /// River's job id.
+    pub id: i64,
+    /// The attempt that is under way; one that was taken back meanwhile is given nothing.
+    pub attempt: i16,
+    /// Whom it is counted against.
+    pub holder: Holder,
+    /// What it is counted as.
+    pub event_type: EventType,
+    /// The `user_id` of the job's arguments, and River's kinds of this event type. When the job is refused, the other
+    /// claimable jobs of the same user and these kinds are parked with it.
+    pub backlog: Option<(&'a str, &'a [&'a str])>,
+}
+
+/// What a late job got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateAdmission {
+    /// A slot: it may run.
+    Admitted,
+    /// None is free: it waits in line, and the next freed slot wakes it.
+    Parked(Option<Tier>),
+    /// The attempt is not under way any more: somebody took the job back.
+    FencedOut,
+}
+
+/// Gives a job a slot when one is free, or parks it and the rest of its user's backlog: of ten thousand jobs that
+/// another client inserted, a handful is claimed in vain, not all.
+///
+/// A job that its submission charged for nothing, such as a discarded one that an operator tries again, reserves what
+/// its submission reserved.
+///
+/// # Errors
+///
+/// When the database cannot be used. Nothing is changed then.
+pub async fn admit_late(
+    client: &mut Client,
+    rules: &Rules,
+    job: LateJob<'_>,
+) -> Result<LateAdmission, DatabaseError> {
+    let LateJob {
+        id,
+        attempt,
+        holder,
+        event_type,
+        backlog,
+    } = job;
+    let transaction = client.transaction().await?;
+    transaction
+        .batch_execute("SET LOCAL weir.books = 'kept'; SET LOCAL lock_timeout = '5s'")
+        .await?;
+    let (holders, events, users) = ([holder.id], [event_type], [holder.user_id]);
+    let account: [&(dyn ToSql + Sync); 2] = [&&holders[..], &&events[..]];
+    let provisioned = transaction
+        .query(
+            include_str!("sql/provision.sql"),
+            &[&&holders[..], &&events[..], &&users[..]],
+        )
+        .await?;
+    if provisioned.iter().any(|row| row.get::<_, i64>("new_users") > 0) {
+        tracing::warn!(job = id, user = %holder.id, "the job's user is not known here; it counts as Free");
+    }
+    transaction.query(include_str!("sql/lock.sql"), &account).await?;
+    let Some(standing) = transaction
+        .query_opt(include_str!("sql/late_job.sql"), &[&id, &attempt])
+        .await?
+    else {
+        return Ok(LateAdmission::FencedOut);
+    };
+    let row = transaction
+        .query_one(include_str!("sql/read.sql"), &account)
+        .await?;
+    let mut locked = LockedAccount::from_row(&row, rules);
+    // Its own place in line must not keep it out.
+    let was_parked: bool = standing.get("parked");
+    if was_parked {
+        locked.account.parked = locked.account.parked.saturating_sub(1);
+    }
+    if standing.get("admitted") {
+        return Ok(LateAdmission::Admitted);
+    }
+    let has_reservation: bool = standing.get("has_reservation");
+    let submitted: Option<i32> = standing.get("submitted_amount");
+    let amount = match (holder.user_id, has_reservation, submitted) {
+        (Some(_), false, Some(amount)) => amount,
+        _ => 0,
+    };
+    // An operator's decision to run a job again is not refused for want of quota; what is there is reserved.
+    let amount = locked
+        .account
+        .remaining()
+        .map_or(amount, |left| amount.min(i32::try_from(left).unwrap_or(i32::MAX)));
+    let decision = locked.account.decide(i64::from(amount));
+    let admitted = decision == Decision::Admitted;
+    let period = locked.period.map(|(start, _)| start);
+    let slot_limit = locked
+        .account
+        .slot_limit
+        .map_or(i32::MAX, |limit| i32::try_from(limit).unwrap_or(i32::MAX));
+    let ttl = rules.ttl.as_secs_f64();
+    transaction
+        .execute(
+            include_str!("sql/late_reservation.sql"),
+            &[
+                &id,
+                &holder.id,
+                &holder.user_id,
+                &event_type,
+                &amount,
+                &period,
+                &admitted,
+                &ttl,
+            ],
+        )
+        .await?;
+    if let (Some(user), Some(period), 1..) = (holder.user_id, period, amount) {
+        let limit = locked.account.limit.unwrap_or(i64::MAX);
+        transaction
+            .execute(
+                include_str!("sql/update_balances.sql"),
+                &[
+                    &&[user][..],
+                    &&[event_type][..],
+                    &&[period][..],
+                    &&[i64::from(amount)][..],
+                    &&[limit][..],
+                ],
+            )
+            .await?;
+    }
+    let mut newly_parked = i64::from(!admitted) - i64::from(was_parked);
+    if !admitted && let Some((user, kinds)) = backlog {
+        let parked = transaction
+            .query_one(
+                include_str!("sql/park_backlog.sql"),
+                &[
+                    &kinds,
+                    &user,
+                    &holder.user_id,
+                    &event_type,
+                    &holder.id,
+                    &period,
+                    &ttl,
+                    &MOST_PARKED_AT_ONCE,
+                ],
+            )
+            .await?;
+        let parked: i64 = parked.get("parked");
+        newly_parked += parked;
+        if parked > 0 {
+            tracing::info!(
+                job = id,
+                user,
+                parked,
+                "parked the backlog of a user without a free slot"
+            );
+        }
+    }
+    transaction
+        .execute(
+            include_str!("sql/update_holders.sql"),
+            &[
+                &&[holder.id][..],
+                &&[event_type][..],
+                &&[i32::from(admitted)][..],
+                &&[i32::try_from(newly_parked).unwrap_or(i32::MAX)][..],
+                &&[slot_limit][..],
+            ],
+        )
+        .await?;
+    transaction.commit().await?;
+    Ok(if admitted {
+        LateAdmission::Admitted
+    } else {
+        LateAdmission::Parked(locked.tier)
+    })
+}

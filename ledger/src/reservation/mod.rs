@@ -1,0 +1,21 @@
+//! Reserving (ADR-21): check the quota, reserve, and enqueue the job, in one transaction.
+//!
+//! A [`Reserver`] admits what many callers submit, in groups. [`reserve`] admits one submission inside a transaction of
+//! the caller's own. [`admit_late`] gives a job that is there already, and holds nothing, a slot or a place in line.
+//! All of them decide by [`weir_policy::admission::Account::decide`], under the same lock.
+
+mod decide;
+mod late_admission;
+mod queue;
+mod read;
+mod statements;
+mod submission;
+mod transaction;
+mod write;
+
+pub use late_admission::{LateAdmission, LateJob, admit_late};
+pub use queue::Reserver;
+pub use submission::{Answer, Idempotency, NewJob, Quota, ReserveError, Submission};
+pub use transaction::reserve;
+pub(crate) use transaction::unstorable;
+pub use write::insert_payload;

@@ -1,0 +1,12 @@
+-- A job whose attempt is under way, and what it holds. Its row is locked, so that nobody takes it back meanwhile.
+-- $1 job id, $2 attempt. `submitted_amount` is what its submission reserved, unless that was charged already.
+SELECT r.job_id IS NOT NULL AS has_reservation,
+       coalesce(r.admitted_at IS NOT NULL, false) AS admitted,
+       coalesce(r.parked_at IS NOT NULL, false) AS parked,
+       CASE WHEN NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id) THEN s.reserved_amount END
+           AS submitted_amount
+FROM river_job j
+LEFT JOIN quota_reservations r ON r.job_id = j.id
+LEFT JOIN submissions s ON s.job_id = j.id
+WHERE j.id = $1 AND j.attempt = $2 AND j.state = 'running'
+FOR NO KEY UPDATE OF j

@@ -1,0 +1,12 @@
+-- The same locks, as far as nobody else has them.
+-- $1 holders, $2 event types, pairwise.
+SELECT h.holder, h.event_type
+FROM (
+    SELECT DISTINCT holder, event_type
+    FROM unnest($1::uuid[], $2::usage_event_type[]) AS u (holder, event_type)
+    ORDER BY 1, 2
+) w
+CROSS JOIN LATERAL (
+    SELECT k.holder, k.event_type FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type
+    OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
+) h

@@ -1,0 +1,32 @@
+-- What else of a user could be claimed goes where it costs no claims: parked, as if it had been submitted through
+-- Weir. What has a slot stays. The caller holds the holder's lock, so nobody admits any of it meanwhile.
+-- $1 kinds, $2 the user_id as the arguments have it, $3 user id, $4 event type, $5 holder, $6 period, $7 seconds to
+-- live, $8 how many at most.
+--
+-- A retry that is not due yet keeps its delay. A unique job whose key does not count while it is pending stays as
+-- well: another could take its key meanwhile, and then nothing could wake it.
+WITH backlog AS MATERIALIZED (
+    SELECT j.id
+    FROM river_job j
+    WHERE j.state = 'available' AND j.scheduled_at <= now() AND j.kind = ANY ($1::text[])
+      AND j.args @> jsonb_build_object('user_id', $2::text)
+      AND (j.unique_key IS NULL OR j.unique_states IS NULL OR river_job_state_in_bitmask(j.unique_states, 'pending'))
+      AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
+    LIMIT $8::bigint
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+), parked AS (
+    UPDATE river_job j
+    SET state = 'pending'
+    FROM backlog b
+    WHERE j.id = b.id
+    RETURNING j.id
+), reserved AS (
+    INSERT INTO quota_reservations AS r
+        (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start, admitted_at, parked_at)
+    SELECT $3::uuid, $4::usage_event_type, 0, p.id, now() + make_interval(secs => $7), $5::uuid, $6::timestamptz,
+           NULL, clock_timestamp()
+    FROM parked p
+    ON CONFLICT (job_id) DO UPDATE SET parked_at = excluded.parked_at WHERE r.parked_at IS NULL
+    RETURNING r.job_id
+)
+SELECT count(*) AS parked FROM reserved

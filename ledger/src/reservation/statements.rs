@@ -1,0 +1,22 @@
+//! The statements of the reservation transaction.
+
+use crate::database::session::statements;
+
+statements! {
+    pub(super) struct ReservationStatements {
+        lock: include_str!("sql/lock.sql"),
+        lock_skipping: include_str!("sql/lock_skipping.sql"),
+        read: include_str!("sql/read.sql"),
+        ids: include_str!("sql/ids.sql"),
+        earlier: include_str!("sql/earlier.sql"),
+        free_keys: include_str!("sql/free_keys.sql"),
+        live: include_str!("sql/live.sql"),
+        insert_jobs: include_str!("sql/insert_jobs.sql"),
+        insert_reservations: include_str!("sql/insert_reservations.sql"),
+        insert_submissions: include_str!("sql/insert_submissions.sql"),
+        update_holders: include_str!("sql/update_holders.sql"),
+        update_balances: include_str!("sql/update_balances.sql"),
+        notify: include_str!("sql/notify.sql"),
+        provision: include_str!("sql/provision.sql"),
+    }
+}

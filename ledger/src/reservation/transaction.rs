@@ -1,0 +1,176 @@
+//! The reservation transaction, in two round trips: lock and read; then, once it is decided, write and commit.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres_types::ToSql;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, GenericClient, Transaction};
+use uuid::Uuid;
+
+use super::read::{self, Unread};
+use super::statements::ReservationStatements;
+use super::submission::{Answer, ReserveError, Submission};
+use super::{decide, write};
+use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
+use crate::database::session::{Connection, Statements};
+use crate::database::{DatabaseError, Failure, Phase};
+use crate::event_type::EventType;
+use crate::rules::Rules;
+
+/// Admits groups of submissions.
+pub(super) struct Admit {
+    pub(super) rules: Arc<Rules>,
+}
+
+impl Transact for Admit {
+    type Item = Submission;
+    type Output = Answer;
+    type Statements = ReservationStatements;
+
+    const LARGEST_GROUP: usize = 256;
+    const LONGEST_QUEUE: usize = 20_000;
+    const LONGEST_QUEUE_BYTES: usize = 64 * 1024 * 1024;
+    const PATIENCE: Duration = Duration::from_secs(5);
+
+    fn holder(one: &Submission) -> Option<Uuid> {
+        Some(one.holder.id)
+    }
+
+    fn id(one: &Submission) -> Uuid {
+        one.holder.id
+    }
+
+    fn bytes(one: &Submission) -> usize {
+        512 + json_bytes(&one.args) + json_bytes(&one.metadata)
+    }
+
+    async fn run(
+        &self,
+        connection: &Connection<ReservationStatements>,
+        group: &[&Submission],
+        locking: &Locking,
+    ) -> Result<Vec<Answer>, GroupFailure> {
+        let Connection { client, statements } = connection;
+        metrics::histogram!("weir_admission_group_size")
+            .record(u32::try_from(group.len()).unwrap_or(u32::MAX));
+        match admit(client, statements, &self.rules, group, locking, true).await {
+            Err(Unread::FirstContact) => {}
+            Err(Unread::Failed(failure)) => return Err(failure),
+            Ok(answers) => return Ok(answers),
+        }
+        // The rows are made outside of the transaction, so that it never waits for another's first contact.
+        make_holders(client, statements, group)
+            .await
+            .map_err(|error| Failure::of(error, Phase::Open))?;
+        match admit(client, statements, &self.rules, group, locking, true).await {
+            Err(Unread::FirstContact) => Err(Failure::Conflict(DatabaseError::Contended).into()),
+            Err(Unread::Failed(failure)) => Err(failure),
+            Ok(answers) => Ok(answers),
+        }
+    }
+}
+
+async fn make_holders(
+    client: &Client,
+    statements: &ReservationStatements,
+    group: &[&Submission],
+) -> Result<(), tokio_postgres::Error> {
+    client.batch_execute("ROLLBACK").await?;
+    provision(client, statements, group).await
+}
+
+/// One transaction; with `own` from BEGIN to COMMIT, else inside the caller's.
+async fn admit<C: GenericClient + Sync>(
+    client: &C,
+    statements: &ReservationStatements,
+    rules: &Rules,
+    group: &[&Submission],
+    locking: &Locking,
+    own: bool,
+) -> Result<Vec<Answer>, Unread> {
+    let mut snapshot = read::lock_and_read(client, statements, rules, group, locking, own).await?;
+    let decided = decide::decide(group, &mut snapshot);
+    write::write(client, statements, rules, group, &snapshot, &decided, own)
+        .await
+        .map_err(|error| Unread::Failed(Failure::of(error, Phase::Committing).into()))?;
+    if own {
+        decide::record(group, &decided);
+    }
+    Ok(decided.into_iter().map(decide::answer).collect())
+}
+
+/// Makes the rows that a first submission of a user or an address needs.
+async fn provision<C: GenericClient + Sync>(
+    client: &C,
+    statements: &ReservationStatements,
+    group: &[&Submission],
+) -> Result<(), tokio_postgres::Error> {
+    let holders: Vec<Uuid> = group.iter().map(|one| one.holder.id).collect();
+    let event_types: Vec<EventType> = group.iter().map(|one| one.event_type).collect();
+    let users: Vec<Option<Uuid>> = group.iter().map(|one| one.holder.user_id).collect();
+    let params: [&(dyn ToSql + Sync); 3] = [&holders, &event_types, &users];
+    client.execute(&statements.provision, &params).await?;
+    Ok(())
+}
+
+/// Admits one submission inside a transaction of the caller's own: the job is there when, and only when, the caller
+/// commits. Nothing is counted or logged.
+///
+/// The holder's row stays locked until the transaction ends, so commit soon: submissions of the same holder wait.
+///
+/// # Errors
+///
+/// When the database cannot be used or refuses the arguments. The transaction can then only be rolled back.
+///
+/// # Examples
+///
+/// `examples/own_transaction.rs` inserts a row of the product's and submits its job, both or neither:
+///
+/// ```no_run
+#[doc = include_str!("../../examples/own_transaction.rs")]
+/// ```
+pub async fn reserve(
+    transaction: &Transaction<'_>,
+    rules: &Rules,
+    submission: &Submission,
+) -> Result<Answer, ReserveError> {
+    let statements = ReservationStatements::prepare(transaction).await?;
+    let group = [submission];
+    let locking = Locking::Wait(HashSet::new());
+    // The counters are booked here and not by the triggers; what the caller writes otherwise is theirs again.
+    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    let mut answers = admit(transaction, &statements, rules, &group, &locking, false).await;
+    if matches!(answers, Err(Unread::FirstContact)) {
+        provision(transaction, &statements, &group).await?;
+        answers = admit(transaction, &statements, rules, &group, &locking, false).await;
+    }
+    let answer = match answers {
+        Ok(mut answers) => answers.remove(0),
+        Err(Unread::Failed(GroupFailure::Failed(failure))) => {
+            return Err(refusal(failure.into_error()));
+        }
+        Err(_) => return Err(DatabaseError::Locked.into()),
+    };
+    transaction.batch_execute("SET LOCAL weir.books = ''").await?;
+    Ok(answer)
+}
+
+/// What PostgreSQL cannot store is the caller's to change; everything else is ours.
+pub(super) fn refusal(error: DatabaseError) -> ReserveError {
+    match unstorable(&error) {
+        Some(reason) => ReserveError::Unstorable(reason),
+        None => error.into(),
+    }
+}
+
+/// Why a value cannot be stored, if that is what PostgreSQL says: class 22 is about data, 54 about its size.
+pub(crate) fn unstorable(error: &DatabaseError) -> Option<String> {
+    let DatabaseError::Postgres(error) = error else {
+        return None;
+    };
+    let db = error.as_db_error()?;
+    let is_data = db.code() == &SqlState::PROGRAM_LIMIT_EXCEEDED || db.code().code().starts_with("22");
+    is_data.then(|| db.message().to_owned())
+}

@@ -1,0 +1,217 @@
+//! The second round trip: writes what was decided, and commits.
+
+use jiff::Timestamp;
+use postgres_types::ToSql;
+use serde_json::Value;
+use tokio_postgres::GenericClient;
+use uuid::Uuid;
+
+use super::decide::{Admission, Decided};
+use super::read::Snapshot;
+use super::statements::ReservationStatements;
+use super::submission::Submission;
+use crate::event_type::EventType;
+use crate::rules::Rules;
+use crate::unique_key::LIVE_STATES;
+
+/// The rows of new jobs, by column.
+#[derive(Default)]
+struct NewRows<'a> {
+    ids: Vec<i64>,
+    args: Vec<&'a Value>,
+    kinds: Vec<&'a str>,
+    max_attempts: Vec<i16>,
+    metadata: Vec<&'a Value>,
+    queues: Vec<&'a str>,
+    states: Vec<&'static str>,
+    holders: Vec<Uuid>,
+    users: Vec<Option<Uuid>>,
+    event_types: Vec<EventType>,
+    amounts: Vec<i32>,
+    periods: Vec<Option<Timestamp>>,
+    admitted: Vec<bool>,
+    keys: Vec<Option<&'a str>>,
+    hashes: Vec<Option<&'a [u8]>>,
+    unique_keys: Vec<Option<&'a [u8]>>,
+}
+
+impl<'a> NewRows<'a> {
+    fn of(group: &[&'a Submission], snapshot: &Snapshot, decided: &'a [Decided]) -> Self {
+        let mut rows = Self::default();
+        for (one, decided) in group.iter().zip(decided) {
+            let Admission::New { job, unique } = &decided.admission else {
+                continue;
+            };
+            let idempotency = one.idempotency.as_ref();
+            rows.ids.push(job.id);
+            rows.args.push(&one.args);
+            rows.kinds.push(&one.kind);
+            rows.max_attempts.push(one.max_attempts);
+            rows.metadata.push(&one.metadata);
+            rows.queues.push(&job.queue);
+            rows.states
+                .push(if job.has_slot { "available" } else { "pending" });
+            rows.holders.push(one.holder.id);
+            rows.users.push(one.holder.user_id);
+            rows.event_types.push(one.event_type);
+            rows.amounts.push(job.reserved);
+            rows.periods
+                .push(snapshot.account(one).period.map(|(start, _)| start));
+            rows.admitted.push(job.has_slot);
+            rows.keys
+                .push(idempotency.map(|idempotency| idempotency.key.as_str()));
+            rows.hashes
+                .push(idempotency.map(|idempotency| idempotency.request_hash.as_slice()));
+            rows.unique_keys
+                .push(one.unique_key.as_deref().filter(|_| *unique));
+        }
+        rows
+    }
+
+    /// What River's clients send on `river_insert`, one payload a queue with a job to be claimed.
+    fn notifications(&self) -> Vec<String> {
+        let mut queues: Vec<&str> = self
+            .queues
+            .iter()
+            .zip(&self.admitted)
+            .filter(|(_, admitted)| **admitted)
+            .map(|(queue, _)| *queue)
+            .collect();
+        queues.sort_unstable();
+        queues.dedup();
+        queues.into_iter().map(insert_payload).collect()
+    }
+}
+
+/// The changes of counters, by column: one row a locked holder, and one a balance that grows.
+#[derive(Default)]
+struct CounterRows {
+    holders: Vec<Uuid>,
+    event_types: Vec<EventType>,
+    slots: Vec<i32>,
+    parked: Vec<i32>,
+    slot_limits: Vec<i32>,
+    balance_users: Vec<Uuid>,
+    balance_event_types: Vec<EventType>,
+    balance_periods: Vec<Timestamp>,
+    reserved: Vec<i64>,
+    limits: Vec<i64>,
+}
+
+impl CounterRows {
+    fn of(snapshot: &Snapshot) -> Self {
+        let mut rows = Self::default();
+        let signed = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        for (&(holder, event_type), &position) in &snapshot.positions {
+            let locked = &snapshot.accounts[position];
+            let (account, before) = (&locked.account, &locked.before);
+            if (account.slots_in_use, account.parked) != (before.slots_in_use, before.parked) {
+                rows.holders.push(holder);
+                rows.event_types.push(event_type);
+                rows.slots
+                    .push(signed(account.slots_in_use - before.slots_in_use));
+                rows.parked.push(signed(account.parked - before.parked));
+                rows.slot_limits.push(account.slot_limit.map_or(i32::MAX, signed));
+            }
+            let added = account.reserved - before.reserved;
+            if let (Some((start, _)), 1..) = (locked.period, added) {
+                rows.balance_users.push(holder);
+                rows.balance_event_types.push(event_type);
+                rows.balance_periods.push(start);
+                rows.reserved.push(added);
+                rows.limits.push(account.limit.unwrap_or(i64::MAX));
+            }
+        }
+        rows
+    }
+}
+
+/// The second round trip. With `commit` it ends the transaction; else that is the caller's to do.
+pub(super) async fn write<C: GenericClient + Sync>(
+    client: &C,
+    statements: &ReservationStatements,
+    rules: &Rules,
+    group: &[&Submission],
+    snapshot: &Snapshot,
+    decided: &[Decided],
+    commit: bool,
+) -> Result<(), tokio_postgres::Error> {
+    let finish = async || match commit {
+        true => client.batch_execute("COMMIT").await,
+        false => Ok(()),
+    };
+    let rows = NewRows::of(group, snapshot, decided);
+    if rows.ids.is_empty() {
+        return finish().await;
+    }
+    let counters = CounterRows::of(snapshot);
+    let payloads = rows.notifications();
+    let ttl = rules.ttl.as_secs_f64();
+    let jobs: [&(dyn ToSql + Sync); 9] = [
+        &rows.ids,
+        &rows.args,
+        &rows.kinds,
+        &rows.max_attempts,
+        &rows.metadata,
+        &rows.queues,
+        &rows.states,
+        &rows.unique_keys,
+        &LIVE_STATES,
+    ];
+    let reservations: [&(dyn ToSql + Sync); 8] = [
+        &rows.ids,
+        &rows.holders,
+        &rows.users,
+        &rows.event_types,
+        &rows.amounts,
+        &rows.periods,
+        &rows.admitted,
+        &ttl,
+    ];
+    let submissions: [&(dyn ToSql + Sync); 7] = [
+        &rows.ids,
+        &rows.holders,
+        &rows.users,
+        &rows.event_types,
+        &rows.amounts,
+        &rows.keys,
+        &rows.hashes,
+    ];
+    let holders: [&(dyn ToSql + Sync); 5] = [
+        &counters.holders,
+        &counters.event_types,
+        &counters.slots,
+        &counters.parked,
+        &counters.slot_limits,
+    ];
+    let balances: [&(dyn ToSql + Sync); 5] = [
+        &counters.balance_users,
+        &counters.balance_event_types,
+        &counters.balance_periods,
+        &counters.reserved,
+        &counters.limits,
+    ];
+    let notify: [&(dyn ToSql + Sync); 1] = [&payloads];
+    // What has nothing to write is not sent.
+    let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
+        0 => Ok(0),
+        _ => client.execute(statement, params).await,
+    };
+    tokio::try_join!(
+        biased;
+        client.execute(&statements.insert_jobs, &jobs),
+        client.execute(&statements.insert_reservations, &reservations),
+        client.execute(&statements.insert_submissions, &submissions),
+        client.execute(&statements.update_holders, &holders),
+        execute(&statements.update_balances, counters.balance_users.len(), &balances),
+        execute(&statements.notify, payloads.len(), &notify),
+        finish(),
+    )?;
+    Ok(())
+}
+
+/// What River's clients send on `river_insert`.
+#[must_use]
+pub fn insert_payload(queue: &str) -> String {
+    serde_json::json!({ "queue": queue }).to_string()
+}

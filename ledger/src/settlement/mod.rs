@@ -1,0 +1,17 @@
+//! Settlement: what happens to a reservation when its job's attempt is over.
+//!
+//! One transaction completes the job (fenced by attempt), charges what was used, gives the rest back, and passes
+//! the freed slot to the same holder's oldest parked job. Jobs that finish together are settled together.
+
+mod ended;
+mod plan;
+mod promoted;
+mod promotion;
+mod queue;
+mod statements;
+mod transaction;
+
+pub use ended::{Ended, SettleError, Settled, Success, charged_by};
+pub use promoted::Promoted;
+pub use promotion::Promoter;
+pub use queue::Settler;

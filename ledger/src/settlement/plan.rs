@@ -1,0 +1,298 @@
+//! What a group of ended attempts changes, planned from what was read under the locks. No I/O.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+use weir_policy::admission::{charge, promotions};
+use weir_policy::lane::Lane;
+use weir_policy::tier::Tier;
+
+use crate::event_type::EventType;
+use crate::rules::Rules;
+
+/// The most jobs that one transaction promotes. What is left is promoted by the next one: when limits are lifted, all
+/// that waits becomes free at once.
+pub(super) const MOST_PROMOTED: usize = 1000;
+
+/// A holder and one of its event types.
+pub(super) type Key = (Uuid, EventType);
+
+/// A holder's row for one event type, under its lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LockedHolder {
+    pub(super) slots_in_use: i32,
+    pub(super) parked: i32,
+    pub(super) is_user: bool,
+    pub(super) tier: Option<Tier>,
+}
+
+/// A reservation that its job no longer needs as it was.
+#[derive(Clone, Debug)]
+pub(super) struct Released {
+    pub(super) key: Key,
+    pub(super) held_slot: bool,
+    pub(super) was_parked: bool,
+    /// Its job is at its end; otherwise only the slot was given up.
+    pub(super) ended: bool,
+    pub(super) job_id: i64,
+    pub(super) user_id: Option<Uuid>,
+    pub(super) period_start: Option<Timestamp>,
+    pub(super) reserved: i32,
+    /// River's state of the job; `None` when the job is gone.
+    pub(super) state: Option<String>,
+    pub(super) used: Option<i64>,
+    pub(super) request_id: Option<String>,
+}
+
+impl Released {
+    /// What the user pays: completed jobs only, and never more than was reserved.
+    pub(super) fn charged(&self) -> i32 {
+        if self.user_id.is_none() || !self.ended || self.state.as_deref() != Some("completed") {
+            return 0;
+        }
+        i32::try_from(charge(self.reserved.into(), self.used)).unwrap_or(self.reserved)
+    }
+}
+
+/// One usage event a job.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Charges {
+    pub(super) users: Vec<Uuid>,
+    pub(super) event_types: Vec<EventType>,
+    pub(super) amounts: Vec<i32>,
+    pub(super) jobs: Vec<i64>,
+    pub(super) periods: Vec<Timestamp>,
+}
+
+/// One row a user, event type and period.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Balances {
+    pub(super) users: Vec<Uuid>,
+    pub(super) event_types: Vec<EventType>,
+    pub(super) periods: Vec<Timestamp>,
+    pub(super) reserved: Vec<i64>,
+    pub(super) charged: Vec<i64>,
+}
+
+/// One row a holder whose slots nobody waits for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Freed {
+    pub(super) holders: Vec<Uuid>,
+    pub(super) event_types: Vec<EventType>,
+    pub(super) slots: Vec<i32>,
+    pub(super) parked: Vec<i32>,
+}
+
+/// One row a holder with parked jobs and room for them.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Promotions {
+    pub(super) holders: Vec<Uuid>,
+    pub(super) event_types: Vec<EventType>,
+    pub(super) counts: Vec<i32>,
+    pub(super) lanes: Vec<&'static str>,
+    pub(super) limits: Vec<i32>,
+    pub(super) freed: Vec<i32>,
+    pub(super) unparked: Vec<i32>,
+}
+
+/// Everything that is to be written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Changes {
+    pub(super) charges: Charges,
+    pub(super) balances: Balances,
+    pub(super) freed: Freed,
+    pub(super) promotions: Promotions,
+}
+
+/// Plans what is to be written. `charged_before` are jobs that have a usage event already and are not charged again.
+pub(super) fn plan(
+    holders: &BTreeMap<Key, LockedHolder>,
+    released: &[Released],
+    charged_before: &[i64],
+    rules: &Rules,
+) -> Changes {
+    let mut changes = Changes::default();
+    let mut balances = BTreeMap::<_, (i64, i64)>::new();
+    let mut freed = BTreeMap::<Key, (i32, i32)>::new();
+    for one in released {
+        let (slots, parked) = freed.entry(one.key).or_default();
+        *slots += i32::from(one.held_slot);
+        *parked += i32::from(one.was_parked);
+        let (Some(user), Some(period), true) = (one.user_id, one.period_start, one.ended) else {
+            continue;
+        };
+        let charged = if charged_before.contains(&one.job_id) {
+            0
+        } else {
+            one.charged()
+        };
+        if charged > 0 {
+            changes.charges.users.push(user);
+            changes.charges.event_types.push(one.key.1);
+            changes.charges.amounts.push(charged);
+            changes.charges.jobs.push(one.job_id);
+            changes.charges.periods.push(period);
+        }
+        let (reserved, used) = balances.entry((user, one.key.1, period)).or_default();
+        *reserved += i64::from(one.reserved);
+        *used += i64::from(charged);
+    }
+    for ((user, event_type, period), (reserved, charged)) in balances {
+        if reserved > 0 || charged > 0 {
+            changes.balances.users.push(user);
+            changes.balances.event_types.push(event_type);
+            changes.balances.periods.push(period);
+            changes.balances.reserved.push(reserved);
+            changes.balances.charged.push(charged);
+        }
+    }
+    let mut room = u32::try_from(MOST_PROMOTED).unwrap_or(u32::MAX);
+    for (&key, holder) in holders {
+        let (slots, parked) = freed.get(&key).copied().unwrap_or_default();
+        let limit = rules.slots(holder.is_user, holder.tier);
+        let unsigned = |number: i32| u32::try_from(number).unwrap_or(0);
+        let count = room.min(promotions(
+            limit,
+            unsigned(holder.slots_in_use - slots),
+            unsigned(holder.parked - parked),
+        ));
+        room -= count;
+        let signed = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        if count > 0 {
+            changes.promotions.holders.push(key.0);
+            changes.promotions.event_types.push(key.1);
+            changes.promotions.counts.push(signed(count));
+            changes
+                .promotions
+                .lanes
+                .push(Lane::select(holder.tier, false).as_str());
+            changes.promotions.limits.push(limit.map_or(i32::MAX, signed));
+            changes.promotions.freed.push(slots);
+            changes.promotions.unparked.push(parked);
+        } else if slots > 0 || parked > 0 {
+            changes.freed.holders.push(key.0);
+            changes.freed.event_types.push(key.1);
+            changes.freed.slots.push(slots);
+            changes.freed.parked.push(parked);
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use weir_policy::tier::SlotLimits;
+
+    use super::*;
+
+    const ANNE: Key = (Uuid::from_u128(1), EventType::Analysis);
+
+    fn rules() -> Rules {
+        Rules {
+            slot_limits: Some(SlotLimits::default()),
+            ttl: Duration::from_secs(3600),
+            lanes: Rules::lanes_of(["analysis"]),
+        }
+    }
+
+    fn accounts(slots_in_use: i32, parked: i32, tier: Option<Tier>) -> BTreeMap<Key, LockedHolder> {
+        let account = LockedHolder {
+            slots_in_use,
+            parked,
+            is_user: true,
+            tier,
+        };
+        BTreeMap::from([(ANNE, account)])
+    }
+
+    fn released(job_id: i64, state: &str, reserved: i32, used: Option<i64>) -> Released {
+        Released {
+            key: ANNE,
+            held_slot: true,
+            was_parked: false,
+            ended: true,
+            job_id,
+            user_id: Some(ANNE.0),
+            period_start: Some(Timestamp::UNIX_EPOCH),
+            reserved,
+            state: Some(state.to_owned()),
+            used,
+            request_id: None,
+        }
+    }
+
+    #[test]
+    fn completed_jobs_are_charged_what_they_used_and_others_nothing() {
+        let ended = [
+            released(1, "completed", 10, Some(4)),
+            released(2, "completed", 10, None),
+            released(3, "completed", 10, Some(99)),
+            released(4, "cancelled", 10, Some(4)),
+            released(5, "discarded", 10, None),
+        ];
+        let changes = plan(&accounts(5, 0, None), &ended, &[], &rules());
+        assert_eq!(changes.charges.jobs, [1, 2, 3]);
+        assert_eq!(changes.charges.amounts, [4, 10, 10]);
+        assert_eq!(changes.balances.reserved, [50]);
+        assert_eq!(changes.balances.charged, [24]);
+        assert_eq!(changes.freed.slots, [5]);
+    }
+
+    #[test]
+    fn a_job_with_an_event_is_not_charged_again() {
+        let ended = [released(1, "completed", 10, None)];
+        let changes = plan(&accounts(1, 0, None), &ended, &[1], &rules());
+        assert_eq!(changes.charges, Charges::default());
+        assert_eq!(
+            (changes.balances.reserved[0], changes.balances.charged[0]),
+            (10, 0)
+        );
+    }
+
+    #[test]
+    fn a_job_that_is_to_be_tried_again_keeps_its_quota_and_gives_its_slot() {
+        let mut waits = released(1, "retryable", 10, None);
+        waits.ended = false;
+        let changes = plan(&accounts(1, 1, None), &[waits], &[], &rules());
+        assert_eq!(changes.balances, Balances::default());
+        assert_eq!(
+            (changes.promotions.counts[0], changes.promotions.freed[0]),
+            (1, 1)
+        );
+    }
+
+    #[test]
+    fn freed_slots_go_to_parked_jobs_as_far_as_the_tier_of_now_allows() {
+        let ended = [released(1, "completed", 1, None)];
+        let of =
+            |in_use, parked, tier| plan(&accounts(in_use, parked, tier), &ended, &[], &rules()).promotions;
+        assert_eq!(of(1, 5, None).counts, [1]);
+        assert_eq!(of(1, 5, None).lanes, ["default"]);
+        assert_eq!(of(1, 5, Some(Tier::Pro)).counts, [3]);
+        assert_eq!(of(1, 5, Some(Tier::Pro)).lanes, ["priority"]);
+        assert_eq!(of(4, 5, Some(Tier::Free)), Promotions::default());
+    }
+
+    #[test]
+    fn a_parked_job_that_ends_leaves_the_line_and_frees_no_slot() {
+        let mut cancelled = released(1, "cancelled", 1, None);
+        cancelled.held_slot = false;
+        cancelled.was_parked = true;
+        let changes = plan(&accounts(1, 3, None), &[cancelled], &[], &rules());
+        assert_eq!((changes.freed.slots[0], changes.freed.parked[0]), (0, 1));
+        assert_eq!(changes.promotions, Promotions::default());
+    }
+
+    #[test]
+    fn lifted_limits_promote_no_more_than_a_transaction_holds() {
+        let lifted = Rules {
+            slot_limits: None,
+            ..rules()
+        };
+        let changes = plan(&accounts(1, 350_000, None), &[], &[], &lifted);
+        assert_eq!(changes.promotions.counts, [1000]);
+    }
+}

@@ -1,0 +1,78 @@
+//! What this process promoted just now. Whoever claims it here knows that it has its slot, and need not look it up.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::holder::Holder;
+
+/// A job is claimed within milliseconds, or it waits for a worker; then it is looked up.
+const REMEMBERED: Duration = Duration::from_secs(2);
+
+/// A job and how many attempts it has had. An attempt elsewhere makes it another one, which may have lost its slot.
+type Key = (i64, i16);
+
+/// What was promoted in this process within the last two seconds. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Promoted(Arc<Mutex<Memory>>);
+
+#[derive(Default)]
+struct Memory {
+    jobs: HashMap<Key, (Holder, Instant)>,
+    order: VecDeque<(Key, Instant)>,
+}
+
+impl Promoted {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock()
+    }
+
+    /// These have their slots now: that is committed.
+    pub(super) fn remember(&self, jobs: impl IntoIterator<Item = (i64, i16, Holder)>, now: Instant) {
+        let mut memory = self.memory();
+        while let Some((key, since)) = memory.order.front().copied()
+            && now.duration_since(since) > REMEMBERED
+        {
+            memory.order.pop_front();
+            memory.jobs.remove(&key);
+        }
+        for (job_id, attempts, holder) in jobs {
+            memory.jobs.insert((job_id, attempts), (holder, now));
+            memory.order.push_back(((job_id, attempts), now));
+        }
+    }
+
+    /// Whose job it is, when it was promoted here just now and this is the first attempt since.
+    pub(crate) fn take(&self, job_id: i64, attempt: i16, now: Instant) -> Option<Holder> {
+        let (holder, since) = self.memory().jobs.remove(&(job_id, attempt - 1))?;
+        (now.duration_since(since) <= REMEMBERED).then_some(holder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::holder::Holders;
+
+    #[test]
+    fn a_promotion_counts_for_the_next_attempt_once_and_not_for_long() {
+        let (promoted, now) = (Promoted::default(), Instant::now());
+        let anne = Holders::user(Uuid::from_u128(1));
+        let promote = |at| promoted.remember([(7, 0, anne), (8, 1, anne)], at);
+        promote(now);
+        assert_eq!(promoted.take(7, 1, now), Some(anne));
+        assert_eq!(promoted.take(7, 1, now), None, "once");
+        assert_eq!(promoted.take(8, 1, now), None, "it had an attempt before");
+        assert_eq!(promoted.take(8, 3, now), None, "somebody else had the next one");
+        assert_eq!(promoted.take(8, 2, now), Some(anne));
+        promote(now);
+        let later = now + REMEMBERED + Duration::from_millis(1);
+        assert_eq!(promoted.take(7, 1, later), None);
+        promote(later + REMEMBERED);
+        assert_eq!(promoted.memory().order.len(), 2, "what is old is forgotten");
+    }
+}

@@ -1,0 +1,134 @@
+//! Promotion without an ended job: after an upgrade, when limits were raised, or when an event was missed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres_types::ToSql;
+use uuid::Uuid;
+
+use super::plan::{self, Key};
+use super::promoted::Promoted;
+use super::statements::SettlementStatements;
+use super::transaction::{self, locked_holder};
+use crate::database::session::{Connection, Session, with_deadline};
+use crate::database::{Database, DatabaseError, Failure, Phase};
+use crate::event_type::EventType;
+use crate::rules::Rules;
+
+/// How many waiting holders one look goes through.
+const SLICE: i32 = 1000;
+
+/// How long ago a subscription may have changed to be looked at first.
+const CHANGED_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a lock is waited for. Promotion skips locked holders; this is for the jobs' rows.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Gives free slots to waiting jobs, a slice of the holders at a time.
+pub struct Promoter {
+    session: Session<SettlementStatements>,
+    rules: Arc<Rules>,
+    promoted: Promoted,
+    after: Key,
+}
+
+impl Promoter {
+    pub(super) fn new(database: &Database, rules: Arc<Rules>, promoted: Promoted) -> Self {
+        Self {
+            session: Session::new(database.clone(), LOCK_TIMEOUT),
+            rules,
+            promoted,
+            after: FIRST,
+        }
+    }
+
+    /// Looks at those whose subscription changed and at the next slice of all that wait, and gives away what is free.
+    /// Returns how many jobs became available.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be used.
+    pub async fn promote(&mut self) -> Result<usize, DatabaseError> {
+        let done = match self.session.connection().await {
+            Ok(connection) => with_deadline(slice(connection, &self.rules, &self.promoted, self.after)).await,
+            Err(failure) => Err(failure),
+        };
+        match done {
+            Ok((promoted, after)) => {
+                self.after = after;
+                Ok(promoted)
+            }
+            Err(failure) => {
+                self.session.recover(&failure).await;
+                // Whatever it is that fails, the next slice is tried next.
+                Err(failure.into_error())
+            }
+        }
+    }
+
+    /// The same over everything that waits.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be used.
+    pub async fn promote_all(&mut self) -> Result<usize, DatabaseError> {
+        let mut all = 0;
+        self.after = FIRST;
+        loop {
+            let promoted = self.promote().await?;
+            all += promoted;
+            if self.after == FIRST && promoted == 0 {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// Before every holder.
+const FIRST: Key = (Uuid::nil(), EventType::Specview);
+
+/// One slice; returns how many were promoted and where the next slice starts.
+async fn slice(
+    connection: &Connection<SettlementStatements>,
+    rules: &Rules,
+    promoted: &Promoted,
+    after: Key,
+) -> Result<(usize, Key), Failure> {
+    let Connection { client, statements } = connection;
+    let open = |error| Failure::of(error, Phase::Open);
+    let limits = Rules::slots_by_tier(rules.slot_limits);
+    let changed = CHANGED_WITHIN.as_secs_f64();
+    let params: [&(dyn ToSql + Sync); 5] = [&after.0, &after.1, &SLICE, &limits, &changed];
+    let rows = client.query(&statements.waiting, &params).await.map_err(open)?;
+    let last = rows.iter().max_by_key(|row| row.get::<_, Option<i32>>("n"));
+    let next = match last.map(|row| (row.get::<_, Option<i32>>("n"), row)) {
+        Some((Some(SLICE), row)) => (row.get("holder"), row.get("event_type")),
+        _ => FIRST,
+    };
+    let with_room = rows.iter().filter(|row| row.get("has_room"));
+    let (holders, event_types): (Vec<Uuid>, Vec<EventType>) = with_room
+        .map(|row| {
+            (
+                row.get::<_, Uuid>("holder"),
+                row.get::<_, EventType>("event_type"),
+            )
+        })
+        .unzip();
+    if holders.is_empty() {
+        return Ok((0, next));
+    }
+    let params: [&(dyn ToSql + Sync); 2] = [&holders, &event_types];
+    let ((), rows) = tokio::try_join!(
+        biased;
+        client.batch_execute("BEGIN"),
+        client.query(&statements.lock_waiting, &params)
+    )
+    .map_err(open)?;
+    let locked = rows.iter().map(locked_holder).collect();
+    let changes = plan::plan(&locked, &[], &[], rules);
+    let count = transaction::write(connection, &changes, &locked, rules, promoted)
+        .await
+        .map_err(|error| Failure::of(error, Phase::Committing))?;
+    // What did not fit into one transaction is next.
+    Ok((count, if count < plan::MOST_PROMOTED { next } else { after }))
+}

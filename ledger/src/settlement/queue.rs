@@ -1,0 +1,93 @@
+//! Ended attempts from any task, settled in groups. When very many wait, a second transaction goes on beside the first,
+//! so that one is planned while the other waits for the disk.
+
+use std::sync::Arc;
+
+use super::ended::{Ended, SettleError, Settled};
+use super::promoted::Promoted;
+use super::promotion::Promoter;
+use super::transaction::Settle;
+use crate::committer::{Committer, Rejection};
+use crate::database::{Database, DatabaseError};
+use crate::reservation;
+use crate::rules::Rules;
+
+/// This many wait before the second transaction pays: much of what one costs does not depend on how many jobs are in it.
+const MANY: usize = 128;
+
+/// Takes ended attempts from any task and settles them over connections of its own. Cheap to clone.
+#[derive(Clone)]
+pub struct Settler {
+    first: Committer<Settle>,
+    second: Committer<Settle>,
+    database: Database,
+    rules: Arc<Rules>,
+    promoted: Promoted,
+}
+
+impl Settler {
+    /// Starts the tasks that settle. They end when the last clone is dropped and what waits is done.
+    #[must_use]
+    pub fn start(database: &Database, rules: &Arc<Rules>) -> Self {
+        let promoted = Promoted::default();
+        let settle = Arc::new(Settle {
+            rules: Arc::clone(rules),
+            promoted: promoted.clone(),
+        });
+        Self {
+            first: Committer::start(database, Arc::clone(&settle)),
+            second: Committer::start(database, settle),
+            database: database.clone(),
+            rules: Arc::clone(rules),
+            promoted,
+        }
+    }
+
+    /// What was promoted here just now.
+    #[must_use]
+    pub fn promoted(&self) -> &Promoted {
+        &self.promoted
+    }
+
+    /// Gives free slots to whoever waits for one although nothing of theirs ended.
+    #[must_use]
+    pub fn promoter(&self) -> Promoter {
+        Promoter::new(&self.database, Arc::clone(&self.rules), self.promoted.clone())
+    }
+
+    fn committer(&self) -> &Committer<Settle> {
+        if self.first.waiting() < MANY {
+            &self.first
+        } else {
+            &self.second
+        }
+    }
+
+    /// Settles one attempt and waits until that is committed.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be used or refuses the settlement. The job stays as it is, and may be settled again.
+    pub async fn settle(&self, ended: Ended) -> Result<Settled, SettleError> {
+        let settled = self.committer().commit(ended).await;
+        settled.map_err(|rejection| match rejection {
+            Rejection::Refused(error) => match reservation::unstorable(&error) {
+                Some(reason) => SettleError::Unstorable(reason),
+                None => SettleError::Refused(error),
+            },
+            Rejection::Unavailable(error) => error.into(),
+            Rejection::Full => DatabaseError::Stopped.into(),
+        })
+    }
+
+    /// Settles a job that River has ended, without waiting. When it fails, reconciliation does it.
+    pub fn notice(&self, job_id: i64) {
+        let ended = Ended {
+            job_id,
+            success: None,
+        };
+        if !self.committer().notice(ended) {
+            tracing::debug!(job = job_id, "left to reconciliation");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+-- Jobs that have a usage event already. $1 job ids.
+SELECT u.job_id
+FROM unnest($1::bigint[]) AS a (job_id)
+CROSS JOIN LATERAL (SELECT e.job_id FROM usage_events e WHERE e.job_id = a.job_id OFFSET 0) u

@@ -1,0 +1,42 @@
+-- Takes the reservations whose job was ended by somebody else, or is gone, out of the table; those whose job failed and
+-- will be tried again keep their quota and give up their slot. $1 job ids.
+--
+-- The jobs' rows are locked and looked at by the clock of now: a retry that falls due meanwhile is claimed before this,
+-- and keeps its slot, or after it, and asks for one. Every row is looked up by its key, whatever the planner believes
+-- about the size of the tables.
+WITH seen AS MATERIALIZED (
+    SELECT a.job_id, j.state, j.ended, j.waits, j.used, j.request_id
+    FROM (SELECT DISTINCT id AS job_id FROM unnest($1::bigint[]) AS u (id) ORDER BY 1) a
+    LEFT JOIN LATERAL (
+        SELECT j.state,
+               j.finalized_at IS NOT NULL AS ended,
+               j.state IN ('retryable', 'scheduled')
+                   OR j.state = 'available' AND j.scheduled_at > clock_timestamp() AS waits,
+               CASE WHEN jsonb_typeof(j.metadata -> 'weir:used') = 'number'
+                    -- Any number may stand there: what does not fit is charged as all or as nothing anyway.
+                    THEN least(greatest(trunc((j.metadata ->> 'weir:used')::numeric), 0), 2147483647)::bigint
+               END AS used,
+               j.metadata ->> 'weir:request_id' AS request_id
+        FROM river_job j WHERE j.id = a.job_id OFFSET 0
+        FOR NO KEY UPDATE
+    ) j ON true
+), ended AS (
+    DELETE FROM quota_reservations r
+    USING seen s
+    WHERE r.job_id = s.job_id AND coalesce(s.ended, true)
+    RETURNING r.holder, r.event_type, r.admitted_at IS NOT NULL AS held_slot, r.parked_at IS NOT NULL AS parked,
+              r.job_id, r.user_id, r.period_start, r.reserved_amount, s.request_id, true AS ended,
+              s.state::text AS state, s.used
+), yielded AS (
+    UPDATE quota_reservations r
+    SET admitted_at = NULL
+    FROM seen s
+    WHERE r.job_id = s.job_id AND r.admitted_at IS NOT NULL AND s.waits
+    RETURNING r.holder, r.event_type, true, false, r.job_id, r.user_id, r.period_start, r.reserved_amount,
+              s.request_id, false, s.state::text, s.used
+)
+SELECT holder, event_type, held_slot, parked, job_id, user_id, period_start, reserved_amount, request_id, ended, state,
+       used
+FROM ended
+UNION ALL
+SELECT * FROM yielded

@@ -1,0 +1,41 @@
+-- Holders with parked jobs and a free slot, from a slice of all that wait, and from those whose subscription changed
+-- just now. Nothing is locked: nobody who cannot be given anything is touched.
+-- $1 and $2 the last holder and event type of the slice before, $3 how many a slice has, $4 slot limits by tier and of
+-- a client address (the order of `plan_tier`, the address last), $5 seconds that count as just now.
+-- `n` numbers the slice's rows, the last of which is where the next one starts; `has_room` tells who can be given
+-- something.
+--
+-- The holders are found by jumping from one to the next in the index of the parked reservations, so the cost grows
+-- with the slice and not with the number of jobs or holders that wait.
+WITH RECURSIVE slice AS (
+    (SELECT r.holder, r.event_type, 1 AS n FROM quota_reservations r
+     WHERE r.parked_at IS NOT NULL AND (r.holder, r.event_type) > ($1::uuid, $2::usage_event_type)
+     ORDER BY r.holder, r.event_type LIMIT 1)
+    UNION ALL
+    SELECT f.holder, f.event_type, s.n + 1
+    FROM slice s
+    CROSS JOIN LATERAL (
+        SELECT r.holder, r.event_type FROM quota_reservations r
+        WHERE r.parked_at IS NOT NULL AND (r.holder, r.event_type) > (s.holder, s.event_type)
+        ORDER BY r.holder, r.event_type LIMIT 1
+    ) f
+    WHERE s.n < $3::int
+), candidates AS (
+    SELECT holder, event_type, n FROM slice
+    UNION ALL
+    SELECT h.holder, h.event_type, NULL
+    FROM user_subscriptions u
+    CROSS JOIN LATERAL (SELECT * FROM holders k WHERE k.holder = u.user_id AND k.parked > 0 OFFSET 0) h
+    WHERE u.updated_at > now() - make_interval(secs => $5::float8)
+)
+SELECT c.holder, c.event_type, c.n, h.slots_in_use < t.slots AND h.parked > 0 AS has_room
+FROM candidates c
+CROSS JOIN LATERAL (
+    SELECT * FROM holders k WHERE k.holder = c.holder AND k.event_type = c.event_type OFFSET 0
+) h
+CROSS JOIN LATERAL (
+    SELECT ($4::bigint[])[CASE WHEN h.user_id IS NULL THEN cardinality($4::bigint[])
+                               ELSE array_position(enum_range(NULL::plan_tier), coalesce(
+                                   (SELECT p.tier FROM user_subscriptions u JOIN subscription_plans p ON p.id = u.plan_id
+                                    WHERE u.user_id = h.user_id AND u.status = 'active'), 'free')) END] AS slots
+) t

@@ -1,0 +1,22 @@
+//! The statements of the settlement transaction and of promotion.
+
+use crate::database::session::statements;
+
+statements! {
+    pub(super) struct SettlementStatements {
+        lock: include_str!("sql/lock.sql"),
+        lock_skipping: include_str!("sql/lock_skipping.sql"),
+        complete: include_str!("sql/complete.sql"),
+        release: include_str!("sql/release.sql"),
+        charged: include_str!("sql/charged.sql"),
+        charge: include_str!("sql/charge.sql"),
+        update_balances: include_str!("sql/update_balances.sql"),
+        update_holders: include_str!("sql/update_holders.sql"),
+        promote: include_str!("sql/promote.sql"),
+        waiting: include_str!("sql/waiting.sql"),
+        lock_waiting: include_str!("sql/lock_waiting.sql"),
+        rebuild_lock: include_str!("sql/rebuild_lock.sql"),
+        rebuild_holders: include_str!("sql/rebuild_holders.sql"),
+        rebuild_balances: include_str!("sql/rebuild_balances.sql"),
+    }
+}

@@ -1,0 +1,401 @@
+//! The settlement transaction, in two round trips: lock, complete and release; then, once it is planned what that
+//! changes, charge, promote and commit.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use postgres_types::ToSql;
+use serde_json::{Map, Value};
+use tokio_postgres::Row;
+use tokio_postgres::error::SqlState;
+use uuid::Uuid;
+
+use super::ended::{Ended, Settled};
+use super::plan::{self, Changes, Key, LockedHolder, Released};
+use super::promoted::Promoted;
+use super::statements::SettlementStatements;
+use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
+use crate::database::session::Connection;
+use crate::database::{DatabaseError, Failure, Phase};
+use crate::holder::{self, Holder};
+use crate::job_metadata::USED;
+use crate::rules::Rules;
+
+/// Settles groups of ended attempts.
+pub(super) struct Settle {
+    pub(super) rules: Arc<Rules>,
+    pub(super) promoted: Promoted,
+}
+
+impl Transact for Settle {
+    type Item = Ended;
+    type Output = Settled;
+    type Statements = SettlementStatements;
+
+    const LARGEST_GROUP: usize = 512;
+    const LONGEST_QUEUE: usize = 20_000;
+    const LONGEST_QUEUE_BYTES: usize = 128 * 1024 * 1024;
+    const PATIENCE: Duration = Duration::from_secs(15);
+
+    /// Known only from the reservation.
+    fn holder(_: &Ended) -> Option<Uuid> {
+        None
+    }
+
+    fn id(ended: &Ended) -> Uuid {
+        Uuid::from_u64_pair(0, ended.job_id.unsigned_abs())
+    }
+
+    fn bytes(ended: &Ended) -> usize {
+        128 + ended
+            .success
+            .as_ref()
+            .map_or(0, |success| json_bytes(&success.output))
+    }
+
+    async fn run(
+        &self,
+        connection: &Connection<SettlementStatements>,
+        group: &[&Ended],
+        locking: &Locking,
+    ) -> Result<Vec<Settled>, GroupFailure> {
+        let started = Instant::now();
+        // Somebody may have written a usage event for one of the jobs. That is looked for when it turns out so.
+        let settled = match transact(connection, self, group, locking, false).await {
+            Err(Unsettled::ChargedBefore) => {
+                roll_back(connection).await?;
+                transact(connection, self, group, locking, true).await
+            }
+            other => other,
+        };
+        let settled = settled.map_err(|unsettled| match unsettled {
+            Unsettled::Failed(failure) => failure,
+            Unsettled::ChargedBefore => Failure::Conflict(DatabaseError::Contended).into(),
+        })?;
+        metrics::histogram!("weir_settlement_duration_seconds").record(started.elapsed().as_secs_f64());
+        Ok(settled)
+    }
+
+    /// A counter that has drifted below what it stands for meets its CHECK, and would refuse all that its holder
+    /// settles for ever. It is rebuilt from its rows.
+    async fn mend(
+        &self,
+        connection: &Connection<SettlementStatements>,
+        ended: &Ended,
+        error: &DatabaseError,
+    ) -> Result<bool, Failure> {
+        let DatabaseError::Postgres(postgres) = error else {
+            return Ok(false);
+        };
+        if postgres.code() != Some(&SqlState::CHECK_VIOLATION) {
+            return Ok(false);
+        }
+        let Connection { client, statements } = connection;
+        let open = |error| Failure::of(error, Phase::Open);
+        let job: [&(dyn ToSql + Sync); 1] = [&ended.job_id];
+        let ((), rows) = tokio::try_join!(
+            biased;
+            client.batch_execute("BEGIN"),
+            client.query(&statements.rebuild_lock, &job),
+        )
+        .map_err(open)?;
+        let Some(holder) = rows.first().map(|row| row.get::<_, Uuid>("holder")) else {
+            roll_back(connection).await?;
+            return Ok(false);
+        };
+        let params: [&(dyn ToSql + Sync); 1] = [&holder];
+        tokio::try_join!(
+            biased;
+            client.execute(&statements.rebuild_holders, &params),
+            client.execute(&statements.rebuild_balances, &params),
+            client.batch_execute("COMMIT"),
+        )
+        .map_err(|error| Failure::of(error, Phase::Committing))?;
+        metrics::counter!("weir_counter_repairs_total").increment(1);
+        tracing::error!(
+            job = ended.job_id,
+            %holder,
+            reason = %error,
+            "the counters of a holder did not equal their rows; they were rebuilt"
+        );
+        Ok(true)
+    }
+}
+
+async fn roll_back(connection: &Connection<SettlementStatements>) -> Result<(), Failure> {
+    let rolled_back = connection.client.batch_execute("ROLLBACK").await;
+    rolled_back.map_err(|error| Failure::of(error, Phase::Open))
+}
+
+enum Unsettled {
+    /// A usage event of one of the jobs is there already.
+    ChargedBefore,
+    Failed(GroupFailure),
+}
+
+impl From<Failure> for Unsettled {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure.into())
+    }
+}
+
+async fn transact(
+    connection: &Connection<SettlementStatements>,
+    settle: &Settle,
+    group: &[&Ended],
+    locking: &Locking,
+    look_for_charges: bool,
+) -> Result<Vec<Settled>, Unsettled> {
+    let Connection { client, statements } = connection;
+    let ids: Vec<i64> = group.iter().map(|one| one.job_id).collect();
+    let mut others = Vec::new();
+    let (mut done_ids, mut attempts, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
+    for one in group {
+        let Some(success) = &one.success else {
+            others.push(one.job_id);
+            continue;
+        };
+        done_ids.push(one.job_id);
+        attempts.push(success.attempt);
+        let mut members = Map::new();
+        // No output is no member, as River has it; each one costs an entry in the index of the metadata.
+        if !success.output.is_null() {
+            members.insert("output".to_owned(), success.output.clone());
+        }
+        if let Some(used) = success.used {
+            members.insert(USED.to_owned(), used.into());
+        }
+        metadata.push(Value::Object(members));
+    }
+    let (lock, avoid): (_, Vec<Uuid>) = match locking {
+        Locking::Wait(avoid) => (&statements.lock, avoid.iter().copied().collect()),
+        Locking::Skip => (&statements.lock_skipping, Vec::new()),
+    };
+    let lock_params: [&(dyn ToSql + Sync); 2] = [&ids, &avoid];
+    let charged_params: [&(dyn ToSql + Sync); 1] = [&ids];
+    let complete: [&(dyn ToSql + Sync); 3] = [&done_ids, &attempts, &metadata];
+    let release: [&(dyn ToSql + Sync); 1] = [&others];
+    // What has nothing to do is not sent.
+    let query = async |statement, needed: bool, params: &[&(dyn ToSql + Sync)]| match needed {
+        true => client.query(statement, params).await,
+        false => Ok(Vec::new()),
+    };
+    let ((), locked, completed, released, charged) = tokio::try_join!(
+        biased;
+        client.batch_execute("BEGIN"),
+        client.query(lock, &lock_params),
+        query(&statements.complete, !done_ids.is_empty(), &complete),
+        query(&statements.release, !others.is_empty(), &release),
+        query(&statements.charged, look_for_charges, &charged_params),
+    )
+    .map_err(|error| Failure::of(error, Phase::Open))?;
+    let locked: BTreeMap<Key, LockedHolder> = locked.iter().map(locked_holder).collect();
+    let mut completed_ids = HashSet::<i64>::new();
+    let mut released: Vec<Released> = released.iter().map(released_by_others).collect();
+    let used: HashMap<i64, Option<i64>> = group
+        .iter()
+        .filter_map(|one| Some((one.job_id, one.success.as_ref()?.used)))
+        .collect();
+    for row in &completed {
+        let job_id = row.get("job_id");
+        match row.get("holder") {
+            Some(holder) => released.push(Released {
+                ended: true,
+                state: Some("completed".to_owned()),
+                used: used.get(&job_id).copied().flatten(),
+                ..released_row(row, holder)
+            }),
+            None => {
+                completed_ids.insert(job_id);
+            }
+        }
+    }
+    let not_locked: HashMap<i64, Uuid> = released
+        .iter()
+        .filter(|one| !locked.contains_key(&one.key))
+        .map(|one| (one.job_id, one.key.0))
+        .collect();
+    if !not_locked.is_empty() {
+        return Err(Unsettled::Failed(not_locked_failure(group, locking, &not_locked)));
+    }
+    let charged_before: Vec<i64> = charged.iter().map(|row| row.get("job_id")).collect();
+    let changes = plan::plan(&locked, &released, &charged_before, &settle.rules);
+    let written = write(connection, &changes, &locked, &settle.rules, &settle.promoted).await;
+    if let Err(error) = written {
+        // The one unique key that is written here is the job of a usage event.
+        let charged_before = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && !look_for_charges;
+        return Err(if charged_before {
+            Unsettled::ChargedBefore
+        } else {
+            Failure::of(error, Phase::Committing).into()
+        });
+    }
+    let charges = changes.charges.jobs.iter().copied().zip(changes.charges.amounts);
+    let charges: HashMap<i64, i32> = charges.collect();
+    record(&released, &charges);
+    Ok(group
+        .iter()
+        .map(|one| match one.success {
+            Some(_) if !completed_ids.contains(&one.job_id) => Settled::FencedOut,
+            _ => Settled::Done {
+                charged: charges.get(&one.job_id).copied().unwrap_or(0).into(),
+            },
+        })
+        .collect())
+}
+
+/// Holders that were left out are blocked by others. One that was not came to have the job after the locks were taken.
+fn not_locked_failure(group: &[&Ended], locking: &Locking, not_locked: &HashMap<i64, Uuid>) -> GroupFailure {
+    let is_blocked = |holder: &Uuid| match locking {
+        Locking::Wait(avoid) => avoid.contains(holder),
+        Locking::Skip => true,
+    };
+    let blocked: Vec<(usize, Uuid)> = group
+        .iter()
+        .enumerate()
+        .filter_map(|(index, one)| Some((index, *not_locked.get(&one.job_id)?)))
+        .filter(|(_, holder)| is_blocked(holder))
+        .collect();
+    if blocked.is_empty() {
+        Failure::Conflict(DatabaseError::Contended).into()
+    } else {
+        GroupFailure::NotLocked(blocked)
+    }
+}
+
+/// A row of `lock.sql` and its like.
+pub(super) fn locked_holder(row: &Row) -> (Key, LockedHolder) {
+    let tier: Option<&str> = row.get("tier");
+    let locked = LockedHolder {
+        slots_in_use: row.get("slots_in_use"),
+        parked: row.get("parked"),
+        is_user: row.get::<_, Option<Uuid>>("user_id").is_some(),
+        tier: tier.and_then(holder::tier),
+    };
+    ((row.get("holder"), row.get("event_type")), locked)
+}
+
+/// A row of `complete.sql` or `release.sql`.
+fn released_row(row: &Row, holder: Uuid) -> Released {
+    Released {
+        key: (holder, row.get("event_type")),
+        held_slot: row.get("held_slot"),
+        was_parked: row.get("parked"),
+        job_id: row.get("job_id"),
+        user_id: row.get("user_id"),
+        period_start: row.get("period_start"),
+        reserved: row.get("reserved_amount"),
+        request_id: row.get("request_id"),
+        ended: false,
+        state: None,
+        used: None,
+    }
+}
+
+/// A row of `release.sql`.
+fn released_by_others(row: &Row) -> Released {
+    Released {
+        ended: row.get("ended"),
+        state: row.get("state"),
+        used: row.get("used"),
+        ..released_row(row, row.get("holder"))
+    }
+}
+
+/// The second round trip. Returns how many parked jobs became available.
+pub(super) async fn write(
+    connection: &Connection<SettlementStatements>,
+    changes: &Changes,
+    locked: &BTreeMap<Key, LockedHolder>,
+    rules: &Rules,
+    promoted: &Promoted,
+) -> Result<usize, tokio_postgres::Error> {
+    let Connection { client, statements } = connection;
+    let Changes {
+        charges,
+        balances,
+        freed,
+        promotions,
+    } = changes;
+    let charge: [&(dyn ToSql + Sync); 5] = [
+        &charges.users,
+        &charges.event_types,
+        &charges.amounts,
+        &charges.jobs,
+        &charges.periods,
+    ];
+    let balance: [&(dyn ToSql + Sync); 5] = [
+        &balances.users,
+        &balances.event_types,
+        &balances.periods,
+        &balances.reserved,
+        &balances.charged,
+    ];
+    let holders: [&(dyn ToSql + Sync); 4] = [&freed.holders, &freed.event_types, &freed.slots, &freed.parked];
+    let lanes = &*rules.lanes;
+    let promote: [&(dyn ToSql + Sync); 8] = [
+        &promotions.holders,
+        &promotions.event_types,
+        &promotions.counts,
+        &promotions.lanes,
+        &promotions.limits,
+        &promotions.freed,
+        &promotions.unparked,
+        &lanes,
+    ];
+    // What has nothing to write is not sent.
+    let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
+        0 => Ok(0),
+        _ => client.execute(statement, params).await,
+    };
+    let promote = async {
+        match promotions.holders.len() {
+            0 => Ok(Vec::new()),
+            _ => client.query(&statements.promote, &promote).await,
+        }
+    };
+    let (_, _, _, woken, ()) = tokio::try_join!(
+        biased;
+        execute(&statements.charge, charges.jobs.len(), &charge),
+        execute(&statements.update_balances, balances.users.len(), &balance),
+        execute(&statements.update_holders, freed.holders.len(), &holders),
+        promote,
+        client.batch_execute("COMMIT"),
+    )?;
+    let holder = |row: &Row| {
+        let id = row.get("holder");
+        let is_user = locked
+            .get(&(id, row.get("event_type")))
+            .is_some_and(|holder| holder.is_user);
+        Holder {
+            id,
+            user_id: is_user.then_some(id),
+        }
+    };
+    let jobs = woken
+        .iter()
+        .map(|row| (row.get("job_id"), row.get("attempt"), holder(row)));
+    promoted.remember(jobs, Instant::now());
+    metrics::counter!("weir_promotions_total").increment(woken.len() as u64);
+    Ok(woken.len())
+}
+
+fn record(released: &[Released], charges: &HashMap<i64, i32>) {
+    for one in released.iter().filter(|one| one.ended) {
+        let outcome = one.state.clone().unwrap_or_else(|| "deleted".to_owned());
+        let event_type = one.key.1.as_str();
+        metrics::counter!("weir_settlements_total", "event_type" => event_type, "outcome" => outcome.clone())
+            .increment(1);
+        tracing::info!(
+            job = one.job_id,
+            user = one.user_id.map(tracing::field::display),
+            request_id = one.request_id,
+            event_type,
+            reserved = one.reserved,
+            charged = charges.get(&one.job_id).copied().unwrap_or(0),
+            outcome,
+            "settled"
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! Which of the edge's reports were counted already.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// How many reports are remembered, so that one that comes again is counted once: an hour of thirty isolates, or what a
+/// thousand of them send in a hundred seconds.
+const REMEMBERED: usize = 10_000;
+
+/// The reports that were counted last.
+#[derive(Debug, Default)]
+pub(super) struct RecentReports(Mutex<Latest>);
+
+#[derive(Debug, Default)]
+struct Latest {
+    ids: HashSet<Arc<str>>,
+    /// The same, oldest first.
+    order: VecDeque<Arc<str>>,
+}
+
+impl RecentReports {
+    /// Whether a report of this id has not come before. Remembers it.
+    pub(super) fn is_first(&self, id: &str) -> bool {
+        let mut latest = self.0.lock();
+        let id: Arc<str> = id.into();
+        if !latest.ids.insert(Arc::clone(&id)) {
+            return false;
+        }
+        latest.order.push_back(id);
+        if latest.order.len() > REMEMBERED
+            && let Some(oldest) = latest.order.pop_front()
+        {
+            latest.ids.remove(&oldest);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_remembered_for_long_but_not_for_ever() {
+        let reports = RecentReports::default();
+        assert!(reports.is_first("0"));
+        assert!(!reports.is_first("0"));
+        for id in 1..=REMEMBERED {
+            assert!(reports.is_first(&id.to_string()));
+        }
+        assert!(!reports.is_first(&REMEMBERED.to_string()));
+        assert_eq!(reports.0.lock().ids.len(), REMEMBERED);
+        assert!(reports.is_first("0"), "forgotten by now");
+    }
+}

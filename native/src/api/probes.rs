@@ -1,0 +1,177 @@
+//! What those who watch a process ask it: is it alive, is it ready, how is it doing.
+//!
+//! `weir serve` and `weir up` answer on the API's port, `weir work` and `weir schedule` on one of their own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router, routing};
+use deadpool_postgres::Pool;
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::service::Service;
+use crate::telemetry::gauges::{Gauges, LEADER_KNOWN};
+use weir_ledger::database::DatabaseError;
+
+/// The database is asked for the gauges at most this often, however many scrape.
+const GAUGES_MAX_AGE: Duration = Duration::from_secs(1);
+
+/// For how long a probe waits for the database. Less than what those who probe usually wait for an answer.
+const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why probes are not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The port is taken, or may not be used.
+    #[error("cannot listen on {0}: {1}; set WEIR_METRICS_PORT to a free port")]
+    Bind(SocketAddr, std::io::Error),
+    /// Accepting connections failed.
+    #[error("serving ended: {0}")]
+    Serve(std::io::Error),
+}
+
+/// What the probes' routes share.
+pub struct Probes {
+    pool: Pool,
+    metrics: PrometheusHandle,
+    gauges: Gauges,
+    refreshed: Mutex<Option<Instant>>,
+    stopping: CancellationToken,
+}
+
+/// Whether a process is ready, and why not.
+#[derive(Debug, Serialize)]
+struct Readiness {
+    ready: bool,
+    database: &'static str,
+    migrations: &'static str,
+    /// Of the whole installation. Nobody leading does not make a process unready: the API accepts, the workers work;
+    /// only retries, periodic jobs and reconciliation wait.
+    leader: &'static str,
+    stopping: bool,
+}
+
+impl Probes {
+    /// Registers the gauges; asks nothing yet.
+    #[must_use]
+    pub fn new(
+        pool: Pool,
+        services: &[Service],
+        metrics: PrometheusHandle,
+        stopping: CancellationToken,
+    ) -> Self {
+        Self {
+            pool,
+            metrics,
+            gauges: Gauges::new(services),
+            refreshed: Mutex::new(None),
+            stopping,
+        }
+    }
+
+    /// Everything in Prometheus' text form.
+    async fn render(&self) -> String {
+        let mut refreshed = self.refreshed.lock().await;
+        if refreshed.is_none_or(|at| at.elapsed() >= GAUGES_MAX_AGE) {
+            let look = async {
+                let client = self.pool.get().await?;
+                self.gauges.refresh(&client).await
+            };
+            let seen = tokio::time::timeout(DATABASE_TIMEOUT, look)
+                .await
+                .unwrap_or(Err(DatabaseError::Timeout(DATABASE_TIMEOUT)));
+            if let Err(error) = seen {
+                tracing::warn!(%error, "scraped without the database");
+                self.gauges.unknown();
+            }
+            *refreshed = Some(Instant::now());
+        }
+        drop(refreshed);
+        self.metrics.render()
+    }
+
+    async fn readiness(&self) -> Readiness {
+        let database = async {
+            let client = self.pool.get().await?;
+            let current = weir_ledger::migrate::is_current(&client).await?;
+            // Without River's tables there is nobody to ask for.
+            let led = current && client.query_one(LEADER_KNOWN, &[]).await?.get(0);
+            Ok::<_, DatabaseError>((current, led))
+        };
+        let database = tokio::time::timeout(DATABASE_TIMEOUT, database).await;
+        let stopping = self.stopping.is_cancelled();
+        match database {
+            Ok(Ok((current, led))) => Readiness {
+                ready: current && !stopping,
+                database: "up",
+                migrations: if current {
+                    "applied"
+                } else {
+                    "missing: run `weir migrate`"
+                },
+                leader: if led {
+                    "known"
+                } else {
+                    "nobody leads: start `weir schedule`"
+                },
+                stopping,
+            },
+            Ok(Err(_)) | Err(_) => Readiness {
+                ready: false,
+                database: "cannot be reached",
+                migrations: "not known",
+                leader: "not known",
+                stopping,
+            },
+        }
+    }
+}
+
+/// `/healthz`, `/readyz` and `/metrics`.
+pub fn router(probes: Arc<Probes>) -> Router {
+    Router::new()
+        .route("/healthz", routing::get(async || "ok\n"))
+        .route("/readyz", routing::get(readyz))
+        .route("/metrics", routing::get(metrics))
+        .with_state(probes)
+}
+
+async fn readyz(State(probes): State<Arc<Probes>>) -> Response {
+    let readiness = probes.readiness().await;
+    if readiness.ready {
+        Json(readiness).into_response()
+    } else {
+        let later = [(header::RETRY_AFTER, "2")];
+        (StatusCode::SERVICE_UNAVAILABLE, later, Json(readiness)).into_response()
+    }
+}
+
+async fn metrics(State(probes): State<Arc<Probes>>) -> Response {
+    let form = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    (form, probes.render().await).into_response()
+}
+
+/// Answers probes on a port of their own until the process is to stop.
+///
+/// # Errors
+///
+/// When the port cannot be had.
+pub async fn run(probes: Probes, address: SocketAddr) -> Result<(), ListenError> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| ListenError::Bind(address, error))?;
+    tracing::info!(%address, "answering probes");
+    let stopping = probes.stopping.clone();
+    axum::serve(listener, router(Arc::new(probes)))
+        .with_graceful_shutdown(stopping.cancelled_owned())
+        .await
+        .map_err(ListenError::Serve)
+}

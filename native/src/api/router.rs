@@ -1,0 +1,63 @@
+//! The routes and what is around them.
+
+use super::problem::ApiError;
+use super::state::Api;
+use super::{access, edge, events, jobs, system, usage};
+use crate::config::Environment;
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::response::IntoResponse;
+use std::sync::Arc;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// The most that a request's body may have: 256 KiB.
+pub const LARGEST_BODY: usize = 256 * 1024;
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "Weir",
+    description = "Submit jobs under a plan's quota and follow them. Errors are problem details (RFC 9457)."
+))]
+struct Document;
+
+/// All routes, with their description at `/api/openapi.json`.
+pub(super) fn router(api: Arc<Api>) -> Router {
+    let mut described = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(jobs::list))
+        // One path: OpenAPI takes two that differ only in a parameter's name for the same.
+        .routes(routes!(jobs::submit, jobs::get, jobs::cancel))
+        .routes(routes!(events::jobs))
+        .routes(routes!(events::job))
+        .routes(routes!(usage::usage))
+        .routes(routes!(system::lanes))
+        .routes(routes!(events::lanes));
+    // Nowhere else is there such a route, nor a word of it.
+    if api.settings.environment == Environment::Development && api.settings.jwt_secret.is_some() {
+        described = described.routes(routes!(system::development_token));
+    }
+    let (router, mut document) = described.split_for_parts();
+    document.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    let document = document.to_json().unwrap_or_default();
+    let json = [(axum::http::header::CONTENT_TYPE, "application/json")];
+    router
+        .route(
+            "/api/openapi.json",
+            axum::routing::get(async move || (json, document).into_response()),
+        )
+        .fallback(async || ApiError::NoRoute)
+        .method_not_allowed_fallback(async || ApiError::NoMethod)
+        .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(tower_http::catch_panic::CatchPanicLayer::custom(|_| {
+            ApiError::Internal.into_response()
+        }))
+        // Unauthenticated of the net under panics, so that they get their line too.
+        .layer(axum::middleware::from_fn(access::log))
+        // The edge's reports and probes come every few seconds and have no line.
+        .route(
+            weir_policy::counts::PATH,
+            axum::routing::post(edge::counts).layer(DefaultBodyLimit::max(weir_policy::counts::MAX_BYTES)),
+        )
+        .with_state(api)
+}

@@ -1,0 +1,102 @@
+//! `weir serve`: the API over HTTP.
+
+use std::sync::Arc;
+
+use axum::Router;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::edge_reports::RecentReports;
+use super::feed::Feed;
+use super::probes::{self, Probes};
+use super::router;
+use super::state::Api;
+use crate::config::ConfigError;
+use crate::context::Context;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::holder::Holders;
+use weir_ledger::reservation::Reserver;
+
+/// Why the API does not serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A secret is missing.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The database could not be asked for what the API needs to know.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// The port cannot be had.
+    #[error("cannot listen on {0}: {1}; set WEIR_ORIGIN_PORT to a free port")]
+    Listen(std::net::SocketAddr, std::io::Error),
+    /// Accepting connections failed.
+    #[error("serving ended: {0}")]
+    Serve(std::io::Error),
+}
+
+/// Serves until `stopping` is cancelled and every answer under way is given.
+///
+/// # Errors
+///
+/// When it cannot start.
+pub async fn run(
+    context: Context,
+    metrics: PrometheusHandle,
+    stopping: CancellationToken,
+) -> Result<(), ServeError> {
+    let probes = Probes::new(
+        context.pool.clone(),
+        &context.settings.services,
+        metrics,
+        stopping.clone(),
+    );
+    let router = router(&context, stopping.clone())
+        .await?
+        .merge(probes::router(Arc::new(probes)));
+    let address = context.settings.listen;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| ServeError::Listen(address, error))?;
+    tracing::info!(%address, "serving");
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stopping.cancelled_owned())
+        .await
+        .map_err(ServeError::Serve)
+}
+
+/// The API's routes, without the probes.
+///
+/// # Errors
+///
+/// When a secret is missing or the database cannot be asked.
+pub async fn router(context: &Context, stopping: CancellationToken) -> Result<Router, ServeError> {
+    Ok(router::router(Arc::new(api(context, stopping).await?)))
+}
+
+/// What the routes share, made from what the process shares.
+///
+/// # Errors
+///
+/// When a secret is missing or the database cannot be asked.
+async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, ServeError> {
+    let keys = context.settings.assertion_keys()?;
+    let client = context.database.connect().await?;
+    let holders = Holders::load(&client).await.map_err(DatabaseError::from)?;
+    let river = riverqueue::Client::builder(context.database.river_pool(4)?)
+        .build()
+        .map_err(DatabaseError::from)?;
+    Ok(Api {
+        reserver: Reserver::start(&context.database, Arc::clone(&context.rules)),
+        settler: context.settler.clone(),
+        pool: context.pool.clone(),
+        settings: Arc::clone(&context.settings),
+        handlers: context.handlers.clone(),
+        keys,
+        reports: RecentReports::default(),
+        holders,
+        river,
+        feed: Feed::start(context.pool.clone(), stopping.clone()),
+        stopping,
+    })
+}

@@ -1,0 +1,42 @@
+//! What the routes share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use deadpool_postgres::Pool;
+use tokio_util::sync::CancellationToken;
+use weir_ledger::holder::Holders;
+use weir_ledger::reservation::Reserver;
+use weir_ledger::settlement::Settler;
+use weir_policy::assertion::AssertionKey;
+
+use super::edge_reports::RecentReports;
+use super::feed::Feed;
+use crate::config::Settings;
+use crate::handler::Handler;
+
+/// One for all requests of a process.
+pub(super) struct Api {
+    /// The settings the process was started with.
+    pub(super) settings: Arc<Settings>,
+    /// Connections for reading.
+    pub(super) pool: Pool,
+    /// Admits submissions.
+    pub(super) reserver: Reserver,
+    /// Settles what is cancelled.
+    pub(super) settler: Settler,
+    /// Check submissions' arguments, by River's job kind.
+    pub(super) handlers: HashMap<String, Arc<dyn Handler>>,
+    /// The keys that assertions may be signed with.
+    pub(super) keys: Vec<AssertionKey>,
+    /// The edge's reports that were counted.
+    pub(super) reports: RecentReports,
+    /// Makes holders out of addresses.
+    pub(super) holders: Holders,
+    /// River's client, which works nothing here.
+    pub(super) river: riverqueue::Client,
+    /// Tells event streams which jobs have changed.
+    pub(super) feed: Feed,
+    /// Cancelled when the process is to stop.
+    pub(super) stopping: CancellationToken,
+}

@@ -1,0 +1,243 @@
+//! What a benchmark measures, and how it is shown.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use weir_ledger::database::DatabaseError;
+
+/// One line of a benchmark's result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Line {
+    /// What was measured, and against what.
+    pub name: String,
+    /// What Weir reached.
+    pub value: f64,
+    /// The unit of `value` and `baseline`.
+    pub unit: &'static str,
+    /// What it is compared with reached; null for a number that is only printed.
+    pub baseline: Option<f64>,
+    /// `value / baseline`.
+    pub ratio: Option<f64>,
+    /// What the ratio should be: at least, or at most where the text says so.
+    pub target: Option<String>,
+    /// Whether the target was reached.
+    pub holds: Option<bool>,
+}
+
+impl Line {
+    pub(super) fn at_least(
+        name: impl Into<String>,
+        value: f64,
+        baseline: f64,
+        unit: &'static str,
+        target: f64,
+    ) -> Self {
+        let ratio = value / baseline;
+        Self {
+            name: name.into(),
+            value,
+            unit,
+            baseline: Some(baseline),
+            ratio: Some(ratio),
+            target: Some(format!(">= {target}")),
+            holds: Some(ratio >= target),
+        }
+    }
+
+    pub(super) fn at_most(
+        name: impl Into<String>,
+        value: f64,
+        baseline: f64,
+        unit: &'static str,
+        target: f64,
+    ) -> Self {
+        let ratio = value / baseline;
+        Self {
+            target: Some(format!("<= {target}")),
+            holds: Some(ratio <= target),
+            ..Self::at_least(name, value, baseline, unit, 0.0)
+        }
+    }
+
+    /// A ratio that nothing is promised about.
+    pub(super) fn compared(name: impl Into<String>, value: f64, baseline: f64, unit: &'static str) -> Self {
+        Self {
+            target: None,
+            holds: None,
+            ..Self::at_least(name, value, baseline, unit, 0.0)
+        }
+    }
+
+    pub(super) fn printed(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Self {
+            name: name.into(),
+            value,
+            unit,
+            baseline: None,
+            ratio: None,
+            target: None,
+            holds: None,
+        }
+    }
+}
+
+/// Under which conditions a benchmark ran, and what came out.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// One sentence each.
+    pub conditions: Vec<String>,
+    /// The results.
+    pub lines: Vec<Line>,
+}
+
+impl Report {
+    /// For people.
+    #[must_use]
+    pub fn table(&self) -> String {
+        use comfy_table::{CellAlignment, Table, presets};
+        let mut text = String::new();
+        for condition in &self.conditions {
+            let _ = writeln!(text, "{condition}");
+        }
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        table.set_header(["", "Weir", "against", "unit", "ratio", "target", ""]);
+        let number = |value: f64| {
+            if value >= 100.0 {
+                format!("{value:.0}")
+            } else {
+                format!("{value:.2}")
+            }
+        };
+        for line in &self.lines {
+            let holds = match line.holds {
+                Some(true) => "holds",
+                Some(false) => "does not hold",
+                None => "",
+            };
+            table.add_row([
+                line.name.clone(),
+                number(line.value),
+                line.baseline.map_or_else(String::new, number),
+                line.unit.to_owned(),
+                line.ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+                line.target.clone().unwrap_or_default(),
+                holds.to_owned(),
+            ]);
+        }
+        for column in [1, 2, 4] {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        let _ = writeln!(text, "{table}");
+        text
+    }
+}
+
+/// How long and how often to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Of one measurement.
+    pub span: Duration,
+    /// How many turns each side gets.
+    pub turns: usize,
+    /// How much history the database is filled with where that matters.
+    pub history: i64,
+}
+
+impl Effort {
+    /// The one behind published numbers, or one that stays under a minute.
+    #[must_use]
+    pub fn of(quick: bool) -> Self {
+        if quick {
+            Self {
+                span: Duration::from_millis(1200),
+                turns: 2,
+                history: 100_000,
+            }
+        } else {
+            Self {
+                span: Duration::from_secs(4),
+                turns: 3,
+                history: 1_000_000,
+            }
+        }
+    }
+}
+
+/// Why a benchmark did not finish.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The database cannot be used.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// The database of its own could not be migrated.
+    #[error(transparent)]
+    Migrate(#[from] weir_ledger::migrate::MigrateError),
+    /// A reservation failed.
+    #[error(transparent)]
+    Reserve(#[from] weir_ledger::reservation::ReserveError),
+    /// The loopback proxy or a worker process failed.
+    #[error("a proxy or a process failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// A task of it died.
+    #[error("a caller died: {0}")]
+    Join(#[from] tokio::task::JoinError),
+}
+
+impl From<tokio_postgres::Error> for BenchError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl From<riverqueue::Error> for BenchError {
+    fn from(error: riverqueue::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+/// The middle of several measurements.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// This part of them is not above it, in milliseconds.
+pub(super) fn percentile(latencies: &mut [Duration], of: f64) -> f64 {
+    latencies.sort_unstable();
+    let index = ((latencies.len() as f64 * of) as usize).min(latencies.len().saturating_sub(1));
+    latencies
+        .get(index)
+        .map_or(0.0, |latency| latency.as_secs_f64() * 1000.0)
+}
+
+/// What the machine and the server are like.
+pub(super) async fn conditions(client: &tokio_postgres::Client) -> Result<Vec<String>, BenchError> {
+    let row = client
+        .query_one(
+            "SELECT version(), current_setting('fsync'), current_setting('synchronous_commit'), \
+                    current_setting('shared_buffers')",
+            &[],
+        )
+        .await?;
+    let version: String = row.get(0);
+    let (fsync, commit, buffers): (String, String, String) = (row.get(1), row.get(2), row.get(3));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let build = if cfg!(debug_assertions) {
+        "DEBUG BUILD: numbers mean nothing"
+    } else {
+        "release build"
+    };
+    let version = version.split(" on ").next().unwrap_or_default().to_owned();
+    Ok(vec![
+        format!("{version}, fsync={fsync}, synchronous_commit={commit}, shared_buffers={buffers}"),
+        format!(
+            "{cores} cores shared with the server, load {}, {build}",
+            load.split(' ').next().unwrap_or("?")
+        ),
+    ])
+}

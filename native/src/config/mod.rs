@@ -1,0 +1,335 @@
+//! Settings from the environment, and the services from `weir.toml`.
+//!
+//! A start with a bad setting stops and says everything that is wrong at once, each with the variable, what it
+//! got and what it wants.
+
+pub mod fairness;
+pub mod periodic;
+pub mod retry;
+pub mod service;
+mod services_file;
+pub mod traces;
+mod variables;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use secrecy::{ExposeSecret, SecretString};
+use weir_ledger::database::{Database, DatabaseError};
+use weir_ledger::rules::Rules;
+
+use fairness::Fairness;
+use periodic::Periodic;
+use service::Service;
+use traces::Traces;
+use variables::Reader;
+
+pub use variables::{ConfigError, Variables};
+
+/// How strict a start is about secrets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Environment {
+    /// Everything must be set.
+    Production,
+    /// Development conveniences are on, such as tokens for the asking.
+    Development,
+}
+
+/// Everything a `weir` process is told from outside.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `DATABASE_URL`.
+    pub database_url: SecretString,
+    /// What the connections are called in `pg_stat_activity`; `application_name` in the URL goes before.
+    pub application_name: &'static str,
+    /// `WEIR_ENV`.
+    pub environment: Environment,
+    /// `JWT_SECRET`, which signs users' tokens. The origin itself never verifies one: the edge does.
+    pub jwt_secret: Option<SecretString>,
+    /// `JWT_ISSUER`: the issuer that tokens of `weir token` name.
+    pub jwt_issuer: Option<String>,
+    /// `JWT_AUDIENCE`: the audience that they name.
+    pub jwt_audience: Option<String>,
+    /// `EDGE_SECRET`, which signs assertions.
+    pub edge_secret: Option<SecretString>,
+    /// `EDGE_SECRET_PREVIOUS`, still accepted while secrets are rotated.
+    pub edge_secret_previous: Option<SecretString>,
+    /// `WEIR_ORIGIN_HOST` and `WEIR_ORIGIN_PORT`.
+    pub listen: SocketAddr,
+    /// `WEIR_METRICS_HOST` and `WEIR_METRICS_PORT`: where processes without an API answer probes; unset: nowhere.
+    pub probes: Option<SocketAddr>,
+    /// The `FAIRNESS_` variables.
+    pub fairness: Fairness,
+    /// `RESERVATION_TTL`.
+    pub reservation_ttl: Duration,
+    /// `LEND_IDLE_WORKERS`: whether default lanes may use the idle workers of priority lanes.
+    pub lend_idle_workers: bool,
+    /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may go on after a stop was asked for.
+    pub drain_timeout: Duration,
+    /// The `OTEL_` variables: how traces are exported; `None`: not at all.
+    pub traces: Option<Traces>,
+    /// What `weir.toml` defines, with pool sizes from the environment.
+    pub services: Vec<Service>,
+    /// What `weir.toml` has enqueued periodically.
+    pub periodic: Vec<Periodic>,
+}
+
+impl Settings {
+    /// Reads the process environment and the file that `WEIR_CONFIG` names (`weir.toml` by default).
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong, at once.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let variables: Variables = std::env::vars().collect();
+        let path = variables
+            .get("WEIR_CONFIG")
+            .map_or_else(|| PathBuf::from("weir.toml"), PathBuf::from);
+        Self::read(&variables, &path)
+    }
+
+    /// Reads these variables and this services file.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong, at once.
+    pub fn read(variables: &Variables, services: &Path) -> Result<Self, ConfigError> {
+        let mut reader = Reader::new(variables);
+        let environment = reader.parsed(
+            "WEIR_ENV",
+            Environment::Production,
+            "production or development",
+            |text| match text {
+                "production" => Some(Environment::Production),
+                "development" => Some(Environment::Development),
+                _ => None,
+            },
+        );
+        let database_url = match reader.text("DATABASE_URL") {
+            Some(url) => {
+                match Database::at(url) {
+                    Ok(_) => {}
+                    Err(DatabaseError::Url(fault)) => reader.fault(format!("DATABASE_URL: {fault}")),
+                    // Not repeated in the message: it holds a password.
+                    Err(_) => reader
+                        .fault("DATABASE_URL is not a PostgreSQL URL such as postgres://user@host:5432/name"),
+                }
+                SecretString::from(url)
+            }
+            None => {
+                reader.fault(
+                    "DATABASE_URL is not set; it must be a URL such as postgres://user@host:5432/name",
+                );
+                SecretString::from("")
+            }
+        };
+        let jwt_secret = reader.secret("JWT_SECRET");
+        let jwt_issuer = reader.text("JWT_ISSUER").map(str::to_owned);
+        let jwt_audience = reader.text("JWT_AUDIENCE").map(str::to_owned);
+        let edge_secret = reader.secret("EDGE_SECRET");
+        let edge_secret_previous = reader.secret("EDGE_SECRET_PREVIOUS");
+        let host = reader.text("WEIR_ORIGIN_HOST").unwrap_or("127.0.0.1").to_owned();
+        let port = reader.parsed("WEIR_ORIGIN_PORT", 8080, "a port number", |text| {
+            text.parse::<u16>().ok()
+        });
+        let listen = host
+            .parse()
+            .map(|ip| SocketAddr::new(ip, port))
+            .unwrap_or_else(|_| {
+                reader.fault(format!(
+                    "WEIR_ORIGIN_HOST is {host:?}, but must be an IP address such as 127.0.0.1 or 0.0.0.0"
+                ));
+                SocketAddr::from(([127, 0, 0, 1], port))
+            });
+        let probes = probes(&mut reader);
+        let fairness = fairness::read(&mut reader);
+        let second = Duration::from_secs(1);
+        let reservation_ttl = reader.duration("RESERVATION_TTL", 3600 * second, 60 * second);
+        let lend_idle_workers = reader.flag("LEND_IDLE_WORKERS", false);
+        let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
+        let traces = traces::read(&mut reader);
+        let (services, periodic) = services_file::read(&mut reader, services);
+        let faults = reader.into_faults();
+        if faults.is_empty() {
+            Ok(Self {
+                database_url,
+                application_name: "weir",
+                environment,
+                jwt_secret,
+                jwt_issuer,
+                jwt_audience,
+                edge_secret,
+                edge_secret_previous,
+                listen,
+                probes,
+                fairness,
+                reservation_ttl,
+                lend_idle_workers,
+                drain_timeout,
+                traces,
+                services,
+                periodic,
+            })
+        } else {
+            Err(ConfigError { faults })
+        }
+    }
+
+    /// The keys that assertions may be signed with, the current one first.
+    ///
+    /// # Errors
+    ///
+    /// When there is none: an origin without a key would have to believe nobody, or everybody.
+    pub fn assertion_keys(&self) -> Result<Vec<weir_policy::assertion::AssertionKey>, ConfigError> {
+        let secrets = [&self.edge_secret, &self.edge_secret_previous];
+        let mut keys = Vec::new();
+        for secret in secrets.into_iter().flatten() {
+            keys.push(
+                weir_policy::assertion::AssertionKey::new(secret.expose_secret().as_bytes()).map_err(
+                    |error| ConfigError {
+                        faults: vec![format!("EDGE_SECRET: {error}")],
+                    },
+                )?,
+            );
+        }
+        if self.edge_secret.is_none() {
+            return Err(ConfigError {
+                faults: vec![
+                    "EDGE_SECRET is not set; give the origin the secret that the edge signs its assertions with"
+                        .to_owned(),
+                ],
+            });
+        }
+        Ok(keys)
+    }
+
+    /// How to reach the database.
+    ///
+    /// # Errors
+    ///
+    /// When the URL does not parse.
+    pub fn database(&self) -> Result<Database, DatabaseError> {
+        Database::named(self.database_url.expose_secret(), self.application_name)
+    }
+
+    /// What the ledger decides by.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        Rules {
+            slot_limits: self.fairness.cluster_limits(),
+            ttl: self.reservation_ttl,
+            lanes: Rules::lanes_of(self.services.iter().map(|service| service.name.as_str())),
+        }
+    }
+
+    /// The service whose jobs are of this kind.
+    #[must_use]
+    pub fn service_of_kind(&self, kind: &str) -> Option<&Service> {
+        self.services.iter().find(|service| service.kind == kind)
+    }
+
+    /// The service of that name.
+    #[must_use]
+    pub fn service(&self, name: &str) -> Option<&Service> {
+        self.services.iter().find(|service| service.name == name)
+    }
+}
+
+fn probes(reader: &mut Reader<'_>) -> Option<SocketAddr> {
+    let local = std::net::IpAddr::from([127, 0, 0, 1]);
+    let wants = "an IP address such as 127.0.0.1 or 0.0.0.0";
+    let host = reader.parsed("WEIR_METRICS_HOST", local, wants, |text| text.parse().ok());
+    let port = reader.parsed("WEIR_METRICS_PORT", None, "a port number", |text| {
+        text.parse::<u16>().ok().map(Some)
+    });
+    port.map(|port| SocketAddr::new(host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_policy::tier::SlotLimits;
+
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Variables {
+        let mut variables: Variables = pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        variables
+            .entry("DATABASE_URL".to_owned())
+            .or_insert_with(|| "postgres://weir@127.0.0.1/weir".to_owned());
+        variables
+    }
+
+    fn services() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir.toml")
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_the_decisions() {
+        let settings = Settings::read(&variables(&[]), &services()).unwrap();
+        assert!(settings.fairness.enabled);
+        assert_eq!(settings.fairness.limits, SlotLimits::default());
+        assert_eq!(settings.fairness.snooze, Duration::from_secs(30));
+        assert_eq!(settings.fairness.jitter, Duration::from_secs(10));
+        assert_eq!(settings.reservation_ttl, Duration::from_secs(3600));
+        let pools: Vec<_> = settings.services.iter().map(|service| service.pools).collect();
+        assert_eq!(pools.len(), 2);
+        assert!(
+            pools.contains(&[5, 3, 2]) && pools.contains(&[3, 2, 1]),
+            "{pools:?}"
+        );
+    }
+
+    #[test]
+    fn everything_wrong_is_said_at_once_and_no_secret_is_repeated() {
+        let error = Settings::read(
+            &variables(&[
+                ("DATABASE_URL", "mysql://root:hunter2@x/y"),
+                ("FAIRNESS_FREE_LIMIT", "0"),
+                ("FAIRNESS_SNOOZE_DURATION", "soon"),
+                ("ANALYZER_QUEUE_PRIORITY_WORKERS", "many"),
+                ("JWT_SECRET", "short-secret"),
+                ("WEIR_ENV", "prod"),
+            ]),
+            &services(),
+        )
+        .unwrap_err();
+        assert_eq!(error.faults.len(), 6, "{error}");
+        let text = error.to_string();
+        for name in [
+            "DATABASE_URL",
+            "FAIRNESS_FREE_LIMIT",
+            "FAIRNESS_SNOOZE_DURATION",
+            "WEIR_ENV",
+        ] {
+            assert!(text.contains(name), "{text}");
+        }
+        assert!(
+            text.contains("ANALYZER_QUEUE_PRIORITY_WORKERS is \"many\""),
+            "{text}"
+        );
+        assert!(
+            !text.contains("hunter2") && !text.contains("short-secret"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn pro_plus_has_what_pro_has_unless_told_otherwise() {
+        let limits = |pairs: &[(&str, &str)]| {
+            Settings::read(&variables(pairs), &services())
+                .unwrap()
+                .fairness
+                .limits
+                .pro_plus
+        };
+        assert_eq!(limits(&[("FAIRNESS_PRO_LIMIT", "7")]), 7);
+        assert_eq!(
+            limits(&[("FAIRNESS_PRO_LIMIT", "7"), ("FAIRNESS_PRO_PLUS_LIMIT", "9")]),
+            9
+        );
+    }
+}

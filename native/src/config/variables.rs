@@ -1,0 +1,112 @@
+//! Reads variables and collects every fault instead of stopping at the first.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+/// Where settings come from: the process environment, or a map in tests.
+pub type Variables = BTreeMap<String, String>;
+
+/// Everything that is wrong with the settings.
+#[derive(Debug, thiserror::Error)]
+pub struct ConfigError {
+    /// One sentence per fault.
+    pub faults: Vec<String>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "the configuration has {} fault(s):", self.faults.len())?;
+        for fault in &self.faults {
+            writeln!(f, "  - {fault}")?;
+        }
+        f.write_str("correct them and start again")
+    }
+}
+
+/// Reads variables and remembers every fault instead of stopping at the first.
+pub(crate) struct Reader<'a> {
+    variables: &'a Variables,
+    faults: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(variables: &'a Variables) -> Self {
+        Self {
+            variables,
+            faults: Vec::new(),
+        }
+    }
+
+    pub(super) fn fault(&mut self, fault: impl Into<String>) {
+        self.faults.push(fault.into());
+    }
+
+    /// An unset and an empty variable are the same.
+    pub(super) fn text(&self, name: &str) -> Option<&'a str> {
+        self.variables
+            .get(name)
+            .map(|value| value.trim())
+            .filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn parsed<T>(
+        &mut self,
+        name: &str,
+        default: T,
+        wants: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> T {
+        let Some(text) = self.text(name) else {
+            return default;
+        };
+        parse(text).unwrap_or_else(|| {
+            self.fault(format!("{name} is {text:?}, but must be {wants}"));
+            default
+        })
+    }
+
+    /// Everything that was wrong so far.
+    pub(super) fn into_faults(self) -> Vec<String> {
+        self.faults
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&mut self, name: &str, default: bool) -> bool {
+        self.parsed(name, default, "true or false", |text| text.parse().ok())
+    }
+
+    pub(super) fn duration(&mut self, name: &str, default: Duration, min: Duration) -> Duration {
+        let wants = format!(
+            "a duration such as 30s or 1h, at least {}",
+            humantime::format_duration(min)
+        );
+        self.parsed(name, default, &wants, |text| {
+            humantime::parse_duration(text)
+                .ok()
+                .filter(|duration| *duration >= min)
+        })
+    }
+
+    pub(super) fn positive(&mut self, name: &str, default: u32, max: u32) -> u32 {
+        let wants = format!("a whole number from 1 to {max}");
+        self.parsed(name, default, &wants, |text| {
+            text.parse::<u32>()
+                .ok()
+                .filter(|number| (1..=max).contains(number))
+        })
+    }
+
+    pub(super) fn secret(&mut self, name: &str) -> Option<SecretString> {
+        let text = self.text(name)?;
+        if text.len() < 32 {
+            self.fault(format!(
+                "{name} has {} characters, but must have at least 32",
+                text.len()
+            ));
+        }
+        Some(SecretString::from(text))
+    }
+}

@@ -1,0 +1,62 @@
+//! What every part of a process shares.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use deadpool_postgres::Pool;
+use weir_ledger::database::{Database, DatabaseError};
+use weir_ledger::rules::Rules;
+use weir_ledger::settlement::Settler;
+
+use crate::config::Settings;
+use crate::handler::{self, Handler};
+
+/// What every part of a process shares.
+#[derive(Clone)]
+pub struct Context {
+    /// The settings it was started with.
+    pub settings: Arc<Settings>,
+    /// How to reach the database.
+    pub database: Database,
+    /// Connections for reading.
+    pub pool: Pool,
+    /// What admission decides by.
+    pub rules: Arc<Rules>,
+    /// Settles what ended.
+    pub settler: Settler,
+    /// Who does the work, by River's job kind.
+    pub handlers: HashMap<String, Arc<dyn Handler>>,
+}
+
+impl Context {
+    /// Opens nothing yet; connections are made when they are needed.
+    ///
+    /// # Errors
+    ///
+    /// When the database's URL does not parse.
+    pub fn new(settings: Settings) -> Result<Self, DatabaseError> {
+        let database = settings.database()?;
+        let rules = Arc::new(settings.rules());
+        let pool = database.pool(20);
+        let handlers = settings
+            .services
+            .iter()
+            .map(|service| (service.kind.clone(), handler::of(service, &pool)))
+            .collect();
+        Ok(Self {
+            pool,
+            handlers,
+            settler: Settler::start(&database, &rules),
+            settings: Arc::new(settings),
+            database,
+            rules,
+        })
+    }
+
+    /// Has the jobs of this kind done by a handler of the program's own, instead of the one in `weir.toml`.
+    #[must_use]
+    pub fn with_handler(mut self, kind: &str, handler: Arc<dyn Handler>) -> Self {
+        self.handlers.insert(kind.to_owned(), handler);
+        self
+    }
+}

@@ -1,2 +1,0 @@
--- River's own notification that a queue has a job. $1 payloads, one a queue.
-SELECT pg_notify(current_schema() || '.river_insert', payload) FROM unnest($1::text[]) AS payload

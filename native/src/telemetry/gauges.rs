@@ -1,0 +1,164 @@
+//! Gauges: what the database knows about all processes together, looked up when somebody scrapes.
+
+use std::collections::HashMap;
+
+use metrics::{Gauge, gauge};
+use tokio_postgres::Client;
+use weir_policy::tier::Tier;
+
+use crate::config::service::Service;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::event_type::EventType;
+use weir_ledger::processes::DEAD_AFTER;
+
+/// Whose a job is, besides the tiers: a client address, or somebody whom no worker has looked up yet.
+const NO_TIER: [&str; 2] = ["anonymous", "unknown"];
+
+/// All values of the label `tier`.
+pub(crate) fn tiers() -> impl Iterator<Item = &'static str> {
+    Tier::ALL.into_iter().map(Tier::as_str).chain(NO_TIER)
+}
+
+/// Every gauge by its name and the values of its labels; what the database does not mention is zero.
+pub struct Gauges {
+    database_up: Gauge,
+    leader_known: Gauge,
+    processes: Gauge,
+    by_database: HashMap<Vec<String>, Gauge>,
+    /// Service and lane by queue.
+    lanes: HashMap<String, (String, &'static str)>,
+}
+
+impl Gauges {
+    /// Registers every gauge, so that each is there from the first scrape on.
+    #[must_use]
+    pub fn new(services: &[Service]) -> Self {
+        let mut by_database = HashMap::new();
+        let mut lanes = HashMap::new();
+        let mut add = |name: &'static str, labels: Vec<(&'static str, String)>| {
+            let key = std::iter::once(name.to_owned())
+                .chain(labels.iter().map(|(_, value)| value.clone()))
+                .collect::<Vec<_>>();
+            by_database.insert(key, gauge!(name, &labels));
+        };
+        for service in services {
+            for (lane, queue, _) in service.queues() {
+                let lane_labels = || {
+                    vec![
+                        ("service", service.name.clone()),
+                        ("lane", lane.as_str().to_owned()),
+                    ]
+                };
+                add("weir_lane_workers", lane_labels());
+                for tier in tiers() {
+                    let labels = || [lane_labels(), vec![("tier", tier.to_owned())]].concat();
+                    add("weir_oldest_wait_seconds", labels());
+                    for state in ["queued", "running"] {
+                        add(
+                            "weir_lane_jobs",
+                            [labels(), vec![("state", state.to_owned())]].concat(),
+                        );
+                    }
+                }
+                lanes.insert(queue, (service.name.clone(), lane.as_str()));
+            }
+        }
+        for event_type in EventType::ALL.map(EventType::as_str) {
+            let of = |name: &'static str, value: &str| {
+                vec![("event_type", event_type.to_owned()), (name, value.to_owned())]
+            };
+            for state in ["admitted", "parked", "between_attempts"] {
+                add("weir_open_reservations", of("state", state));
+            }
+            for tier in tiers().filter(|tier| *tier != "unknown") {
+                add("weir_slots_in_use", of("tier", tier));
+                add("weir_parked_jobs", of("tier", tier));
+            }
+        }
+        Self {
+            database_up: gauge!("weir_database_up"),
+            leader_known: gauge!("weir_leader_known"),
+            processes: gauge!("weir_worker_processes"),
+            by_database,
+            lanes,
+        }
+    }
+
+    /// Sets every gauge to what the database says.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be asked.
+    pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
+        let dead_after = DEAD_AFTER.as_secs_f64();
+        let living: [&(dyn postgres_types::ToSql + Sync); 1] = [&dead_after];
+        let (leader, jobs, reservations, processes, pools) = tokio::try_join!(
+            client.query_one(LEADER_KNOWN, &[]),
+            client.query(include_str!("sql/jobs.sql"), &[]),
+            client.query(include_str!("sql/reservations.sql"), &[]),
+            client.query_one(
+                "SELECT count(*)::float8 FROM processes WHERE beat_at > clock_timestamp() - make_interval(secs => $1)",
+                &living
+            ),
+            client.query(
+                "SELECT pool.key, sum(pool.value::bigint)::float8 FROM processes p, jsonb_each_text(p.pools) AS pool \
+                 WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
+                &living
+            ),
+        )?;
+        let mut found: HashMap<Vec<String>, f64> = HashMap::new();
+        let mut add = |key: &[&str], value: f64| {
+            *found
+                .entry(key.iter().map(|part| (*part).to_owned()).collect())
+                .or_default() += value;
+        };
+        for row in &jobs {
+            let (queue, tier): (&str, &str) = (row.get(0), row.get(1));
+            // A queue that no service of this configuration has is somebody else's.
+            let Some((service, lane)) = self.lanes.get(queue) else {
+                continue;
+            };
+            add(&["weir_lane_jobs", service, lane, tier, "queued"], row.get(2));
+            add(&["weir_lane_jobs", service, lane, tier, "running"], row.get(3));
+            add(&["weir_oldest_wait_seconds", service, lane, tier], row.get(4));
+        }
+        for row in &pools {
+            if let Some((service, lane)) = self.lanes.get(row.get::<_, &str>(0)) {
+                add(&["weir_lane_workers", service, lane], row.get(1));
+            }
+        }
+        for row in &reservations {
+            let (event_type, tier): (&str, &str) = (row.get(0), row.get(1));
+            let (admitted, parked, between): (f64, f64, f64) = (row.get(2), row.get(3), row.get(4));
+            add(&["weir_slots_in_use", event_type, tier], admitted);
+            add(&["weir_parked_jobs", event_type, tier], parked);
+            add(&["weir_open_reservations", event_type, "admitted"], admitted);
+            add(&["weir_open_reservations", event_type, "parked"], parked);
+            add(
+                &["weir_open_reservations", event_type, "between_attempts"],
+                between,
+            );
+        }
+        for (key, gauge) in &self.by_database {
+            gauge.set(found.get(key).copied().unwrap_or(0.0));
+        }
+        self.database_up.set(1.0);
+        self.leader_known
+            .set(if leader.get::<_, bool>(0) { 1.0 } else { 0.0 });
+        self.processes.set(processes.get::<_, f64>(0));
+        Ok(())
+    }
+
+    /// The database does not answer. What it would say is not known, and last minute's numbers would pass for now's.
+    pub fn unknown(&self) {
+        self.database_up.set(0.0);
+        self.leader_known.set(f64::NAN);
+        self.processes.set(f64::NAN);
+        for gauge in self.by_database.values() {
+            gauge.set(f64::NAN);
+        }
+    }
+}
+
+/// Whether some process leads: River's leader renews its row every few seconds.
+pub(crate) const LEADER_KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM river_leader WHERE expires_at > now())";

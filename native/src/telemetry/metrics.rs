@@ -1,0 +1,280 @@
+//! Metrics: every counter and histogram with its help, registered before the first scrape.
+
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use weir_policy::counts::{Counts, Event, Outcome};
+use weir_policy::tier::Tier;
+
+use crate::config::service::Service;
+use weir_ledger::event_type::EventType;
+
+/// Upper bounds of buckets in seconds: from a lone transaction to an outage.
+const SECONDS: [f64; 14] = [
+    0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
+];
+
+/// The same for what may take as long as a job does.
+const LONG_SECONDS: [f64; 14] = [
+    0.005, 0.025, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 1800.0, 5400.0,
+];
+
+/// Upper bounds of buckets in submissions.
+const SUBMISSIONS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
+/// How often recorded durations are put into their buckets. Without it a process that nobody scrapes would keep every
+/// one of them.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Starts collecting metrics; what it returns renders them. Must be called in a Tokio runtime.
+///
+/// # Errors
+///
+/// When the process collects metrics already.
+pub fn start(services: &[Service]) -> Result<PrometheusHandle, BuildError> {
+    let long = |name: &str| Matcher::Full(name.to_owned());
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
+        .set_buckets_for_metric(long("weir_job_wait_seconds"), &LONG_SECONDS)?
+        .set_buckets_for_metric(long("weir_attempt_duration_seconds"), &LONG_SECONDS)?
+        .set_buckets_for_metric(long("weir_admission_group_size"), &SUBMISSIONS)?
+        .install_recorder()?;
+    describe();
+    register(services);
+    let upkept = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(UPKEEP).await;
+            upkept.run_upkeep();
+        }
+    });
+    Ok(handle)
+}
+
+fn describe() {
+    for (name, help) in COUNTERS {
+        metrics::describe_counter!(name, help);
+    }
+    for (name, help) in HISTOGRAMS {
+        metrics::describe_histogram!(name, help);
+    }
+    for (name, help) in GAUGES {
+        metrics::describe_gauge!(name, help);
+    }
+}
+
+const COUNTERS: [(&str, &str); 15] = [
+    (
+        "weir_edge_requests_total",
+        "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, bad_token, uncountable, failed, other: answered by itself)",
+    ),
+    (
+        "weir_edge_events_total",
+        "What went wrong at the edge, as it reports it, by event (counter_unavailable: the native limiter decided; and others)",
+    ),
+    (
+        "weir_http_requests_total",
+        "Requests to the API, by method, route and status",
+    ),
+    (
+        "weir_reservations_total",
+        "Accepted submissions, by event type and decision (admitted, parked)",
+    ),
+    (
+        "weir_rejections_total",
+        "Refused submissions, by event type and reason (over_quota, key_reused)",
+    ),
+    (
+        "weir_settlements_total",
+        "Reservations that ended, by event type and outcome (the job's last state, or deleted)",
+    ),
+    ("weir_promotions_total", "Parked jobs that were given a slot"),
+    (
+        "weir_snoozes_total",
+        "Attempts sent back for want of a slot, by tier",
+    ),
+    (
+        "weir_attempts_total",
+        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, fenced_out, broken_off)",
+    ),
+    ("weir_orphans_total", "Reservations whose job was gone"),
+    ("weir_reclaimed_total", "Jobs taken back from processes that died"),
+    (
+        "weir_fenced_attempts_total",
+        "Successes dropped because the job had been taken back",
+    ),
+    (
+        "weir_blocked_holders_total",
+        "Holders set aside because another transaction held their lock; the others went on without them",
+    ),
+    (
+        "weir_counter_repairs_total",
+        "Holders whose counters had drifted from their rows and were rebuilt",
+    ),
+    (
+        "weir_reconciliation_failures_total",
+        "Steps of reconciliation that failed, by step (take_back, ended, sweep, promote, clean)",
+    ),
+];
+
+const HISTOGRAMS: [(&str, &str); 6] = [
+    (
+        "weir_http_request_duration_seconds",
+        "Time from a request to the start of its answer",
+    ),
+    (
+        "weir_settlement_duration_seconds",
+        "Time a settlement transaction takes",
+    ),
+    (
+        "weir_wake_duration_seconds",
+        "Time from a freed slot to the first attempt of the parked job that got it",
+    ),
+    (
+        "weir_job_wait_seconds",
+        "Time from when a job could run to its attempt, by service and lane; time parked does not count",
+    ),
+    (
+        "weir_attempt_duration_seconds",
+        "Time an attempt takes, its settlement included, by service",
+    ),
+    (
+        "weir_admission_group_size",
+        "Submissions admitted in one transaction",
+    ),
+];
+
+const GAUGES: [(&str, &str); 10] = [
+    ("weir_build_info", "1, with the version as a label"),
+    ("weir_database_up", "1 while the database answers, else 0"),
+    (
+        "weir_leader_known",
+        "1 while some process leads, else 0; NaN while the database does not answer",
+    ),
+    ("weir_worker_processes", "Living processes that work jobs"),
+    (
+        "weir_lane_jobs",
+        "Jobs that are not parked, by service, lane, tier of the owner and state (queued, running)",
+    ),
+    (
+        "weir_lane_workers",
+        "Places in the pools of all living processes, by service and lane",
+    ),
+    (
+        "weir_oldest_wait_seconds",
+        "For how long the oldest job that could run has waited for a worker, by service, lane and tier",
+    ),
+    (
+        "weir_parked_jobs",
+        "Jobs that wait for a slot of their holder's, by event type and tier",
+    ),
+    ("weir_slots_in_use", "Slots in use, by event type and tier"),
+    (
+        "weir_open_reservations",
+        "Reservations, by event type and state (admitted, parked, between_attempts)",
+    ),
+];
+
+/// Everything is there from the first scrape on, with zero: a rate over what appears late misses its first event, and
+/// a dashboard or an alert that names what does not exist fails silently. The gauges register themselves.
+fn register(services: &[Service]) {
+    use metrics::{counter, gauge, histogram};
+    gauge!("weir_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    let zero = |name: &'static str, labels: &[(&'static str, String)]| counter!(name, labels).absolute(0);
+    for name in [
+        "weir_promotions_total",
+        "weir_orphans_total",
+        "weir_reclaimed_total",
+        "weir_fenced_attempts_total",
+        "weir_blocked_holders_total",
+        "weir_counter_repairs_total",
+    ] {
+        zero(name, &[]);
+    }
+    for step in ["take_back", "ended", "sweep", "promote", "clean"] {
+        zero("weir_reconciliation_failures_total", &[("step", step.to_owned())]);
+    }
+    for status in [200, 202, 429, 503] {
+        zero(
+            "weir_http_requests_total",
+            &[
+                ("method", if status == 200 { "GET" } else { "POST" }.to_owned()),
+                ("route", "/api/jobs/{id}".to_owned()),
+                ("status", status.to_string()),
+            ],
+        );
+    }
+    add_edge_counts(&Counts::default());
+    for tier in Tier::ALL {
+        zero("weir_snoozes_total", &[("tier", tier.as_str().to_owned())]);
+    }
+    for event_type in EventType::ALL {
+        for (name, label, values) in [
+            ("weir_reservations_total", "decision", &["admitted", "parked"][..]),
+            (
+                "weir_rejections_total",
+                "reason",
+                &["over_quota", "key_reused"][..],
+            ),
+            (
+                "weir_settlements_total",
+                "outcome",
+                &["completed", "cancelled", "discarded", "deleted"][..],
+            ),
+        ] {
+            for value in values {
+                zero(
+                    name,
+                    &[
+                        ("event_type", event_type.as_str().to_owned()),
+                        (label, (*value).to_owned()),
+                    ],
+                );
+            }
+        }
+    }
+    for service in services {
+        for outcome in OUTCOMES {
+            zero(
+                "weir_attempts_total",
+                &[("service", service.name.clone()), ("outcome", outcome.to_owned())],
+            );
+        }
+        drop(histogram!("weir_attempt_duration_seconds", "service" => service.name.clone()));
+        for (lane, _, _) in service.queues() {
+            drop(
+                histogram!("weir_job_wait_seconds", "service" => service.name.clone(), "lane" => lane.as_str()),
+            );
+        }
+    }
+    for name in [
+        "weir_http_request_duration_seconds",
+        "weir_settlement_duration_seconds",
+        "weir_wake_duration_seconds",
+        "weir_admission_group_size",
+    ] {
+        drop(histogram!(name));
+    }
+}
+
+/// How an attempt can end.
+pub(crate) const OUTCOMES: [&str; 6] = [
+    "completed",
+    "failed",
+    "discarded",
+    "cancelled",
+    "fenced_out",
+    "broken_off",
+];
+
+/// Adds what the edge counted of its own work; an empty report lets the counters start at zero.
+pub(crate) fn add_edge_counts(counts: &Counts) {
+    for outcome in Outcome::ALL {
+        metrics::counter!("weir_edge_requests_total", "outcome" => outcome.name())
+            .increment(counts.of(outcome));
+    }
+    for event in Event::ALL {
+        metrics::counter!("weir_edge_events_total", "event" => event.name())
+            .increment(counts.of_event(event));
+    }
+}

@@ -1,0 +1,6 @@
+//! Logs, metrics and traces.
+
+pub mod gauges;
+pub mod logs;
+pub mod metrics;
+pub mod traces;

@@ -1,0 +1,111 @@
+//! Sends spans to a collector, by OTLP over HTTP, from a thread of its own.
+
+use std::fmt;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use opentelemetry::KeyValue;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::SdkTracerProvider;
+use reqwest::Client;
+use tokio::runtime::Handle;
+
+use super::span::TRACER;
+use crate::config::ConfigError;
+use crate::config::traces::Traces;
+use crate::http_client;
+
+/// How long the last spans may take at the end of the process.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Exports until it is told that the process ends.
+#[derive(Debug)]
+pub struct Export(SdkTracerProvider);
+
+/// Starts to export. Must be called in a Tokio runtime, once in a process.
+///
+/// # Errors
+///
+/// When the exporter does not take what the environment says.
+pub fn start(traces: &Traces) -> Result<Export, ConfigError> {
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(Sender::new(traces.timeout))
+        .with_timeout(traces.timeout)
+        .build()
+        .map_err(|error| ConfigError {
+            faults: vec![format!("traces cannot be exported: {error}")],
+        })?;
+    let mut resource =
+        Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
+    if !traces.is_named {
+        resource = resource.with_service_name("weir");
+    }
+    // The sampler is the one of `OTEL_TRACES_SAMPLER`.
+    let provider = SdkTracerProvider::builder()
+        .with_resource(resource.build())
+        .with_batch_exporter(exporter)
+        .build();
+    // A second start keeps the first one's.
+    let _ = TRACER.set(provider.tracer("weir"));
+    tracing::info!("exporting traces");
+    Ok(Export(provider))
+}
+
+impl Export {
+    /// Sends what has not been sent yet.
+    pub async fn finish(self) {
+        // It blocks until its own thread is done, which needs this runtime to send.
+        let finished = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(SHUTDOWN_TIMEOUT));
+        if let Ok(Err(error)) = finished.await {
+            tracing::warn!(%error, "the last traces could not be exported");
+        }
+    }
+}
+
+/// The exporter's thread has no runtime, which `reqwest` needs; so it sends by this process's own.
+struct Sender {
+    client: Client,
+    runtime: Handle,
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender")
+    }
+}
+
+impl Sender {
+    fn new(timeout: Duration) -> Self {
+        Self {
+            client: http_client::build(|builder| builder.timeout(timeout)),
+            runtime: Handle::current(),
+        }
+    }
+}
+
+#[async_trait]
+impl HttpClient for Sender {
+    async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+        let client = self.client.clone();
+        let sent = self.runtime.spawn(async move {
+            let mut answer = client.execute(request.try_into()?).await?;
+            let mut response = Response::builder().status(answer.status());
+            if let Some(headers) = response.headers_mut() {
+                std::mem::swap(headers, answer.headers_mut());
+            }
+            Ok::<_, HttpError>(response.body(answer.bytes().await?)?)
+        });
+        let answer = sent.await.map_err(HttpError::from).flatten();
+        // The exporter itself says nothing of it. A collector that is away costs traces and nothing else.
+        match &answer {
+            Ok(response) if response.status().is_success() => {}
+            Ok(response) => tracing::warn!(status = response.status().as_u16(), "traces were refused"),
+            Err(error) => tracing::warn!(%error, "traces could not be exported"),
+        }
+        answer
+    }
+}

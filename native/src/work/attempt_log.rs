@@ -1,0 +1,119 @@
+//! The attempt log: a line when an attempt starts and one when it ends, its metrics, and its span. The request id in them
+//! is the one that the edge gave the submission.
+
+use std::time::Instant;
+
+use metrics::{counter, histogram};
+use riverqueue::JobRow;
+use weir_policy::lane::Lane;
+
+use crate::config::Settings;
+use crate::telemetry::traces::{self, Span, TraceContext};
+use weir_ledger::holder::Holder;
+use weir_ledger::job_metadata::REQUEST_ID;
+
+/// An attempt under way. One that is dropped before its end is logged was broken off: by its timeout, a panic, or a
+/// hard stop.
+pub(super) struct AttemptLog<'a> {
+    job: &'a JobRow,
+    service: String,
+    user: Option<uuid::Uuid>,
+    request_id: Option<String>,
+    started: Instant,
+    span: Span,
+    is_ended: bool,
+}
+
+impl<'a> AttemptLog<'a> {
+    /// Logs that the attempt starts.
+    pub(super) fn start(settings: &Settings, job: &'a JobRow, holder: Option<Holder>) -> Self {
+        let service = settings.service_of_kind(&job.kind);
+        let user = holder.and_then(|holder| holder.user_id);
+        let log = Self {
+            job,
+            service: service.map_or_else(|| job.kind.clone(), |service| service.name.clone()),
+            span: traces::attempt(job, user),
+            user,
+            // Somebody else's job may have anything there.
+            request_id: job.metadata.get(REQUEST_ID).ok().flatten(),
+            started: Instant::now(),
+            is_ended: false,
+        };
+        // Both by the database's clock.
+        let waited = job
+            .attempted_at
+            .map_or(0.0, |at| at.duration_since(job.scheduled_at).as_secs_f64())
+            .max(0.0);
+        let lane = service.and_then(|service| {
+            let mut queues = service.queues();
+            queues.find_map(|(lane, queue, _)| (queue == job.queue).then_some(lane))
+        });
+        if let Some(lane) = lane.map(Lane::as_str) {
+            histogram!("weir_job_wait_seconds", "service" => log.service.clone(), "lane" => lane)
+                .record(waited);
+        }
+        tracing::info!(
+            job = job.id,
+            user = log.user.map(tracing::field::display),
+            request_id = log.request_id,
+            attempt = job.attempt,
+            queue = job.queue,
+            waited_ms = milliseconds(waited),
+            "attempt started"
+        );
+        log
+    }
+
+    /// Where in its trace the attempt is.
+    pub(super) fn trace_context(&self) -> TraceContext {
+        self.span.context()
+    }
+
+    /// The settlement, which is over when that is dropped.
+    pub(super) fn settlement(&self) -> Span {
+        traces::settlement(&self.trace_context())
+    }
+
+    /// Logs how the attempt ended. `charged` is what a completed job cost.
+    pub(super) fn end(mut self, outcome: &'static str, charged: Option<i64>, reason: Option<&str>) {
+        self.is_ended = true;
+        self.log_end(outcome, charged, reason);
+    }
+
+    fn log_end(&mut self, outcome: &'static str, charged: Option<i64>, reason: Option<&str>) {
+        let seconds = self.started.elapsed().as_secs_f64();
+        counter!("weir_attempts_total", "service" => self.service.clone(), "outcome" => outcome).increment(1);
+        histogram!("weir_attempt_duration_seconds", "service" => self.service.clone()).record(seconds);
+        self.span.set("weir.outcome", outcome);
+        if let Some(charged) = charged {
+            self.span.set("weir.charged", charged);
+        }
+        if outcome != "completed" {
+            self.span.failed(outcome, reason.unwrap_or_default().to_owned());
+        }
+        tracing::info!(
+            job = self.job.id,
+            user = self.user.map(tracing::field::display),
+            request_id = self.request_id,
+            attempt = self.job.attempt,
+            outcome,
+            charged,
+            reason,
+            duration_ms = milliseconds(seconds),
+            "attempt ended"
+        );
+    }
+}
+
+impl Drop for AttemptLog<'_> {
+    fn drop(&mut self) {
+        if !self.is_ended {
+            self.log_end("broken_off", None, None);
+        }
+    }
+}
+
+/// To the microsecond.
+fn milliseconds(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e3
+}

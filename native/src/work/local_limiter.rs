@@ -1,0 +1,86 @@
+//! ADR-10's PerUserLimiter, exactly as written there: in memory, for one process.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+type Running = Arc<Mutex<HashMap<String, HashSet<i64>>>>;
+
+/// Who runs what in this process.
+#[derive(Default)]
+pub(super) struct LocalLimiter {
+    running: Running,
+}
+
+/// A slot, given back when it goes out of scope: on success, error, panic and cancellation alike.
+pub(super) struct Held {
+    running: Running,
+    user: String,
+    job_id: i64,
+}
+
+impl LocalLimiter {
+    /// A slot for the job, unless the user has `limit` already. The same job twice takes one slot.
+    pub(super) fn try_acquire(&self, user: &str, limit: u32, job_id: i64) -> Option<Held> {
+        let mut running = self.running.lock();
+        let jobs = running.entry(user.to_owned()).or_default();
+        if !jobs.contains(&job_id) && jobs.len() >= limit as usize {
+            return None;
+        }
+        jobs.insert(job_id);
+        Some(Held {
+            running: Arc::clone(&self.running),
+            user: user.to_owned(),
+            job_id,
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut running = self.running.lock();
+        if let Some(jobs) = running.get_mut(&self.user) {
+            jobs.remove(&self.job_id);
+            if jobs.is_empty() {
+                running.remove(&self.user);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_gets_as_many_slots_as_the_limit_and_others_are_not_touched() {
+        let limiter = LocalLimiter::default();
+        let first = limiter.try_acquire("a", 1, 1);
+        assert!(first.is_some());
+        assert!(limiter.try_acquire("a", 1, 2).is_none());
+        assert!(limiter.try_acquire("b", 1, 3).is_some());
+        drop(first);
+        assert!(limiter.try_acquire("a", 1, 2).is_some());
+    }
+
+    #[test]
+    fn the_same_job_twice_counts_once() {
+        let limiter = LocalLimiter::default();
+        let _one = limiter.try_acquire("a", 2, 1).unwrap();
+        let _same = limiter.try_acquire("a", 2, 1).unwrap();
+        assert!(limiter.try_acquire("a", 2, 2).is_some());
+    }
+
+    #[test]
+    fn a_panic_gives_the_slot_back() {
+        let limiter = Arc::new(LocalLimiter::default());
+        let inner = Arc::clone(&limiter);
+        let _ = std::thread::spawn(move || {
+            let _held = inner.try_acquire("a", 1, 1);
+            panic!("a handler panics");
+        })
+        .join();
+        assert!(limiter.try_acquire("a", 1, 2).is_some());
+    }
+}

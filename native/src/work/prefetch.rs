@@ -1,0 +1,157 @@
+//! Prefetch: how many jobs to claim before a worker is free for them. No I/O, no clock.
+
+use std::time::{Duration, Instant};
+
+/// For how long a prefetched job waits for its worker, as far as the handlers' pace tells. A claim is one transaction and
+/// takes about as long, so this much keeps the workers busy while River makes the next one.
+const PREFETCH_WAIT: Duration = Duration::from_millis(5);
+
+/// Handlers that are done are counted for this long.
+const WINDOW: Duration = Duration::from_millis(25);
+
+/// What a pool starts with: long enough that nothing is prefetched.
+const UNKNOWN: Duration = Duration::from_secs(1);
+
+/// How much of the way to a shorter time is gone with each handler.
+const FALL: u32 = 16;
+
+/// What a pool's prefetch depends on: how fast its handlers are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prefetch {
+    /// How long they take: rises at once and falls slowly (a peak-sensitive moving average), so that one long job counts
+    /// for more than many short ones.
+    time: Duration,
+    /// How many were done in the window that is under way, and in the one right before it.
+    now: usize,
+    before: usize,
+    since: Instant,
+}
+
+impl Prefetch {
+    pub(super) fn unknown(now: Instant) -> Self {
+        Self {
+            time: UNKNOWN,
+            now: 0,
+            before: 0,
+            since: now,
+        }
+    }
+
+    /// A handler is done that took this long.
+    pub(super) fn took(&mut self, time: Duration, now: Instant) {
+        self.time = if time >= self.time {
+            time
+        } else {
+            self.time - (self.time - time) / FALL
+        };
+        let elapsed = now.saturating_duration_since(self.since);
+        if elapsed >= WINDOW {
+            self.before = if elapsed < WINDOW * 2 { self.now } else { 0 };
+            self.now = 0;
+            self.since = now;
+        }
+        self.now += 1;
+    }
+
+    /// A job that was prefetched for this many workers waited in vain.
+    pub(super) fn slowed_down(&mut self, workers: usize) {
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        self.time = self
+            .time
+            .max(PREFETCH_WAIT.saturating_mul(workers.saturating_add(1)));
+        self.now = 0;
+        self.before = 0;
+    }
+
+    /// How many jobs to prefetch for this many workers, at most `most`: a power of two, so that it seldom changes, or
+    /// none. No more than were done lately, since workers with a long job in hand take nothing else.
+    pub(super) fn jobs(&self, workers: usize, most: usize) -> usize {
+        let jobs = PREFETCH_WAIT.as_nanos() * workers as u128 / self.time.as_nanos().max(1);
+        let jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
+        let jobs = jobs.min(self.before.max(self.now)).min(most);
+        jobs.checked_ilog2().map_or(0, |log| 1 << log)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_micros(10);
+
+    /// A pool after so many handlers, one every so often, and the time then.
+    fn after(count: u32, every: Duration, took: Duration) -> (Prefetch, Instant) {
+        let start = Instant::now();
+        let mut prefetch = Prefetch::unknown(start);
+        for n in 1..=count {
+            prefetch.took(took, start + every * n);
+        }
+        (prefetch, start + every * count)
+    }
+
+    #[test]
+    fn a_pool_that_knows_nothing_prefetches_nothing() {
+        assert_eq!(Prefetch::unknown(Instant::now()).jobs(100, 400), 0);
+    }
+
+    #[test]
+    fn as_many_as_are_worked_off_in_five_milliseconds() {
+        let prefetched = |took: Duration, workers: u32| {
+            let (prefetch, _) = after(1000, took / workers, took);
+            prefetch.jobs(workers as usize, 400)
+        };
+        assert_eq!(prefetched(Duration::from_millis(20), 10), 2);
+        assert_eq!(prefetched(Duration::from_millis(1), 10), 32);
+        assert_eq!(prefetched(Duration::from_millis(60), 10), 0);
+        assert_eq!(prefetched(Duration::from_secs(60), 1000), 0);
+    }
+
+    #[test]
+    fn never_more_than_allowed() {
+        let (prefetch, _) = after(1000, SHORT, SHORT);
+        assert_eq!(prefetch.jobs(10, 40), 32);
+        assert_eq!(prefetch.jobs(10, 0), 0);
+    }
+
+    #[test]
+    fn workers_that_take_nothing_do_not_count() {
+        // One of a thousand has short jobs, and the others are still at their first.
+        let millisecond = Duration::from_millis(1);
+        let (prefetch, _) = after(1000, millisecond, millisecond);
+        assert_eq!(prefetch.jobs(1000, 4000), 16);
+    }
+
+    #[test]
+    fn what_was_done_long_ago_does_not_count() {
+        let (mut prefetch, then) = after(1000, SHORT, SHORT);
+        prefetch.took(SHORT, then + Duration::from_secs(10));
+        assert_eq!(prefetch.jobs(10, 40), 1);
+    }
+
+    #[test]
+    fn one_long_job_stops_it_and_it_takes_many_short_ones_to_go_on() {
+        let (mut prefetch, mut now) = after(1000, SHORT, SHORT);
+        prefetch.took(Duration::from_secs(10), now);
+        assert_eq!(prefetch.jobs(10, 40), 0);
+        let mut go_on = |count| {
+            for _ in 0..count {
+                now += SHORT;
+                prefetch.took(SHORT, now);
+            }
+            prefetch.jobs(10, 40)
+        };
+        assert_eq!(go_on(50), 0);
+        assert_eq!(go_on(1000), 32);
+    }
+
+    #[test]
+    fn after_a_wait_in_vain_nothing_is_prefetched_however_many_workers_there_are() {
+        for workers in [1, 10, 10_000] {
+            let (mut prefetch, now) = after(1000, SHORT, SHORT);
+            prefetch.slowed_down(workers);
+            assert_eq!(prefetch.jobs(workers, 400), 0);
+            prefetch.took(SHORT, now + SHORT);
+            assert!(prefetch.jobs(workers, 400) <= 1);
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Reconciliation: what ended without its worker's settlement (another River client, River UI, plain SQL, a crash) is
+//! settled; what a dead process ran is taken back; what lives is renewed; what is old is deleted.
+//!
+//! Any number of processes may run this; a lock in the database makes one of them do it, until it ends. Every step of a
+//! round is on its own: one that fails is logged, and the next one goes on.
+
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::reconciliation::{self as ledger, FIRST_HOLDER, HolderCursor, MOST_ENDED};
+use weir_ledger::settlement::{Ended, Promoter};
+
+use crate::context::Context;
+
+/// Between two rounds. What others end is settled within about a second, and an upgrade helps the jobs that wait.
+const ROUND_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Between two passes of cleaning through everything.
+const CLEAN_INTERVAL: Duration = Duration::from_secs(15);
+
+/// No step of a round takes longer. A step that does is broken off, with its connection.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A job that another River client runs is stuck after this long, or after its timeout when that is longer.
+const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// How far behind the last look a job may turn up as ended: its transaction may have committed late.
+const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
+
+/// How far back a look goes that could not settle all that it found.
+const LONGEST_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
+
+/// Any number, the same everywhere.
+const LOCK: i64 = 0x77_65_69_73;
+
+/// How long a lock is waited for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Goes on until it is stopped, also through outages.
+pub async fn run(context: Context, stopped: CancellationToken) {
+    let mut reconciler = Reconciler::new(&context);
+    let mut leader: Option<Leader> = None;
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(ROUND_INTERVAL) => {}
+            () = stopped.cancelled() => return,
+        }
+        let held = match leader.take().filter(|leader| !leader.client.is_closed()) {
+            Some(held) => Ok(held),
+            None => Leader::open(&context).await,
+        };
+        match held {
+            Ok(mut held) => match held.is_elected().await {
+                Ok(true) => {
+                    if reconciler.round(&held.client).await {
+                        leader = Some(held);
+                    }
+                }
+                Ok(false) => leader = Some(held),
+                Err(error) => tracing::warn!(%error, "reconciliation could not ask for its lock"),
+            },
+            Err(error) => tracing::warn!(%error, "reconciliation cannot reach the database"),
+        }
+    }
+}
+
+/// A connection, and whether it holds the lock.
+struct Leader {
+    client: Client,
+    is_elected: bool,
+}
+
+impl Leader {
+    async fn open(context: &Context) -> Result<Self, DatabaseError> {
+        let client = context.database.connect_bookkeeper(LOCK_TIMEOUT).await?;
+        // A process that vanishes with its machine, or stands still, must not keep the lock.
+        client
+            .batch_execute(
+                "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
+                 SET idle_session_timeout = '10s'",
+            )
+            .await?;
+        Ok(Self {
+            client,
+            is_elected: false,
+        })
+    }
+
+    async fn is_elected(&mut self) -> Result<bool, DatabaseError> {
+        if !self.is_elected {
+            let asked = self
+                .client
+                .query_one("SELECT pg_try_advisory_lock($1) AS elected", &[&LOCK]);
+            let row = tokio::time::timeout(STEP_TIMEOUT, asked)
+                .await
+                .map_err(|_| DatabaseError::Timeout(STEP_TIMEOUT))??;
+            self.is_elected = row.get("elected");
+        }
+        Ok(self.is_elected)
+    }
+}
+
+/// Where the rounds are in what they go through.
+pub struct Reconciler {
+    context: Context,
+    promoter: Promoter,
+    /// From when on ended jobs are looked for; `None` before the first look.
+    ended_since: Option<Timestamp>,
+    swept: i64,
+    cleaned: Option<Instant>,
+    cleaned_submissions: i64,
+    cancelled_abandoned: i64,
+    cleaned_holders: HolderCursor,
+}
+
+impl Reconciler {
+    /// Starts at the beginning of everything.
+    #[must_use]
+    pub fn new(context: &Context) -> Self {
+        Self {
+            promoter: context.settler.promoter(),
+            context: context.clone(),
+            ended_since: None,
+            swept: 0,
+            cleaned: None,
+            cleaned_submissions: 0,
+            cancelled_abandoned: 0,
+            cleaned_holders: FIRST_HOLDER,
+        }
+    }
+
+    /// One round. Returns whether the connection is still of use.
+    pub async fn round(&mut self, client: &Client) -> bool {
+        within("take_back", self.take_back(client)).await
+            && within("ended", self.settle_ended(client)).await
+            && within("sweep", self.sweep(client)).await
+            && within("promote", self.promote()).await
+            && within("clean", self.clean(client)).await
+    }
+
+    /// Rounds until all that is there was gone through once.
+    pub async fn everything(&mut self, client: &Client) {
+        self.swept = 0;
+        self.cleaned = None;
+        loop {
+            self.round(client).await;
+            if self.swept == 0 && self.cleaned.is_some() {
+                break;
+            }
+        }
+        if let Err(error) = self.promoter.promote_all().await {
+            tracing::warn!(%error, "could not promote");
+        }
+    }
+
+    /// Jobs of processes that stopped beating go back to their queues, and so do those that another client has been
+    /// running for too long, of the kinds whose timeout is known here.
+    async fn take_back(&mut self, client: &Client) -> Result<(), DatabaseError> {
+        let services = &self.context.settings.services;
+        let longest: Vec<(&str, Duration)> = services
+            .iter()
+            .map(|service| (service.kind.as_str(), service.timeout.max(STUCK_AFTER)))
+            .collect();
+        for taken in ledger::take_back(client, &longest).await? {
+            metrics::counter!("weir_reclaimed_total").increment(1);
+            tracing::warn!(
+                job = taken.job_id,
+                process = taken.client_id,
+                state = taken.state,
+                "taken back from a process that died"
+            );
+        }
+        Ok(())
+    }
+
+    /// Settles what ended since the last look, however much it is.
+    async fn settle_ended(&mut self, client: &Client) -> Result<(), DatabaseError> {
+        let started = ledger::now(client).await?;
+        let since = self
+            .ended_since
+            .unwrap_or(started)
+            .max(started - LONGEST_LOOK_BACK)
+            - OVERLAP;
+        loop {
+            let ended = ledger::ended_since(client, since).await?;
+            let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MOST_ENDED;
+            let failed = self.settle(&ended).await;
+            if is_all && failed == 0 {
+                self.ended_since = Some(started);
+                return Ok(());
+            }
+            // What cannot be settled is looked at again in the next round, and keeps nothing else from being settled.
+            if is_all || failed == ended.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Looks at the next slice of all reservations.
+    async fn sweep(&mut self, client: &Client) -> Result<(), DatabaseError> {
+        let sweep = ledger::sweep(client, self.swept, self.context.rules.ttl).await?;
+        self.swept = sweep.next;
+        for job_id in &sweep.orphans {
+            metrics::counter!("weir_orphans_total").increment(1);
+            tracing::info!(job = job_id, "the job was deleted; what it held is released");
+        }
+        self.settle(&sweep.orphans).await;
+        self.settle(&sweep.ended).await;
+        Ok(())
+    }
+
+    /// Settles these jobs. Returns how many could not be.
+    async fn settle(&self, jobs: &[i64]) -> usize {
+        let mut settled = tokio::task::JoinSet::new();
+        for &job_id in jobs {
+            let settler = self.context.settler.clone();
+            settled.spawn(async move {
+                let ended = Ended {
+                    job_id,
+                    success: None,
+                };
+                settler.settle(ended).await.map_err(|error| (job_id, error))
+            });
+        }
+        let mut failed = 0;
+        while let Some(one) = settled.join_next().await {
+            if let Ok(Err((job_id, error))) = one {
+                failed += 1;
+                tracing::warn!(job = job_id, %error, "an ended job could not be settled");
+            }
+        }
+        failed
+    }
+
+    async fn promote(&mut self) -> Result<(), DatabaseError> {
+        self.promoter.promote().await?;
+        Ok(())
+    }
+
+    /// Deletes what nobody will ask for any more, a slice of each a round, until all is gone through; then again after
+    /// a while.
+    async fn clean(&mut self, client: &Client) -> Result<(), DatabaseError> {
+        let is_under_way = self.cleaned_submissions > 0
+            || self.cancelled_abandoned > 0
+            || self.cleaned_holders != FIRST_HOLDER;
+        let is_due = self.cleaned.is_none_or(|last| last.elapsed() >= CLEAN_INTERVAL);
+        if !is_under_way && !is_due {
+            return Ok(());
+        }
+        if is_due || self.cleaned_submissions > 0 {
+            self.cleaned_submissions = ledger::clean_submissions(client, self.cleaned_submissions).await?;
+        }
+        if is_due || self.cancelled_abandoned > 0 {
+            let (cancelled, next) = ledger::cancel_abandoned(client, self.cancelled_abandoned).await?;
+            self.cancelled_abandoned = next;
+            if cancelled > 0 {
+                tracing::warn!(cancelled, "cancelled waiting jobs of deleted accounts");
+            }
+        }
+        if is_due || self.cleaned_holders != FIRST_HOLDER {
+            self.cleaned_holders = ledger::clean_holders(client, self.cleaned_holders).await?;
+        }
+        if is_due {
+            ledger::clean_cache(client).await?;
+            self.cleaned = Some(Instant::now());
+        }
+        Ok(())
+    }
+}
+
+/// Runs a step. Returns whether its connection is still of use: one on which a step was broken off is not.
+async fn within(name: &'static str, step: impl Future<Output = Result<(), DatabaseError>>) -> bool {
+    let done = tokio::time::timeout(STEP_TIMEOUT, step).await;
+    let failure = match &done {
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => error,
+        Err(_) => &DatabaseError::Timeout(STEP_TIMEOUT),
+    };
+    metrics::counter!("weir_reconciliation_failures_total", "step" => name).increment(1);
+    tracing::warn!(error = %failure, step = name, "a step of reconciliation failed; the others go on");
+    done.is_ok()
+}
