@@ -106,6 +106,6 @@ async function installPackages(reason) {
  * @returns {never}
  */
 function fail(what, remedy) {
-  console.error(`weir: ${what}\nweir: to mend it: ${remedy}`);
+  console.error(`weir: ${what}\nweir: fix: ${remedy}`);
   process.exit(1);
 }

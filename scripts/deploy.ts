@@ -4,10 +4,10 @@ import { unstable_readConfig as readConfig } from "wrangler";
 import { buildEdge } from "./lib/edge.ts";
 import { wrangler, wranglerEnvironment } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
-import { root } from "./lib/places.ts";
-import { script } from "./lib/stopping.ts";
+import { root } from "./lib/paths.ts";
+import { runMain } from "./lib/lifecycle.ts";
 
-await script(async () => {
+await runMain(async () => {
   requireOrigin(process.argv.slice(2));
   await buildEdge();
   // CI=1 would keep wrangler from asking whom to log in as.

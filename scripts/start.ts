@@ -2,20 +2,20 @@ import { join } from "node:path";
 import { buildEdge } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
-import { takeOver } from "./lib/former-run.ts";
+import { takeOver } from "./lib/run-file.ts";
 import { buildNative } from "./lib/native.ts";
-import { root, state } from "./lib/places.ts";
+import { root, state } from "./lib/paths.ts";
 import { host, portFrom, requireFree } from "./lib/ports.ts";
 import { answers, ensureDatabase, startPostgres } from "./lib/postgres.ts";
 import { run, Service } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 import { untilOk } from "./lib/ready.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
-import { atTheEnd, isStopping, script } from "./lib/stopping.ts";
+import { onExit, isExiting, runMain } from "./lib/lifecycle.ts";
 
 const started = Date.now();
 
-await script(async () => {
+await runMain(async () => {
   const edgePort = portFrom("WEIR_EDGE_PORT", 8787);
   const originPort = portFrom("WEIR_ORIGIN_PORT", 8080);
   const postgresPort = portFrom("WEIR_PG_PORT", 54320);
@@ -32,7 +32,7 @@ await script(async () => {
   const weir = await buildNative();
   await buildEdge();
 
-  atTheEnd(() => say("stopped"));
+  onExit(() => say("stopped"));
 
   const services: Service[] = [];
   if (ownDatabase) {
@@ -67,7 +67,7 @@ await script(async () => {
 
   const firstEnd = Promise.race(services.map(async (service) => ({ service, how: await service.ended })));
   const failed = firstEnd.then(({ service, how }) => {
-    if (isStopping()) return 0;
+    if (isExiting()) return 0;
     throw new Failure(`${service.name} ${how}, so everything stops`, `see its last lines above (they begin with [${service.name}])`);
   });
 

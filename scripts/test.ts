@@ -10,21 +10,21 @@ import { chromium } from "./lib/chromium.ts";
 import { buildEdge } from "./lib/edge.ts";
 import { wranglerEnvironment } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
-import { marked, markRun, nameOf } from "./lib/former-run.ts";
+import { marked, markRun, nameOf } from "./lib/run-file.ts";
 import { buildNative } from "./lib/native.ts";
 import { runNodeTests } from "./lib/node-tests.ts";
-import { makeStateFolder, root } from "./lib/places.ts";
+import { makeStateFolder, root } from "./lib/paths.ts";
 import { anyFree } from "./lib/ports.ts";
 import { startPostgres } from "./lib/postgres.ts";
 import { stopGroup } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
-import { atTheEnd, isStopping, script } from "./lib/stopping.ts";
+import { onExit, isExiting, runMain } from "./lib/lifecycle.ts";
 import { sleep } from "./lib/sleep.ts";
 import { addCargoLine, Totals } from "./lib/totals.ts";
 
 const kinds = ["unit", "edge", "whole", "browser"];
 
-await script(async () => {
+await runMain(async () => {
   const wanted = process.argv.slice(2);
   const unknown = wanted.find((kind) => !kinds.includes(kind));
   if (unknown) throw new Failure(`there are no tests called "${unknown}"`, `name some of ${kinds.join(", ")}, or nothing for all: npm test -- edge whole`);
@@ -35,9 +35,9 @@ await script(async () => {
   markRun(id);
   const folder = mkdtempSync(join(tmpdir(), "weir-test-"));
   chmodSync(folder, 0o711);
-  atTheEnd(() => rm(folder, { recursive: true, force: true }));
+  onExit(() => rm(folder, { recursive: true, force: true }));
   // Tests end what they start. This is for those that were themselves ended half-way.
-  atTheEnd(() => {
+  onExit(() => {
     for (const pid of marked(id)) {
       try {
         process.kill(pid, "SIGKILL");
@@ -74,13 +74,13 @@ await script(async () => {
   const totals = new Totals();
   if (wants("unit")) await runCargoTests(totals);
   const folders = kinds.filter((kind) => kind !== "unit" && wants(kind));
-  if (folders.length > 0 && !isStopping()) await runNodeTests(folders, totals);
+  if (folders.length > 0 && !isExiting()) await runNodeTests(folders, totals);
 
   // A server that outlives its test is a fault, of the test or of the server's way to stop.
   const others = (): number[] => marked(id).filter((pid) => nameOf(pid) !== "postgres");
   // What a test has just told to end may take a moment.
-  for (let tries = 0; tries < 40 && !isStopping() && others().length > 0; tries++) await sleep(50);
-  const left = isStopping() ? [] : others();
+  for (let tries = 0; tries < 40 && !isExiting() && others().length > 0; tries++) await sleep(50);
+  const left = isExiting() ? [] : others();
   if (left.length > 0) {
     totals.add(0, 1, 0);
     console.log(`\nprocesses that the tests left behind: ${left.map((pid) => `${nameOf(pid)} (${pid})`).join(", ")}`);
@@ -94,11 +94,11 @@ async function runCargoTests(totals: Totals): Promise<void> {
   say("running the tests of the Rust crates");
   const child = spawn("cargo", ["test", "--workspace", "--locked", "--no-fail-fast"], {
     cwd: root,
-    env: cargoEnvironment(),
+    env: await cargoEnvironment(),
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
   });
-  atTheEnd(() => stopGroup(child, 2000));
+  onExit(() => stopGroup(child, 2000));
   createInterface({ input: child.stdout }).on("line", (line) => {
     console.log(line);
     addCargoLine(totals, line);

@@ -1,11 +1,11 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { nodeBin, root } from "./lib/places.ts";
+import { nodeBin, root } from "./lib/paths.ts";
 import { run } from "./lib/process.ts";
 import { say } from "./lib/progress.ts";
-import { script } from "./lib/stopping.ts";
+import { runMain } from "./lib/lifecycle.ts";
 
-await script(async () => {
+await runMain(async () => {
   const projects = ["tsconfig.json", join("www", "tsconfig.json")];
   // The benchmark's packages are installed when it is first run.
   if (existsSync(join(root, "bench", "edge", "node_modules"))) projects.push(join("bench", "edge", "tsconfig.json"));

@@ -1,17 +1,17 @@
 import { spawn } from "node:child_process";
 import { constants } from "node:os";
 import { join } from "node:path";
-import { liveRun } from "./lib/former-run.ts";
+import { liveRun } from "./lib/run-file.ts";
 import { buildNative } from "./lib/native.ts";
-import { root } from "./lib/places.ts";
+import { root } from "./lib/paths.ts";
 import { host, portFrom } from "./lib/ports.ts";
 import { stayQuietFor } from "./lib/progress.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
-import { script } from "./lib/stopping.ts";
+import { runMain } from "./lib/lifecycle.ts";
 
 stayQuietFor(1500);
 
-await script(async () => {
+await runMain(async () => {
   // What is measured is what would be deployed.
   const weir = await buildNative(process.argv[2] === "bench" ? "native" : "dev");
   const secrets = await developmentSecrets();

@@ -4,9 +4,9 @@ import { cpus, loadavg, tmpdir } from "node:os";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { buildEdge } from "../../scripts/lib/edge.ts";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
-import { atTheEnd, script } from "../../scripts/lib/stopping.ts";
+import { onExit, runMain } from "../../scripts/lib/lifecycle.ts";
 import { tokenFor } from "../../tests/harness/identity.ts";
 
 /** One line of the results, as all benches of Weir print them with --json. */
@@ -24,7 +24,7 @@ const json = process.argv.includes("--json");
 const quick = process.argv.includes("--quick");
 const say = (line = ""): void => void (json ? console.error(line) : console.log(line));
 
-await script(async () => {
+await runMain(async () => {
   if (!existsSync(join(import.meta.dirname, "node_modules"))) {
     say("installing what the edge is measured against and with");
     await run("npm", ["ci", "--no-audit", "--no-fund"], { cwd: import.meta.dirname });
@@ -48,7 +48,7 @@ async function measure(): Promise<Result[]> {
   // At a signal, Miniflare kills its runtime and ends this process at once, which is left no time for anything but this.
   process.once("exit", () => rmSync(storage, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
   const field = await startField(storage);
-  atTheEnd(() => field.close());
+  onExit(() => field.close());
   const results: Result[] = [];
   const version = (name: string, from = root): string => JSON.parse(readFileSync(join(from, "node_modules", name, "package.json"), "utf8")).version;
   const local = (name: string): string => version(name, import.meta.dirname);

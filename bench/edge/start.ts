@@ -2,7 +2,7 @@ import { spawn } from "node:child_process";
 import { cpSync, mkdirSync, writeFileSync } from "node:fs";
 import { request } from "node:http";
 import { dirname, join } from "node:path";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { anyFree } from "../../scripts/lib/ports.ts";
 import { bundle } from "./workers.ts";
 import type { Secrets } from "../../tests/harness/identity.ts";

@@ -1,8 +1,8 @@
 import { existsSync } from "node:fs";
 import { mkdir, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { cache } from "./places.ts";
-import { atTheEnd } from "./stopping.ts";
+import { cache } from "./paths.ts";
+import { onExit } from "./lifecycle.ts";
 
 /** The folder of something that is built once per user, or nothing if it is not there yet. */
 export function cached(name: string): string | undefined {
@@ -20,7 +20,7 @@ export async function makeCached(name: string, make: (folder: string) => Promise
   await removeAbandoned();
   const workshop = join(cache, `.${name}.${process.pid}`);
   const remove = (): Promise<void> => rm(workshop, { recursive: true, force: true });
-  const forget = atTheEnd(remove);
+  const forget = onExit(remove);
   try {
     await remove();
     await mkdir(workshop);

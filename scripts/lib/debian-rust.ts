@@ -126,7 +126,7 @@ async function buildStandardLibrary(folder: string, pulse: Pulse): Promise<void>
     cwd: empty,
     pulse,
     log: "wasm-std",
-    env: cargoEnvironment({
+    env: await cargoEnvironment({
       PATH: `${bin}:${process.env.PATH}`,
       // Debian's compiler is a stable one, and building std is an unstable option.
       RUSTC_BOOTSTRAP: "1",

@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { edgeEnvFile } from "./secrets.ts";
-import { logs, nodeModules, root, state } from "./places.ts";
+import { logs, nodeModules, root, state } from "./paths.ts";
 import { anyFree, host } from "./ports.ts";
 import { Service } from "./process.ts";
 

@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { cached, makeCached } from "./cache.ts";
 import { cargoEnvironment } from "./cargo.ts";
-import { nodeBin } from "./places.ts";
+import { nodeBin } from "./paths.ts";
 import { attempt, run } from "./process.ts";
 import { step } from "./progress.ts";
 import { Failure } from "./failure.ts";
@@ -40,7 +40,7 @@ async function cargoInstalled(tool: { crate: string; version: string; bin: strin
         await run("cargo", ["install", "--locked", "--debug", "--root", workshop, "--bin", tool.bin, `${tool.crate}@${tool.version}`], {
           pulse,
           log: name,
-          env: cargoEnvironment({ CARGO_TARGET_DIR: target, CARGO_BUILD_BUILD_DIR: target, CARGO_PROFILE_DEV_DEBUG: "0" }),
+          env: await cargoEnvironment({ CARGO_TARGET_DIR: target, CARGO_BUILD_BUILD_DIR: target, CARGO_PROFILE_DEV_DEBUG: "0" }),
           remedy: "check the network (cargo must reach its registry) and run the same command again",
         });
         await run("rm", ["-rf", target]);

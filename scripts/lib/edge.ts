@@ -5,7 +5,8 @@ import { join, relative } from "node:path";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
 import { edgeTools } from "./edge-tools.ts";
 import { buildPage } from "./page.ts";
-import { root } from "./places.ts";
+import { withLock } from "./lock.ts";
+import { buildLock, root } from "./paths.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 import { wasmToolchain } from "./wasm-toolchain.ts";
@@ -13,8 +14,12 @@ import { wasmToolchain } from "./wasm-toolchain.ts";
 const output = join(root, "build");
 const stamp = join(output, ".inputs");
 
-/** Builds the Worker into build/ and the page into dist/. Does next to nothing when nothing changed. */
-export async function buildEdge(): Promise<void> {
+/** Builds the Worker into build/ and the page into dist/. Returns at once when nothing has changed. */
+export function buildEdge(): Promise<void> {
+  return withLock(buildLock, "building in this clone", build);
+}
+
+async function build(): Promise<void> {
   await buildPage();
   const inputs = await fingerprint();
   if (existsSync(join(output, "index.js")) && (await readFile(stamp, "utf8").catch(() => "")) === inputs) return;
@@ -22,13 +27,13 @@ export async function buildEdge(): Promise<void> {
   await requireCargo();
   const toolchain = await wasmToolchain();
   const tools = await edgeTools();
-  await step("building the edge", (pulse) =>
+  await step("building the edge", async (pulse) =>
     run(tools.workerBuild, ["--release", "--", "--locked"], {
       pulse,
       log: "edge-build",
       // A backtrace of worker-build would hide the compiler's words above it.
-      env: cargoEnvironment({ ...toolchain.env, ...tools.env, RUST_BACKTRACE: "0" }),
-      remedy: "mend what the compiler says above",
+      env: await cargoEnvironment({ ...toolchain.env, ...tools.env, RUST_BACKTRACE: "0" }),
+      remedy: "correct what the compiler reports above",
     }),
   );
   // The sources may have been edited meanwhile; then the next build must not take this one for theirs.

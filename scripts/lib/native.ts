@@ -2,20 +2,25 @@ import { copyFile, mkdir, rename, chmod, constants } from "node:fs/promises";
 import { join } from "node:path";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
 import { Failure } from "./failure.ts";
-import { state } from "./places.ts";
+import { withLock } from "./lock.ts";
+import { buildLock, state } from "./paths.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
 /** Builds the binary `weir`, with cargo's development profile or the optimised one. */
-export async function buildNative(profile: "dev" | "native" = "dev"): Promise<string> {
+export function buildNative(profile: "dev" | "native" = "dev"): Promise<string> {
+  return withLock(buildLock, "building in this clone", () => build(profile));
+}
+
+async function build(profile: "dev" | "native"): Promise<string> {
   await requireCargo();
   const weirBinary = join(state, "bin", profile === "dev" ? "weir" : `weir-${profile}`);
-  const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", (pulse) =>
+  const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", async (pulse) =>
     run("cargo", ["build", "--package", "weir-native", "--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"], {
       pulse,
       log: "native-build",
-      env: cargoEnvironment(),
-      remedy: "mend what the compiler says above",
+      env: await cargoEnvironment(),
+      remedy: "correct what the compiler reports above",
     }),
   );
   const built = executableIn(messages);

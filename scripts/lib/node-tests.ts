@@ -2,16 +2,16 @@ import { globSync } from "node:fs";
 import { join } from "node:path";
 import { run } from "node:test";
 import { spec } from "node:test/reporters";
-import { root } from "./places.ts";
+import { root } from "./paths.ts";
 import type { Totals } from "./totals.ts";
-import { atTheEnd } from "./stopping.ts";
+import { onExit } from "./lifecycle.ts";
 
 /** Runs test files by Node's own runner, each in a process of its own, and shows the results as they come. */
 export async function runNodeTests(folders: string[], totals: Totals): Promise<void> {
   const files = folders.flatMap((folder) => globSync(join(root, "tests", folder, "**", "*.test.ts"))).sort();
   if (files.length === 0) return;
   const stop = new AbortController();
-  const forget = atTheEnd(() => stop.abort());
+  const forget = onExit(() => stop.abort());
   const events = run({
     files,
     // Two files at a time: much of what they do is waiting for the other parts to act.

@@ -1,7 +1,7 @@
 import { build, stop } from "esbuild";
 import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { root } from "./places.ts";
+import { root } from "./paths.ts";
 
 const source = join(root, "www");
 const output = join(root, "dist");

@@ -3,9 +3,9 @@ import { createWriteStream, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { Failure } from "./failure.ts";
-import { logs, root } from "./places.ts";
+import { logs, root } from "./paths.ts";
 import type { Pulse } from "./progress.ts";
-import { atTheEnd, isStopping } from "./stopping.ts";
+import { onExit, isExiting } from "./lifecycle.ts";
 
 export interface RunOptions {
   uid?: number;
@@ -73,7 +73,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
     ...(options.uid === undefined ? {} : { uid: options.uid }),
     ...(options.gid === undefined ? {} : { gid: options.gid }),
   });
-  const forget = atTheEnd(() => stopGroup(child, 2000));
+  const forget = onExit(() => stopGroup(child, 2000));
   const log = options.log ? openLog(options.log) : undefined;
   let stdout = "";
   let output = "";
@@ -111,7 +111,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
 export async function run(file: string, args: string[], options: RunOptions = {}): Promise<string> {
   const outcome = await attempt(file, args, options);
   if (outcome.code === 0) return outcome.stdout;
-  if (!isStopping()) {
+  if (!isExiting()) {
     const lines = outcome.output.trimEnd().split("\n");
     console.error(lines.filter((line) => !line.startsWith('{"reason"')).slice(-60).join("\n"));
   }
@@ -173,7 +173,7 @@ export class Service {
       this.child.on("error", (error) => done(error.message));
       this.child.on("exit", (code, signal) => done(signal ? `was ended by ${signal}` : `ended with code ${code}`));
     });
-    atTheEnd(() => this.stop());
+    onExit(() => this.stop());
   }
 
   get pid(): number | undefined {

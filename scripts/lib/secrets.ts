@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { chmod, readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Failure } from "./failure.ts";
-import { makeStateFolder, state } from "./places.ts";
+import { makeStateFolder, state } from "./paths.ts";
 
 /** What the parts of a development stack share. Made once per clone, never committed. */
 export interface Secrets {

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
 import { startOrigin } from "../harness/weir.ts";
 import { openPage } from "./browser.ts";

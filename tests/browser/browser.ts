@@ -1,7 +1,7 @@
 import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { chromium, type Page } from "playwright-core";
-import { state } from "../../scripts/lib/places.ts";
+import { state } from "../../scripts/lib/paths.ts";
 import { required, whenOver, type Lifetime } from "../harness/lifetime.ts";
 
 const screenshots = join(state, "screenshots");

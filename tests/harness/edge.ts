@@ -1,6 +1,6 @@
 import { join } from "node:path";
 import { createTestHarness, type WorkerHandle } from "wrangler";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import type { Secrets } from "./identity.ts";
 import { whenOver, type Lifetime } from "./lifetime.ts";
 

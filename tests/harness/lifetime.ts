@@ -1,4 +1,4 @@
-import { stopEverything } from "../../scripts/lib/stopping.ts";
+import { runExitHooks } from "../../scripts/lib/lifecycle.ts";
 
 /**
  * Whatever ends things when a test is over: a test's context, or, for what a whole file shares, `{ after }` of
@@ -36,7 +36,7 @@ export function whenOver(lifetime: Lifetime, end: () => Promise<void> | void): v
 // A test process that is told to end does not get to its `after` hooks; what it started must still go.
 for (const signal of ["SIGTERM", "SIGINT"] as const) {
   process.once(signal, () => {
-    void stopEverything().finally(() => process.exit(1));
+    void runExitHooks().finally(() => process.exit(1));
   });
 }
 

@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { Service } from "../../scripts/lib/process.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
 import type { Database } from "./database.ts";

@@ -3,10 +3,10 @@ import { readdirSync, readFileSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Failure } from "./failure.ts";
-import { makeStateFolder, state } from "./places.ts";
+import { makeStateFolder, state } from "./paths.ts";
 import { say } from "./progress.ts";
 import { sleep } from "./sleep.ts";
-import { atTheEnd } from "./stopping.ts";
+import { onExit } from "./lifecycle.ts";
 
 /** What a running development stack leaves for other commands, and for the next start should it be killed. */
 export interface Run {
@@ -50,7 +50,7 @@ export async function takeOver(details: Omit<Run, "id" | "pid" | "started">): Pr
   const run: Run = { id: randomUUID(), pid: process.pid, started: startOf(process.pid), ...details };
   markRun(run.id);
   await writeFile(file, `${JSON.stringify(run, null, 2)}\n`, { mode: 0o600 });
-  atTheEnd(() => rm(file, { force: true }));
+  onExit(() => rm(file, { force: true }));
 }
 
 /** From now on, what this process starts carries the mark. */

@@ -8,7 +8,7 @@ let stopping: Promise<void> | undefined;
 const asked = Promise.withResolvers<number>();
 
 /** Runs at the end, last registered first, however the end comes about. Returns a way to take it back. */
-export function atTheEnd(cleanup: Cleanup): () => void {
+export function onExit(cleanup: Cleanup): () => void {
   cleanups.push(cleanup);
   return () => {
     const index = cleanups.lastIndexOf(cleanup);
@@ -17,7 +17,7 @@ export function atTheEnd(cleanup: Cleanup): () => void {
 }
 
 /** Runs every clean-up once; a second call waits for the first. */
-export function stopEverything(): Promise<void> {
+export function runExitHooks(): Promise<void> {
   stopping ??= (async () => {
     for (let cleanup = cleanups.pop(); cleanup; cleanup = cleanups.pop()) {
       try {
@@ -30,7 +30,7 @@ export function stopEverything(): Promise<void> {
   return stopping;
 }
 
-export function isStopping(): boolean {
+export function isExiting(): boolean {
   return stopping !== undefined;
 }
 
@@ -43,7 +43,7 @@ export function end(code: number): void {
  * Runs a script to its end: its own return, an error, a signal, or the death of the process that started it.
  * In every case what it started is stopped before the process exits.
  */
-export async function script(main: () => Promise<number | void>): Promise<never> {
+export async function runMain(main: () => Promise<number | void>): Promise<never> {
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
     process.on(signal, () => end(128 + constants.signals[signal]));
   }
@@ -62,7 +62,7 @@ export async function script(main: () => Promise<number | void>): Promise<never>
     failure = error;
     code = 1;
   }
-  await stopEverything();
+  await runExitHooks();
   // After the parts' last words, so that the line that says how to mend it is the last one.
   if (failure !== undefined) report(failure);
   process.exit(code);
