@@ -18,7 +18,10 @@ if (!command || !/^[a-z-]+$/.test(command) || !existsSync(script)) {
   fail(`there is no script called "${command ?? ""}"`, "run one of the commands that package.json lists: npm run");
 }
 if (Number(process.versions.node.split(".")[0]) < 18) {
-  fail(`Node ${process.versions.node} is too old to set this up`, "install Node 18 or newer, then run the same command again");
+  fail(
+    `Node ${process.versions.node} is too old to set this up`,
+    "install Node 18 or newer, then run the same command again",
+  );
 }
 
 const outdated = whatIsOutdated();
@@ -35,7 +38,9 @@ if (resolve(process.execPath) === ownNode) {
 } else {
   const child = spawn(ownNode, [script, ...args], { stdio: "inherit" });
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
-  child.on("error", (error) => fail(`could not run ${ownNode}: ${error.message}`, "delete node_modules and run the same command again"));
+  child.on("error", (error) =>
+    fail(`could not run ${ownNode}: ${error.message}`, "delete node_modules and run the same command again"),
+  );
   child.on("exit", (code, signal) => process.exit(code ?? 128 + (constants.signals[signal] ?? 0)));
 }
 
@@ -73,7 +78,11 @@ async function installPackages(reason) {
   const npmArgs = ["ci", "--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts=false"];
   const npm = process.env.npm_execpath;
   const [file, fileArgs] = npm?.endsWith(".js") ? [process.execPath, [npm, ...npmArgs]] : ["npm", npmArgs];
-  const child = spawn(file, fileArgs, { cwd: root, stdio: ["ignore", "pipe", "pipe"], shell: windows && file === "npm" });
+  const child = spawn(file, fileArgs, {
+    cwd: root,
+    stdio: ["ignore", "pipe", "pipe"],
+    shell: windows && file === "npm",
+  });
   let output = "";
   child.stdout.on("data", (data) => (output += data));
   child.stderr.on("data", (data) => (output += data));
@@ -95,7 +104,10 @@ async function installPackages(reason) {
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.removeAllListeners(signal);
   if (code !== 0) {
     console.error(output.trim());
-    fail("npm ci failed", "see npm's words above; check the network and that npm works here, then run the same command again");
+    fail(
+      "npm ci failed",
+      "see npm's words above; check the network and that npm works here, then run the same command again",
+    );
   }
   console.error(`weir:   done in ${seconds()} s`);
 }

@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { buildEdge } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
-import { takeOver } from "./lib/run-file.ts";
+import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
 import { root, state } from "./lib/paths.ts";
 import { host, portFrom, requireFree } from "./lib/ports.ts";
@@ -10,8 +10,8 @@ import { answers, ensureDatabase, startPostgres } from "./lib/postgres.ts";
 import { run, Service } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 import { untilOk } from "./lib/ready.ts";
+import { takeOver } from "./lib/run-file.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
-import { onExit, isExiting, runMain } from "./lib/lifecycle.ts";
 
 const started = Date.now();
 
@@ -38,12 +38,20 @@ await runMain(async () => {
   if (ownDatabase) {
     await step("reaching the PostgreSQL of DATABASE_URL", () =>
       answers(ownDatabase, 10_000).catch((error: Error) => {
-        throw new Failure(`the database of DATABASE_URL does not answer: ${error.message}`, "start it or correct DATABASE_URL; unset it to use the PostgreSQL that comes with Weir");
+        throw new Failure(
+          `the database of DATABASE_URL does not answer: ${error.message}`,
+          "start it or correct DATABASE_URL; unset it to use the PostgreSQL that comes with Weir",
+        );
       }),
     );
   } else {
     await step("starting PostgreSQL", async () => {
-      const server = await startPostgres({ data: join(state, "postgres"), port: postgresPort, password: secrets.postgres, onLine: prefixed("postgres") });
+      const server = await startPostgres({
+        data: join(state, "postgres"),
+        port: postgresPort,
+        password: secrets.postgres,
+        onLine: prefixed("postgres"),
+      });
       services.push(server.service);
       await ensureDatabase(server, "weir");
     });
@@ -58,7 +66,9 @@ await runMain(async () => {
     WEIR_ORIGIN_HOST: host,
     WEIR_ORIGIN_PORT: String(originPort),
   };
-  await step("migrating the database", (pulse) => run(weir, ["migrate"], { env, pulse, log: "migrate", remedy: "see the migration's own words above" }));
+  await step("migrating the database", (pulse) =>
+    run(weir, ["migrate"], { env, pulse, log: "migrate", remedy: "see the migration's own words above" }),
+  );
 
   // The edge takes longest to come up and needs nothing of the others until it is asked.
   const edge = await startEdge({ port: edgePort, originPort, onLine: prefixed("edge") });
@@ -68,7 +78,10 @@ await runMain(async () => {
   const firstEnd = Promise.race(services.map(async (service) => ({ service, how: await service.ended })));
   const failed = firstEnd.then(({ service, how }) => {
     if (isExiting()) return 0;
-    throw new Failure(`${service.name} ${how}, so everything stops`, `see its last lines above (they begin with [${service.name}])`);
+    throw new Failure(
+      `${service.name} ${how}, so everything stops`,
+      `see its last lines above (they begin with [${service.name}])`,
+    );
   });
 
   const url = `http://${host}:${edgePort}`;

@@ -10,7 +10,7 @@ import { chromium } from "./lib/chromium.ts";
 import { buildEdge } from "./lib/edge.ts";
 import { wranglerEnvironment } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
-import { marked, markRun, nameOf } from "./lib/run-file.ts";
+import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
 import { runNodeTests } from "./lib/node-tests.ts";
 import { makeStateFolder, root } from "./lib/paths.ts";
@@ -18,7 +18,7 @@ import { anyFree } from "./lib/ports.ts";
 import { startPostgres } from "./lib/postgres.ts";
 import { stopGroup } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
-import { onExit, isExiting, runMain } from "./lib/lifecycle.ts";
+import { marked, markRun, nameOf } from "./lib/run-file.ts";
 import { sleep } from "./lib/sleep.ts";
 import { addCargoLine, Totals } from "./lib/totals.ts";
 
@@ -27,7 +27,11 @@ const kinds = ["unit", "edge", "whole", "browser"];
 await runMain(async () => {
   const wanted = process.argv.slice(2);
   const unknown = wanted.find((kind) => !kinds.includes(kind));
-  if (unknown) throw new Failure(`there are no tests called "${unknown}"`, `name some of ${kinds.join(", ")}, or nothing for all: npm test -- edge whole`);
+  if (unknown)
+    throw new Failure(
+      `there are no tests called "${unknown}"`,
+      `name some of ${kinds.join(", ")}, or nothing for all: npm test -- edge whole`,
+    );
   const wants = (...of: string[]): boolean => wanted.length === 0 || of.some((kind) => wanted.includes(kind));
 
   makeStateFolder();

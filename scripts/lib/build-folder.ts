@@ -77,7 +77,8 @@ async function removeUnused(own: string): Promise<void> {
     if (abandoned || Date.now() - used > unusedFor) await rename(folder, `${folder}.removed`);
   }
   for (const name of await readdir(folders)) {
-    if (name.startsWith(".") || name.endsWith(".removed")) await rm(join(folders, name), { recursive: true, force: true });
+    if (name.startsWith(".") || name.endsWith(".removed"))
+      await rm(join(folders, name), { recursive: true, force: true });
   }
 }
 
@@ -106,11 +107,17 @@ async function seed(donor: string, folder: string): Promise<void> {
 async function seedProfile(from: string, to: string): Promise<void> {
   const before = await fingerprints(from);
   for (const part of [".fingerprint", "build", "deps"]) await mkdir(join(to, part), { recursive: true });
-  await copyAll([...before.keys()].map((unit) => join(from, ".fingerprint", unit)), join(to, ".fingerprint"));
+  await copyAll(
+    [...before.keys()].map((unit) => join(from, ".fingerprint", unit)),
+    join(to, ".fingerprint"),
+  );
 
   // What build scripts write, and fingerprints, are written in place: they are copied, with their times.
   const scripts = (await readdir(join(from, "build"))).filter((unit) => before.has(unit));
-  await copyAll(scripts.map((unit) => join(from, "build", unit)), join(to, "build"));
+  await copyAll(
+    scripts.map((unit) => join(from, "build", unit)),
+    join(to, "build"),
+  );
 
   // Libraries are most of the size. The compiler replaces such a file instead of writing into it, so they are shared.
   const hashes = new Set([...before.keys()].map(hashIn));

@@ -1,8 +1,8 @@
 import { existsSync } from "node:fs";
 import { mkdir, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { cache } from "./paths.ts";
 import { onExit } from "./lifecycle.ts";
+import { cache } from "./paths.ts";
 
 /** The folder of something that is built once per user, or nothing if it is not there yet. */
 export function cached(name: string): string | undefined {

@@ -3,14 +3,20 @@ import { Failure } from "./failure.ts";
 import { nodeBin } from "./paths.ts";
 import { attempt } from "./process.ts";
 
-const installRust = "install Rust 1.95 or newer by rustup (its home page has the one command), open a new terminal, and run this again";
+const installRust =
+  "install Rust 1.95 or newer by rustup (its home page has the one command), open a new terminal, and run this again";
 
 /**
  * The environment for cargo. Intermediate files go to this clone's build folder in the user's cache; what is built in
  * the end stays in the clone. CARGO_TARGET_DIR and CARGO_BUILD_BUILD_DIR take precedence.
  */
 export async function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): Promise<NodeJS.ProcessEnv> {
-  const env: NodeJS.ProcessEnv = { ...process.env, CARGO_TERM_COLOR: "never", CARGO_TERM_PROGRESS_WHEN: "never", ...extra };
+  const env: NodeJS.ProcessEnv = {
+    ...process.env,
+    CARGO_TERM_COLOR: "never",
+    CARGO_TERM_PROGRESS_WHEN: "never",
+    ...extra,
+  };
   if (!env.CARGO_TARGET_DIR && !env.CARGO_BUILD_BUILD_DIR) env.CARGO_BUILD_BUILD_DIR = await buildFolder();
   return env;
 }
@@ -39,7 +45,10 @@ export async function requireCargo(): Promise<RustVersion> {
   const rust = await rustVersion();
   const [major = 0, minor = 0] = rust.release.split(".").map(Number);
   if (major === 1 && minor < 95) {
-    throw new Failure(`Rust ${rust.release} is too old: the queue's client needs 1.95`, "update it: rustup update stable");
+    throw new Failure(
+      `Rust ${rust.release} is too old: the queue's client needs 1.95`,
+      "update it: rustup update stable",
+    );
   }
   return rust;
 }

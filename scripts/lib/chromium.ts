@@ -39,7 +39,10 @@ export async function chromium(): Promise<string> {
   }
   const installed = find();
   if (installed) return installed;
-  throw new Failure("there is no Chromium or Chrome for the browser tests", "install one (Debian: apt-get install chromium), or set WEIR_CHROMIUM to the program, or leave them out: npm test -- unit edge whole");
+  throw new Failure(
+    "there is no Chromium or Chrome for the browser tests",
+    "install one (Debian: apt-get install chromium), or set WEIR_CHROMIUM to the program, or leave them out: npm test -- unit edge whole",
+  );
 }
 
 function find(): string | undefined {

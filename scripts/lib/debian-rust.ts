@@ -1,12 +1,12 @@
 import { existsSync } from "node:fs";
 import { chmod, cp, mkdir, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { aptUpdate, candidate, hasApt } from "./apt.ts";
 import { cached, makeCached } from "./cache.ts";
 import { cargoEnvironment } from "./cargo.ts";
 import { Failure } from "./failure.ts";
-import { aptUpdate, candidate, hasApt } from "./apt.ts";
 import { attempt, run } from "./process.ts";
-import { step, type Pulse } from "./progress.ts";
+import { type Pulse, step } from "./progress.ts";
 
 // A change in how the folder is laid out needs a new number, so that older ones are left alone.
 const layout = 1;
@@ -15,7 +15,8 @@ const nameOf = (version: string): string => `rust-wasm-debian-${version}-${layou
 /** The oldest compiler that builds the crate `worker`. */
 const oldestMinor = 91;
 
-const otherwise = "make `rustup target add wasm32-unknown-unknown` work on this machine (it needs the network), then run this again";
+const otherwise =
+  "make `rustup target add wasm32-unknown-unknown` work on this machine (it needs the network), then run this again";
 
 let known: string | undefined;
 
@@ -32,7 +33,9 @@ export async function hasDebianRust(): Promise<boolean> {
 
 function usable(version: string | undefined): string | undefined {
   const [major = 0, minor = 0] = (version ?? "").split(".").map(Number);
-  return version && (major > 1 || (major === 1 && minor >= oldestMinor)) ? version.replace(/[^\w.+-]/g, "_") : undefined;
+  return version && (major > 1 || (major === 1 && minor >= oldestMinor))
+    ? version.replace(/[^\w.+-]/g, "_")
+    : undefined;
 }
 
 /**
@@ -55,12 +58,16 @@ export async function debianRust(): Promise<string> {
 }
 
 async function make(folder: string): Promise<void> {
-  const multiarch = (await run("dpkg-architecture", ["-qDEB_HOST_MULTIARCH"]).catch(() => multiarchOf(process.arch))).trim();
+  const multiarch = (
+    await run("dpkg-architecture", ["-qDEB_HOST_MULTIARCH"]).catch(() => multiarchOf(process.arch))
+  ).trim();
   await step("fetching Debian's Rust compiler for wasm (about 140 MB)", (pulse) => fetchPackages(folder, pulse));
   const linker = (await readdir(join(folder, "usr", "bin"))).find((file) => /^wasm-ld-\d+$/.test(file));
   if (!linker) throw new Failure("Debian's lld package has no wasm-ld", otherwise);
   await writeWrappers(folder, multiarch, linker);
-  await step("building Rust's standard library for wasm (about a minute)", (pulse) => buildStandardLibrary(folder, pulse));
+  await step("building Rust's standard library for wasm (about a minute)", (pulse) =>
+    buildStandardLibrary(folder, pulse),
+  );
 }
 
 function multiarchOf(arch: string): string {
@@ -69,9 +76,25 @@ function multiarchOf(arch: string): string {
 
 async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
   const dependencies = async (name: string): Promise<string[]> =>
-    [...(await run("apt-cache", ["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", name])).matchAll(/^(\S+)$/gm)].map((match) => match[1] ?? "");
+    [
+      ...(
+        await run("apt-cache", [
+          "depends",
+          "--recurse",
+          "--no-recommends",
+          "--no-suggests",
+          "--no-conflicts",
+          "--no-breaks",
+          "--no-replaces",
+          "--no-enhances",
+          name,
+        ])
+      ).matchAll(/^(\S+)$/gm),
+    ].map((match) => match[1] ?? "");
   // Which minor version of the library and of LLVM belongs to it, apt knows.
-  const needed = (await dependencies("rustc-web")).filter((name) => /^(rustc-web|libstd-rust-web-.*|libllvm\d+)$/.test(name));
+  const needed = (await dependencies("rustc-web")).filter((name) =>
+    /^(rustc-web|libstd-rust-web-.*|libllvm\d+)$/.test(name),
+  );
   const llvm = needed.map((name) => /^libllvm(\d+)$/.exec(name)?.[1]).find((version) => version);
   const packages = [...new Set([...needed, "rust-web-src", `lld-${llvm}`])];
   const download = join(folder, "packages");
@@ -84,7 +107,10 @@ async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
     outcome = await fetch();
   }
   if (outcome.code !== 0) {
-    throw new Failure(`apt could not fetch ${packages.join(" ")}: ${outcome.output.trim().split("\n").at(-1)}`, "check the network, or " + otherwise);
+    throw new Failure(
+      `apt could not fetch ${packages.join(" ")}: ${outcome.output.trim().split("\n").at(-1)}`,
+      "check the network, or " + otherwise,
+    );
   }
   for (const file of await readdir(download)) {
     pulse.latest = `unpacking ${file}`;
@@ -119,24 +145,31 @@ PATH="$here:$PATH" RUSTC="$here/rustc" CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKE
 async function buildStandardLibrary(folder: string, pulse: Pulse): Promise<void> {
   const empty = join(folder, "empty");
   await mkdir(join(empty, "src"), { recursive: true });
-  await writeFile(join(empty, "Cargo.toml"), '[package]\nname = "empty"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n');
+  await writeFile(
+    join(empty, "Cargo.toml"),
+    '[package]\nname = "empty"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n',
+  );
   await writeFile(join(empty, "src", "lib.rs"), "");
   const bin = join(folder, "bin");
-  await run(join(bin, "cargo"), ["build", "--release", "--target", "wasm32-unknown-unknown", "-Zbuild-std=std,panic_abort"], {
-    cwd: empty,
-    pulse,
-    log: "wasm-std",
-    env: await cargoEnvironment({
-      PATH: `${bin}:${process.env.PATH}`,
-      // Debian's compiler is a stable one, and building std is an unstable option.
-      RUSTC_BOOTSTRAP: "1",
-      // Without it, link-time optimisation finds no bitcode in the library.
-      RUSTFLAGS: "-Cembed-bitcode=yes",
-      CARGO_TARGET_DIR: join(empty, "target"),
-      CARGO_BUILD_BUILD_DIR: join(empty, "target"),
-    }),
-    remedy: otherwise,
-  });
+  await run(
+    join(bin, "cargo"),
+    ["build", "--release", "--target", "wasm32-unknown-unknown", "-Zbuild-std=std,panic_abort"],
+    {
+      cwd: empty,
+      pulse,
+      log: "wasm-std",
+      env: await cargoEnvironment({
+        PATH: `${bin}:${process.env.PATH}`,
+        // Debian's compiler is a stable one, and building std is an unstable option.
+        RUSTC_BOOTSTRAP: "1",
+        // Without it, link-time optimisation finds no bitcode in the library.
+        RUSTFLAGS: "-Cembed-bitcode=yes",
+        CARGO_TARGET_DIR: join(empty, "target"),
+        CARGO_BUILD_BUILD_DIR: join(empty, "target"),
+      }),
+      remedy: otherwise,
+    },
+  );
   const library = join(folder, "usr", "lib", "rustlib", "wasm32-unknown-unknown", "lib");
   await mkdir(library, { recursive: true });
   const built = join(empty, "target", "wasm32-unknown-unknown", "release", "deps");

@@ -1,8 +1,8 @@
 import { join } from "node:path";
-import { edgeEnvFile } from "./secrets.ts";
 import { logs, nodeModules, root, state } from "./paths.ts";
 import { anyFree, host } from "./ports.ts";
 import { Service } from "./process.ts";
+import { edgeEnvFile } from "./secrets.ts";
 
 /** What `wrangler` must be told so that it asks nothing and reports nothing. */
 export function wranglerEnvironment(): NodeJS.ProcessEnv {
@@ -24,7 +24,11 @@ export function wranglerEnvironment(): NodeJS.ProcessEnv {
 export const wrangler = join(nodeModules, "wrangler", "bin", "wrangler.js");
 
 /** Starts the edge as `wrangler dev` serves it. */
-export async function startEdge(options: { port: number; originPort: number; onLine: (line: string) => void }): Promise<Service> {
+export async function startEdge(options: {
+  port: number;
+  originPort: number;
+  onLine: (line: string) => void;
+}): Promise<Service> {
   const args = [
     ...[wrangler, "dev", "--local", "--ip", host, "--port", String(options.port)],
     ...["--inspector-ip", host, "--inspector-port", String(await anyFree())],
@@ -32,5 +36,10 @@ export async function startEdge(options: { port: number; originPort: number; onL
     ...["--var", `ORIGIN_URL:http://${host}:${options.originPort}`],
     "--show-interactive-dev-session=false",
   ];
-  return new Service("edge", process.execPath, args, { cwd: root, env: wranglerEnvironment(), grace: 8000, onLine: options.onLine });
+  return new Service("edge", process.execPath, args, {
+    cwd: root,
+    env: wranglerEnvironment(),
+    grace: 8000,
+    onLine: options.onLine,
+  });
 }

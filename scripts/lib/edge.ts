@@ -4,8 +4,8 @@ import { readdir, readFile, stat, writeFile } from "node:fs/promises";
 import { join, relative } from "node:path";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
 import { edgeTools } from "./edge-tools.ts";
-import { buildPage } from "./page.ts";
 import { withLock } from "./lock.ts";
+import { buildPage } from "./page.ts";
 import { buildLock, root } from "./paths.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
@@ -43,14 +43,23 @@ async function build(): Promise<void> {
 /** Everything that the Worker is made from. */
 async function fingerprint(): Promise<string> {
   const hash = createHash("sha256");
-  const files = [join(root, "Cargo.toml"), join(root, "Cargo.lock"), join(root, "package-lock.json"), join(root, "policy", "Cargo.toml")];
-  for (const script of ["edge.ts", "edge-tools.ts", "wasm-toolchain.ts"]) files.push(join(import.meta.dirname, script));
+  const files = [
+    join(root, "Cargo.toml"),
+    join(root, "Cargo.lock"),
+    join(root, "package-lock.json"),
+    join(root, "policy", "Cargo.toml"),
+  ];
+  for (const script of ["edge.ts", "edge-tools.ts", "cargo-tools.ts", "wasm-toolchain.ts"])
+    files.push(join(import.meta.dirname, script));
   for (const folder of [join(root, "src"), join(root, "policy", "src")]) {
     for (const entry of await readdir(folder, { recursive: true })) files.push(join(folder, entry));
   }
   for (const file of files.sort()) {
     if (!(await stat(file)).isFile()) continue;
-    hash.update(`${relative(root, file)}\0`).update(await readFile(file)).update("\0");
+    hash
+      .update(`${relative(root, file)}\0`)
+      .update(await readFile(file))
+      .update("\0");
   }
   hash.update(process.env.WEIR_WASM_TOOLCHAIN ?? "");
   return hash.digest("hex");

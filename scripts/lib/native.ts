@@ -1,4 +1,4 @@
-import { copyFile, mkdir, rename, chmod, constants } from "node:fs/promises";
+import { chmod, constants, copyFile, mkdir, rename } from "node:fs/promises";
 import { join } from "node:path";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
 import { Failure } from "./failure.ts";
@@ -16,12 +16,26 @@ async function build(profile: "dev" | "native"): Promise<string> {
   await requireCargo();
   const weirBinary = join(state, "bin", profile === "dev" ? "weir" : `weir-${profile}`);
   const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", async (pulse) =>
-    run("cargo", ["build", "--package", "weir-native", "--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"], {
-      pulse,
-      log: "native-build",
-      env: await cargoEnvironment(),
-      remedy: "correct what the compiler reports above",
-    }),
+    run(
+      "cargo",
+      [
+        "build",
+        "--package",
+        "weir-native",
+        "--bin",
+        "weir",
+        "--profile",
+        profile,
+        "--locked",
+        "--message-format=json-render-diagnostics",
+      ],
+      {
+        pulse,
+        log: "native-build",
+        env: await cargoEnvironment(),
+        remedy: "correct what the compiler reports above",
+      },
+    ),
   );
   const built = executableIn(messages);
   // Kept beside the clone's other state: a later build does not pull it from under a running one.
@@ -37,7 +51,8 @@ function executableIn(messages: string): string {
   for (const line of messages.split("\n")) {
     if (!line.startsWith("{")) continue;
     const message = JSON.parse(line) as { reason?: string; target?: { name?: string }; executable?: string | null };
-    if (message.reason === "compiler-artifact" && message.target?.name === "weir" && message.executable) return message.executable;
+    if (message.reason === "compiler-artifact" && message.target?.name === "weir" && message.executable)
+      return message.executable;
   }
   throw new Failure("cargo built no binary called weir", "check the [[bin]] section of native/Cargo.toml");
 }

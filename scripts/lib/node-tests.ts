@@ -2,9 +2,9 @@ import { globSync } from "node:fs";
 import { join } from "node:path";
 import { run } from "node:test";
 import { spec } from "node:test/reporters";
+import { onExit } from "./lifecycle.ts";
 import { root } from "./paths.ts";
 import type { Totals } from "./totals.ts";
-import { onExit } from "./lifecycle.ts";
 
 /** Runs test files by Node's own runner, each in a process of its own, and shows the results as they come. */
 export async function runNodeTests(folders: string[], totals: Totals): Promise<void> {

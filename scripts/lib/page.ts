@@ -1,6 +1,6 @@
-import { build, stop } from "esbuild";
 import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { build, stop } from "esbuild";
 import { root } from "./paths.ts";
 
 const source = join(root, "www");
@@ -26,7 +26,8 @@ export async function buildPage(): Promise<void> {
   await stop();
   const files = new Map<string, Uint8Array>(bundled.outputFiles.map((file) => [file.path, file.contents]));
   for (const name of await readdir(source)) {
-    if (/\.(html|svg|txt|webmanifest)$/.test(name) || name === "_headers") files.set(join(output, name), await readFile(join(source, name)));
+    if (/\.(html|svg|txt|webmanifest)$/.test(name) || name === "_headers")
+      files.set(join(output, name), await readFile(join(source, name)));
   }
   await mkdir(output, { recursive: true });
   for (const [path, contents] of files) await writeIfChanged(path, contents);

@@ -17,7 +17,10 @@ export function portFrom(name: string, otherwise: number): number {
   if (text === undefined || text === "") return otherwise;
   const port = Number(text);
   if (Number.isInteger(port) && port >= 1 && port <= 65535) return port;
-  throw new Failure(`${name} is "${text}", which is not a port`, `set ${name} to a number from 1 to 65535, or leave it unset for ${otherwise}`);
+  throw new Failure(
+    `${name} is "${text}", which is not a port`,
+    `set ${name} to a number from 1 to 65535, or leave it unset for ${otherwise}`,
+  );
 }
 
 /** Checks that every wanted port is free, and says all that are not in one go. */
@@ -27,7 +30,10 @@ export async function requireFree(wanted: { name: string; port: number; what: st
   const first = taken[0];
   if (!first) return;
   const words = taken.map(({ port, what, name }) => `port ${port} for ${what} (${name}) is in use`).join("; ");
-  throw new Failure(words, `stop what listens there, or choose another port: ${taken.map(({ name, port }) => `${name}=${port + 1000}`).join(" ")} npm start`);
+  throw new Failure(
+    words,
+    `stop what listens there, or choose another port: ${taken.map(({ name, port }) => `${name}=${port + 1000}`).join(" ")} npm start`,
+  );
 }
 
 /** A port that is free now, for a server that nobody needs to find by a fixed number. */

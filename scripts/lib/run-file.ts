@@ -3,10 +3,10 @@ import { readdirSync, readFileSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Failure } from "./failure.ts";
+import { onExit } from "./lifecycle.ts";
 import { makeStateFolder, state } from "./paths.ts";
 import { say } from "./progress.ts";
 import { sleep } from "./sleep.ts";
-import { onExit } from "./lifecycle.ts";
 
 /** What a running development stack leaves for other commands, and for the next start should it be killed. */
 export interface Run {
@@ -43,7 +43,10 @@ export async function takeOver(details: Omit<Run, "id" | "pid" | "started">): Pr
   const former = await readRun();
   if (former) {
     if (isUp(former)) {
-      throw new Failure(`this clone's stack is already running: http://127.0.0.1:${former.edgePort}, process ${former.pid}`, `stop it first: press Ctrl-C where it runs, or: kill ${former.pid}`);
+      throw new Failure(
+        `this clone's stack is already running: http://127.0.0.1:${former.edgePort}, process ${former.pid}`,
+        `stop it first: press Ctrl-C where it runs, or: kill ${former.pid}`,
+      );
     }
     await endLeftovers(former.id);
   }
@@ -66,7 +69,11 @@ async function endLeftovers(id: string): Promise<void> {
   const deadline = Date.now() + 8000;
   while (marked(id).length > 0) {
     if (Date.now() > deadline) for (const pid of marked(id)) signal(pid, "SIGKILL");
-    if (Date.now() > deadline + 3000) throw new Failure(`processes of a killed run do not end: ${marked(id).join(" ")}`, `end them: kill -9 ${marked(id).join(" ")}`);
+    if (Date.now() > deadline + 3000)
+      throw new Failure(
+        `processes of a killed run do not end: ${marked(id).join(" ")}`,
+        `end them: kill -9 ${marked(id).join(" ")}`,
+      );
     await sleep(50);
   }
 }
@@ -102,7 +109,11 @@ function isUp(run: Run): boolean {
 /** The 22nd field of a process's status; the second one is a name that may hold anything, also spaces. */
 function startOf(pid: number): string {
   try {
-    return readFileSync(`/proc/${pid}/stat`, "utf8").replace(/^.*\) /s, "").split(" ")[19] ?? "";
+    return (
+      readFileSync(`/proc/${pid}/stat`, "utf8")
+        .replace(/^.*\) /s, "")
+        .split(" ")[19] ?? ""
+    );
   } catch {
     return "";
   }

@@ -1,8 +1,8 @@
 import { existsSync, readdirSync } from "node:fs";
-import { attempt } from "./process.ts";
-import { step, say } from "./progress.ts";
 import { withPath } from "./cargo.ts";
 import { debianRust, debianRustIsCached, hasDebianRust } from "./debian-rust.ts";
+import { attempt } from "./process.ts";
+import { say, step } from "./progress.ts";
 
 export const wasmTarget = "wasm32-unknown-unknown";
 

@@ -66,7 +66,13 @@ describe("the page, for somebody who signs in", () => {
     await page.getByText("waiting for your turn").first().waitFor();
     await page.locator("#jobs").getByText("running").first().waitFor();
     await picture(page, "burst");
-    assert.equal(await page.evaluate("document.getElementById('jobs-scroll').scrollWidth - document.getElementById('jobs-scroll').clientWidth"), 0, "no button is cut off at 360 px");
+    assert.equal(
+      await page.evaluate(
+        "document.getElementById('jobs-scroll').scrollWidth - document.getElementById('jobs-scroll').clientWidth",
+      ),
+      0,
+      "no button is cut off at 360 px",
+    );
     // The newest is the last in line, so it is still there to be cancelled.
     const last = page.locator("#jobs tr").first();
     await last.getByRole("button", { name: /^Cancel/ }).click();
@@ -94,17 +100,29 @@ describe("the page, for somebody who signs in", () => {
     assert.equal(Object.keys(states).length, 50);
     for (const [job, said] of Object.entries(states)) {
       assert.deepEqual(said.slice(-2), ["running", "done"], `${job}: ${said.join(", ")}`);
-      assert.ok(said.slice(0, -2).every((words) => words.startsWith("waiting for")), `${job}: ${said.join(", ")}`);
+      assert.ok(
+        said.slice(0, -2).every((words) => words.startsWith("waiting for")),
+        `${job}: ${said.join(", ")}`,
+      );
     }
     const parked = Object.values(states).filter((said) => said[0] === "waiting for your turn");
     assert.ok(parked.length >= 40, `${parked.length} have waited for their turn`);
     assert.equal(asked.filter((request) => request === "GET /api/jobs/events").length, 1);
-    assert.deepEqual(asked.filter((request) => request === "GET /api/jobs" || /^GET .api.jobs.\d/.test(request)), [], "nothing is polled");
+    assert.deepEqual(
+      asked.filter((request) => request === "GET /api/jobs" || /^GET .api.jobs.\d/.test(request)),
+      [],
+      "nothing is polled",
+    );
     assert.deepEqual(complaints, []);
   });
 
   it("shows one Pro job passing two hundred Free ones", async (t) => {
-    const { page, complaints } = await openPage(t, { address: someAddress(), width: 1920, height: 1200, colorScheme: "dark" });
+    const { page, complaints } = await openPage(t, {
+      address: someAddress(),
+      width: 1920,
+      height: 1200,
+      colorScheme: "dark",
+    });
     await page.goto(slower.edge.url);
     await page.getByRole("button", { name: "Run it" }).click();
     const passed = page.getByText(/^Pro: done \d+ ms after it was submitted, past \d+ Free jobs that were before it$/);
@@ -115,8 +133,12 @@ describe("the page, for somebody who signs in", () => {
     assert.ok(ahead > 100, words);
     assert.ok(milliseconds < 5000, words);
     // The same as a picture: the last that was submitted, and done before those that it passed.
-    await page.getByRole("img", { name: "In the order of submission: 200 of 200 Free jobs, then the Pro job as number 201" }).waitFor();
-    await page.getByRole("img", { name: new RegExp(`^In the order of completion: the Pro job as number ${201 - ahead},`) }).waitFor();
+    await page
+      .getByRole("img", { name: "In the order of submission: 200 of 200 Free jobs, then the Pro job as number 201" })
+      .waitFor();
+    await page
+      .getByRole("img", { name: new RegExp(`^In the order of completion: the Pro job as number ${201 - ahead},`) })
+      .waitFor();
     await page.getByText("Free: 200 of 200 done").waitFor({ timeout: 120_000 });
     await picture(page, "river");
     assert.deepEqual(complaints, []);

@@ -18,7 +18,12 @@ const watchShifts = `
 `;
 
 describe("the page, whatever it is about", () => {
-  for (const [locale, width] of [["en-GB", 360], ["ko-KR", 360], ["en-GB", 1920], ["ko-KR", 1920]] as const) {
+  for (const [locale, width] of [
+    ["en-GB", 360],
+    ["ko-KR", 360],
+    ["en-GB", 1920],
+    ["ko-KR", 1920],
+  ] as const) {
     it(`is small, asks no other host, and moves nothing while it loads (${locale}, ${width} px)`, async (t) => {
       const { page, complaints } = await openPage(t, { address: someAddress(), locale, width, height: 900 });
       let bytes = 0;
@@ -36,7 +41,10 @@ describe("the page, whatever it is about", () => {
       assert.ok((await page.evaluate<number>("shifted")) < 0.005, `${await page.evaluate("shifted")}`);
       assert.deepEqual([...hosts], [new URL(stack.edge.url).origin]);
       assert.ok(bytes > 10_000 && bytes < 150_000, `${bytes} bytes`);
-      assert.equal(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"), 0);
+      assert.equal(
+        await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"),
+        0,
+      );
       assert.deepEqual(complaints, []);
     });
   }
@@ -68,7 +76,8 @@ describe("the page, whatever it is about", () => {
   it("works by keyboard alone", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
-    const focused = (): Promise<string> => page.evaluate("document.activeElement.id || document.activeElement.textContent");
+    const focused = (): Promise<string> =>
+      page.evaluate("document.activeElement.id || document.activeElement.textContent");
     const tabTo = async (id: string): Promise<void> => {
       for (let n = 0; (await focused()) !== id; n++) {
         assert.ok(n < 40, `Tab does not come to ${id}`);

@@ -2,15 +2,26 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { chromium, type Page } from "playwright-core";
 import { state } from "../../scripts/lib/paths.ts";
-import { required, whenOver, type Lifetime } from "../harness/lifetime.ts";
+import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
 
 const screenshots = join(state, "screenshots");
 
 /** A page of a real Chromium. What goes wrong in it, on its console or as a refused request, is kept to be checked. */
-export async function openPage(lifetime: Lifetime, options: { width?: number; height?: number; colorScheme?: "light" | "dark"; locale?: string; address?: string } = {}): Promise<{ page: Page; complaints: string[] }> {
+export async function openPage(
+  lifetime: Lifetime,
+  options: { width?: number; height?: number; colorScheme?: "light" | "dark"; locale?: string; address?: string } = {},
+): Promise<{ page: Page; complaints: string[] }> {
   const browser = await chromium.launch({
     executablePath: required("WEIR_TEST_CHROMIUM"),
-    args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+    args: [
+      "--no-sandbox",
+      "--disable-gpu",
+      "--disable-quic",
+      "--no-first-run",
+      "--disable-background-networking",
+      "--disable-component-update",
+      "--disable-sync",
+    ],
   });
   whenOver(lifetime, () => browser.close());
   const context = await browser.newContext({

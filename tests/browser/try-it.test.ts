@@ -29,7 +29,11 @@ describe("the page, for somebody without an account", () => {
     const send = stack.edge.from(address);
     for (let n = 0; n < 10; n++) {
       const body = JSON.stringify({ files: [{ path: "a_test.go", content: "package a" }] });
-      const response = await send("/api/jobs/analysis", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+      const response = await send("/api/jobs/analysis", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body,
+      });
       assert.equal(response.status, 202, await response.text());
     }
     await page.getByRole("button", { name: "Analyse" }).click();

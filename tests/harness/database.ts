@@ -1,6 +1,6 @@
 import { randomBytes } from "node:crypto";
 import postgres from "postgres";
-import { required, whenOver, type Lifetime } from "./lifetime.ts";
+import { type Lifetime, required, whenOver } from "./lifetime.ts";
 
 export interface Database {
   url: string;

@@ -2,7 +2,7 @@ import { join } from "node:path";
 import { createTestHarness, type WorkerHandle } from "wrangler";
 import { root } from "../../scripts/lib/paths.ts";
 import type { Secrets } from "./identity.ts";
-import { whenOver, type Lifetime } from "./lifetime.ts";
+import { type Lifetime, whenOver } from "./lifetime.ts";
 
 export interface Edge {
   url: string;
@@ -23,7 +23,10 @@ export interface Edge {
  * The real edge in the real runtime, as wrangler.toml describes it, with bindings of its own. It runs what
  * `npm run build:edge` built, so starting one takes about a second.
  */
-export async function startEdge(lifetime: Lifetime, options: { originUrl: string; secrets: Secrets; vars?: Record<string, string> }): Promise<Edge> {
+export async function startEdge(
+  lifetime: Lifetime,
+  options: { originUrl: string; secrets: Secrets; vars?: Record<string, string> },
+): Promise<Edge> {
   const harness = createTestHarness({
     root,
     workers: [
@@ -40,13 +43,19 @@ export async function startEdge(lifetime: Lifetime, options: { originUrl: string
   return {
     url: base,
     worker: harness.getWorker(),
-    logs: () => harness.getLogs().map((entry) => `${entry.level}: ${entry.message}`).join("\n"),
-    from: (address) => (path, init = {}) => {
-      const headers = new Headers(init.headers);
-      headers.set("CF-Connecting-IP", address);
-      // Over the wire like any client, with Node's own fetch.
-      return fetch(base + path, { redirect: "manual", ...init, headers });
-    },
+    logs: () =>
+      harness
+        .getLogs()
+        .map((entry) => `${entry.level}: ${entry.message}`)
+        .join("\n"),
+    from:
+      (address) =>
+      (path, init = {}) => {
+        const headers = new Headers(init.headers);
+        headers.set("CF-Connecting-IP", address);
+        // Over the wire like any client, with Node's own fetch.
+        return fetch(base + path, { redirect: "manual", ...init, headers });
+      },
     close: () => harness.close(),
   };
 }

@@ -12,7 +12,13 @@ export function freshSecrets(): Secrets {
 }
 
 /** A user's token as an issuer would make it; `claims` replaces any of them, undefined leaves one out. */
-export async function tokenFor(secret: string, user: string = randomUUID(), claims: Record<string, unknown> = {}): Promise<string> {
+export async function tokenFor(
+  secret: string,
+  user: string = randomUUID(),
+  claims: Record<string, unknown> = {},
+): Promise<string> {
   const now = Math.floor(Date.now() / 1000);
-  return new SignJWT({ sub: user, iat: now, exp: now + 3600, ...claims }).setProtectedHeader({ alg: "HS256", typ: "JWT" }).sign(Buffer.from(secret));
+  return new SignJWT({ sub: user, iat: now, exp: now + 3600, ...claims })
+    .setProtectedHeader({ alg: "HS256", typ: "JWT" })
+    .sign(Buffer.from(secret));
 }

@@ -44,5 +44,7 @@ for (const signal of ["SIGTERM", "SIGINT"] as const) {
 export function required(name: string): string {
   const value = process.env[name];
   if (value) return value;
-  throw new Error(`${name} is not set: run the tests by \`npm test\` (or \`npm test -- edge\` for some of them), which starts what they need`);
+  throw new Error(
+    `${name} is not set: run the tests by \`npm test\` (or \`npm test -- edge\` for some of them), which starts what they need`,
+  );
 }

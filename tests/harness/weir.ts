@@ -4,7 +4,7 @@ import { Service } from "../../scripts/lib/process.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
 import type { Database } from "./database.ts";
 import type { Secrets } from "./identity.ts";
-import { required, whenOver, type Lifetime } from "./lifetime.ts";
+import { type Lifetime, required, whenOver } from "./lifetime.ts";
 import { freePort } from "./ports.ts";
 
 export interface Ran {
@@ -14,8 +14,19 @@ export interface Ran {
 }
 
 /** What the binary is told by its environment. */
-export function weirEnvironment(database: Database, secrets: Secrets, more: Record<string, string> = {}): NodeJS.ProcessEnv {
-  return { ...process.env, DATABASE_URL: database.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge, WEIR_ENV: "development", ...more };
+export function weirEnvironment(
+  database: Database,
+  secrets: Secrets,
+  more: Record<string, string> = {},
+): NodeJS.ProcessEnv {
+  return {
+    ...process.env,
+    DATABASE_URL: database.url,
+    JWT_SECRET: secrets.jwt,
+    EDGE_SECRET: secrets.edge,
+    WEIR_ENV: "development",
+    ...more,
+  };
 }
 
 /** Runs the binary `weir` to its end. */
@@ -46,9 +57,14 @@ export async function startOrigin(
   options: { database: Database; secrets: Secrets; env?: Record<string, string>; args?: string[]; port?: number },
 ): Promise<Origin> {
   const port = options.port ?? (await freePort());
-  const env = weirEnvironment(options.database, options.secrets, { WEIR_ORIGIN_HOST: "127.0.0.1", WEIR_ORIGIN_PORT: String(port), ...options.env });
+  const env = weirEnvironment(options.database, options.secrets, {
+    WEIR_ORIGIN_HOST: "127.0.0.1",
+    WEIR_ORIGIN_PORT: String(port),
+    ...options.env,
+  });
   const migrated = await weir(["migrate"], env);
-  if (migrated.code !== 0) throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}${migrated.stdout}`);
+  if (migrated.code !== 0)
+    throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}${migrated.stdout}`);
   const service = new Service("origin", required("WEIR_TEST_BINARY"), options.args ?? ["up"], { env, grace: 10_000 });
   whenOver(lifetime, () => service.stop());
   const url = `http://127.0.0.1:${port}`;

@@ -26,7 +26,10 @@ function clone(folder: string, name: string): Clone {
   cpSync(root, folder, { recursive: true, filter: (path) => !notCloned.has(relative(root, path)) });
   symlinkSync(nodeModules, join(folder, "node_modules"));
   const marker = `compiled in clone ${name}`;
-  appendFileSync(join(folder, "policy", "src", "lib.rs"), `\n/// Tells clones apart.\npub static CLONE: &str = "${marker}";\n`);
+  appendFileSync(
+    join(folder, "policy", "src", "lib.rs"),
+    `\n/// Tells clones apart.\npub static CLONE: &str = "${marker}";\n`,
+  );
   return { folder, marker };
 }
 
@@ -70,7 +73,10 @@ function artifacts(stdout: string): { compiled: string[]; library: string } {
   const messages = stdout
     .split("\n")
     .filter((line) => line.startsWith("{"))
-    .map((line) => JSON.parse(line) as { reason: string; target?: { name: string }; fresh?: boolean; filenames?: string[] })
+    .map(
+      (line) =>
+        JSON.parse(line) as { reason: string; target?: { name: string }; fresh?: boolean; filenames?: string[] },
+    )
     .filter((message) => message.reason === "compiler-artifact");
   const policy = messages.find((message) => message.target?.name === "weir_policy");
   return {

@@ -3,7 +3,7 @@ import { randomBytes, randomUUID } from "node:crypto";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
 import postgres from "postgres";
-import { startPostgres, ensureDatabase, type PostgresOptions } from "../../scripts/lib/postgres.ts";
+import { ensureDatabase, type PostgresOptions, startPostgres } from "../../scripts/lib/postgres.ts";
 import { Service } from "../../scripts/lib/process.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
@@ -36,7 +36,10 @@ whenOver({ after }, () => origin.stop());
 const edge = await startEdge({ after }, { originUrl: first.url, secrets });
 
 const users = await Promise.all(
-  Array.from({ length: 12 }, async () => new Caller(edge.from(someAddress()), await tokenFor(secrets.jwt, randomUUID()))),
+  Array.from(
+    { length: 12 },
+    async () => new Caller(edge.from(someAddress()), await tokenFor(secrets.jwt, randomUUID())),
+  ),
 );
 
 interface Accepted {
@@ -50,7 +53,9 @@ async function insist(user: Caller): Promise<{ accepted: Accepted; refusals: num
   const key = randomUUID();
   const refusals: number[] = [];
   for (const deadline = Date.now() + 60_000; ; ) {
-    const response = await user.submit("analysis", { files: [goFile] }, { "Idempotency-Key": key }).catch(() => undefined);
+    const response = await user
+      .submit("analysis", { files: [goFile] }, { "Idempotency-Key": key })
+      .catch(() => undefined);
     if (response?.status === 202) {
       const body = (await response.json()) as { job: { id: number } };
       return { accepted: { user, key, job: body.job.id }, refusals };
@@ -79,11 +84,17 @@ async function storm(trouble: () => Promise<void>): Promise<{ accepted: Accepted
 
 async function nothingIsLost({ accepted, refusals }: { accepted: Accepted[]; refusals: number[] }): Promise<void> {
   // The edge says 502 or 504 while the origin is away, the origin 503 while the database is.
-  assert.deepEqual([...new Set(refusals)].filter((status) => ![502, 503, 504].includes(status)), []);
-  for (const { user, job } of accepted) assert.equal((await user.finished(job, 60_000)).status, "completed", `job ${job}`);
+  assert.deepEqual(
+    [...new Set(refusals)].filter((status) => ![502, 503, 504].includes(status)),
+    [],
+  );
+  for (const { user, job } of accepted)
+    assert.equal((await user.finished(job, 60_000)).status, "completed", `job ${job}`);
   const [{ keys, jobs }] = (await database.sql`
     SELECT count(*)::int AS jobs, count(DISTINCT idempotency_key)::int AS keys FROM submissions
-    WHERE idempotency_key IN ${database.sql(accepted.map(({ key }) => key))}`) as unknown as [{ keys: number; jobs: number }];
+    WHERE idempotency_key IN ${database.sql(accepted.map(({ key }) => key))}`) as unknown as [
+    { keys: number; jobs: number },
+  ];
   assert.deepEqual([jobs, keys], [accepted.length, accepted.length], "one job a key");
   for (const user of users) {
     const { analysis } = await user.usage();

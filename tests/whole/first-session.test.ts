@@ -24,7 +24,9 @@ describe("a first session, from the edge to the workers and back", () => {
       const wait = Number(response.headers.get("retry-after"));
       assert.ok(wait >= 1 && wait <= 60, `Retry-After: ${response.headers.get("retry-after")}`);
     }
-    const { job } = (await responses[0]?.json()) as { job: Job };
+    const [first] = responses;
+    assert.ok(first);
+    const { job } = (await first.json()) as { job: Job };
     const finished = await anonymous.finished(job.id);
     assert.equal(finished.status, "completed", JSON.stringify(finished));
   });

@@ -1,5 +1,5 @@
 import { allowanceFor } from "./allowance.ts";
-import { developmentToken, Refusal, submit, type Quota, type Usage } from "./api.ts";
+import { developmentToken, type Quota, Refusal, submit, type Usage } from "./api.ts";
 import { element, make, makeButton } from "./elements.ts";
 import "./jobs.ts";
 import { showProblem } from "./notice.ts";

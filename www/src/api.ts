@@ -93,7 +93,10 @@ interface Asking {
   token?: string | undefined;
 }
 
-async function ask<T>(path: string, { method = "GET", body, token }: Asking = {}): Promise<{ body: T; headers: Headers }> {
+async function ask<T>(
+  path: string,
+  { method = "GET", body, token }: Asking = {},
+): Promise<{ body: T; headers: Headers }> {
   const headers = new Headers();
   if (body !== undefined) headers.set("Content-Type", "application/json");
   if (token !== undefined) headers.set("Authorization", `Bearer ${token}`);
@@ -101,7 +104,12 @@ async function ask<T>(path: string, { method = "GET", body, token }: Asking = {}
   const answer: unknown = await response.json().catch(() => undefined);
   if (response.ok && answer !== undefined) return { body: answer as T, headers: response.headers };
   const problem = (answer ?? {}) as { title?: string; detail?: string };
-  throw new Refusal(response.status, problem.title ?? `HTTP ${response.status}`, problem.detail ?? response.statusText, response.headers);
+  throw new Refusal(
+    response.status,
+    problem.title ?? `HTTP ${response.status}`,
+    problem.detail ?? response.statusText,
+    response.headers,
+  );
 }
 
 export async function submit(service: string, args: unknown, token?: string): Promise<{ job: Job; headers: Headers }> {

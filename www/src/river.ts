@@ -58,7 +58,14 @@ function makePanel(service: string): Panel {
   const body = make("tbody");
   const rows = {} as Panel["rows"];
   for (const name of laneNames) {
-    const row = { head: make("th"), waiting: make("span", "0", "number"), drops: make("span", "", "drops small"), running: make("span", "0", "number"), workers: make("span", "", "pool"), oldest: make("td", "–", "number") };
+    const row = {
+      head: make("th"),
+      waiting: make("span", "0", "number"),
+      drops: make("span", "", "drops small"),
+      running: make("span", "0", "number"),
+      workers: make("span", "", "pool"),
+      oldest: make("td", "–", "number"),
+    };
     row.head.setAttribute("scope", "row");
     row.drops.setAttribute("aria-hidden", "true");
     row.workers.setAttribute("aria-hidden", "true");
@@ -122,7 +129,8 @@ function writeLane(row: LaneRow, lane: Lane): void {
   fill(row.drops, Math.min(lane.queued, dropsShown), Math.min(lane.queued, dropsShown));
   row.running.textContent = t("ofWorkers", { running: lane.running, workers: lane.workers });
   fill(row.workers, Math.min(lane.workers, dropsShown), lane.running);
-  row.oldest.textContent = lane.queued === 0 || lane.oldest_wait_ms < 100 ? "–" : t("seconds", { n: (lane.oldest_wait_ms / 1000).toFixed(1) });
+  row.oldest.textContent =
+    lane.queued === 0 || lane.oldest_wait_ms < 100 ? "–" : t("seconds", { n: (lane.oldest_wait_ms / 1000).toFixed(1) });
 }
 
 function fill(box: HTMLElement, count: number, full: number): void {
