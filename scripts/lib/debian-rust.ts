@@ -109,7 +109,7 @@ async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
   if (outcome.code !== 0) {
     throw new Failure(
       `apt could not fetch ${packages.join(" ")}: ${outcome.output.trim().split("\n").at(-1)}`,
-      "check the network, or " + otherwise,
+      `check the network, or ${otherwise}`,
     );
   }
   for (const file of await readdir(download)) {

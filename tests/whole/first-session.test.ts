@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { after, describe, it } from "node:test";
+import type { Job } from "../../www/src/generated/api.d.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
-import { Caller, type Job } from "./jobs.ts";
+import { Caller } from "./jobs.ts";
 import { goFile, goTests, rustFile, rustTests } from "./samples.ts";
 
 const stack = await startStack({ after });
@@ -63,7 +64,7 @@ describe("a first session, from the edge to the workers and back", () => {
     const rendered = await user.finished(spec.job.id);
     assert.equal(rendered.status, "completed", JSON.stringify(rendered));
     assert.equal(rendered.charged, 5);
-    const markdown = String(rendered.output?.markdown);
+    const markdown = String((rendered.output as { markdown: string }).markdown);
     assert.match(markdown, /^#/m);
     const end = await user.usage();
     assert.deepEqual([end.specview.used, end.specview.reserved], [5, 0]);

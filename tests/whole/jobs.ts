@@ -1,35 +1,9 @@
 import assert from "node:assert/strict";
 import { sleep } from "../../scripts/lib/sleep.ts";
+import type { Accepted, Job, Usage } from "../../www/src/generated/api.d.ts";
 
-export interface Quota {
-  used: number;
-  reserved: number;
-  limit: number | null;
-  remaining: number | null;
-  reset_at: string;
-}
-
-export interface Job {
-  id: number;
-  service: string;
-  status: "queued" | "running" | "completed" | "failed" | "cancelled";
-  waiting_for: "slot" | "worker" | "retry" | "schedule" | null;
-  queue: string;
-  tier: string;
-  attempt: number;
-  max_attempts: number;
-  reserved: number;
-  charged: number;
-  output: Record<string, unknown> | null;
-  error: { message: string } | null;
-}
-
-export interface Usage {
-  tier: string;
-  period: { start: string; end: string };
-  analysis: Quota;
-  specview: Quota;
-}
+/** The usage of a signed-in user, who has a plan. */
+type PlanUsage = { [Member in keyof Usage]-?: NonNullable<Usage[Member]> };
 
 /** A caller's way to the API: a client address, and a token for those who are signed in. */
 export class Caller {
@@ -56,11 +30,11 @@ export class Caller {
   }
 
   /** Submits and insists that it is accepted. */
-  async accepted(service: string, args: unknown): Promise<{ job: Job; quota: Quota | null }> {
+  async accepted(service: string, args: unknown): Promise<Accepted> {
     const response = await this.submit(service, args);
     const text = await response.text();
     assert.equal(response.status, 202, text);
-    return JSON.parse(text) as { job: Job; quota: Quota | null };
+    return JSON.parse(text) as Accepted;
   }
 
   async get<T>(path: string): Promise<T> {
@@ -70,8 +44,10 @@ export class Caller {
     return JSON.parse(text) as T;
   }
 
-  usage(): Promise<Usage> {
-    return this.get<Usage>("/api/usage");
+  async usage(): Promise<PlanUsage> {
+    const usage = await this.get<Usage>("/api/usage");
+    assert.ok(usage.period && usage.analysis && usage.specview, JSON.stringify(usage));
+    return usage as PlanUsage;
   }
 
   /** Waits until a job is over. */

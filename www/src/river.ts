@@ -1,4 +1,4 @@
-import type { Lane, Lanes } from "./api.ts";
+import type { LaneState, Lanes } from "./api.ts";
 import { element, make } from "./elements.ts";
 import { History } from "./history.ts";
 import { Stream } from "./stream.ts";
@@ -124,7 +124,7 @@ function write(lanes: Lanes): void {
   }
 }
 
-function writeLane(row: LaneRow, lane: Lane): void {
+function writeLane(row: LaneRow, lane: LaneState): void {
   row.waiting.textContent = String(lane.queued);
   fill(row.drops, Math.min(lane.queued, dropsShown), Math.min(lane.queued, dropsShown));
   row.running.textContent = t("ofWorkers", { running: lane.running, workers: lane.workers });
