@@ -10,8 +10,9 @@ import { answers, ensureDatabase, startPostgres } from "./lib/postgres.ts";
 import { run, Service } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 import { untilOk } from "./lib/ready.ts";
-import { takeOver } from "./lib/run-file.ts";
+import { claimRunFile } from "./lib/run-file.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
+import { supervise } from "./lib/supervisor.ts";
 
 const started = Date.now();
 
@@ -23,7 +24,7 @@ await runMain(async () => {
 
   const secrets = await developmentSecrets();
   const databaseUrl = ownDatabase || `postgres://weir:${secrets.postgres}@${host}:${postgresPort}/weir`;
-  await takeOver({ databaseUrl, originPort, edgePort });
+  await claimRunFile({ databaseUrl, originPort, edgePort });
   await requireFree([
     { name: "WEIR_EDGE_PORT", port: edgePort, what: "the edge" },
     { name: "WEIR_ORIGIN_PORT", port: originPort, what: "the origin" },
@@ -34,7 +35,7 @@ await runMain(async () => {
 
   onExit(() => say("stopped"));
 
-  const services: Service[] = [];
+  const parts: { name: string; ended: Promise<string> }[] = [];
   if (ownDatabase) {
     await step("reaching the PostgreSQL of DATABASE_URL", () =>
       answers(ownDatabase, 10_000).catch((error: Error) => {
@@ -52,7 +53,7 @@ await runMain(async () => {
         password: secrets.postgres,
         onLine: prefixed("postgres"),
       });
-      services.push(server.service);
+      parts.push(server.service);
       await ensureDatabase(server, "weir");
     });
   }
@@ -72,22 +73,28 @@ await runMain(async () => {
 
   // The edge takes longest to come up and needs nothing of the others until it is asked.
   const edge = await startEdge({ port: edgePort, originPort, onLine: prefixed("edge") });
-  const origin = new Service("origin", weir, ["up"], { cwd: root, env, grace: 30_000, onLine: prefixed("origin") });
-  services.push(origin, edge);
+  const originReady = `http://${host}:${originPort}/readyz`;
+  const origin = supervise(
+    () => new Service("origin", weir, ["up"], { cwd: root, env, grace: 30_000, onLine: prefixed("origin") }),
+    () =>
+      void untilOk(originReady, 60_000).then(
+        () => say("the origin is back"),
+        () => {},
+      ),
+  );
+  parts.push({ name: "origin", ended: origin.ended }, edge);
 
-  const firstEnd = Promise.race(services.map(async (service) => ({ service, how: await service.ended })));
-  const failed = firstEnd.then(({ service, how }) => {
-    if (isExiting()) return 0;
-    throw new Failure(
-      `${service.name} ${how}, so everything stops`,
-      `see its last lines above (they begin with [${service.name}])`,
-    );
-  });
+  const failed = Promise.race(parts.map(async ({ name, ended }) => ({ name, how: await ended }))).then(
+    ({ name, how }) => {
+      if (isExiting()) return 0;
+      throw new Failure(`${name} ${how}, so everything stops`, `see its last lines above (they start with [${name}])`);
+    },
+  );
 
   const url = `http://${host}:${edgePort}`;
   const ready = (async () => {
     await step("starting the origin and the edge", async () => {
-      await untilOk(`http://${host}:${originPort}/readyz`, 60_000);
+      await untilOk(originReady, 60_000);
       await untilOk(`${url}/`, 60_000);
       // Through the edge, to the origin, to the database and back.
       await untilOk(`${url}/api/usage`, 20_000);

@@ -5,10 +5,10 @@ import { Service } from "./process.ts";
 import { edgeEnvFile } from "./secrets.ts";
 
 /** What `wrangler` must be told so that it asks nothing and reports nothing. */
-export function wranglerEnvironment(): NodeJS.ProcessEnv {
+export function wranglerEnvironment(env: NodeJS.ProcessEnv = process.env): NodeJS.ProcessEnv {
   return {
-    ...process.env,
-    CI: "1",
+    ...env,
+    CI: env.CI || "1",
     NO_COLOR: "1",
     FORCE_COLOR: "0",
     WRANGLER_SEND_METRICS: "false",

@@ -15,27 +15,17 @@ export function buildNative(profile: "dev" | "native" = "dev"): Promise<string> 
 async function build(profile: "dev" | "native"): Promise<string> {
   await requireCargo();
   const weirBinary = join(state, "bin", profile === "dev" ? "weir" : `weir-${profile}`);
+  // With the features that the whole workspace's tests are built with, so that the two share what they build; what is
+  // measured and released is built as for itself.
+  const packages = profile === "dev" ? ["--workspace"] : ["--package", "weir-native"];
+  const flags = ["--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"];
   const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", async (pulse) =>
-    run(
-      "cargo",
-      [
-        "build",
-        "--package",
-        "weir-native",
-        "--bin",
-        "weir",
-        "--profile",
-        profile,
-        "--locked",
-        "--message-format=json-render-diagnostics",
-      ],
-      {
-        pulse,
-        log: "native-build",
-        env: await cargoEnvironment(),
-        remedy: "correct what the compiler reports above",
-      },
-    ),
+    run("cargo", ["build", ...packages, ...flags], {
+      pulse,
+      log: "native-build",
+      env: await cargoEnvironment(),
+      remedy: "correct what the compiler reports above",
+    }),
   );
   const built = executableIn(messages);
   // Kept beside the clone's other state: a later build does not pull it from under a running one.

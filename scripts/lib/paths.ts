@@ -6,8 +6,8 @@ import { fileURLToPath } from "node:url";
 /** The clone's own folder. */
 export const root = resolve(dirname(fileURLToPath(import.meta.url)), "..", "..");
 
-/** Everything that a development run leaves in the clone. */
-export const state = join(root, ".weir");
+/** Where a development run keeps its data. With another folder and other ports, a clone can run a second stack. */
+export const state = resolve(process.env.WEIR_STATE || join(root, ".weir"));
 
 /** Per user, so that a fresh clone does not build the same tools again. */
 export const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "weir");
@@ -17,7 +17,7 @@ export const nodeModules = join(root, "node_modules");
 export const nodeBin = join(nodeModules, ".bin");
 
 /** Held while something is built into this clone, so that `npm start` and `npm test` can run side by side. */
-export const buildLock = join(state, "build.lock");
+export const buildLock = join(root, ".weir", "build.lock");
 
 export function makeStateFolder(): void {
   // Others may pass through (PostgreSQL refuses to run as root, so its user must get to its data) but not list.

@@ -37,18 +37,18 @@ export async function liveRun(): Promise<Run | undefined> {
   return run && isUp(run) ? run : undefined;
 }
 
-/** Marks this process and all that it will start, and ends what a killed run of this clone left behind. */
-export async function takeOver(details: Omit<Run, "id" | "pid" | "started">): Promise<void> {
+/** Records this run, marks all that it will start, and ends what a killed run of this clone left behind. */
+export async function claimRunFile(details: Omit<Run, "id" | "pid" | "started">): Promise<void> {
   makeStateFolder();
-  const former = await readRun();
-  if (former) {
-    if (isUp(former)) {
+  const last = await readRun();
+  if (last) {
+    if (isUp(last)) {
       throw new Failure(
-        `this clone's stack is already running: http://127.0.0.1:${former.edgePort}, process ${former.pid}`,
-        `stop it first: press Ctrl-C where it runs, or: kill ${former.pid}`,
+        `this clone's stack is already running: http://127.0.0.1:${last.edgePort}, process ${last.pid}`,
+        `stop it first: press Ctrl-C where it runs, or: kill ${last.pid}`,
       );
     }
-    await endLeftovers(former.id);
+    await endLeftovers(last.id);
   }
   const run: Run = { id: randomUUID(), pid: process.pid, started: startOf(process.pid), ...details };
   markRun(run.id);

@@ -3,6 +3,7 @@ import { createTestHarness, type WorkerHandle } from "wrangler";
 import { root } from "../../scripts/lib/paths.ts";
 import type { Secrets } from "./identity.ts";
 import { type Lifetime, whenOver } from "./lifetime.ts";
+import { showOnFailure } from "./logs.ts";
 
 export interface Edge {
   url: string;
@@ -39,15 +40,17 @@ export async function startEdge(
   });
   const { url } = await harness.listen();
   whenOver(lifetime, () => harness.close());
+  const logs = (): string =>
+    harness
+      .getLogs()
+      .map((entry) => `${entry.level}: ${entry.message}`)
+      .join("\n");
+  showOnFailure("the edge", logs);
   const base = url.href.replace(/\/$/, "");
   return {
     url: base,
     worker: harness.getWorker(),
-    logs: () =>
-      harness
-        .getLogs()
-        .map((entry) => `${entry.level}: ${entry.message}`)
-        .join("\n"),
+    logs,
     from:
       (address) =>
       (path, init = {}) => {

@@ -2,9 +2,11 @@ import { spawn } from "node:child_process";
 import { root } from "../../scripts/lib/paths.ts";
 import { Service } from "../../scripts/lib/process.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
+import { type Supervised, supervise } from "../../scripts/lib/supervisor.ts";
 import type { Database } from "./database.ts";
 import type { Secrets } from "./identity.ts";
 import { type Lifetime, required, whenOver } from "./lifetime.ts";
+import { showOnFailure } from "./logs.ts";
 import { freePort } from "./ports.ts";
 
 export interface Ran {
@@ -44,9 +46,10 @@ export function weir(args: string[], env: NodeJS.ProcessEnv): Promise<Ran> {
 export interface Origin {
   url: string;
   port: number;
-  service: Service;
+  /** Started again when it fences itself, as `npm start` does. */
+  process: Supervised;
   env: NodeJS.ProcessEnv;
-  /** Everything it has logged so far that was kept. */
+  /** What it has logged; of a long log the end. */
   log(): string;
   stop(): Promise<void>;
 }
@@ -57,6 +60,7 @@ export async function startOrigin(
   options: { database: Database; secrets: Secrets; env?: Record<string, string>; args?: string[]; port?: number },
 ): Promise<Origin> {
   const port = options.port ?? (await freePort());
+  const args = options.args ?? ["up"];
   const env = weirEnvironment(options.database, options.secrets, {
     WEIR_ORIGIN_HOST: "127.0.0.1",
     WEIR_ORIGIN_PORT: String(port),
@@ -65,17 +69,25 @@ export async function startOrigin(
   const migrated = await weir(["migrate"], env);
   if (migrated.code !== 0)
     throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}${migrated.stdout}`);
-  const service = new Service("origin", required("WEIR_TEST_BINARY"), options.args ?? ["up"], { env, grace: 10_000 });
+  const lines: string[] = [];
+  const onLine = (line: string): void => {
+    lines.push(line);
+    if (lines.length > 200) lines.shift();
+  };
+  const service = supervise(
+    () => new Service("origin", required("WEIR_TEST_BINARY"), args, { env, grace: 10_000, onLine }),
+  );
   whenOver(lifetime, () => service.stop());
   const url = `http://127.0.0.1:${port}`;
-  const log = (): string => service.recent.join("\n");
+  const log = (): string => lines.join("\n");
+  showOnFailure(`weir ${args.join(" ")}`, log);
   await Promise.race([
     untilOk(`${url}/readyz`, 30_000).catch((error: Error) => {
       throw new Error(`${error.message}\n${log()}`);
     }),
     service.ended.then((how) => {
-      throw new Error(`weir ${(options.args ?? ["up"]).join(" ")} ${how}\n${log()}`);
+      throw new Error(`weir ${args.join(" ")} ${how}\n${log()}`);
     }),
   ]);
-  return { url, port, service, env, log, stop: () => service.stop() };
+  return { url, port, process: service, env, log, stop: () => service.stop() };
 }

@@ -2,11 +2,11 @@ import { spawn } from "node:child_process";
 import { appendFileSync, cpSync, mkdtempSync, symlinkSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join, relative } from "node:path";
+import { basename, join, relative } from "node:path";
 import { nodeModules, root } from "../../scripts/lib/paths.ts";
 import { type Lifetime, whenOver } from "../harness/lifetime.ts";
 
-const notCloned = new Set([".git", ".weir", ".wrangler", "build", "dist", "node_modules", "target"]);
+const notCloned = new Set([".git", ".weir", ".wrangler", "build", "dist", "target"]);
 
 export interface Clone {
   folder: string;
@@ -23,7 +23,8 @@ export function workshop(lifetime: Lifetime): { cache: string; clone(name: strin
 
 /** A copy of this clone as `git clone` and `npm ci` would make it. */
 function clone(folder: string, name: string): Clone {
-  cpSync(root, folder, { recursive: true, filter: (path) => !notCloned.has(relative(root, path)) });
+  const isCloned = (path: string): boolean => !notCloned.has(relative(root, path)) && basename(path) !== "node_modules";
+  cpSync(root, folder, { recursive: true, filter: isCloned });
   symlinkSync(nodeModules, join(folder, "node_modules"));
   const marker = `compiled in clone ${name}`;
   appendFileSync(
