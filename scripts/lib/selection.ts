@@ -40,6 +40,9 @@ export async function select(wanted: string[]): Promise<{ selection: Selection; 
     selection.cargo.push(...cargo);
     selection.node.push(...node);
   }
+  const files = selection.node.filter(({ named }) => named === undefined).flatMap((tests) => tests.files);
+  const byTitle = selection.node.filter(({ named }) => named !== undefined);
+  selection.node = [...(files.length > 0 ? [{ files: [...new Set(files)] }] : []), ...byTitle];
   return { selection, unmatched };
 }
 
@@ -70,7 +73,7 @@ export function describeSelection({ cargo, node }: Selection): string[] {
 
 function nodeTestsNamed(name: string): NodeTests[] {
   const all = folders.flatMap(filesIn);
-  const files = all.filter((file) => contains(basename(file, ".test.ts"), name));
+  const files = all.filter((file) => contains(basename(file, ".test.ts"), name) || isPath(file, name));
   const titled = all.filter((file) => !files.includes(file) && titlesIn(file).some((title) => contains(title, name)));
   return [...(files.length > 0 ? [{ files }] : []), ...(titled.length > 0 ? [{ files: titled, named: name }] : [])];
 }
@@ -105,7 +108,7 @@ function integrationTests({ targets }: Package, name: string): CargoTests[] {
     .flatMap((target) => {
       // With the whole workspace's features, so that what `npm test` has built serves here, too.
       const args = ["--workspace", "--test", target.name];
-      if (contains(target.name, name)) return [{ args }];
+      if (contains(target.name, name) || isPath(target.src_path, name)) return [{ args }];
       const tests = rustTestsIn(target.src_path).filter((test) => contains(test, name));
       return tests.length > 0 ? [{ args: [...args, "--", ...tests] }] : [];
     });
@@ -119,7 +122,8 @@ function crateTests({ name: crate, targets }: Package, name: string): CargoTests
     for (const file of globSync(join(folder, "**", "*.rs"))) {
       const tests = rustTestsIn(file);
       const module = moduleOf(relative(folder, file));
-      if (tests.length > 0 && contains(module.split("::").at(-1) ?? "", name)) filters.add(`${module}::`);
+      const named = contains(module.split("::").at(-1) ?? "", name) || isPath(file, name);
+      if (tests.length > 0 && named) filters.add(module && `${module}::`);
       else for (const test of tests) if (contains(test, name)) filters.add(test);
     }
   }
@@ -138,6 +142,11 @@ function moduleOf(path: string): string {
 function rustTestsIn(file: string): string[] {
   const test = /#\[(?:\w+::)*test(?:\([^\]]*\))?\]\s*(?:#\[[^\]]*\]\s*|\/\/[^\n]*\n\s*)*(?:async\s+)?fn\s+(\w+)/g;
   return [...readFileSync(file, "utf8").matchAll(test)].map((match) => match[1] ?? "");
+}
+
+/** Whether a name is that of a file, as an editor or a shell completes it: at least its whole last part. */
+function isPath(file: string, name: string): boolean {
+  return /[./]/.test(name) && `/${relative(root, file)}`.endsWith(`/${name.replace(/^\.?\//, "")}`);
 }
 
 /** Rust's names have no spaces or hyphens, and people remember neither. */

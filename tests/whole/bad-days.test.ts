@@ -16,6 +16,9 @@ import { startOrigin, weir } from "../harness/weir.ts";
 import { Caller } from "./jobs.ts";
 import { goFile } from "./samples.ts";
 
+/** What outlives a single test. */
+const file = { after };
+
 // A server of this file's own, which loses nothing that it has acknowledged: it will be killed.
 const options: PostgresOptions = {
   data: join(required("WEIR_TEST_FOLDER"), `postgres-${randomBytes(4).toString("hex")}`),
@@ -24,14 +27,14 @@ const options: PostgresOptions = {
   settings: { fsync: "on", synchronous_commit: "on", max_connections: "200" },
 };
 let server = await startPostgres(options);
-whenOver({ after }, () => server.service.stop());
+whenOver(file, () => server.service.stop());
 await ensureDatabase(server, "weir");
 const url = server.url("weir");
 const secrets = freshSecrets();
 const database = { url, sql: postgres(url, { max: 2, onnotice: () => {} }) };
-whenOver({ after }, () => database.sql.end({ timeout: 2 }));
-let origin = await startOrigin({ after }, { database, secrets });
-const edge = await startEdge({ after }, { originUrl: origin.url, secrets });
+whenOver(file, () => database.sql.end({ timeout: 2 }));
+let origin = await startOrigin(file, { database, secrets });
+const edge = await startEdge(file, { originUrl: origin.url, secrets });
 showOnFailure("PostgreSQL", () => server.service.recent.join("\n"));
 
 const users = await Promise.all(
@@ -133,7 +136,7 @@ describe("on a bad day nothing acknowledged is lost and nobody is charged twice"
         await sleep(500);
         process.kill(origin.process.current.pid ?? 0, "SIGKILL");
         await origin.process.ended;
-        origin = await startOrigin({ after }, { database, secrets, port: origin.port });
+        origin = await startOrigin(file, { database, secrets, port: origin.port });
       }
     });
     await nothingIsLost(result);
