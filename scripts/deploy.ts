@@ -11,7 +11,7 @@ import { exitCodeOf } from "./lib/process.ts";
 await runMain(async () => {
   requireOrigin(process.argv.slice(2));
   await buildEdge();
-  // CI=1 would keep wrangler from asking whom to log in as.
+  // With CI=1, wrangler does not ask for a login.
   const { CI: _, ...env } = wranglerEnvironment();
   const ci = process.env.CI;
   const child = spawn(process.execPath, [wrangler, "deploy", ...process.argv.slice(2)], {
@@ -22,7 +22,7 @@ await runMain(async () => {
   return exitCodeOf(child);
 });
 
-/** The address in wrangler.toml is that of a development origin; deployed, the edge would ask itself. */
+/** The address in wrangler.toml is that of a development origin, which a deployed edge cannot reach. */
 function requireOrigin(args: string[]): void {
   const given =
     args.some((arg) => arg.includes("ORIGIN_URL:")) ||

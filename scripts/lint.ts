@@ -9,7 +9,7 @@ import { exitCodeOf, stopGroup } from "./lib/process.ts";
 import { say } from "./lib/progress.ts";
 
 interface Check {
-  /** What to do when it finds something. */
+  /** What to do when the check fails. */
   remedy: string;
   run(): Promise<number>;
 }
@@ -45,14 +45,14 @@ const checks: Record<string, Check> = {
   },
 };
 
-/** Runs the checks that the command line names, or all; a check that fails does not keep the next one from running. */
+/** Runs the checks that the command line names, or all. A check that fails does not stop the others. */
 await runMain(async () => {
   await requireCargo();
   const names = process.argv.slice(2);
   const all = Object.keys(checks);
   const unknown = names.find((name) => !all.includes(name));
   if (unknown)
-    throw new Failure(`there is no check called "${unknown}"`, `name some of ${all.join(", ")}, or none for all`);
+    throw new Failure(`there is no check "${unknown}"`, `name some of ${all.join(", ")}, or nothing for all`);
   const failed: string[] = [];
   for (const [name, check] of Object.entries(checks)) {
     if (names.length > 0 && !names.includes(name)) continue;

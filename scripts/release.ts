@@ -13,7 +13,7 @@ import { say } from "./lib/progress.ts";
 
 const output = join(state, "release");
 
-/** Makes the files of a release in .weir/release: the binary, the edge, and their checksums. */
+/** Builds the files of a release in .weir/release: the binary, the edge and their checksums. */
 await runMain(async () => {
   const version = process.argv[2];
   if (!version || !/^v\d+\.\d+\.\d+[\w.-]*$/.test(version))
@@ -34,7 +34,7 @@ await runMain(async () => {
   const bundled = await exitCodeOf(
     spawn(process.execPath, [wrangler, ...args], { cwd: root, env: wranglerEnvironment(), stdio: "inherit" }),
   );
-  if (bundled !== 0) throw new Failure("wrangler could not bundle the edge", "see its words above");
+  if (bundled !== 0) throw new Failure("wrangler could not bundle the edge", "see its output above");
   await cp(join(root, "dist"), join(output, edge, "dist"), { recursive: true });
   await cp(join(root, "wrangler.toml"), join(output, edge, "wrangler.toml"));
   await archive(edge);
@@ -48,7 +48,7 @@ await runMain(async () => {
   say(`the release is in ${output}`);
 });
 
-/** Replaces a folder by an archive of it that depends on nothing but its content. */
+/** Replaces a folder with an archive of it. The same content gives the same archive. */
 async function archive(name: string): Promise<void> {
   const same = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0"];
   await run("tar", [...same, "-czf", join(output, `${name}.tar.gz`), "-C", output, name]);

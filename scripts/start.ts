@@ -68,10 +68,10 @@ await runMain(async () => {
     WEIR_ORIGIN_PORT: String(originPort),
   };
   await step("migrating the database", (pulse) =>
-    run(weir, ["migrate"], { env, pulse, log: "migrate", remedy: "see the migration's own words above" }),
+    run(weir, ["migrate"], { env, pulse, log: "migrate", remedy: "see the output of the migration above" }),
   );
 
-  // The edge takes longest to come up and needs nothing of the others until it is asked.
+  // The edge takes longest to start and needs the others only for requests.
   const edge = await startEdge({ port: edgePort, originPort, onLine: prefixed("edge") });
   const originReady = `http://${host}:${originPort}/readyz`;
   const origin = supervise(
@@ -87,7 +87,7 @@ await runMain(async () => {
   const failed = Promise.race(parts.map(async ({ name, ended }) => ({ name, how: await ended }))).then(
     ({ name, how }) => {
       if (isExiting()) return 0;
-      throw new Failure(`${name} ${how}, so everything stops`, `see its last lines above (they start with [${name}])`);
+      throw new Failure(`${name} ${how}, so the stack stops`, `see its last lines above (they start with [${name}])`);
     },
   );
 

@@ -26,8 +26,8 @@ await runMain(async () => {
   const { selection, unmatched } = await select(process.argv.slice(2));
   if (unmatched.length > 0)
     throw new Failure(
-      `no test and no file of tests has "${unmatched.join('" or "')}" in its name`,
-      `name a part of one, or a kind of tests (${kinds.join(", ")}), or nothing for all: npm test -- edge whole`,
+      `no test or test file has "${unmatched.join('" or "')}" in its name`,
+      `name part of a test or file, or a kind (${kinds.join(", ")}), or nothing for all: npm test -- edge whole`,
     );
   for (const line of describeSelection(selection)) say(`runs: ${line}`);
   const uses = (...folders: string[]): boolean =>
@@ -45,13 +45,13 @@ await runMain(async () => {
       try {
         process.kill(pid, "SIGKILL");
       } catch {
-        // It has ended meanwhile.
+        // Already gone.
       }
     }
   });
 
   const env: NodeJS.ProcessEnv = { ...process.env, WEIR_TEST_FOLDER: folder };
-  // First, since it fails at once where there is none.
+  // Before any build: a missing browser must not be noticed after minutes.
   if (uses("browser")) env.WEIR_TEST_CHROMIUM = await chromium();
   if (uses("scripts", "whole", "browser")) env.WEIR_TEST_BINARY = await buildNative();
   if (uses("scripts", "whole", "browser", "edge")) await buildEdge();
@@ -60,13 +60,13 @@ await runMain(async () => {
 
   const totals = new Totals();
   for (const tests of selection.cargo) if (!isExiting()) await runCargoTests(tests, env, totals);
-  // Their own registry: the Workers of a running `npm start` must not find those of the tests.
+  // A registry of their own, so that the Workers of a running `npm start` do not find those of the tests.
   const nodeEnv = { ...wranglerEnvironment(env), WRANGLER_REGISTRY_PATH: join(folder, "registry") };
   for (const tests of selection.node) if (!isExiting()) await runNodeTests(tests, nodeEnv, totals);
 
-  // A server that outlives its test is a fault, of the test or of the server's way to stop.
+  // A server that outlives its test is a fault of the test or of the server.
   const others = (): number[] => marked(id).filter((pid) => nameOf(pid) !== "postgres");
-  // What a test has just told to end may take a moment.
+  // A server that has just been told to stop may take a moment.
   for (let tries = 0; tries < 40 && !isExiting() && others().length > 0; tries++) await sleep(50);
   const left = isExiting() ? [] : others();
   if (left.length > 0) {
@@ -76,18 +76,18 @@ await runMain(async () => {
 
   console.log(`\n${totals}`);
   if (totals.passed + totals.failed + totals.skipped === 0)
-    throw new Failure("no test ran", "name a part of a test's name as it is printed");
+    throw new Failure("no test ran", "use part of a test's name as the test runner prints it");
   return totals.failed > 0 ? 1 : 0;
 });
 
 function startDatabase(data: string): Promise<string> {
-  return step("starting a PostgreSQL for the tests", async () => {
+  return step("starting PostgreSQL for the tests", async () => {
     const server = await startPostgres({
       data,
       port: await anyFree(),
       password: randomBytes(16).toString("hex"),
       settings: {
-        // Nothing in it outlives the run, so nothing needs to reach the disk.
+        // The data does not outlive the run, so it need not reach the disk.
         fsync: "off",
         synchronous_commit: "off",
         full_page_writes: "off",

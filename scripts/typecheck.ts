@@ -9,7 +9,7 @@ import { say } from "./lib/progress.ts";
 await runMain(async () => {
   await requireFreshApiTypes();
   const projects = ["tsconfig.json", join("www", "tsconfig.json")];
-  // The benchmark's packages are installed when it is first run.
+  // The benchmark installs its packages on its first run.
   if (existsSync(join(root, "bench", "edge", "node_modules"))) projects.push(join("bench", "edge", "tsconfig.json"));
   for (const project of projects) {
     await run(join(nodeBin, "tsc"), ["--noEmit", "--project", project], {

@@ -12,7 +12,7 @@ import { developmentSecrets } from "./lib/secrets.ts";
 stayQuietFor(1500);
 
 await runMain(async () => {
-  // What is measured is what would be deployed.
+  // Benchmarks measure the optimised build.
   const weir = await buildNative(process.argv[2] === "bench" ? "native" : "dev");
   const secrets = await developmentSecrets();
   const stack = await liveRun();
@@ -29,11 +29,11 @@ await runMain(async () => {
     WEIR_ORIGIN_PORT: process.env.WEIR_ORIGIN_PORT || String(stack?.originPort ?? 8080),
     WEIR_CONFIG: process.env.WEIR_CONFIG || join(root, "weir.toml"),
   };
-  // In the same process group and with the same terminal: it is as if the person had started it directly.
+  // In the same process group and on the same terminal, as if the user had started it directly.
   const child = spawn(weir, process.argv.slice(2), { env, stdio: "inherit" });
   for (const signal of ["SIGTERM", "SIGHUP"] as const) process.on(signal, () => child.kill(signal));
   const code = await exitCodeOf(child);
   if (code !== 0 && !stack && !process.env.DATABASE_URL)
-    console.error("weir: the development stack is not running here; to start it: npm start");
+    console.error("weir: the development stack of this clone is not running; to start it: npm start");
   return code;
 });

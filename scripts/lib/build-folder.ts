@@ -42,8 +42,8 @@ export function buildFolder(): Promise<string> {
     try {
       if (donor) await seed(donor, workshop);
     } catch (error) {
-      // Building the dependencies again takes minutes and is always right.
-      say(`the dependencies are built anew: ${error instanceof Error ? error.message : error}`);
+      // Slow, but always correct.
+      say(`building the dependencies again: ${error instanceof Error ? error.message : error}`);
       await rm(workshop, { recursive: true, force: true });
     }
     await mkdir(workshop, { recursive: true });
@@ -65,8 +65,9 @@ async function byLastUse(): Promise<string[]> {
 }
 
 /**
- * Removes the folders of clones that are gone, except the last one used, which seeds the next clone's; those that
- * nobody has used for a month; and what a killed process left half-made. Only called under the lock.
+ * Removes the folders of clones that are gone, except the last one used, which seeds the next clone's; those
+ * unused for a month;
+ * and what a killed process has left incomplete. Only called under the lock.
  */
 async function removeUnused(own: string): Promise<void> {
   for (const [rank, folder] of (await byLastUse()).entries()) {

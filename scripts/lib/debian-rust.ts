@@ -8,7 +8,7 @@ import { Failure } from "./failure.ts";
 import { attempt, run } from "./process.ts";
 import { type Pulse, step } from "./progress.ts";
 
-// A change in how the folder is laid out needs a new number, so that older ones are left alone.
+// Increase when the layout of the folder changes.
 const layout = 1;
 const nameOf = (version: string): string => `rust-wasm-debian-${version}-${layout}`;
 
@@ -24,7 +24,7 @@ export function debianRustIsCached(): boolean {
   return known !== undefined && cached(nameOf(known)) !== undefined;
 }
 
-/** Whether Debian's archive, as far as this machine knows it, has a compiler that will do. */
+/** Whether Debian has a suitable compiler, according to this machine's package lists. */
 export async function hasDebianRust(): Promise<boolean> {
   if (process.platform !== "linux" || !(await hasApt())) return false;
   known = usable(await candidate("rustc-web"));
@@ -39,17 +39,17 @@ function usable(version: string | undefined): string | undefined {
 }
 
 /**
- * A folder with `rustc` and `cargo` that can build for wasm, made of Debian's packages. They are unpacked rather than
- * installed: installed, they would take the place of the person's own Rust.
+ * A folder with a `rustc` and `cargo` that build for wasm, from Debian's packages. They are unpacked, not installed:
+ * installed, they would replace the user's own Rust.
  */
 export async function debianRust(): Promise<string> {
   if (process.platform !== "linux" || !(await hasApt())) {
-    throw new Failure("there is no Rust standard library for wasm here, and no apt to get Debian's from", otherwise);
+    throw new Failure("there is no Rust standard library for wasm here, and no apt to fetch Debian's", otherwise);
   }
   if (!(await hasDebianRust())) {
     await step("updating apt's package lists", aptUpdate);
     if (!(await hasDebianRust())) {
-      throw new Failure(`Debian's package rustc-web is not to be had in a version >= 1.${oldestMinor}`, otherwise);
+      throw new Failure(`Debian's package rustc-web is not available in a version >= 1.${oldestMinor}`, otherwise);
     }
   }
   const name = nameOf(known ?? "");
@@ -91,7 +91,7 @@ async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
         ])
       ).matchAll(/^(\S+)$/gm),
     ].map((match) => match[1] ?? "");
-  // Which minor version of the library and of LLVM belongs to it, apt knows.
+  // Only apt knows the matching versions of the library and of LLVM.
   const needed = (await dependencies("rustc-web")).filter((name) =>
     /^(rustc-web|libstd-rust-web-.*|libllvm\d+)$/.test(name),
   );
@@ -102,7 +102,7 @@ async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
   const fetch = () => attempt("apt-get", ["download", ...packages], { cwd: download, pulse, log: "apt" });
   let outcome = await fetch();
   if (outcome.code !== 0) {
-    // The lists may name a version that the archive has replaced since.
+    // The package lists may be out of date.
     await aptUpdate(pulse);
     outcome = await fetch();
   }
@@ -119,7 +119,7 @@ async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
   await rm(download, { recursive: true });
 }
 
-/** Worker-build and cargo look for `rustc` and `cargo` on the PATH; these two lead them to the unpacked compiler. */
+/** Programs on the PATH through which worker-build and cargo find the unpacked compiler. */
 async function writeWrappers(folder: string, multiarch: string, linker: string): Promise<void> {
   const bin = join(folder, "bin");
   await mkdir(bin);
@@ -128,7 +128,7 @@ async function writeWrappers(folder: string, multiarch: string, linker: string):
 here=$(dirname "$(readlink -f "$0")")
 LD_LIBRARY_PATH="$here/../usr/lib/${multiarch}\${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/../usr/bin/rustc" "$@"
 `,
-    // The person's own cargo with this compiler. It is looked for past this folder, or it would find itself.
+    // The user's own cargo with this compiler, found on the PATH without this folder, or it would call itself.
     cargo: `#!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
 PATH=$(printf %s "$PATH" | tr ':' '\\n' | grep -vxF "$here" | paste -sd: -)
@@ -160,9 +160,9 @@ async function buildStandardLibrary(folder: string, pulse: Pulse): Promise<void>
       log: "wasm-std",
       env: await cargoEnvironment({
         PATH: `${bin}:${process.env.PATH}`,
-        // Debian's compiler is a stable one, and building std is an unstable option.
+        // Building std is an unstable option, and Debian's compiler is a stable one.
         RUSTC_BOOTSTRAP: "1",
-        // Without it, link-time optimisation finds no bitcode in the library.
+        // Link-time optimisation needs the library's bitcode.
         RUSTFLAGS: "-Cembed-bitcode=yes",
         CARGO_TARGET_DIR: join(empty, "target"),
         CARGO_BUILD_BUILD_DIR: join(empty, "target"),
@@ -176,7 +176,7 @@ async function buildStandardLibrary(folder: string, pulse: Pulse): Promise<void>
   for (const file of await readdir(built)) {
     if (file.endsWith(".rlib") && !file.startsWith("libempty")) await cp(join(built, file), join(library, file));
   }
-  // Most of the folder's size, and of no use any more.
+  // Most of the folder's size, and not needed any more.
   await rm(empty, { recursive: true });
   for (const sources of [join(folder, "usr", "src"), join(folder, "usr", "share")]) {
     if (existsSync(sources)) await rm(sources, { recursive: true });

@@ -4,7 +4,7 @@ import { anyFree, host } from "./ports.ts";
 import { Service } from "./process.ts";
 import { edgeEnvFile } from "./secrets.ts";
 
-/** What `wrangler` must be told so that it asks nothing and reports nothing. */
+/** Keeps `wrangler` from asking questions and sending metrics. */
 export function wranglerEnvironment(env: NodeJS.ProcessEnv = process.env): NodeJS.ProcessEnv {
   return {
     ...env,
@@ -12,11 +12,11 @@ export function wranglerEnvironment(env: NodeJS.ProcessEnv = process.env): NodeJ
     NO_COLOR: "1",
     FORCE_COLOR: "0",
     WRANGLER_SEND_METRICS: "false",
-    // What the runtime tells about a request's origin is made up in development; it need not be fetched from afar.
+    // In development, the data about a request's origin are made up and need not be downloaded.
     CLOUDFLARE_CF_FETCH_ENABLED: "false",
     WRANGLER_HIDE_BANNER: "true",
     WRANGLER_LOG_PATH: join(logs, "wrangler"),
-    // Where wrangler lists the Workers that it serves on this machine; ours are nobody else's business.
+    // Where wrangler lists the Workers on this machine. Other projects must not find ours.
     WRANGLER_REGISTRY_PATH: join(state, "registry"),
   };
 }

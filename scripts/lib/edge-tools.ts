@@ -4,7 +4,9 @@ import { Failure } from "./failure.ts";
 import { nodeBin } from "./paths.ts";
 import { attempt } from "./process.ts";
 
-/** The crates whose programs turn compiled wasm into a Worker. The first must equal the library's version in Cargo.lock exactly. */
+// The programs that turn compiled wasm into a Worker.
+
+/** Its version must be that of the library in Cargo.lock, exactly. */
 const wasmBindgen: CargoTool = { crate: "wasm-bindgen-cli", version: "0.2.129", bin: "wasm-bindgen" };
 const workerBuild: CargoTool = {
   crate: "worker-build",
@@ -16,7 +18,7 @@ const workerBuild: CargoTool = {
 export interface EdgeTools {
   workerBuild: string;
   env: NodeJS.ProcessEnv;
-  /** Changes when any of them does. */
+  /** Changes with any of them. */
   identity: string;
 }
 
@@ -25,7 +27,7 @@ export async function edgeTools(): Promise<EdgeTools> {
   const build = await cargoInstalled(workerBuild);
   return {
     workerBuild: build,
-    // Otherwise worker-build would download these three by itself, from places that a closed network does not reach.
+    // Otherwise worker-build downloads these three, which fails in a closed network.
     env: { WASM_BINDGEN_BIN: bindgen, WASM_OPT_BIN: join(nodeBin, "wasm-opt"), ESBUILD_BIN: join(nodeBin, "esbuild") },
     identity: `${wasmBindgen.version} ${workerBuild.version}`,
   };

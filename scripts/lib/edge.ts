@@ -31,12 +31,12 @@ async function build(): Promise<void> {
     run(tools.workerBuild, ["--release", "--", "--locked"], {
       pulse,
       log: "edge-build",
-      // A backtrace of worker-build would hide the compiler's words above it.
+      // A backtrace of worker-build would hide the compiler's output.
       env: await cargoEnvironment({ ...toolchain.env, ...tools.env, RUST_BACKTRACE: "0" }),
       remedy: "correct what the compiler reports above",
     }),
   );
-  // The sources may have been edited meanwhile; then the next build must not take this one for theirs.
+  // Sources that were edited during the build need another one.
   if ((await fingerprint()) === inputs) await writeFile(stamp, inputs);
 }
 

@@ -15,8 +15,8 @@ export function buildNative(profile: "dev" | "native" = "dev"): Promise<string> 
 async function build(profile: "dev" | "native"): Promise<string> {
   await requireCargo();
   const weirBinary = join(state, "bin", profile === "dev" ? "weir" : `weir-${profile}`);
-  // With the features that the whole workspace's tests are built with, so that the two share what they build; what is
-  // measured and released is built as for itself.
+  // The development build has the features of the whole workspace, as `npm test` has, so that the two share the
+  // dependencies. What is measured and released has only its own.
   const packages = profile === "dev" ? ["--workspace"] : ["--package", "weir-native"];
   const flags = ["--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"];
   const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", async (pulse) =>
@@ -28,7 +28,7 @@ async function build(profile: "dev" | "native"): Promise<string> {
     }),
   );
   const built = executableIn(messages);
-  // Kept beside the clone's other state: a later build does not pull it from under a running one.
+  // A copy, so that a later build does not replace a running binary.
   await mkdir(join(state, "bin"), { recursive: true });
   const beside = `${weirBinary}.${process.pid}`;
   await copyFile(built, beside, constants.COPYFILE_FICLONE);

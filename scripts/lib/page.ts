@@ -13,7 +13,7 @@ export async function buildPage(): Promise<void> {
     outdir: output,
     entryNames: "[name]",
     bundle: true,
-    // What is imported only when it is needed becomes a file of its own.
+    // Dynamic imports become files of their own.
     splitting: true,
     chunkNames: "[name]-[hash]",
     minify: true,
@@ -22,7 +22,7 @@ export async function buildPage(): Promise<void> {
     logLevel: "warning",
     write: false,
   });
-  // Its helper process would stay as long as this one.
+  // Its helper process would live as long as this one.
   await stop();
   const files = new Map<string, Uint8Array>(bundled.outputFiles.map((file) => [file.path, file.contents]));
   for (const name of await readdir(source)) {
@@ -36,7 +36,7 @@ export async function buildPage(): Promise<void> {
   }
 }
 
-/** A file that is written is one that `wrangler dev` takes for changed, and it would start the edge anew. */
+/** `wrangler dev` restarts the edge when a file is written, changed or not. */
 async function writeIfChanged(path: string, contents: Uint8Array): Promise<void> {
   const before = await readFile(path).catch(() => undefined);
   if (before?.equals(contents)) return;

@@ -9,7 +9,7 @@ export const root = resolve(dirname(fileURLToPath(import.meta.url)), "..", "..")
 /** Where a development run keeps its data. With another folder and other ports, a clone can run a second stack. */
 export const state = resolve(process.env.WEIR_STATE || join(root, ".weir"));
 
-/** Per user, so that a fresh clone does not build the same tools again. */
+/** Per user: a fresh clone does not build the same tools again. */
 export const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "weir");
 
 export const logs = join(state, "logs");
@@ -20,7 +20,7 @@ export const nodeBin = join(nodeModules, ".bin");
 export const buildLock = join(root, ".weir", "build.lock");
 
 export function makeStateFolder(): void {
-  // Others may pass through (PostgreSQL refuses to run as root, so its user must get to its data) but not list.
+  // Other users may enter, but not list: PostgreSQL does not run as root, and its user must reach its data.
   mkdirSync(state, { recursive: true, mode: 0o711 });
   mkdirSync(logs, { recursive: true });
 }

@@ -17,7 +17,7 @@ export interface RunOptions {
   pulse?: Pulse;
   /** Name of the file under .weir/logs that keeps the whole output. */
   log?: string;
-  /** What to tell the person when it fails. */
+  /** What the user can do when it fails. */
   remedy?: string;
   timeout?: number;
 }
@@ -30,7 +30,7 @@ export interface Outcome {
   timedOut: boolean;
 }
 
-/** Waits for the end of a child, and tells a signal as shells do: 128 and its number. */
+/** The exit code of a child process; after a signal 128 plus its number, as in a shell. */
 export function exitCodeOf(child: ChildProcess): Promise<number> {
   return new Promise((done, failed) => {
     child.on("error", failed);
@@ -38,7 +38,7 @@ export function exitCodeOf(child: ChildProcess): Promise<number> {
   });
 }
 
-/** Stops a whole process group: politely first, then not. */
+/** Stops a process group: with the signal, and after `grace` milliseconds with SIGKILL. */
 export async function stopGroup(child: ChildProcess, grace: number, signal: NodeJS.Signals = "SIGTERM"): Promise<void> {
   const pid = child.pid;
   if (pid === undefined) return;
@@ -52,7 +52,7 @@ function signalGroup(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(-pid, signal);
   } catch {
-    // Nobody left in the group.
+    // The group is gone.
   }
 }
 
@@ -70,8 +70,8 @@ async function groupGone(pid: number, within: number): Promise<boolean> {
 }
 
 /**
- * Runs a tool to its end. It gets a process group of its own, so that stopping it also stops what it started.
- * Never throws for a tool that fails: see `run` for that.
+ * Runs a tool to its end, in a process group of its own, so that stopping it also stops its children. Unlike `run`, it
+ * does not throw when the tool fails.
  */
 export async function attempt(file: string, args: string[], options: RunOptions = {}): Promise<Outcome> {
   const child = spawn(file, args, {
@@ -95,7 +95,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
       .trimEnd()
       .split(/[\r\n]+/)
       .at(-1);
-    // Cargo's messages for programs are no news for a person.
+    // Cargo's messages for programs are not for people.
     if (options.pulse && line?.trim() && !line.startsWith("{")) options.pulse.latest = line;
   };
   child.stdout.on("data", (data: Buffer) => take(data, true));
@@ -119,7 +119,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
   }
 }
 
-/** Runs a tool to its end and returns what it printed on standard output; throws a `Failure` when it fails. */
+/** Runs a tool to its end and returns its standard output. Throws a `Failure` when the tool fails. */
 export async function run(file: string, args: string[], options: RunOptions = {}): Promise<string> {
   const outcome = await attempt(file, args, options);
   if (outcome.code === 0) return outcome.stdout;
@@ -133,7 +133,7 @@ export async function run(file: string, args: string[], options: RunOptions = {}
     );
   }
   const how = outcome.timedOut ? "took too long" : `ended with ${outcome.signal ?? `code ${outcome.code}`}`;
-  throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its own words above");
+  throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its output above");
 }
 
 function openLog(name: string): NodeJS.WritableStream {
@@ -141,13 +141,13 @@ function openLog(name: string): NodeJS.WritableStream {
   return createWriteStream(join(logs, `${name}.log`));
 }
 
-/** A server that runs beside this script until the end. */
+/** A server that runs until this script exits. */
 export class Service {
   readonly name: string;
   readonly child: ChildProcess;
-  /** Settles when the server has ended, with words on how. */
+  /** Resolves when the server has ended, to a description such as "ended with code 1". */
   readonly ended: Promise<string>;
-  /** The last lines that it printed, for when it fails. */
+  /** The last 100 lines of its output. */
   readonly recent: string[] = [];
   #grace: number;
   #signal: NodeJS.Signals;

@@ -60,7 +60,7 @@ export function folderOf(file: string): string | undefined {
   return relative(join(root, "tests"), file).split(sep)[0];
 }
 
-/** What the selected tests are, for people. */
+/** The selected tests, for people. */
 export function describeSelection({ cargo, node }: Selection): string[] {
   return [
     ...cargo.map(({ args }) => `cargo test ${args.join(" ")}`),
@@ -132,7 +132,7 @@ function crateTests({ name: crate, targets }: Package, name: string): CargoTests
   return [{ args: ["--package", crate, ...new Set(flags), "--", ...filters] }];
 }
 
-/** `work::pool` of `work/pool.rs`; nothing of a crate's root. */
+/** `work::pool` for `work/pool.rs`, the empty string for a crate's root. */
 function moduleOf(path: string): string {
   const parts = path.replace(/\.rs$/, "").split(sep);
   if (["mod", "lib", "main"].includes(parts.at(-1) ?? "")) parts.pop();
@@ -144,12 +144,12 @@ function rustTestsIn(file: string): string[] {
   return [...readFileSync(file, "utf8").matchAll(test)].map((match) => match[1] ?? "");
 }
 
-/** Whether a name is that of a file, as an editor or a shell completes it: at least its whole last part. */
+/** Whether a name is the path of this file, or the end of it. */
 function isPath(file: string, name: string): boolean {
   return /[./]/.test(name) && `/${relative(root, file)}`.endsWith(`/${name.replace(/^\.?\//, "")}`);
 }
 
-/** Rust's names have no spaces or hyphens, and people remember neither. */
+/** Compares without regard to case, and with spaces and hyphens as the underscores of Rust's names. */
 function contains(text: string, part: string): boolean {
   const plain = (words: string): string => words.toLowerCase().replace(/[\s-]+/g, "_");
   const wanted = plain(part).split("::").at(-1) ?? "";

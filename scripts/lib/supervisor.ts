@@ -3,31 +3,31 @@ import type { Service } from "./process.ts";
 import { say } from "./progress.ts";
 import { sleep } from "./sleep.ts";
 
-/** How `weir` ends when it has lost the database for so long that others may have its jobs. */
+/** The exit code of a `weir` that has lost the database for so long that others may have taken its jobs. */
 const fenced = 70;
 
-/** How `weir` ends when it cannot start, for instance because the database is still away. */
+/** The exit code of a `weir` that cannot start, for example because the database is still away. */
 const cannotStart = 2;
 
 const firstPause = 500;
 const longestPause = 10_000;
 
-/** A server that has run for so long is up. */
+/** A server that has run for this many milliseconds has recovered. */
 const steadyAfter = 10_000;
 
 export interface Supervised {
-  /** Settles when the server has ended for good, with words on how. */
+  /** Resolves when the server has ended and is not restarted, to a description of how. */
   readonly ended: Promise<string>;
-  /** How often it has been started again. */
+  /** How often it has been restarted. */
   readonly restarts: number;
-  /** The process that runs now. */
+  /** The process that runs now, or that ran last. */
   readonly current: Service;
   stop(): Promise<void>;
 }
 
 /**
- * Keeps a server running that ends itself to be safe: it is started again, later and later as long as it does not
- * stay up. Any other end is an end.
+ * Restarts a server that fences itself, with a growing pause until it stays up. After any other exit it is not
+ * restarted.
  */
 export function supervise(start: () => Service, onRestart: (service: Service) => void = () => {}): Supervised {
   let current = start();
@@ -44,7 +44,7 @@ export function supervise(start: () => Service, onRestart: (service: Service) =>
       const code = current.child.exitCode;
       recovering ||= code === fenced;
       if (stopped || isExiting() || !recovering || (code !== fenced && code !== cannotStart)) return how;
-      say(`${current.name} ${how}: it has lost the database; it starts again in ${pause / 1000} s`);
+      say(`${current.name} ${how}: it had lost the database; restarting in ${pause / 1000} s`);
       await sleep(pause);
       pause = Math.min(pause * 2, longestPause);
       if (stopped || isExiting()) return how;

@@ -6,7 +6,7 @@ import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
 
 const screenshots = join(state, "screenshots");
 
-/** A page of a real Chromium. What goes wrong in it, on its console or as a refused request, is kept to be checked. */
+/** A page in Chromium. `complaints` collects its uncaught exceptions and the errors on its console. */
 export async function openPage(
   lifetime: Lifetime,
   options: { width?: number; height?: number; colorScheme?: "light" | "dark"; locale?: string; address?: string } = {},
@@ -28,7 +28,7 @@ export async function openPage(
     viewport: { width: options.width ?? 1200, height: options.height ?? 900 },
     colorScheme: options.colorScheme ?? "light",
     locale: options.locale ?? "en-GB",
-    // The edge takes it for the visitor's address, as from Cloudflare.
+    // The visitor's address, as Cloudflare tells it.
     ...(options.address ? { extraHTTPHeaders: { "CF-Connecting-IP": options.address } } : {}),
   });
   const page = await context.newPage();
@@ -40,7 +40,7 @@ export async function openPage(
   return { page, complaints };
 }
 
-/** Keeps a picture of the page under .weir/screenshots, for people to look at. */
+/** Saves a screenshot of the page under .weir/screenshots, for people. */
 export async function picture(page: Page, name: string): Promise<void> {
   mkdirSync(screenshots, { recursive: true });
   await page.screenshot({ path: join(screenshots, `${name}.png`), fullPage: true });

@@ -4,8 +4,8 @@ import { root } from "../../scripts/lib/paths.ts";
 import { required } from "../harness/lifetime.ts";
 
 /**
- * The default configuration with a program in the analysis' place that takes its time, so that a line forms: real
- * analyses of small files are over before a page can show them.
+ * The default configuration with a slow program as the handler of the analysis, so that jobs queue up: real analyses of
+ * small files end before the page can show them.
  */
 export function slowAnalysis(seconds: number): string {
   const text = readFileSync(join(root, "weir.toml"), "utf8");

@@ -7,7 +7,7 @@ export interface Database {
   sql: postgres.Sql;
 }
 
-/** An empty database on the test run's PostgreSQL, gone when the test is over. */
+/** An empty database on the test run's PostgreSQL, dropped after the test. */
 export async function freshDatabase(lifetime: Lifetime): Promise<Database> {
   const server = required("WEIR_TEST_DATABASE_URL");
   const name = `test_${randomBytes(6).toString("hex")}`;

@@ -12,17 +12,16 @@ export interface Edge {
   /** What the Worker has written to the console. */
   logs(): string;
   /**
-   * A request as if from this client address. Cloudflare sets CF-Connecting-IP and drops what a client sends; the local
-   * runtime sets it only where it is missing, so a test chooses the address by sending the header. Without one, a
-   * request is from 127.0.0.1.
+   * A request as if from this client address. Cloudflare overwrites CF-Connecting-IP. The local runtime sets it only
+   * when it is missing, to 127.0.0.1, so a test chooses the address by sending the header.
    */
   from(address: string): (path: string, init?: RequestInit) => Promise<Response>;
   close(): Promise<void>;
 }
 
 /**
- * The real edge in the real runtime, as wrangler.toml describes it, with bindings of its own. It runs what
- * `npm run build:edge` built, so starting one takes about a second.
+ * The edge in workerd, configured by wrangler.toml, with bindings of its own. It runs what `npm run build:edge` has
+ * built, so it starts within about a second.
  */
 export async function startEdge(
   lifetime: Lifetime,

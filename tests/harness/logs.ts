@@ -4,15 +4,14 @@ const logs = new Map<string, () => string>();
 
 const linesShown = 40;
 
-/** Has the end of a server's log printed when a test of this file fails. */
+/** Prints the end of a server's log when a test of this file fails. */
 export function showOnFailure(name: string, log: () => string): void {
   let unique = name;
   for (let count = 2; logs.has(unique); count++) unique = `${name} ${count}`;
   logs.set(unique, log);
 }
 
-/** The end of every server's log, for people. */
-export function ends(): string {
+function ends(): string {
   return [...logs].map(([name, log]) => `--- the end of what ${name} logged:\n${end(log)}`).join("\n");
 }
 

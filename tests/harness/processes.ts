@@ -3,7 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 /** Only Linux shows processes as files. */
 export const canFreeze = process.platform === "linux";
 
-/** Stops a process and all its children where they stand, as a machine that hangs would. Returns what ends that. */
+/** Freezes a process and its children, like a machine that hangs. Returns a function that thaws them. */
 export function freeze(pid: number): () => void {
   const frozen = [pid, ...descendants(pid)];
   for (const each of frozen) send(each, "SIGSTOP");
@@ -19,7 +19,7 @@ function descendants(pid: number): number[] {
   return children.flatMap((child) => [child, ...descendants(child)]);
 }
 
-/** The fourth field of a process's status; the second one is a name that may hold anything. */
+/** The fourth field of a process's status. The second one is its name, which may contain spaces. */
 function parentOf(pid: number): number | undefined {
   try {
     return Number(
@@ -36,6 +36,6 @@ function send(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(pid, signal);
   } catch {
-    // It has ended meanwhile.
+    // Already gone.
   }
 }

@@ -5,7 +5,7 @@ import { freshSecrets, type Secrets } from "./identity.ts";
 import type { Lifetime } from "./lifetime.ts";
 import { type Origin, type Ran, startOrigin, weir } from "./weir.ts";
 
-/** Edge, origin, workers and database, as a person who runs `npm start` has them. */
+/** Edge, origin, workers and database, as `npm start` runs them. */
 export interface Stack {
   database: Database;
   secrets: Secrets;
@@ -30,7 +30,7 @@ export async function startStack(
   return { database, secrets, origin, edge, weir: (...args) => weir(args, origin.env) };
 }
 
-/** An address that no other test uses, so that nobody's requests count against another's. */
+/** A random client address, so that tests do not use up each other's limits. */
 export function someAddress(): string {
   return `198.${18 + randomInt(2)}.${randomInt(256)}.${1 + randomInt(254)}`;
 }

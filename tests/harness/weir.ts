@@ -15,7 +15,7 @@ export interface Ran {
   stderr: string;
 }
 
-/** What the binary is told by its environment. */
+/** The environment of the binary. */
 export function weirEnvironment(
   database: Database,
   secrets: Secrets,
@@ -46,15 +46,15 @@ export function weir(args: string[], env: NodeJS.ProcessEnv): Promise<Ran> {
 export interface Origin {
   url: string;
   port: number;
-  /** Started again when it fences itself, as `npm start` does. */
+  /** Restarted when it fences itself, as by `npm start`. */
   process: Supervised;
   env: NodeJS.ProcessEnv;
-  /** What it has logged; of a long log the end. */
+  /** The last 200 lines of its log. */
   log(): string;
   stop(): Promise<void>;
 }
 
-/** Migrates the database and starts the real origin on it: `weir up`, or another of its subcommands. */
+/** Migrates the database and starts the origin on it: `weir up`, or another subcommand. */
 export async function startOrigin(
   lifetime: Lifetime,
   options: { database: Database; secrets: Secrets; env?: Record<string, string>; args?: string[]; port?: number },

@@ -3,9 +3,9 @@ import { globSync, readFileSync, utimesSync } from "node:fs";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
 import { sleep } from "../../scripts/lib/sleep.ts";
-import { type Built, build, type Clone, workshop } from "./clones.ts";
+import { type Built, build, type Clone, cloneFolder } from "./clones.ts";
 
-const { cache, clone } = workshop({ after });
+const { cache, clone } = cloneFolder({ after });
 
 function isOwn(built: Built, { marker }: Clone): void {
   assert.equal(built.code, 0, built.stderr);
@@ -24,7 +24,7 @@ async function untilSomeAreBuilt(): Promise<void> {
 describe("clones that share a cache", () => {
   const first = clone("first");
 
-  it("a clone is seeded while another one builds, and both get what their own sources say", async () => {
+  it("a clone that is seeded while another one builds works, and both build their own sources", async () => {
     const building = build(first, cache);
     await untilSomeAreBuilt();
     const early = clone("early");
@@ -34,14 +34,14 @@ describe("clones that share a cache", () => {
     assert.ok(one.compiled.length > two.compiled.length, `${one.compiled.length} and ${two.compiled.length}`);
   });
 
-  it("a fresh clone compiles none of the dependencies again", async () => {
+  it("a fresh clone compiles no dependency again", async () => {
     const fresh = clone("fresh");
     const built = await build(fresh, cache);
     isOwn(built, fresh);
     assert.deepEqual(built.compiled, ["weir_policy"]);
   });
 
-  it("two clones build at once, and each gets what its own sources say", async () => {
+  it("two clones that build at once both build their own sources", async () => {
     const second = clone("second");
     for (let round = 0; round < 4; round++) {
       edit(first);

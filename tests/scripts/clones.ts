@@ -10,12 +10,12 @@ const notCloned = new Set([".git", ".weir", ".wrangler", "build", "dist", "targe
 
 export interface Clone {
   folder: string;
-  /** In what is compiled from this clone's sources. */
+  /** Part of what is compiled from this clone's sources. */
   marker: string;
 }
 
-/** A folder for clones and the cache that they share. */
-export function workshop(lifetime: Lifetime): { cache: string; clone(name: string): Clone } {
+/** A folder with clones and the cache that they share. */
+export function cloneFolder(lifetime: Lifetime): { cache: string; clone(name: string): Clone } {
   const folder = mkdtempSync(join(tmpdir(), "weir-clones-"));
   whenOver(lifetime, () => rm(folder, { recursive: true, force: true }));
   return { cache: join(folder, "cache"), clone: (name) => clone(join(folder, name), name) };
@@ -46,9 +46,9 @@ export interface Built {
 const buildPolicy = `
   const { cargoEnvironment } = await import(process.argv[1]);
   const { spawn } = await import("node:child_process");
-  const env = await cargoEnvironment();
-  spawn("cargo", ["build", "--locked", "--package", "weir-policy", "--message-format", "json"], { env, stdio: "inherit" })
-    .on("exit", (code) => process.exit(code ?? 1));
+  const args = ["build", "--locked", "--package", "weir-policy", "--message-format", "json"];
+  const child = spawn("cargo", args, { env: await cargoEnvironment(), stdio: "inherit" });
+  child.on("exit", (code) => process.exit(code ?? 1));
 `;
 
 /** Builds the smallest crate of a clone as its scripts would. */

@@ -14,11 +14,11 @@ import { showOnFailure } from "../harness/logs.ts";
 import { freePort } from "../harness/ports.ts";
 import { canFreeze, freeze } from "../harness/processes.ts";
 
-/** What outlives a single test. */
+/** The lifetime of what all tests of this file share. */
 const file = { after };
 whenOver(file, () => {});
 
-// A second stack of this clone: its data and its ports are its own. What it runs is built already.
+// A second stack of this clone, with data and ports of its own. `npm test` has built what it runs.
 const state = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "state-"));
 const ports = { WEIR_EDGE_PORT: await freePort(), WEIR_ORIGIN_PORT: await freePort(), WEIR_PG_PORT: await freePort() };
 const url = `http://127.0.0.1:${ports.WEIR_EDGE_PORT}`;
@@ -26,7 +26,7 @@ const url = `http://127.0.0.1:${ports.WEIR_EDGE_PORT}`;
 interface Command {
   child: ChildProcess;
   output(): string;
-  /** Waits for its end, and gives its exit code. */
+  /** Waits until it exits, and returns its exit code. */
   ends(within?: number): Promise<number | null>;
   /** Waits until it has printed this. */
   prints(text: string | RegExp, within?: number): Promise<void>;
@@ -83,7 +83,7 @@ async function nothingListens(): Promise<void> {
 describe("npm start", { timeout: 240_000 }, () => {
   let stack: Command;
 
-  it("brings everything up, and says when a request goes all the way through", async () => {
+  it("starts everything and prints its address when a request passes through all of it", async () => {
     stack = npm("start");
     await stack.prints(`weir: ready ${url}`, 120_000);
     const usage = await fetch(`${url}/api/usage`);
@@ -98,7 +98,7 @@ describe("npm start", { timeout: 240_000 }, () => {
     assert.match(second.output().trimEnd().split("\n").at(-1) ?? "", new RegExp(`^weir: fix: .*kill ${runFile().pid}`));
   });
 
-  it("is what npm run weir talks to", async () => {
+  it("is the stack that npm run weir uses", async () => {
     const token = npm("weir", ["token", "--tier", "pro"]);
     assert.equal(await token.ends(), 0, token.output());
     const headers = { Authorization: `Bearer ${token.output().trim().split("\n").at(-1)}` };
@@ -106,10 +106,10 @@ describe("npm start", { timeout: 240_000 }, () => {
     assert.equal(usage.tier, "pro");
   });
 
-  it("starts the origin again that has fenced itself", { skip: !canFreeze && "needs Linux" }, async () => {
+  it("restarts the origin when it has fenced itself", { skip: !canFreeze && "needs Linux" }, async () => {
     const thaw = freeze(Number(readFileSync(join(state, "postgres", "postmaster.pid"), "utf8").split("\n")[0]));
     try {
-      await stack.prints(/origin ended with code 70: .*starts again/, 30_000);
+      await stack.prints(/origin ended with code 70: .*restarting/, 30_000);
     } finally {
       thaw();
     }
@@ -117,7 +117,7 @@ describe("npm start", { timeout: 240_000 }, () => {
     await stack.prints("the origin is back");
   });
 
-  it("ends what a killed run has left behind, and runs on the server of DATABASE_URL", {
+  it("ends what a killed run has left behind, and uses the server of DATABASE_URL", {
     skip: !canFreeze && "needs Linux",
   }, async (t) => {
     const killed = runFile();
@@ -150,7 +150,7 @@ describe("npm start", { timeout: 240_000 }, () => {
     assert.ok(!existsSync(join(state, "run.json")));
   });
 
-  it("says so when the server of DATABASE_URL does not answer", async () => {
+  it("fails when the server of DATABASE_URL does not answer", async () => {
     const nowhere = `postgres://weir@127.0.0.1:${await freePort()}/weir`;
     const command = npm("start", [], { DATABASE_URL: nowhere });
     assert.equal(await command.ends(), 1);

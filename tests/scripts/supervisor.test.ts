@@ -11,7 +11,7 @@ import { whenOver } from "../harness/lifetime.ts";
 const folder = mkdtempSync(join(tmpdir(), "weir-supervisor-"));
 whenOver({ after }, () => rm(folder, { recursive: true, force: true }));
 
-/** A server that ends with one of these codes after the other, and stays up once there is none left. */
+/** A server that exits with these codes, one after the other, and then keeps running. */
 function ending(name: string, ...codes: number[]): Supervised {
   const starts = join(folder, name);
   const program = `echo >> ${starts}; set -- ${codes.join(" ")}
@@ -24,7 +24,7 @@ function startsOf(name: string): number {
 }
 
 describe("a supervised server", () => {
-  it("starts again when it has fenced itself", async () => {
+  it("is restarted when it has fenced itself", async () => {
     const server = ending("fenced", 70);
     while (server.restarts < 1) await new Promise((done) => setTimeout(done, 20));
     assert.equal(server.current.child.exitCode, null);
@@ -33,20 +33,20 @@ describe("a supervised server", () => {
     assert.equal(startsOf("fenced"), 2);
   });
 
-  it("starts again when it cannot start after that, since the database may still be away", async () => {
+  it("is restarted when it cannot start after that, since the database may still be away", async () => {
     const server = ending("away", 70, 2, 70, 1);
     assert.equal(await server.ended, "ended with code 1");
     assert.equal(startsOf("away"), 4);
   });
 
-  it("does not start again after any other end", async () => {
+  it("is not restarted after any other exit", async () => {
     for (const code of [0, 1, 2]) {
       assert.equal(await ending(`ends-${code}`, code).ended, `ended with code ${code}`);
       assert.equal(startsOf(`ends-${code}`), 1);
     }
   });
 
-  it("does not start again once it is stopped", async () => {
+  it("is not restarted once it is stopped", async () => {
     const server = ending("stopped", 70, 70);
     await server.current.ended;
     await server.stop();

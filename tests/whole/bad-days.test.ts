@@ -16,10 +16,10 @@ import { startOrigin, weir } from "../harness/weir.ts";
 import { Caller } from "./jobs.ts";
 import { goFile } from "./samples.ts";
 
-/** What outlives a single test. */
+/** The lifetime of what all tests of this file share. */
 const file = { after };
 
-// A server of this file's own, which loses nothing that it has acknowledged: it will be killed.
+// This file kills its server, so it has one of its own, which keeps every commit.
 const options: PostgresOptions = {
   data: join(required("WEIR_TEST_FOLDER"), `postgres-${randomBytes(4).toString("hex")}`),
   port: await freePort(),
@@ -50,7 +50,7 @@ interface Accepted {
   job: number;
 }
 
-/** Submits with a key until there is an answer, as a client that wants its job does. */
+/** Submits with an idempotency key until the submission is accepted, as a client that wants its job does. */
 async function insist(user: Caller): Promise<{ accepted: Accepted; refusals: number[] }> {
   const key = randomUUID();
   const refusals: number[] = [];
@@ -63,7 +63,7 @@ async function insist(user: Caller): Promise<{ accepted: Accepted; refusals: num
       return { accepted: { user, key, job: body.job.id }, refusals };
     }
     if (response) {
-      // Where Cloudflare's network throws, which the edge turns into a 502, the local runtime makes up an answer.
+      // On Cloudflare, a failed fetch throws and the edge answers 502. The local runtime answers 500 by itself.
       const madeUp = response.status === 500 && (await response.text()).startsWith("TypeError: fetch failed");
       refusals.push(madeUp ? 502 : response.status);
     }
@@ -72,7 +72,7 @@ async function insist(user: Caller): Promise<{ accepted: Accepted; refusals: num
   }
 }
 
-/** Every user submits three jobs while something goes wrong. */
+/** Every user submits three jobs while something fails. */
 async function storm(trouble: () => Promise<void>): Promise<{ accepted: Accepted[]; refusals: number[] }> {
   const submitted = users.flatMap((user) =>
     Array.from({ length: 3 }, async () => {
@@ -84,8 +84,8 @@ async function storm(trouble: () => Promise<void>): Promise<{ accepted: Accepted
   return { accepted: results.map((result) => result.accepted), refusals: results.flatMap((result) => result.refusals) };
 }
 
-/** Asks until there is an answer: an origin that has fenced itself is away for a moment. */
-async function untilAnswered<T>(ask: () => Promise<T>): Promise<T> {
+/** Asks until it succeeds: an origin that has fenced itself is away while it restarts. */
+async function untilItSucceeds<T>(ask: () => Promise<T>): Promise<T> {
   for (const deadline = Date.now() + 60_000; ; await sleep(300)) {
     try {
       return await ask();
@@ -96,13 +96,13 @@ async function untilAnswered<T>(ask: () => Promise<T>): Promise<T> {
 }
 
 async function nothingIsLost({ accepted, refusals }: { accepted: Accepted[]; refusals: number[] }): Promise<void> {
-  // The edge says 502 or 504 while the origin is away, the origin 503 while the database is.
+  // The edge answers 502 or 504 while the origin is away, the origin 503 while the database is.
   assert.deepEqual(
     [...new Set(refusals)].filter((status) => ![502, 503, 504].includes(status)),
     [],
   );
   for (const { user, job } of accepted) {
-    const { status } = await untilAnswered(() => user.finished(job, 60_000));
+    const { status } = await untilItSucceeds(() => user.finished(job, 60_000));
     assert.equal(status, "completed", `job ${job}`);
   }
   const [{ keys, jobs }] = (await database.sql`
@@ -112,15 +112,15 @@ async function nothingIsLost({ accepted, refusals }: { accepted: Accepted[]; ref
   ];
   assert.deepEqual([jobs, keys], [accepted.length, accepted.length], "one job a key");
   for (const user of users) {
-    const { analysis } = await untilAnswered(() => user.usage());
+    const { analysis } = await untilItSucceeds(() => user.usage());
     assert.equal(analysis.reserved, 0);
   }
   const audit = await weir(["audit"], origin.env);
   assert.equal(audit.code, 0, audit.stdout + audit.stderr);
 }
 
-/** Submits until the origin says that it has no database. */
-async function untilToldOfTheOutage(): Promise<void> {
+/** Submits until the origin answers that the database is away. */
+async function untilUnavailable(): Promise<void> {
   const [user] = users;
   for (const deadline = Date.now() + 60_000; ; await sleep(100)) {
     const response = await user?.submit("analysis", { files: [goFile] }).catch(() => undefined);
@@ -145,16 +145,16 @@ describe("on a bad day nothing acknowledged is lost and nobody is charged twice"
   it("when PostgreSQL is killed and comes back", async () => {
     const result = await storm(async () => {
       await sleep(600);
-      // As when the machine loses power: no goodbye to clients, recovery at the next start.
+      // As when the machine loses power: no shutdown, and recovery at the next start.
       process.kill(server.service.pid ?? 0, "SIGKILL");
       await server.service.ended;
-      await untilToldOfTheOutage();
+      await untilUnavailable();
       server = await startPostgres(options);
     });
     await nothingIsLost(result);
   });
 
-  it("when PostgreSQL stands still until the workers fence themselves", {
+  it("when PostgreSQL hangs until the workers fence themselves", {
     skip: !canFreeze && "needs Linux",
   }, async () => {
     const before = origin.process.restarts;

@@ -2,10 +2,10 @@ import assert from "node:assert/strict";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Accepted, Job, Usage } from "../../www/src/generated/api.d.ts";
 
-/** The usage of a signed-in user, who has a plan. */
+/** The usage of a signed-in user, which has no nulls. */
 type PlanUsage = { [Member in keyof Usage]-?: NonNullable<Usage[Member]> };
 
-/** A caller's way to the API: a client address, and a token for those who are signed in. */
+/** A client of the API, at an address, with or without a user's token. */
 export class Caller {
   #send: (path: string, init?: RequestInit) => Promise<Response>;
   #token: string | undefined;
@@ -29,7 +29,7 @@ export class Caller {
     });
   }
 
-  /** Submits and insists that it is accepted. */
+  /** Submits, and fails unless the submission is accepted. */
   async accepted(service: string, args: unknown): Promise<Accepted> {
     const response = await this.submit(service, args);
     const text = await response.text();
@@ -50,13 +50,13 @@ export class Caller {
     return usage as PlanUsage;
   }
 
-  /** Waits until a job is over. */
+  /** Waits until a job has ended. */
   async finished(id: number, within = 30_000): Promise<Job> {
     const deadline = Date.now() + within;
     for (;;) {
       const job = await this.get<Job>(`/api/jobs/${id}`);
       if (["completed", "failed", "cancelled"].includes(job.status)) return job;
-      assert.ok(Date.now() < deadline, `job ${id} is not over after ${within / 1000} s: ${JSON.stringify(job)}`);
+      assert.ok(Date.now() < deadline, `job ${id} has not ended after ${within / 1000} s: ${JSON.stringify(job)}`);
       await sleep(100);
     }
   }

@@ -7,8 +7,8 @@ import { goFile } from "./samples.ts";
 
 const stack = await startStack({ after });
 
-describe("the last ten analyses of a period, wanted two hundred times at once", () => {
-  it("are given out exactly, and charged exactly", async () => {
+describe("the last ten analyses of a period, requested two hundred times at once", () => {
+  it("are all granted, no more than those, and charged once", async () => {
     const id = randomUUID();
     const token = await stack.weir("token", "--tier", "free", "--user", id);
     assert.equal(token.code, 0, token.stderr);
@@ -17,11 +17,13 @@ describe("the last ten analyses of a period, wanted two hundred times at once", 
     const limit = analysis.limit;
     assert.ok(limit != null && limit > 10, "a Free plan has a limit");
 
-    // As if the user had used the others earlier in this period.
+    // The user has used the others earlier in this period.
     const { sql } = stack.database;
     const spent = limit - 10;
     const when = new Date((Date.parse(period.start) + Date.now()) / 2);
-    await sql`INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) SELECT ${id}, 'analysis', 1, ${when} FROM generate_series(1, ${spent}::int)`;
+    await sql`
+      INSERT INTO usage_events (user_id, event_type, quota_amount, created_at)
+      SELECT ${id}, 'analysis', 1, ${when} FROM generate_series(1, ${spent}::int)`;
     assert.equal((await user.usage()).analysis.remaining, 10);
 
     const responses = await Promise.all(
