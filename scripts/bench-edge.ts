@@ -1,9 +1,8 @@
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { wranglerEnvironment } from "./lib/edge-server.ts";
-import { root } from "./lib/places.ts";
+import { root } from "./lib/paths.ts";
 
 Object.assign(process.env, wranglerEnvironment());
-// Reads its flags from the command line and runs to its own end. Its types are checked by its own tsconfig.json,
-// since it has packages of its own.
+// It reads the command line itself. Its own tsconfig.json checks its types, since it has packages of its own.
 await import(pathToFileURL(join(root, "bench", "edge", "run.ts")).href);

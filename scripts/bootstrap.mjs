@@ -1,6 +1,6 @@
-// The first stage of every npm script. It is plain JavaScript for any Node >= 18, because at this point
-// nothing is installed: it brings node_modules in line with package-lock.json, which includes a Node that
-// runs TypeScript, and hands over to the real script with that Node.
+// The first stage of every npm script, in plain JavaScript for any Node >= 18, since nothing is installed yet. It
+// installs the packages of package-lock.json, one of which is a Node that runs TypeScript, and runs the real script
+// with that Node.
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { constants } from "node:os";
@@ -15,10 +15,13 @@ const [command, ...args] = process.argv.slice(2);
 const script = join(root, "scripts", `${command}.ts`);
 
 if (!command || !/^[a-z-]+$/.test(command) || !existsSync(script)) {
-  fail(`there is no script called "${command ?? ""}"`, "run one of the commands that package.json lists: npm run");
+  fail(`there is no script "${command ?? ""}"`, "run one of the commands that package.json lists: npm run");
 }
 if (Number(process.versions.node.split(".")[0]) < 18) {
-  fail(`Node ${process.versions.node} is too old to set this up`, "install Node 18 or newer, then run the same command again");
+  fail(
+    `Node ${process.versions.node} is too old to set this up`,
+    "install Node 18 or newer, then run the same command again",
+  );
 }
 
 const outdated = whatIsOutdated();
@@ -30,12 +33,14 @@ if (outdated) {
 
 process.argv = [ownNode, script, ...args];
 if (resolve(process.execPath) === ownNode) {
-  // The same Node already: staying in this process keeps one link less between a signal and the script.
+  // Already the right Node: signals reach the script directly.
   await import(pathToFileURL(script).href);
 } else {
   const child = spawn(ownNode, [script, ...args], { stdio: "inherit" });
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
-  child.on("error", (error) => fail(`could not run ${ownNode}: ${error.message}`, "delete node_modules and run the same command again"));
+  child.on("error", (error) =>
+    fail(`could not run ${ownNode}: ${error.message}`, "delete node_modules and run the same command again"),
+  );
   child.on("exit", (code, signal) => process.exit(code ?? 128 + (constants.signals[signal] ?? 0)));
 }
 
@@ -69,11 +74,15 @@ async function installPackages(reason) {
   const started = Date.now();
   const seconds = () => Math.round((Date.now() - started) / 1000);
   console.error(`weir: installing the npm packages (${reason})`);
-  // --ignore-scripts=false: two packages fetch or link their binaries in their install scripts, and package.json names them.
+  // Some packages fetch or link their binaries in their install scripts. package.json names them.
   const npmArgs = ["ci", "--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts=false"];
   const npm = process.env.npm_execpath;
   const [file, fileArgs] = npm?.endsWith(".js") ? [process.execPath, [npm, ...npmArgs]] : ["npm", npmArgs];
-  const child = spawn(file, fileArgs, { cwd: root, stdio: ["ignore", "pipe", "pipe"], shell: windows && file === "npm" });
+  const child = spawn(file, fileArgs, {
+    cwd: root,
+    stdio: ["ignore", "pipe", "pipe"],
+    shell: windows && file === "npm",
+  });
   let output = "";
   child.stdout.on("data", (data) => (output += data));
   child.stderr.on("data", (data) => (output += data));
@@ -95,7 +104,7 @@ async function installPackages(reason) {
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.removeAllListeners(signal);
   if (code !== 0) {
     console.error(output.trim());
-    fail("npm ci failed", "see npm's words above; check the network and that npm works here, then run the same command again");
+    fail("npm ci failed", "see npm's output above, check the network, and run the same command again");
   }
   console.error(`weir:   done in ${seconds()} s`);
 }
@@ -106,6 +115,6 @@ async function installPackages(reason) {
  * @returns {never}
  */
 function fail(what, remedy) {
-  console.error(`weir: ${what}\nweir: to mend it: ${remedy}`);
+  console.error(`weir: ${what}\nweir: fix: ${remedy}`);
   process.exit(1);
 }

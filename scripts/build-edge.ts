@@ -1,6 +1,6 @@
 import { buildEdge } from "./lib/edge.ts";
+import { runMain } from "./lib/lifecycle.ts";
 import { stayQuietFor } from "./lib/progress.ts";
-import { script } from "./lib/stopping.ts";
 
 stayQuietFor(1000);
-await script(buildEdge);
+await runMain(buildEdge);

@@ -4,13 +4,14 @@ import { unstable_readConfig as readConfig } from "wrangler";
 import { buildEdge } from "./lib/edge.ts";
 import { wrangler, wranglerEnvironment } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
-import { root } from "./lib/places.ts";
-import { script } from "./lib/stopping.ts";
+import { runMain } from "./lib/lifecycle.ts";
+import { root } from "./lib/paths.ts";
+import { exitCodeOf } from "./lib/process.ts";
 
-await script(async () => {
+await runMain(async () => {
   requireOrigin(process.argv.slice(2));
   await buildEdge();
-  // CI=1 would keep wrangler from asking whom to log in as.
+  // With CI=1, wrangler does not ask for a login.
   const { CI: _, ...env } = wranglerEnvironment();
   const ci = process.env.CI;
   const child = spawn(process.execPath, [wrangler, "deploy", ...process.argv.slice(2)], {
@@ -18,18 +19,22 @@ await script(async () => {
     env: ci ? { ...env, CI: ci } : env,
     stdio: "inherit",
   });
-  return await new Promise<number>((done, failed) => {
-    child.on("error", failed);
-    child.on("exit", (code) => done(code ?? 1));
-  });
+  return exitCodeOf(child);
 });
 
-/** The address in wrangler.toml is that of a development origin; deployed, the edge would ask itself. */
+/** The address in wrangler.toml is that of a development origin, which a deployed edge cannot reach. */
 function requireOrigin(args: string[]): void {
-  const given = args.some((arg) => arg.includes("ORIGIN_URL:")) || args.includes("--dry-run") || args.includes("--env") || args.includes("-e");
+  const given =
+    args.some((arg) => arg.includes("ORIGIN_URL:")) ||
+    args.includes("--dry-run") ||
+    args.includes("--env") ||
+    args.includes("-e");
   if (given) return;
   const { vars } = readConfig({ config: join(root, "wrangler.toml") });
   const origin = String(vars.ORIGIN_URL ?? "");
   if (!/^https?:\/\/(127\.|localhost|\[::1\])/.test(origin)) return;
-  throw new Failure(`ORIGIN_URL in wrangler.toml is ${origin}, which a deployed edge cannot reach`, "say where the origin is: npm run deploy -- --var ORIGIN_URL:https://origin.example.com");
+  throw new Failure(
+    `ORIGIN_URL in wrangler.toml is ${origin}, which a deployed edge cannot reach`,
+    "say where the origin is: npm run deploy -- --var ORIGIN_URL:https://origin.example.com",
+  );
 }

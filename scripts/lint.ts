@@ -1,17 +1,76 @@
 import { spawn } from "node:child_process";
+import { join } from "node:path";
 import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
-import { root } from "./lib/places.ts";
-import { stopGroup } from "./lib/process.ts";
-import { atTheEnd, script } from "./lib/stopping.ts";
+import { cargoInstalled } from "./lib/cargo-tools.ts";
+import { Failure } from "./lib/failure.ts";
+import { onExit, runMain } from "./lib/lifecycle.ts";
+import { nodeBin, root } from "./lib/paths.ts";
+import { exitCodeOf, stopGroup } from "./lib/process.ts";
+import { say } from "./lib/progress.ts";
 
-// By a script of its own only so that it shares what other builds have built.
-await script(async () => {
+interface Check {
+  /** What to do when the check fails. */
+  remedy: string;
+  run(): Promise<number>;
+}
+
+const checks: Record<string, Check> = {
+  rustfmt: {
+    remedy: "npm run format",
+    run: () => show("cargo", ["fmt", "--all", "--check"]),
+  },
+  biome: {
+    remedy: "npm run format, then correct by hand what it leaves",
+    run: () => show(join(nodeBin, "biome"), ["check", "--error-on-warnings", "."]),
+  },
+  clippy: {
+    remedy: "correct what clippy reports above",
+    run: () => show("cargo", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
+  },
+  doc: {
+    remedy: "correct the doc comments above",
+    run: () =>
+      show("cargo", ["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"], {
+        RUSTDOCFLAGS: "-D warnings",
+      }),
+  },
+  deny: {
+    remedy: "avoid the dependency, or allow it in deny.toml and say why",
+    run: async () => {
+      const flags = ["--no-default-features"];
+      const deny = await cargoInstalled({ crate: "cargo-deny", version: "0.20.2", bin: "cargo-deny", flags });
+      const what = ["licenses", "bans", "sources"];
+      return show(deny, ["--workspace", "--locked", "check", "--hide-inclusion-graph", ...what]);
+    },
+  },
+};
+
+/** Runs the checks that the command line names, or all. A check that fails does not stop the others. */
+await runMain(async () => {
   await requireCargo();
-  const args = ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"];
-  const child = spawn("cargo", args, { cwd: root, env: cargoEnvironment(), stdio: ["ignore", "inherit", "inherit"], detached: true });
-  atTheEnd(() => stopGroup(child, 2000));
-  return await new Promise<number>((done, failed) => {
-    child.on("error", failed);
-    child.on("exit", (code) => done(code ?? 1));
-  });
+  const names = process.argv.slice(2);
+  const all = Object.keys(checks);
+  const unknown = names.find((name) => !all.includes(name));
+  if (unknown)
+    throw new Failure(`there is no check "${unknown}"`, `name some of ${all.join(", ")}, or nothing for all`);
+  const failed: string[] = [];
+  for (const [name, check] of Object.entries(checks)) {
+    if (names.length > 0 && !names.includes(name)) continue;
+    say(name);
+    if ((await check.run()) !== 0) failed.push(name);
+  }
+  if (failed.length === 0) return 0;
+  const remedies = failed.map((name) => `${name}: ${checks[name]?.remedy}`);
+  throw new Failure(`${failed.join(", ")} failed`, remedies.join("; "));
 });
+
+async function show(file: string, args: string[], extra: NodeJS.ProcessEnv = {}): Promise<number> {
+  const env = await cargoEnvironment(extra);
+  const child = spawn(file, args, { cwd: root, env, stdio: ["ignore", "inherit", "inherit"], detached: true });
+  const forget = onExit(() => stopGroup(child, 2000));
+  try {
+    return await exitCodeOf(child);
+  } finally {
+    forget();
+  }
+}

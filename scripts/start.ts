@@ -2,20 +2,21 @@ import { join } from "node:path";
 import { buildEdge } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
-import { takeOver } from "./lib/former-run.ts";
+import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
-import { root, state } from "./lib/places.ts";
+import { root, state } from "./lib/paths.ts";
 import { host, portFrom, requireFree } from "./lib/ports.ts";
 import { answers, ensureDatabase, startPostgres } from "./lib/postgres.ts";
 import { run, Service } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 import { untilOk } from "./lib/ready.ts";
+import { claimRunFile } from "./lib/run-file.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
-import { atTheEnd, isStopping, script } from "./lib/stopping.ts";
+import { supervise } from "./lib/supervisor.ts";
 
 const started = Date.now();
 
-await script(async () => {
+await runMain(async () => {
   const edgePort = portFrom("WEIR_EDGE_PORT", 8787);
   const originPort = portFrom("WEIR_ORIGIN_PORT", 8080);
   const postgresPort = portFrom("WEIR_PG_PORT", 54320);
@@ -23,7 +24,7 @@ await script(async () => {
 
   const secrets = await developmentSecrets();
   const databaseUrl = ownDatabase || `postgres://weir:${secrets.postgres}@${host}:${postgresPort}/weir`;
-  await takeOver({ databaseUrl, originPort, edgePort });
+  await claimRunFile({ databaseUrl, originPort, edgePort });
   await requireFree([
     { name: "WEIR_EDGE_PORT", port: edgePort, what: "the edge" },
     { name: "WEIR_ORIGIN_PORT", port: originPort, what: "the origin" },
@@ -32,19 +33,27 @@ await script(async () => {
   const weir = await buildNative();
   await buildEdge();
 
-  atTheEnd(() => say("stopped"));
+  onExit(() => say("stopped"));
 
-  const services: Service[] = [];
+  const parts: { name: string; ended: Promise<string> }[] = [];
   if (ownDatabase) {
     await step("reaching the PostgreSQL of DATABASE_URL", () =>
       answers(ownDatabase, 10_000).catch((error: Error) => {
-        throw new Failure(`the database of DATABASE_URL does not answer: ${error.message}`, "start it or correct DATABASE_URL; unset it to use the PostgreSQL that comes with Weir");
+        throw new Failure(
+          `the database of DATABASE_URL does not answer: ${error.message}`,
+          "start it or correct DATABASE_URL; unset it to use the PostgreSQL that comes with Weir",
+        );
       }),
     );
   } else {
     await step("starting PostgreSQL", async () => {
-      const server = await startPostgres({ data: join(state, "postgres"), port: postgresPort, password: secrets.postgres, onLine: prefixed("postgres") });
-      services.push(server.service);
+      const server = await startPostgres({
+        data: join(state, "postgres"),
+        port: postgresPort,
+        password: secrets.postgres,
+        onLine: prefixed("postgres"),
+      });
+      parts.push(server.service);
       await ensureDatabase(server, "weir");
     });
   }
@@ -58,23 +67,34 @@ await script(async () => {
     WEIR_ORIGIN_HOST: host,
     WEIR_ORIGIN_PORT: String(originPort),
   };
-  await step("migrating the database", (pulse) => run(weir, ["migrate"], { env, pulse, log: "migrate", remedy: "see the migration's own words above" }));
+  await step("migrating the database", (pulse) =>
+    run(weir, ["migrate"], { env, pulse, log: "migrate", remedy: "see the output of the migration above" }),
+  );
 
-  // The edge takes longest to come up and needs nothing of the others until it is asked.
+  // The edge takes longest to start and needs the others only for requests.
   const edge = await startEdge({ port: edgePort, originPort, onLine: prefixed("edge") });
-  const origin = new Service("origin", weir, ["up"], { cwd: root, env, grace: 30_000, onLine: prefixed("origin") });
-  services.push(origin, edge);
+  const originReady = `http://${host}:${originPort}/readyz`;
+  const origin = supervise(
+    () => new Service("origin", weir, ["up"], { cwd: root, env, grace: 30_000, onLine: prefixed("origin") }),
+    () =>
+      void untilOk(originReady, 60_000).then(
+        () => say("the origin is back"),
+        () => {},
+      ),
+  );
+  parts.push({ name: "origin", ended: origin.ended }, edge);
 
-  const firstEnd = Promise.race(services.map(async (service) => ({ service, how: await service.ended })));
-  const failed = firstEnd.then(({ service, how }) => {
-    if (isStopping()) return 0;
-    throw new Failure(`${service.name} ${how}, so everything stops`, `see its last lines above (they begin with [${service.name}])`);
-  });
+  const failed = Promise.race(parts.map(async ({ name, ended }) => ({ name, how: await ended }))).then(
+    ({ name, how }) => {
+      if (isExiting()) return 0;
+      throw new Failure(`${name} ${how}, so the stack stops`, `see its last lines above (they start with [${name}])`);
+    },
+  );
 
   const url = `http://${host}:${edgePort}`;
   const ready = (async () => {
     await step("starting the origin and the edge", async () => {
-      await untilOk(`http://${host}:${originPort}/readyz`, 60_000);
+      await untilOk(originReady, 60_000);
       await untilOk(`${url}/`, 60_000);
       // Through the edge, to the origin, to the database and back.
       await untilOk(`${url}/api/usage`, 20_000);

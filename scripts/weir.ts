@@ -1,23 +1,25 @@
 import { spawn } from "node:child_process";
-import { constants } from "node:os";
 import { join } from "node:path";
-import { liveRun } from "./lib/former-run.ts";
+import { runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
-import { root } from "./lib/places.ts";
+import { root } from "./lib/paths.ts";
 import { host, portFrom } from "./lib/ports.ts";
+import { exitCodeOf } from "./lib/process.ts";
 import { stayQuietFor } from "./lib/progress.ts";
+import { liveRun } from "./lib/run-file.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
-import { script } from "./lib/stopping.ts";
 
 stayQuietFor(1500);
 
-await script(async () => {
-  // What is measured is what would be deployed.
+await runMain(async () => {
+  // Benchmarks measure the optimised build.
   const weir = await buildNative(process.argv[2] === "bench" ? "native" : "dev");
   const secrets = await developmentSecrets();
   const stack = await liveRun();
   const databaseUrl =
-    process.env.DATABASE_URL || stack?.databaseUrl || `postgres://weir:${secrets.postgres}@${host}:${portFrom("WEIR_PG_PORT", 54320)}/weir`;
+    process.env.DATABASE_URL ||
+    stack?.databaseUrl ||
+    `postgres://weir:${secrets.postgres}@${host}:${portFrom("WEIR_PG_PORT", 54320)}/weir`;
   const env: NodeJS.ProcessEnv = {
     ...process.env,
     DATABASE_URL: databaseUrl,
@@ -27,14 +29,11 @@ await script(async () => {
     WEIR_ORIGIN_PORT: process.env.WEIR_ORIGIN_PORT || String(stack?.originPort ?? 8080),
     WEIR_CONFIG: process.env.WEIR_CONFIG || join(root, "weir.toml"),
   };
-  // In the same process group and with the same terminal: it is as if the person had started it directly.
+  // In the same process group and on the same terminal, as if the user had started it directly.
   const child = spawn(weir, process.argv.slice(2), { env, stdio: "inherit" });
   for (const signal of ["SIGTERM", "SIGHUP"] as const) process.on(signal, () => child.kill(signal));
-  return await new Promise<number>((done, failed) => {
-    child.on("error", failed);
-    child.on("exit", (code, signal) => {
-      if (code !== 0 && !stack && !process.env.DATABASE_URL) console.error("weir: the development stack is not running here; to start it: npm start");
-      done(code ?? 128 + (signal ? constants.signals[signal] : 0));
-    });
-  });
+  const code = await exitCodeOf(child);
+  if (code !== 0 && !stack && !process.env.DATABASE_URL)
+    console.error("weir: the development stack of this clone is not running; to start it: npm start");
+  return code;
 });

@@ -29,11 +29,15 @@ export async function latencies(targets: Record<string, Target>, rounds: number)
 function once(target: Target, agent: Agent | undefined): Promise<void> {
   return new Promise((done, failed) => {
     const body = "{}";
-    const outgoing = request(`${target.url}/api/jobs/analysis`, { method: "POST", agent, headers: { "content-length": body.length, ...target.headers() } }, (response) => {
-      if (response.statusCode !== 202) failed(new Error(`answered ${response.statusCode}`));
-      response.resume();
-      response.on("end", done);
-    });
+    const outgoing = request(
+      `${target.url}/api/jobs/analysis`,
+      { method: "POST", agent, headers: { "content-length": body.length, ...target.headers() } },
+      (response) => {
+        if (response.statusCode !== 202) failed(new Error(`answered ${response.statusCode}`));
+        response.resume();
+        response.on("end", done);
+      },
+    );
     outgoing.on("error", failed);
     outgoing.end(body);
   });

@@ -58,7 +58,12 @@ export async function load(url: string, addresses: Addresses, seconds: number): 
 }
 
 /** So many submissions, sixteen at a time or, with `over`, evenly spread over so many seconds. */
-export async function send(url: string, addresses: Addresses, count: number, over?: number): Promise<Record<string, number>> {
+export async function send(
+  url: string,
+  addresses: Addresses,
+  count: number,
+  over?: number,
+): Promise<Record<string, number>> {
   const statuses: Record<string, number> = {};
   const one = async (): Promise<void> => {
     const answer = await fetch(url + path, { method: "POST", body, headers: { "cf-connecting-ip": addresses() } });
@@ -76,9 +81,11 @@ export async function send(url: string, addresses: Addresses, count: number, ove
     await Promise.all(all);
   } else {
     let left = count;
-    await Promise.all(Array.from({ length: 16 }, async () => {
-      while (left-- > 0) await one();
-    }));
+    await Promise.all(
+      Array.from({ length: 16 }, async () => {
+        while (left-- > 0) await one();
+      }),
+    );
   }
   return statuses;
 }

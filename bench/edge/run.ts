@@ -4,9 +4,9 @@ import { cpus, loadavg, tmpdir } from "node:os";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { buildEdge } from "../../scripts/lib/edge.ts";
-import { root } from "../../scripts/lib/places.ts";
+import { onExit, runMain } from "../../scripts/lib/lifecycle.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
-import { atTheEnd, script } from "../../scripts/lib/stopping.ts";
 import { tokenFor } from "../../tests/harness/identity.ts";
 
 /** One line of the results, as all benches of Weir print them with --json. */
@@ -24,7 +24,7 @@ const json = process.argv.includes("--json");
 const quick = process.argv.includes("--quick");
 const say = (line = ""): void => void (json ? console.error(line) : console.log(line));
 
-await script(async () => {
+await runMain(async () => {
   if (!existsSync(join(import.meta.dirname, "node_modules"))) {
     say("installing what the edge is measured against and with");
     await run("npm", ["ci", "--no-audit", "--no-fund"], { cwd: import.meta.dirname });
@@ -48,14 +48,21 @@ async function measure(): Promise<Result[]> {
   // At a signal, Miniflare kills its runtime and ends this process at once, which is left no time for anything but this.
   process.once("exit", () => rmSync(storage, { recursive: true, force: true, maxRetries: 10, retryDelay: 20 }));
   const field = await startField(storage);
-  atTheEnd(() => field.close());
+  onExit(() => field.close());
   const results: Result[] = [];
-  const version = (name: string, from = root): string => JSON.parse(readFileSync(join(from, "node_modules", name, "package.json"), "utf8")).version;
+  const version = (name: string, from = root): string =>
+    JSON.parse(readFileSync(join(from, "node_modules", name, "package.json"), "utf8")).version;
   const local = (name: string): string => version(name, import.meta.dirname);
 
-  say(`machine     ${cpus().length} cores, ${cpus()[0]?.model.trim()}, load ${loadavg()[0]?.toFixed(2)} before; load generator, workerd and origin share them`);
-  say(`runtime     workerd ${version("workerd")}, one process with a socket for each Worker; objects store ${inMemory ? "in memory (/dev/shm)" : "on disk"}`);
-  say(`beside it   hono ${local("hono")} + hono-rate-limiter ${local("hono-rate-limiter")} + @hono-rate-limiter/cloudflare ${local("@hono-rate-limiter/cloudflare")}; see peers/`);
+  say(
+    `machine     ${cpus().length} cores, ${cpus()[0]?.model.trim()}, load ${loadavg()[0]?.toFixed(2)} before; load generator, workerd and origin share them`,
+  );
+  say(
+    `runtime     workerd ${version("workerd")}, one process with a socket for each Worker; objects store ${inMemory ? "in memory (/dev/shm)" : "on disk"}`,
+  );
+  say(
+    `beside it   hono ${local("hono")} + hono-rate-limiter ${local("hono-rate-limiter")} + @hono-rate-limiter/cloudflare ${local("@hono-rate-limiter/cloudflare")}; see peers/`,
+  );
   say(`load        autocannon ${local("autocannon")}, 16 connections, POST of 94 bytes, origin answers 202 at once`);
 
   // Costs first, while nothing is warm or worn.
@@ -73,13 +80,32 @@ async function measure(): Promise<Result[]> {
     ["", "admitted", "denied"],
     contenders.map((name) => [title(name), spread(admitted[name] ?? []), spread(denied[name] ?? [])]),
   );
-  for (const [phase, measured] of [["admitted", admitted], ["denied", denied]] as const) {
+  for (const [phase, measured] of [
+    ["admitted", admitted],
+    ["denied", denied],
+  ] as const) {
     for (const name of ["minimal", "hono"]) {
       const ratio = median((measured.weir ?? []).map((rps, round) => rps / (measured[name]?.[round] ?? Number.NaN)));
-      add({ name: `edge/${phase}_rps_vs_${name}`, value: median(measured.weir ?? []), unit: "req/s", baseline: median(measured[name] ?? []), ratio, target: "ratio >= 1.0", holds: ratio >= 1 });
+      add({
+        name: `edge/${phase}_rps_vs_${name}`,
+        value: median(measured.weir ?? []),
+        unit: "req/s",
+        baseline: median(measured[name] ?? []),
+        ratio,
+        target: "ratio >= 1.0",
+        holds: ratio >= 1,
+      });
     }
     const ratio = median((measured.weir ?? []).map((rps, round) => rps / (measured.memory?.[round] ?? Number.NaN)));
-    add({ name: `edge/${phase}_rps_vs_memory_only`, value: median(measured.weir ?? []), unit: "req/s", baseline: median(measured.memory ?? []), ratio, target: null, holds: null });
+    add({
+      name: `edge/${phase}_rps_vs_memory_only`,
+      value: median(measured.weir ?? []),
+      unit: "req/s",
+      baseline: median(measured.memory ?? []),
+      ratio,
+      target: null,
+      holds: null,
+    });
   }
 
   costs();
@@ -90,8 +116,12 @@ async function measure(): Promise<Result[]> {
   table(
     ["result", "value", "beside", "ratio", "target", ""],
     results.map((result) => [
-      result.name, `${number(result.value)} ${result.unit}`, result.baseline === null ? "" : number(result.baseline), result.ratio === null ? "" : result.ratio.toFixed(3),
-      result.target ?? "", result.holds === null ? "" : result.holds ? "holds" : "DOES NOT HOLD",
+      result.name,
+      `${number(result.value)} ${result.unit}`,
+      result.baseline === null ? "" : number(result.baseline),
+      result.ratio === null ? "" : result.ratio.toFixed(3),
+      result.target ?? "",
+      result.holds === null ? "" : result.holds ? "holds" : "DOES NOT HOLD",
     ]),
   );
   say(`load ${loadavg()[0]?.toFixed(2)} after`);
@@ -108,20 +138,31 @@ async function measure(): Promise<Result[]> {
   }
 
   /** Rounds of every contender, in an order that turns. */
-  async function race(phase: string, addresses: () => () => string, expected: number): Promise<Record<string, number[]>> {
+  async function race(
+    phase: string,
+    addresses: () => () => string,
+    expected: number,
+  ): Promise<Record<string, number[]>> {
     const measured: Record<string, number[]> = {};
     // Each contender its own clients, over all rounds.
     const clients = Object.fromEntries(contenders.map((name) => [name, addresses()]));
     for (let round = -1; round < rounds; round++) {
       for (let turn = 0; turn < contenders.length; turn++) {
         const name = contenders[(turn + round + 1) % contenders.length] ?? "";
-        const outcome = await load(url(name), clients[name] ?? addresses(), round < 0 ? Math.min(1, seconds / 2) : seconds);
+        const outcome = await load(
+          url(name),
+          clients[name] ?? addresses(),
+          round < 0 ? Math.min(1, seconds / 2) : seconds,
+        );
         const other = Object.keys(outcome.statuses).filter((status) => Number(status) !== expected);
         // A blocked address's window may end in the midst of it; then ten pass and it is blocked again.
         const strays = other.reduce((sum, status) => sum + (outcome.statuses[status] ?? 0), 0);
         const all = Object.values(outcome.statuses).reduce((sum, count) => sum + count, 0);
-        if (strays > Math.max(1000, all / 4) || (phase === "admitted" && strays > 0)) throw new Error(`${name}, ${phase}: ${JSON.stringify(outcome.statuses)}`);
-        if (round >= 0) (measured[name] ??= []).push(outcome.rps);
+        if (strays > Math.max(1000, all / 4) || (phase === "admitted" && strays > 0))
+          throw new Error(`${name}, ${phase}: ${JSON.stringify(outcome.statuses)}`);
+        if (round < 0) continue;
+        measured[name] ??= [];
+        measured[name].push(outcome.rps);
       }
     }
     return measured;
@@ -130,13 +171,17 @@ async function measure(): Promise<Result[]> {
   /** Object calls and rows, from the counters of the objects themselves, and what they cost at list prices. */
   async function measureCosts(): Promise<() => void> {
     const weir = async (): Promise<{ calls: number; rows: number }> => {
-      const namespace = (await field.miniflare.getDurableObjectNamespace("ADDRESS_COUNTERS", "weir-edge")) as unknown as {
+      const namespace = (await field.miniflare.getDurableObjectNamespace(
+        "ADDRESS_COUNTERS",
+        "weir-edge",
+      )) as unknown as {
         getByName(name: string): { costs(): Promise<[number, number, number]> };
       };
       const [calls, rows] = await namespace.getByName("any-0").costs();
       return { calls: calls ?? 0, rows: rows ?? 0 };
     };
-    const other = (name: string) => async (): Promise<{ calls: number; rows: number }> => (await (await fetch(`${url(name)}/costs`)).json()) as { calls: number; rows: number };
+    const other = (name: string) => async (): Promise<{ calls: number; rows: number }> =>
+      (await (await fetch(`${url(name)}/costs`)).json()) as { calls: number; rows: number };
     const designs = { weir, minimal: other("minimal"), "hono-counted": other("hono-counted") };
     const admitted: Record<string, { calls: number; rows: number }> = {};
     const denied: Record<string, { calls: number; rows: number }> = {};
@@ -165,26 +210,72 @@ async function measure(): Promise<Result[]> {
       spreadRows = (await weir()).rows - before.rows;
     }
     // List prices of Cloudflare's paid plan, for each million, past what is included. What every Worker costs is left out.
-    const dollars = (cost: { calls: number; rows: number }): number => (cost.calls / 1000) * 0.15 + (cost.rows / 1000) * 1;
+    const dollars = (cost: { calls: number; rows: number }): number =>
+      (cost.calls / 1000) * 0.15 + (cost.rows / 1000) * 1;
     return () => {
       say();
-      say("for each 1 000 requests of 100 addresses; dollars for each million at list prices ($0.15 / M calls, $1.00 / M rows), without the Worker's own price");
+      say(
+        "for each 1 000 requests of 100 addresses; dollars for each million at list prices ($0.15 / M calls, $1.00 / M rows), without the Worker's own price",
+      );
       table(
         ["", "admitted: calls", "rows", "$ / M", "denied: calls", "rows", "$ / M"],
         Object.keys(designs).map((name) => {
           const [a, d] = [admitted[name] ?? { calls: 0, rows: 0 }, denied[name] ?? { calls: 0, rows: 0 }];
-          return [title(name), number(a.calls), number(a.rows), dollars(a).toFixed(4), number(d.calls), number(d.rows), dollars(d).toFixed(4)];
+          return [
+            title(name),
+            number(a.calls),
+            number(a.rows),
+            dollars(a).toFixed(4),
+            number(d.calls),
+            number(d.rows),
+            dollars(d).toFixed(4),
+          ];
         }),
       );
       const [a, d, perA, perD] = [admitted.weir, denied.weir, admitted.minimal, denied.minimal];
       if (!a || !d || !perA || !perD) return;
-      add({ name: "edge/object_calls_per_1000_denied", value: d.calls, unit: "calls", baseline: perD.calls, ratio: d.calls / perD.calls, target: "<= 10", holds: d.calls <= 10 });
-      add({ name: "edge/rows_per_1000_admitted", value: a.rows, unit: "rows", baseline: perA.rows, ratio: a.rows / perA.rows, target: "<= 20", holds: a.rows <= 20 });
+      add({
+        name: "edge/object_calls_per_1000_denied",
+        value: d.calls,
+        unit: "calls",
+        baseline: perD.calls,
+        ratio: d.calls / perD.calls,
+        target: "<= 10",
+        holds: d.calls <= 10,
+      });
+      add({
+        name: "edge/rows_per_1000_admitted",
+        value: a.rows,
+        unit: "rows",
+        baseline: perA.rows,
+        ratio: a.rows / perA.rows,
+        target: "<= 20",
+        holds: a.rows <= 20,
+      });
       if (spreadRows !== undefined) {
-        add({ name: "edge/rows_per_1000_admitted_over_a_minute", value: spreadRows, unit: "rows", baseline: perA.rows, ratio: spreadRows / perA.rows, target: "<= 20", holds: spreadRows <= 20 });
+        add({
+          name: "edge/rows_per_1000_admitted_over_a_minute",
+          value: spreadRows,
+          unit: "rows",
+          baseline: perA.rows,
+          ratio: spreadRows / perA.rows,
+          target: "<= 20",
+          holds: spreadRows <= 20,
+        });
       }
-      for (const [phase, ours, theirs] of [["admitted", dollars({ ...a, rows: Math.max(a.rows, spreadRows ?? 0) }), dollars(perA)], ["denied", dollars(d), dollars(perD)]] as const) {
-        add({ name: `edge/dollars_per_million_${phase}`, value: ours, unit: "$", baseline: theirs, ratio: ours / theirs, target: "ratio <= 0.2", holds: ours / theirs <= 0.2 });
+      for (const [phase, ours, theirs] of [
+        ["admitted", dollars({ ...a, rows: Math.max(a.rows, spreadRows ?? 0) }), dollars(perA)],
+        ["denied", dollars(d), dollars(perD)],
+      ] as const) {
+        add({
+          name: `edge/dollars_per_million_${phase}`,
+          value: ours,
+          unit: "$",
+          baseline: theirs,
+          ratio: ours / theirs,
+          target: "ratio <= 0.2",
+          holds: ours / theirs <= 0.2,
+        });
       }
     };
   }
@@ -203,21 +294,47 @@ async function measure(): Promise<Result[]> {
       },
       singles,
     );
-    const of = (name: string, part: number): number => quantile(times[name] ?? [], part) - quantile(times.origin ?? [], part);
+    const of = (name: string, part: number): number =>
+      quantile(times[name] ?? [], part) - quantile(times.origin ?? [], part);
     say();
     say(`milliseconds that are added to a request to the origin, one at a time (${singles} each, in turn)`);
-    table(["", "p50", "p99"], ["forwarder", "weir, a user", "weir, anonymous"].map((name) => [name === "forwarder" ? "minimal JavaScript forwarder" : name, of(name, 0.5).toFixed(2), of(name, 0.99).toFixed(2)]));
-    for (const [name, part] of [["weir, a user", 0.5], ["weir, a user", 0.99], ["weir, anonymous", 0.5], ["weir, anonymous", 0.99]] as const) {
-      add({ name: `edge/added_ms_${name === "weir, a user" ? "user" : "anonymous"}_p${part * 100}`, value: of(name, part), unit: "ms", baseline: of("forwarder", part), ratio: of(name, part) / of("forwarder", part), target: null, holds: null });
+    table(
+      ["", "p50", "p99"],
+      ["forwarder", "weir, a user", "weir, anonymous"].map((name) => [
+        name === "forwarder" ? "minimal JavaScript forwarder" : name,
+        of(name, 0.5).toFixed(2),
+        of(name, 0.99).toFixed(2),
+      ]),
+    );
+    for (const [name, part] of [
+      ["weir, a user", 0.5],
+      ["weir, a user", 0.99],
+      ["weir, anonymous", 0.5],
+      ["weir, anonymous", 0.99],
+    ] as const) {
+      add({
+        name: `edge/added_ms_${name === "weir, a user" ? "user" : "anonymous"}_p${part * 100}`,
+        value: of(name, part),
+        unit: "ms",
+        baseline: of("forwarder", part),
+        ratio: of(name, part) / of("forwarder", part),
+        target: null,
+        holds: null,
+      });
     }
   }
 
   async function measureStart(): Promise<void> {
     const wasm = readFileSync(join(root, "build", "index_bg.wasm"));
-    const ours = Buffer.concat([wasm, readFileSync(join(root, "build", "index.js")), readFileSync(join(root, "src", "entry.mjs"))]);
+    const ours = Buffer.concat([
+      wasm,
+      readFileSync(join(root, "build", "index.js")),
+      readFileSync(join(root, "src", "entry.mjs")),
+    ]);
     const minimal = Buffer.from(await bundle("minimal"));
     const gzip = (bytes: Buffer): number => gzipSync(bytes, { level: 9 }).length / 1024;
-    const size = (name: string, value: number, baseline: number | null): void => add({ name, value, unit: "KiB", baseline, ratio: null, target: null, holds: null });
+    const size = (name: string, value: number, baseline: number | null): void =>
+      add({ name, value, unit: "KiB", baseline, ratio: null, target: null, holds: null });
     size("edge/wasm_kib", wasm.length / 1024, null);
     size("edge/wasm_gzip_kib", gzip(wasm), null);
     size("edge/bundle_kib", ours.length / 1024, minimal.length / 1024);
@@ -230,24 +347,58 @@ async function measure(): Promise<Result[]> {
       await WebAssembly.compile(wasm);
       compiled.push(Number(process.hrtime.bigint() - started) / 1e6);
     }
-    add({ name: "edge/wasm_compile_ms", value: median(compiled), unit: "ms", baseline: null, ratio: null, target: "<= 1000 (the platform's limit for starting)", holds: median(compiled) <= 1000 });
+    add({
+      name: "edge/wasm_compile_ms",
+      value: median(compiled),
+      unit: "ms",
+      baseline: null,
+      ratio: null,
+      target: "<= 1000 (the platform's limit for starting)",
+      holds: median(compiled) <= 1000,
+    });
     const rounds = quick ? 3 : 11;
     const { weir, minimal: beside } = await startTimes(join(storage, "start"), field.origin, field.secrets, rounds);
     say();
-    say(`milliseconds from the start of a fresh runtime process to its first answer of a submission, median of ${rounds} (lowest to highest)`);
-    table(["", "ms"], [["weir", spread(weir)], [title("minimal"), spread(beside)]]);
-    add({ name: "edge/first_answer_ms", value: median(weir), unit: "ms", baseline: median(beside), ratio: median(weir) / median(beside), target: null, holds: null });
+    say(
+      `milliseconds from the start of a fresh runtime process to its first answer of a submission, median of ${rounds} (lowest to highest)`,
+    );
+    table(
+      ["", "ms"],
+      [
+        ["weir", spread(weir)],
+        [title("minimal"), spread(beside)],
+      ],
+    );
+    add({
+      name: "edge/first_answer_ms",
+      value: median(weir),
+      unit: "ms",
+      baseline: median(beside),
+      ratio: median(weir) / median(beside),
+      target: null,
+      holds: null,
+    });
   }
 }
 
 function title(name: string): string {
-  return { weir: "weir", minimal: "minimal JavaScript, per address", hono: "hono-rate-limiter, Durable Object", "hono-counted": "hono-rate-limiter, Durable Object", memory: "(minimal JavaScript that forgets)" }[name] ?? name;
+  return (
+    {
+      weir: "weir",
+      minimal: "minimal JavaScript, per address",
+      hono: "hono-rate-limiter, Durable Object",
+      "hono-counted": "hono-rate-limiter, Durable Object",
+      memory: "(minimal JavaScript that forgets)",
+    }[name] ?? name
+  );
 }
 
 function median(values: number[]): number {
   const sorted = [...values].sort((a, b) => a - b);
   const middle = Math.floor(sorted.length / 2);
-  return sorted.length % 2 ? (sorted[middle] ?? Number.NaN) : ((sorted[middle - 1] ?? Number.NaN) + (sorted[middle] ?? Number.NaN)) / 2;
+  return sorted.length % 2
+    ? (sorted[middle] ?? Number.NaN)
+    : ((sorted[middle - 1] ?? Number.NaN) + (sorted[middle] ?? Number.NaN)) / 2;
 }
 
 function spread(values: number[]): string {
@@ -260,7 +411,10 @@ function number(value: number): string {
 
 function table(head: string[], rows: string[][]): void {
   const widths = head.map((cell, column) => Math.max(cell.length, ...rows.map((row) => row[column]?.length ?? 0)));
-  const line = (cells: string[]): string => cells.map((cell, column) => (column === 0 ? cell.padEnd(widths[column] ?? 0) : cell.padStart(widths[column] ?? 0))).join("  ");
+  const line = (cells: string[]): string =>
+    cells
+      .map((cell, column) => (column === 0 ? cell.padEnd(widths[column] ?? 0) : cell.padStart(widths[column] ?? 0)))
+      .join("  ");
   say(line(head));
   for (const row of rows) say(line(row));
 }

@@ -2,10 +2,10 @@ import { spawn } from "node:child_process";
 import { cpSync, mkdirSync, writeFileSync } from "node:fs";
 import { request } from "node:http";
 import { dirname, join } from "node:path";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { anyFree } from "../../scripts/lib/ports.ts";
-import { bundle } from "./workers.ts";
 import type { Secrets } from "../../tests/harness/identity.ts";
+import { bundle } from "./workers.ts";
 
 /** A Worker as the bare runtime takes it: files by their module names, the first of them the one that answers. */
 interface Plain {
@@ -18,13 +18,22 @@ interface Plain {
  * Milliseconds from the start of a runtime's process to its first answer of a submission, Worker after Worker in turn: the
  * process itself, the isolate, the program's compilation, its object and one request. Without anything that Miniflare adds.
  */
-export async function startTimes(folder: string, origin: string, secrets: Secrets, rounds: number): Promise<{ weir: number[]; minimal: number[] }> {
+export async function startTimes(
+  folder: string,
+  origin: string,
+  secrets: Secrets,
+  rounds: number,
+): Promise<{ weir: number[]; minimal: number[] }> {
   const minimal = join(folder, "minimal.mjs");
   mkdirSync(folder, { recursive: true });
   writeFileSync(minimal, await bundle("minimal"));
   const workers: Record<"weir" | "minimal", Plain> = {
     weir: {
-      files: { "src/entry.mjs": join(root, "src", "entry.mjs"), "build/index.js": join(root, "build", "index.js"), "build/index_bg.wasm": join(root, "build", "index_bg.wasm") },
+      files: {
+        "src/entry.mjs": join(root, "src", "entry.mjs"),
+        "build/index.js": join(root, "build", "index.js"),
+        "build/index_bg.wasm": join(root, "build", "index_bg.wasm"),
+      },
       counter: "ADDRESS_COUNTERS AddressCounter",
       bindings: { ORIGIN_URL: origin, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge },
     },
@@ -50,7 +59,9 @@ function configure(folder: string, worker: Plain): void {
   });
   mkdirSync(join(folder, "objects"));
   const [binding, className] = worker.counter.split(" ");
-  const texts = Object.entries(worker.bindings).map(([name, value]) => `(name = "${name}", text = ${JSON.stringify(value)})`);
+  const texts = Object.entries(worker.bindings).map(
+    ([name, value]) => `(name = "${name}", text = ${JSON.stringify(value)})`,
+  );
   writeFileSync(
     join(folder, "config.capnp"),
     `using Workerd = import "/workerd/workerd.capnp";
@@ -76,7 +87,11 @@ const worker :Workerd.Worker = (
 async function firstAnswer(folder: string): Promise<number> {
   const port = await anyFree();
   const started = process.hrtime.bigint();
-  const child = spawn(join(root, "node_modules", "workerd", "bin", "workerd"), ["serve", "--experimental", `--socket-addr=http=127.0.0.1:${port}`, join(folder, "config.capnp")], { stdio: ["ignore", "ignore", "inherit"] });
+  const child = spawn(
+    join(root, "node_modules", "workerd", "bin", "workerd"),
+    ["serve", "--experimental", `--socket-addr=http=127.0.0.1:${port}`, join(folder, "config.capnp")],
+    { stdio: ["ignore", "ignore", "inherit"] },
+  );
   const gone = new Promise((done) => child.once("exit", done));
   try {
     for (let tries = 0; tries < 10_000; tries++) {
@@ -99,10 +114,20 @@ let clients = 0;
 /** A status, or nothing while nobody listens. */
 function submit(port: number): Promise<number | undefined> {
   return new Promise((done) => {
-    const outgoing = request({ host: "127.0.0.1", port, path: "/api/jobs/analysis", method: "POST", headers: { "content-length": 2, "cf-connecting-ip": `10.9.${(++clients >> 8) & 255}.${clients & 255}` }, agent: false }, (response) => {
-      response.resume();
-      response.on("end", () => done(response.statusCode));
-    });
+    const outgoing = request(
+      {
+        host: "127.0.0.1",
+        port,
+        path: "/api/jobs/analysis",
+        method: "POST",
+        headers: { "content-length": 2, "cf-connecting-ip": `10.9.${(++clients >> 8) & 255}.${clients & 255}` },
+        agent: false,
+      },
+      (response) => {
+        response.resume();
+        response.on("end", () => done(response.statusCode));
+      },
+    );
     outgoing.on("error", () => done(undefined));
     outgoing.end("{}");
   });

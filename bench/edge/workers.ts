@@ -1,9 +1,9 @@
-import { build } from "esbuild";
-import { fork, type ChildProcess } from "node:child_process";
+import { type ChildProcess, fork } from "node:child_process";
 import { join } from "node:path";
+import { build } from "esbuild";
 import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions, type V4WorkerOptions } from "miniflare";
-import { freshSecrets, type Secrets } from "../../tests/harness/identity.ts";
 import { edgeName, edgeWorker } from "../../tests/edge/workerd.ts";
+import { freshSecrets, type Secrets } from "../../tests/harness/identity.ts";
 
 const here = import.meta.dirname;
 
@@ -52,7 +52,12 @@ export async function startField(storage: string): Promise<Field> {
   const origin = await startOrigin();
   const secrets = freshSecrets();
   // Without the page: in the local runtime, a Worker that serves files has three others in front of it.
-  const weir = edgeWorker({ originUrl: origin.url, secrets, vars: { ANON_READ_LIMIT: "1000000" }, worker: { assets: undefined } });
+  const weir = edgeWorker({
+    originUrl: origin.url,
+    secrets,
+    vars: { ANON_READ_LIMIT: "1000000" },
+    worker: { assets: undefined },
+  });
   const workers = [
     weir,
     await peer("minimal", origin.url, "PerAddress"),
@@ -62,11 +67,21 @@ export async function startField(storage: string): Promise<Field> {
     await peer("forwarder", origin.url),
   ].map((worker) => ({ ...worker, unsafeDirectSockets: [{ host: "127.0.0.1", port: 0 }] }));
   const miniflare = new Miniflare(
-    convertV4MiniflareOptions({ host: "127.0.0.1", port: 0, cf: false, workers, resourcePersistencePath: storage } as unknown as V4MiniflareOptions),
+    convertV4MiniflareOptions({
+      host: "127.0.0.1",
+      port: 0,
+      cf: false,
+      workers,
+      resourcePersistencePath: storage,
+    } as unknown as V4MiniflareOptions),
   );
   await miniflare.ready;
   const urls: Record<string, string> = {};
-  for (const { name } of workers) urls[name === edgeName ? "weir" : String(name)] = (await miniflare.unsafeGetDirectURL(name)).href.replace(/\/$/, "");
+  for (const { name } of workers)
+    urls[name === edgeName ? "weir" : String(name)] = (await miniflare.unsafeGetDirectURL(name)).href.replace(
+      /\/$/,
+      "",
+    );
   return {
     miniflare,
     secrets,

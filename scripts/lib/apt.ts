@@ -9,12 +9,12 @@ export function isRoot(): boolean {
   return process.getuid?.() === 0;
 }
 
-/** Brings the package lists up to date where we may; whoever needs a package finds out whether it helped. */
+/** Updates the package lists if this user may. A failure shows when a package cannot be installed. */
 export async function aptUpdate(pulse: Pulse): Promise<void> {
   if (isRoot()) await attempt("apt-get", ["update"], { pulse, log: "apt-update" });
 }
 
-/** The version that apt would install, as far as the lists on this machine know. */
+/** The version that apt would install, according to this machine's package lists. */
 export async function candidate(name: string): Promise<string | undefined> {
   const outcome = await attempt("apt-cache", ["policy", name], { env: { ...process.env, LC_ALL: "C" } });
   const version = /^ {2}Candidate: (.+)$/m.exec(outcome.stdout)?.[1];

@@ -1,18 +1,18 @@
 import { existsSync } from "node:fs";
 import { mkdir, readdir, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { cache } from "./places.ts";
-import { atTheEnd } from "./stopping.ts";
+import { onExit } from "./lifecycle.ts";
+import { cache } from "./paths.ts";
 
-/** The folder of something that is built once per user, or nothing if it is not there yet. */
+/** The folder of something that is built once per user; undefined if it is not built yet. */
 export function cached(name: string): string | undefined {
   const folder = join(cache, name);
   return existsSync(folder) ? folder : undefined;
 }
 
 /**
- * Makes such a folder. It is built beside its place and moved there when complete, so that a set-up that was
- * interrupted is never taken for a finished one.
+ * Makes such a folder. It is built under a temporary name and renamed when it is complete, so an interrupted set-up
+ * is never mistaken for a finished one.
  */
 export async function makeCached(name: string, make: (folder: string) => Promise<void>): Promise<string> {
   const folder = join(cache, name);
@@ -20,7 +20,7 @@ export async function makeCached(name: string, make: (folder: string) => Promise
   await removeAbandoned();
   const workshop = join(cache, `.${name}.${process.pid}`);
   const remove = (): Promise<void> => rm(workshop, { recursive: true, force: true });
-  const forget = atTheEnd(remove);
+  const forget = onExit(remove);
   try {
     await remove();
     await mkdir(workshop);
@@ -28,7 +28,7 @@ export async function makeCached(name: string, make: (folder: string) => Promise
     try {
       await rename(workshop, folder);
     } catch (error) {
-      // Another set-up was faster; its result is as good.
+      // Another process was faster. Its result is as good.
       if (!existsSync(folder)) throw error;
     }
   } finally {
@@ -38,7 +38,7 @@ export async function makeCached(name: string, make: (folder: string) => Promise
   return folder;
 }
 
-/** Workshops of set-ups that were killed. */
+/** Removes what set-ups that were killed have left. */
 async function removeAbandoned(): Promise<void> {
   for (const entry of await readdir(cache)) {
     const owner = Number(/^\..+\.(\d+)$/.exec(entry)?.[1]);

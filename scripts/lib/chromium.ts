@@ -7,18 +7,18 @@ import { attempt } from "./process.ts";
 import { step } from "./progress.ts";
 
 const names = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge"];
-const places = [
+const otherPaths = [
   "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
   "/Applications/Chromium.app/Contents/MacOS/Chromium",
   join(homedir(), "Applications/Google Chrome.app/Contents/MacOS/Google Chrome"),
 ];
 
-/** A Chromium for the browser tests: one that is there, or Debian's package. */
+/** The path of a Chromium for the browser tests: an installed one, or Debian's package. */
 export async function chromium(): Promise<string> {
   const named = process.env.WEIR_CHROMIUM;
   if (named) {
     if (existsSync(named)) return named;
-    throw new Failure(`WEIR_CHROMIUM is ${named}, and there is no such program`, "correct WEIR_CHROMIUM, or unset it");
+    throw new Failure(`WEIR_CHROMIUM is ${named}, which does not exist`, "correct WEIR_CHROMIUM or unset it");
   }
   const found = find();
   if (found) return found;
@@ -30,7 +30,7 @@ export async function chromium(): Promise<string> {
           log: "chromium",
           env: { ...process.env, DEBIAN_FRONTEND: "noninteractive" },
         });
-      // The lists may be missing or name versions that are gone.
+      // The package lists may be missing or out of date.
       if ((await install()).code !== 0) {
         await aptUpdate(pulse);
         await install();
@@ -39,10 +39,14 @@ export async function chromium(): Promise<string> {
   }
   const installed = find();
   if (installed) return installed;
-  throw new Failure("there is no Chromium or Chrome for the browser tests", "install one (Debian: apt-get install chromium), or set WEIR_CHROMIUM to the program, or leave them out: npm test -- unit edge whole");
+  throw new Failure(
+    "there is no Chromium or Chrome for the browser tests",
+    "install one (Debian: apt-get install chromium), or set WEIR_CHROMIUM to its path, or run only the other tests: " +
+      "npm test -- unit scripts edge whole",
+  );
 }
 
 function find(): string | undefined {
   const onPath = (process.env.PATH ?? "").split(delimiter).flatMap((folder) => names.map((name) => join(folder, name)));
-  return [...onPath, ...places].find((file) => existsSync(file));
+  return [...onPath, ...otherPaths].find((file) => existsSync(file));
 }

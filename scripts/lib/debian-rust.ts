@@ -1,21 +1,22 @@
 import { existsSync } from "node:fs";
 import { chmod, cp, mkdir, readdir, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { aptUpdate, candidate, hasApt } from "./apt.ts";
 import { cached, makeCached } from "./cache.ts";
 import { cargoEnvironment } from "./cargo.ts";
 import { Failure } from "./failure.ts";
-import { aptUpdate, candidate, hasApt } from "./apt.ts";
 import { attempt, run } from "./process.ts";
-import { step, type Pulse } from "./progress.ts";
+import { type Pulse, step } from "./progress.ts";
 
-// A change in how the folder is laid out needs a new number, so that older ones are left alone.
+// Increase when the layout of the folder changes.
 const layout = 1;
 const nameOf = (version: string): string => `rust-wasm-debian-${version}-${layout}`;
 
 /** The oldest compiler that builds the crate `worker`. */
 const oldestMinor = 91;
 
-const otherwise = "make `rustup target add wasm32-unknown-unknown` work on this machine (it needs the network), then run this again";
+const otherwise =
+  "make `rustup target add wasm32-unknown-unknown` work on this machine (it needs the network), then run this again";
 
 let known: string | undefined;
 
@@ -23,7 +24,7 @@ export function debianRustIsCached(): boolean {
   return known !== undefined && cached(nameOf(known)) !== undefined;
 }
 
-/** Whether Debian's archive, as far as this machine knows it, has a compiler that will do. */
+/** Whether Debian has a suitable compiler, according to this machine's package lists. */
 export async function hasDebianRust(): Promise<boolean> {
   if (process.platform !== "linux" || !(await hasApt())) return false;
   known = usable(await candidate("rustc-web"));
@@ -32,21 +33,23 @@ export async function hasDebianRust(): Promise<boolean> {
 
 function usable(version: string | undefined): string | undefined {
   const [major = 0, minor = 0] = (version ?? "").split(".").map(Number);
-  return version && (major > 1 || (major === 1 && minor >= oldestMinor)) ? version.replace(/[^\w.+-]/g, "_") : undefined;
+  return version && (major > 1 || (major === 1 && minor >= oldestMinor))
+    ? version.replace(/[^\w.+-]/g, "_")
+    : undefined;
 }
 
 /**
- * A folder with `rustc` and `cargo` that can build for wasm, made of Debian's packages. They are unpacked rather than
- * installed: installed, they would take the place of the person's own Rust.
+ * A folder with a `rustc` and `cargo` that build for wasm, from Debian's packages. They are unpacked, not installed:
+ * installed, they would replace the user's own Rust.
  */
 export async function debianRust(): Promise<string> {
   if (process.platform !== "linux" || !(await hasApt())) {
-    throw new Failure("there is no Rust standard library for wasm here, and no apt to get Debian's from", otherwise);
+    throw new Failure("there is no Rust standard library for wasm here, and no apt to fetch Debian's", otherwise);
   }
   if (!(await hasDebianRust())) {
     await step("updating apt's package lists", aptUpdate);
     if (!(await hasDebianRust())) {
-      throw new Failure(`Debian's package rustc-web is not to be had in a version >= 1.${oldestMinor}`, otherwise);
+      throw new Failure(`Debian's package rustc-web is not available in a version >= 1.${oldestMinor}`, otherwise);
     }
   }
   const name = nameOf(known ?? "");
@@ -55,12 +58,16 @@ export async function debianRust(): Promise<string> {
 }
 
 async function make(folder: string): Promise<void> {
-  const multiarch = (await run("dpkg-architecture", ["-qDEB_HOST_MULTIARCH"]).catch(() => multiarchOf(process.arch))).trim();
+  const multiarch = (
+    await run("dpkg-architecture", ["-qDEB_HOST_MULTIARCH"]).catch(() => multiarchOf(process.arch))
+  ).trim();
   await step("fetching Debian's Rust compiler for wasm (about 140 MB)", (pulse) => fetchPackages(folder, pulse));
   const linker = (await readdir(join(folder, "usr", "bin"))).find((file) => /^wasm-ld-\d+$/.test(file));
   if (!linker) throw new Failure("Debian's lld package has no wasm-ld", otherwise);
   await writeWrappers(folder, multiarch, linker);
-  await step("building Rust's standard library for wasm (about a minute)", (pulse) => buildStandardLibrary(folder, pulse));
+  await step("building Rust's standard library for wasm (about a minute)", (pulse) =>
+    buildStandardLibrary(folder, pulse),
+  );
 }
 
 function multiarchOf(arch: string): string {
@@ -69,9 +76,25 @@ function multiarchOf(arch: string): string {
 
 async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
   const dependencies = async (name: string): Promise<string[]> =>
-    [...(await run("apt-cache", ["depends", "--recurse", "--no-recommends", "--no-suggests", "--no-conflicts", "--no-breaks", "--no-replaces", "--no-enhances", name])).matchAll(/^(\S+)$/gm)].map((match) => match[1] ?? "");
-  // Which minor version of the library and of LLVM belongs to it, apt knows.
-  const needed = (await dependencies("rustc-web")).filter((name) => /^(rustc-web|libstd-rust-web-.*|libllvm\d+)$/.test(name));
+    [
+      ...(
+        await run("apt-cache", [
+          "depends",
+          "--recurse",
+          "--no-recommends",
+          "--no-suggests",
+          "--no-conflicts",
+          "--no-breaks",
+          "--no-replaces",
+          "--no-enhances",
+          name,
+        ])
+      ).matchAll(/^(\S+)$/gm),
+    ].map((match) => match[1] ?? "");
+  // Only apt knows the matching versions of the library and of LLVM.
+  const needed = (await dependencies("rustc-web")).filter((name) =>
+    /^(rustc-web|libstd-rust-web-.*|libllvm\d+)$/.test(name),
+  );
   const llvm = needed.map((name) => /^libllvm(\d+)$/.exec(name)?.[1]).find((version) => version);
   const packages = [...new Set([...needed, "rust-web-src", `lld-${llvm}`])];
   const download = join(folder, "packages");
@@ -79,12 +102,15 @@ async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
   const fetch = () => attempt("apt-get", ["download", ...packages], { cwd: download, pulse, log: "apt" });
   let outcome = await fetch();
   if (outcome.code !== 0) {
-    // The lists may name a version that the archive has replaced since.
+    // The package lists may be out of date.
     await aptUpdate(pulse);
     outcome = await fetch();
   }
   if (outcome.code !== 0) {
-    throw new Failure(`apt could not fetch ${packages.join(" ")}: ${outcome.output.trim().split("\n").at(-1)}`, "check the network, or " + otherwise);
+    throw new Failure(
+      `apt could not fetch ${packages.join(" ")}: ${outcome.output.trim().split("\n").at(-1)}`,
+      `check the network, or ${otherwise}`,
+    );
   }
   for (const file of await readdir(download)) {
     pulse.latest = `unpacking ${file}`;
@@ -93,7 +119,7 @@ async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
   await rm(download, { recursive: true });
 }
 
-/** Worker-build and cargo look for `rustc` and `cargo` on the PATH; these two lead them to the unpacked compiler. */
+/** Programs on the PATH through which worker-build and cargo find the unpacked compiler. */
 async function writeWrappers(folder: string, multiarch: string, linker: string): Promise<void> {
   const bin = join(folder, "bin");
   await mkdir(bin);
@@ -102,7 +128,7 @@ async function writeWrappers(folder: string, multiarch: string, linker: string):
 here=$(dirname "$(readlink -f "$0")")
 LD_LIBRARY_PATH="$here/../usr/lib/${multiarch}\${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/../usr/bin/rustc" "$@"
 `,
-    // The person's own cargo with this compiler. It is looked for past this folder, or it would find itself.
+    // The user's own cargo with this compiler, found on the PATH without this folder, or it would call itself.
     cargo: `#!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
 PATH=$(printf %s "$PATH" | tr ':' '\\n' | grep -vxF "$here" | paste -sd: -)
@@ -119,31 +145,38 @@ PATH="$here:$PATH" RUSTC="$here/rustc" CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKE
 async function buildStandardLibrary(folder: string, pulse: Pulse): Promise<void> {
   const empty = join(folder, "empty");
   await mkdir(join(empty, "src"), { recursive: true });
-  await writeFile(join(empty, "Cargo.toml"), '[package]\nname = "empty"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n');
+  await writeFile(
+    join(empty, "Cargo.toml"),
+    '[package]\nname = "empty"\nversion = "0.0.0"\nedition = "2021"\n[workspace]\n',
+  );
   await writeFile(join(empty, "src", "lib.rs"), "");
   const bin = join(folder, "bin");
-  await run(join(bin, "cargo"), ["build", "--release", "--target", "wasm32-unknown-unknown", "-Zbuild-std=std,panic_abort"], {
-    cwd: empty,
-    pulse,
-    log: "wasm-std",
-    env: cargoEnvironment({
-      PATH: `${bin}:${process.env.PATH}`,
-      // Debian's compiler is a stable one, and building std is an unstable option.
-      RUSTC_BOOTSTRAP: "1",
-      // Without it, link-time optimisation finds no bitcode in the library.
-      RUSTFLAGS: "-Cembed-bitcode=yes",
-      CARGO_TARGET_DIR: join(empty, "target"),
-      CARGO_BUILD_BUILD_DIR: join(empty, "target"),
-    }),
-    remedy: otherwise,
-  });
+  await run(
+    join(bin, "cargo"),
+    ["build", "--release", "--target", "wasm32-unknown-unknown", "-Zbuild-std=std,panic_abort"],
+    {
+      cwd: empty,
+      pulse,
+      log: "wasm-std",
+      env: await cargoEnvironment({
+        PATH: `${bin}:${process.env.PATH}`,
+        // Building std is an unstable option, and Debian's compiler is a stable one.
+        RUSTC_BOOTSTRAP: "1",
+        // Link-time optimisation needs the library's bitcode.
+        RUSTFLAGS: "-Cembed-bitcode=yes",
+        CARGO_TARGET_DIR: join(empty, "target"),
+        CARGO_BUILD_BUILD_DIR: join(empty, "target"),
+      }),
+      remedy: otherwise,
+    },
+  );
   const library = join(folder, "usr", "lib", "rustlib", "wasm32-unknown-unknown", "lib");
   await mkdir(library, { recursive: true });
   const built = join(empty, "target", "wasm32-unknown-unknown", "release", "deps");
   for (const file of await readdir(built)) {
     if (file.endsWith(".rlib") && !file.startsWith("libempty")) await cp(join(built, file), join(library, file));
   }
-  // Most of the folder's size, and of no use any more.
+  // Most of the folder's size, and not needed any more.
   await rm(empty, { recursive: true });
   for (const sources of [join(folder, "usr", "src"), join(folder, "usr", "share")]) {
     if (existsSync(sources)) await rm(sources, { recursive: true });

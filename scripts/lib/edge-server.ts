@@ -1,22 +1,22 @@
 import { join } from "node:path";
-import { edgeEnvFile } from "./secrets.ts";
-import { logs, nodeModules, root, state } from "./places.ts";
+import { logs, nodeModules, root, state } from "./paths.ts";
 import { anyFree, host } from "./ports.ts";
 import { Service } from "./process.ts";
+import { edgeEnvFile } from "./secrets.ts";
 
-/** What `wrangler` must be told so that it asks nothing and reports nothing. */
-export function wranglerEnvironment(): NodeJS.ProcessEnv {
+/** Keeps `wrangler` from asking questions and sending metrics. */
+export function wranglerEnvironment(env: NodeJS.ProcessEnv = process.env): NodeJS.ProcessEnv {
   return {
-    ...process.env,
-    CI: "1",
+    ...env,
+    CI: env.CI || "1",
     NO_COLOR: "1",
     FORCE_COLOR: "0",
     WRANGLER_SEND_METRICS: "false",
-    // What the runtime tells about a request's origin is made up in development; it need not be fetched from afar.
+    // In development, the data about a request's origin are made up and need not be downloaded.
     CLOUDFLARE_CF_FETCH_ENABLED: "false",
     WRANGLER_HIDE_BANNER: "true",
     WRANGLER_LOG_PATH: join(logs, "wrangler"),
-    // Where wrangler lists the Workers that it serves on this machine; ours are nobody else's business.
+    // Where wrangler lists the Workers on this machine. Other projects must not find ours.
     WRANGLER_REGISTRY_PATH: join(state, "registry"),
   };
 }
@@ -24,7 +24,11 @@ export function wranglerEnvironment(): NodeJS.ProcessEnv {
 export const wrangler = join(nodeModules, "wrangler", "bin", "wrangler.js");
 
 /** Starts the edge as `wrangler dev` serves it. */
-export async function startEdge(options: { port: number; originPort: number; onLine: (line: string) => void }): Promise<Service> {
+export async function startEdge(options: {
+  port: number;
+  originPort: number;
+  onLine: (line: string) => void;
+}): Promise<Service> {
   const args = [
     ...[wrangler, "dev", "--local", "--ip", host, "--port", String(options.port)],
     ...["--inspector-ip", host, "--inspector-port", String(await anyFree())],
@@ -32,5 +36,10 @@ export async function startEdge(options: { port: number; originPort: number; onL
     ...["--var", `ORIGIN_URL:http://${host}:${options.originPort}`],
     "--show-interactive-dev-session=false",
   ];
-  return new Service("edge", process.execPath, args, { cwd: root, env: wranglerEnvironment(), grace: 8000, onLine: options.onLine });
+  return new Service("edge", process.execPath, args, {
+    cwd: root,
+    env: wranglerEnvironment(),
+    grace: 8000,
+    onLine: options.onLine,
+  });
 }

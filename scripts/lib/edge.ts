@@ -4,8 +4,9 @@ import { readdir, readFile, stat, writeFile } from "node:fs/promises";
 import { join, relative } from "node:path";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
 import { edgeTools } from "./edge-tools.ts";
+import { withLock } from "./lock.ts";
 import { buildPage } from "./page.ts";
-import { root } from "./places.ts";
+import { buildLock, root } from "./paths.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 import { wasmToolchain } from "./wasm-toolchain.ts";
@@ -13,8 +14,12 @@ import { wasmToolchain } from "./wasm-toolchain.ts";
 const output = join(root, "build");
 const stamp = join(output, ".inputs");
 
-/** Builds the Worker into build/ and the page into dist/. Does next to nothing when nothing changed. */
-export async function buildEdge(): Promise<void> {
+/** Builds the Worker into build/ and the page into dist/. Returns at once when nothing has changed. */
+export function buildEdge(): Promise<void> {
+  return withLock(buildLock, "building in this clone", build);
+}
+
+async function build(): Promise<void> {
   await buildPage();
   const inputs = await fingerprint();
   if (existsSync(join(output, "index.js")) && (await readFile(stamp, "utf8").catch(() => "")) === inputs) return;
@@ -22,30 +27,39 @@ export async function buildEdge(): Promise<void> {
   await requireCargo();
   const toolchain = await wasmToolchain();
   const tools = await edgeTools();
-  await step("building the edge", (pulse) =>
+  await step("building the edge", async (pulse) =>
     run(tools.workerBuild, ["--release", "--", "--locked"], {
       pulse,
       log: "edge-build",
-      // A backtrace of worker-build would hide the compiler's words above it.
-      env: cargoEnvironment({ ...toolchain.env, ...tools.env, RUST_BACKTRACE: "0" }),
-      remedy: "mend what the compiler says above",
+      // A backtrace of worker-build would hide the compiler's output.
+      env: await cargoEnvironment({ ...toolchain.env, ...tools.env, RUST_BACKTRACE: "0" }),
+      remedy: "correct what the compiler reports above",
     }),
   );
-  // The sources may have been edited meanwhile; then the next build must not take this one for theirs.
+  // Sources that were edited during the build need another one.
   if ((await fingerprint()) === inputs) await writeFile(stamp, inputs);
 }
 
 /** Everything that the Worker is made from. */
 async function fingerprint(): Promise<string> {
   const hash = createHash("sha256");
-  const files = [join(root, "Cargo.toml"), join(root, "Cargo.lock"), join(root, "package-lock.json"), join(root, "policy", "Cargo.toml")];
-  for (const script of ["edge.ts", "edge-tools.ts", "wasm-toolchain.ts"]) files.push(join(import.meta.dirname, script));
+  const files = [
+    join(root, "Cargo.toml"),
+    join(root, "Cargo.lock"),
+    join(root, "package-lock.json"),
+    join(root, "policy", "Cargo.toml"),
+  ];
+  for (const script of ["edge.ts", "edge-tools.ts", "cargo-tools.ts", "wasm-toolchain.ts"])
+    files.push(join(import.meta.dirname, script));
   for (const folder of [join(root, "src"), join(root, "policy", "src")]) {
     for (const entry of await readdir(folder, { recursive: true })) files.push(join(folder, entry));
   }
   for (const file of files.sort()) {
     if (!(await stat(file)).isFile()) continue;
-    hash.update(`${relative(root, file)}\0`).update(await readFile(file)).update("\0");
+    hash
+      .update(`${relative(root, file)}\0`)
+      .update(await readFile(file))
+      .update("\0");
   }
   hash.update(process.env.WEIR_WASM_TOOLCHAIN ?? "");
   return hash.digest("hex");

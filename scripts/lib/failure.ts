@@ -1,4 +1,4 @@
-/** An error that a person can mend: what is wrong, and what to do about it. */
+/** An error that the user can fix: what is wrong, and what to do about it. */
 export class Failure extends Error {
   readonly remedy: string;
 
@@ -9,12 +9,12 @@ export class Failure extends Error {
   }
 }
 
-/** Prints an error so that its last line says how to mend it. */
+/** Prints an error so that its last line says how to fix it. */
 export function report(error: unknown): void {
   if (error instanceof Failure) {
-    console.error(`weir: ${error.message}\nweir: to mend it: ${error.remedy}`);
+    console.error(`weir: ${error.message}\nweir: fix: ${error.remedy}`);
   } else {
     console.error(error);
-    console.error("weir: to mend it: this should not happen; please report it with the lines above");
+    console.error("weir: fix: this should not happen; please report it with the lines above");
   }
 }

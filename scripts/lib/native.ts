@@ -1,25 +1,34 @@
-import { copyFile, mkdir, rename, chmod, constants } from "node:fs/promises";
+import { chmod, constants, copyFile, mkdir, rename } from "node:fs/promises";
 import { join } from "node:path";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
 import { Failure } from "./failure.ts";
-import { state } from "./places.ts";
+import { withLock } from "./lock.ts";
+import { buildLock, state } from "./paths.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
 /** Builds the binary `weir`, with cargo's development profile or the optimised one. */
-export async function buildNative(profile: "dev" | "native" = "dev"): Promise<string> {
+export function buildNative(profile: "dev" | "native" = "dev"): Promise<string> {
+  return withLock(buildLock, "building in this clone", () => build(profile));
+}
+
+async function build(profile: "dev" | "native"): Promise<string> {
   await requireCargo();
   const weirBinary = join(state, "bin", profile === "dev" ? "weir" : `weir-${profile}`);
-  const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", (pulse) =>
-    run("cargo", ["build", "--package", "weir-native", "--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"], {
+  // The development build has the features of the whole workspace, as `npm test` has, so that the two share the
+  // dependencies. What is measured and released has only its own.
+  const packages = profile === "dev" ? ["--workspace"] : ["--package", "weir-native"];
+  const flags = ["--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"];
+  const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", async (pulse) =>
+    run("cargo", ["build", ...packages, ...flags], {
       pulse,
       log: "native-build",
-      env: cargoEnvironment(),
-      remedy: "mend what the compiler says above",
+      env: await cargoEnvironment(),
+      remedy: "correct what the compiler reports above",
     }),
   );
   const built = executableIn(messages);
-  // Kept beside the clone's other state: a later build does not pull it from under a running one.
+  // A copy, so that a later build does not replace a running binary.
   await mkdir(join(state, "bin"), { recursive: true });
   const beside = `${weirBinary}.${process.pid}`;
   await copyFile(built, beside, constants.COPYFILE_FICLONE);
@@ -32,7 +41,8 @@ function executableIn(messages: string): string {
   for (const line of messages.split("\n")) {
     if (!line.startsWith("{")) continue;
     const message = JSON.parse(line) as { reason?: string; target?: { name?: string }; executable?: string | null };
-    if (message.reason === "compiler-artifact" && message.target?.name === "weir" && message.executable) return message.executable;
+    if (message.reason === "compiler-artifact" && message.target?.name === "weir" && message.executable)
+      return message.executable;
   }
   throw new Failure("cargo built no binary called weir", "check the [[bin]] section of native/Cargo.toml");
 }

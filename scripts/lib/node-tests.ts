@@ -1,25 +1,24 @@
-import { globSync } from "node:fs";
-import { join } from "node:path";
 import { run } from "node:test";
 import { spec } from "node:test/reporters";
-import { root } from "./places.ts";
+import { onExit } from "./lifecycle.ts";
+import { root } from "./paths.ts";
+import type { NodeTests } from "./selection.ts";
 import type { Totals } from "./totals.ts";
-import { atTheEnd } from "./stopping.ts";
 
 /** Runs test files by Node's own runner, each in a process of its own, and shows the results as they come. */
-export async function runNodeTests(folders: string[], totals: Totals): Promise<void> {
-  const files = folders.flatMap((folder) => globSync(join(root, "tests", folder, "**", "*.test.ts"))).sort();
-  if (files.length === 0) return;
+export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
   const stop = new AbortController();
-  const forget = atTheEnd(() => stop.abort());
+  const forget = onExit(() => stop.abort());
   const events = run({
-    files,
+    files: tests.files,
+    ...(tests.named ? { testNamePatterns: new RegExp(RegExp.escape(tests.named), "i") } : {}),
     // Two files at a time: much of what they do is waiting for the other parts to act.
     concurrency: 2,
     // For a file as much as for a test in it; a server that hangs must not hang the whole run.
     timeout: 300_000,
     signal: stop.signal,
     cwd: root,
+    env,
   });
   events.on("test:summary", (summary) => {
     if (summary.file !== undefined) return;

@@ -1,7 +1,7 @@
-import { build, stop } from "esbuild";
 import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { root } from "./places.ts";
+import { build, stop } from "esbuild";
+import { root } from "./paths.ts";
 
 const source = join(root, "www");
 const output = join(root, "dist");
@@ -13,7 +13,7 @@ export async function buildPage(): Promise<void> {
     outdir: output,
     entryNames: "[name]",
     bundle: true,
-    // What is imported only when it is needed becomes a file of its own.
+    // Dynamic imports become files of their own.
     splitting: true,
     chunkNames: "[name]-[hash]",
     minify: true,
@@ -22,11 +22,12 @@ export async function buildPage(): Promise<void> {
     logLevel: "warning",
     write: false,
   });
-  // Its helper process would stay as long as this one.
+  // Its helper process would live as long as this one.
   await stop();
   const files = new Map<string, Uint8Array>(bundled.outputFiles.map((file) => [file.path, file.contents]));
   for (const name of await readdir(source)) {
-    if (/\.(html|svg|txt|webmanifest)$/.test(name) || name === "_headers") files.set(join(output, name), await readFile(join(source, name)));
+    if (/\.(html|svg|txt|webmanifest)$/.test(name) || name === "_headers")
+      files.set(join(output, name), await readFile(join(source, name)));
   }
   await mkdir(output, { recursive: true });
   for (const [path, contents] of files) await writeIfChanged(path, contents);
@@ -35,7 +36,7 @@ export async function buildPage(): Promise<void> {
   }
 }
 
-/** A file that is written is one that `wrangler dev` takes for changed, and it would start the edge anew. */
+/** `wrangler dev` restarts the edge when a file is written, changed or not. */
 async function writeIfChanged(path: string, contents: Uint8Array): Promise<void> {
   const before = await readFile(path).catch(() => undefined);
   if (before?.equals(contents)) return;

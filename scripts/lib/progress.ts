@@ -1,6 +1,6 @@
 const heartbeatEvery = 10_000;
 
-/** When set, steps that finish sooner say nothing: for commands whose own output is what the person wants. */
+/** Steps that take fewer milliseconds than this are not announced. */
 let silentFor = 0;
 
 export function stayQuietFor(milliseconds: number): void {
@@ -11,12 +11,12 @@ export function say(line: string): void {
   console.error(`weir: ${line}`);
 }
 
-/** What a long step is doing right now, as its tool's last line says. */
+/** What a long step is doing, in its tool's last line of output. */
 export class Pulse {
   latest = "";
 }
 
-/** Runs one step of a set-up: says what it does, says every ten seconds that it still does it, and how long it took. */
+/** Runs one step of a set-up and prints its title, a sign of life every ten seconds, and how long it took. */
 export async function step<T>(title: string, work: (pulse: Pulse) => Promise<T>): Promise<T> {
   const started = Date.now();
   const seconds = (): string => `${((Date.now() - started) / 1000).toFixed(1)} s`;

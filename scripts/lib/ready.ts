@@ -1,7 +1,7 @@
 import { Failure } from "./failure.ts";
 import { sleep } from "./sleep.ts";
 
-/** Asks a URL until it answers 200; a server that is on its way up answers otherwise, or not at all. */
+/** Polls a URL until it answers 200. Throws when it does not within so many milliseconds. */
 export async function untilOk(url: string, within: number): Promise<void> {
   const deadline = Date.now() + within;
   let last = "no answer";
@@ -12,9 +12,11 @@ export async function untilOk(url: string, within: number): Promise<void> {
       if (response.ok) return;
       last = `${response.status} ${body.slice(0, 300)}`;
     } catch (error) {
-      last = error instanceof Error ? String((error.cause as Error | undefined)?.message ?? error.message) : String(error);
+      last =
+        error instanceof Error ? String((error.cause as Error | undefined)?.message ?? error.message) : String(error);
     }
-    if (Date.now() > deadline) throw new Failure(`${url} is not ready after ${within / 1000} s: ${last}`, "see the lines above of the part that should answer it");
+    if (Date.now() > deadline)
+      throw new Failure(`${url} is not ready after ${within / 1000} s: ${last}`, "see the output of that server above");
     await sleep(100);
   }
 }

@@ -2,15 +2,15 @@ import { randomBytes } from "node:crypto";
 import { chmod, readFile, rename, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Failure } from "./failure.ts";
-import { makeStateFolder, state } from "./places.ts";
+import { makeStateFolder, state } from "./paths.ts";
 
-/** What the parts of a development stack share. Made once per clone, never committed. */
+/** The secrets of a development stack. Made once per clone, never committed. */
 export interface Secrets {
   /** Signs the tokens of users. */
   jwt: string;
   /** Signs the edge's assertions to the origin. */
   edge: string;
-  /** Of the embedded PostgreSQL's only role. */
+  /** Password of the embedded PostgreSQL's only role. */
   postgres: string;
 }
 
@@ -38,7 +38,7 @@ export async function readSecrets(): Promise<Secrets | undefined> {
     const secrets = JSON.parse(text) as Secrets;
     if (secrets.jwt && secrets.edge && secrets.postgres) return secrets;
   } catch {
-    // Told below.
+    // Reported below.
   }
   throw new Failure(`${file} is damaged`, `restore it, or start over with an empty database: rm -rf ${state}`);
 }

@@ -14,11 +14,3 @@ export class Totals {
     return `${this.passed} passed, ${this.failed} failed, ${this.skipped} skipped`;
   }
 }
-
-const line = /^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;/;
-
-/** Adds what a line of `cargo test` tells, if it tells a result. */
-export function addCargoLine(totals: Totals, text: string): void {
-  const match = line.exec(text);
-  if (match) totals.add(Number(match[1]), Number(match[2]), Number(match[3]));
-}

@@ -1,20 +1,20 @@
 import { existsSync, readdirSync } from "node:fs";
-import { attempt } from "./process.ts";
-import { step, say } from "./progress.ts";
 import { withPath } from "./cargo.ts";
 import { debianRust, debianRustIsCached, hasDebianRust } from "./debian-rust.ts";
+import { attempt } from "./process.ts";
+import { say, step } from "./progress.ts";
 
 export const wasmTarget = "wasm32-unknown-unknown";
 
-/** What a build for the edge needs in its environment so that `cargo` and `rustc` can make wasm. */
+/** The environment in which `cargo` and `rustc` build for wasm. */
 export interface WasmToolchain {
   description: string;
   env: NodeJS.ProcessEnv;
 }
 
 /**
- * Rust's standard library for wasm: rustup's where it is or can be had, otherwise Debian's packages.
- * WEIR_WASM_TOOLCHAIN=rustup|debian leaves no choice.
+ * Rust's standard library for wasm: rustup's if it is installed or can be, otherwise Debian's packages.
+ * WEIR_WASM_TOOLCHAIN=rustup|debian allows only that one.
  */
 export async function wasmToolchain(): Promise<WasmToolchain> {
   const wanted = process.env.WEIR_WASM_TOOLCHAIN;
@@ -41,7 +41,7 @@ async function hasTarget(): Promise<boolean> {
 
 async function addTarget(): Promise<boolean> {
   if ((await attempt("rustup", ["--version"])).code !== 0) return false;
-  // A closed network may answer nothing at all. Where there is another way, that is no reason to wait for long.
+  // A closed network may not answer at all, so the wait is short where there is an alternative.
   const timeout = (await hasDebianRust()) ? 45_000 : 300_000;
   return step(`adding Rust's ${wasmTarget} target by rustup`, async (pulse) => {
     const outcome = await attempt("rustup", ["target", "add", wasmTarget], { pulse, timeout, log: "rustup" });

@@ -6,10 +6,10 @@ import { slowAnalysis } from "./slow.ts";
 
 const stack = await startStack({ after });
 const slow = await startStack({ after }, { env: { WEIR_CONFIG: slowAnalysis(0.2) } });
-/** Slow enough that whoever looks ten times a second sees every job running. */
+/** Slow enough that a page that updates ten times a second shows every job running. */
 const slower = await startStack({ after }, { env: { WEIR_CONFIG: slowAnalysis(0.5) } });
 
-/** Keeps, from now on, what the rows of the list have said, by job. */
+/** Records the states that each job's row shows. */
 const keepStates = `
   globalThis.states = {};
   new MutationObserver(() => {
@@ -21,8 +21,8 @@ const keepStates = `
   }).observe(document.getElementById("jobs"), { childList: true, subtree: true });
 `;
 
-describe("the page, for somebody who signs in", () => {
-  it("shows the quota, runs an analysis, and makes a specification that can be read", async (t) => {
+describe("the page for a signed-in user", () => {
+  it("shows the quota, runs an analysis and shows its specification", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
     await page.goto(stack.edge.url);
     await page.getByRole("button", { name: "Free", exact: true }).click();
@@ -51,7 +51,7 @@ describe("the page, for somebody who signs in", () => {
     assert.deepEqual(complaints, []);
   });
 
-  it("shows a burst waiting for its turns, and cancels", async (t) => {
+  it("shows which jobs of a burst wait, and cancels one", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 360, height: 1000 });
     await page.goto(slow.edge.url);
     await page.getByRole("button", { name: "Free", exact: true }).click();
@@ -59,15 +59,21 @@ describe("the page, for somebody who signs in", () => {
     await page.getByRole("button", { name: "Submit one" }).click();
     await page.getByText(/used 1 · reserved 0 · left 49 ·/).waitFor();
 
-    // 49 are left, so one of the 50 is refused, in the server's words.
+    // 49 are left, so one of the 50 is refused.
     await page.getByRole("button", { name: "Submit 50" }).click();
     await page.getByText("49 accepted, 1 refused").waitFor();
     await page.getByRole("alert").getByText("Quota Exceeded").waitFor();
     await page.getByText("waiting for your turn").first().waitFor();
     await page.locator("#jobs").getByText("running").first().waitFor();
     await picture(page, "burst");
-    assert.equal(await page.evaluate("document.getElementById('jobs-scroll').scrollWidth - document.getElementById('jobs-scroll').clientWidth"), 0, "no button is cut off at 360 px");
-    // The newest is the last in line, so it is still there to be cancelled.
+    assert.equal(
+      await page.evaluate(
+        "document.getElementById('jobs-scroll').scrollWidth - document.getElementById('jobs-scroll').clientWidth",
+      ),
+      0,
+      "no button is cut off at 360 px",
+    );
+    // The newest job is the last in line, so it still waits.
     const last = page.locator("#jobs tr").first();
     await last.getByRole("button", { name: /^Cancel/ }).click();
     await last.getByText("cancelled").waitFor();
@@ -79,7 +85,7 @@ describe("the page, for somebody who signs in", () => {
     );
   });
 
-  it("moves every row of a burst from waiting to running to done by events over one connection", async (t) => {
+  it("updates every row of a burst from events over one connection", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
     const asked: string[] = [];
     page.on("request", (request) => asked.push(`${request.method()} ${new URL(request.url()).pathname}`));
@@ -94,17 +100,29 @@ describe("the page, for somebody who signs in", () => {
     assert.equal(Object.keys(states).length, 50);
     for (const [job, said] of Object.entries(states)) {
       assert.deepEqual(said.slice(-2), ["running", "done"], `${job}: ${said.join(", ")}`);
-      assert.ok(said.slice(0, -2).every((words) => words.startsWith("waiting for")), `${job}: ${said.join(", ")}`);
+      assert.ok(
+        said.slice(0, -2).every((words) => words.startsWith("waiting for")),
+        `${job}: ${said.join(", ")}`,
+      );
     }
     const parked = Object.values(states).filter((said) => said[0] === "waiting for your turn");
     assert.ok(parked.length >= 40, `${parked.length} have waited for their turn`);
     assert.equal(asked.filter((request) => request === "GET /api/jobs/events").length, 1);
-    assert.deepEqual(asked.filter((request) => request === "GET /api/jobs" || /^GET .api.jobs.\d/.test(request)), [], "nothing is polled");
+    assert.deepEqual(
+      asked.filter((request) => request === "GET /api/jobs" || /^GET .api.jobs.\d/.test(request)),
+      [],
+      "nothing is polled",
+    );
     assert.deepEqual(complaints, []);
   });
 
-  it("shows one Pro job passing two hundred Free ones", async (t) => {
-    const { page, complaints } = await openPage(t, { address: someAddress(), width: 1920, height: 1200, colorScheme: "dark" });
+  it("shows a Pro job overtaking two hundred Free ones", async (t) => {
+    const { page, complaints } = await openPage(t, {
+      address: someAddress(),
+      width: 1920,
+      height: 1200,
+      colorScheme: "dark",
+    });
     await page.goto(slower.edge.url);
     await page.getByRole("button", { name: "Run it" }).click();
     const passed = page.getByText(/^Pro: done \d+ ms after it was submitted, past \d+ Free jobs that were before it$/);
@@ -114,15 +132,19 @@ describe("the page, for somebody who signs in", () => {
     const [milliseconds = Infinity, ahead = 0] = [...words.matchAll(/\d+/g)].map(Number);
     assert.ok(ahead > 100, words);
     assert.ok(milliseconds < 5000, words);
-    // The same as a picture: the last that was submitted, and done before those that it passed.
-    await page.getByRole("img", { name: "In the order of submission: 200 of 200 Free jobs, then the Pro job as number 201" }).waitFor();
-    await page.getByRole("img", { name: new RegExp(`^In the order of completion: the Pro job as number ${201 - ahead},`) }).waitFor();
+    // The picture shows the same.
+    await page
+      .getByRole("img", { name: "In the order of submission: 200 of 200 Free jobs, then the Pro job as number 201" })
+      .waitFor();
+    await page
+      .getByRole("img", { name: new RegExp(`^In the order of completion: the Pro job as number ${201 - ahead},`) })
+      .waitFor();
     await page.getByText("Free: 200 of 200 done").waitFor({ timeout: 120_000 });
     await picture(page, "river");
     assert.deepEqual(complaints, []);
   });
 
-  it("speaks Korean to those who do", async (t) => {
+  it("is in Korean for a Korean browser", async (t) => {
     const { page } = await openPage(t, { address: someAddress(), locale: "ko-KR", width: 360, height: 740 });
     await page.goto(stack.edge.url);
     await page.getByRole("heading", { name: "파일에서 테스트 찾기" }).waitFor();
@@ -134,7 +156,7 @@ describe("the page, for somebody who signs in", () => {
     assert.equal(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"), 0);
   });
 
-  it("says when the server does not answer, and goes on when it does", async (t) => {
+  it("says when the server does not answer, and recovers", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     await page.getByRole("rowheader", { name: "priority" }).first().waitFor();

@@ -2,14 +2,14 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
 import { startOrigin } from "../harness/weir.ts";
 import { openPage } from "./browser.ts";
 
 const stack = await startStack({ after });
 
-/** Adds up, from the first paint on, how far things have moved without anybody's doing. */
+/** Adds up the layout shifts since the first paint that no input caused. */
 const watchShifts = `
   globalThis.shifted = 0;
   new PerformanceObserver((list) => {
@@ -17,9 +17,14 @@ const watchShifts = `
   }).observe({ type: "layout-shift", buffered: true });
 `;
 
-describe("the page, whatever it is about", () => {
-  for (const [locale, width] of [["en-GB", 360], ["ko-KR", 360], ["en-GB", 1920], ["ko-KR", 1920]] as const) {
-    it(`is small, asks no other host, and moves nothing while it loads (${locale}, ${width} px)`, async (t) => {
+describe("the page", () => {
+  for (const [locale, width] of [
+    ["en-GB", 360],
+    ["ko-KR", 360],
+    ["en-GB", 1920],
+    ["ko-KR", 1920],
+  ] as const) {
+    it(`is small, uses no other host, and does not shift while it loads (${locale}, ${width} px)`, async (t) => {
       const { page, complaints } = await openPage(t, { address: someAddress(), locale, width, height: 900 });
       let bytes = 0;
       const devtools = await page.context().newCDPSession(page);
@@ -31,17 +36,20 @@ describe("the page, whatever it is about", () => {
       await page.goto(stack.edge.url);
       await page.locator(".lane-table").first().waitFor();
       await page.locator("#charts canvas").first().waitFor();
-      // Twice the lanes' events have come.
+      // Long enough for two events of the lanes.
       await page.waitForTimeout(1500);
       assert.ok((await page.evaluate<number>("shifted")) < 0.005, `${await page.evaluate("shifted")}`);
       assert.deepEqual([...hosts], [new URL(stack.edge.url).origin]);
       assert.ok(bytes > 10_000 && bytes < 150_000, `${bytes} bytes`);
-      assert.equal(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"), 0);
+      assert.equal(
+        await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"),
+        0,
+      );
       assert.deepEqual(complaints, []);
     });
   }
 
-  it("is there before any data is", async (t) => {
+  it("renders before any data arrives", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.route("**/api/**", () => {});
     await page.goto(stack.edge.url);
@@ -50,28 +58,29 @@ describe("the page, whatever it is about", () => {
     assert.ok(await page.evaluate("performance.getEntriesByName('first-contentful-paint').length"));
   });
 
-  it("has the texts in its HTML that its script writes", async (t) => {
+  it("has the same texts in its HTML as in its script", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     await page.getByRole("rowheader", { name: "priority" }).first().waitFor();
     const written = await page.evaluate<Record<string, string>>(
-      "Object.fromEntries([...document.querySelectorAll('[data-t]')].map((marked) => [marked.dataset.t, marked.textContent]))",
+      "Object.fromEntries([...document.querySelectorAll('[data-t]')].map((node) => [node.dataset.t, node.textContent]))",
     );
     const html = readFileSync(join(root, "www", "index.html"), "utf8");
     const marked = [...html.matchAll(/data-t="(\w+)"[^>]*>([^<]*)</g)];
     assert.ok(marked.length > 30, `${marked.length}`);
-    // What changes with who is there is written by others.
+    // These depend on the visitor.
     const fixed = marked.filter(([, key = ""]) => !["allowanceUnknown"].includes(key));
     for (const [, key = "", text] of fixed) assert.equal(text, written[key], key);
   });
 
-  it("works by keyboard alone", async (t) => {
+  it("works with the keyboard alone", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
-    const focused = (): Promise<string> => page.evaluate("document.activeElement.id || document.activeElement.textContent");
+    const focused = (): Promise<string> =>
+      page.evaluate("document.activeElement.id || document.activeElement.textContent");
     const tabTo = async (id: string): Promise<void> => {
       for (let n = 0; (await focused()) !== id; n++) {
-        assert.ok(n < 40, `Tab does not come to ${id}`);
+        assert.ok(n < 40, `Tab does not reach ${id}`);
         await page.keyboard.press("Tab");
       }
     };
@@ -98,7 +107,7 @@ describe("the page, whatever it is about", () => {
     assert.match(await page.evaluate("document.activeElement.outerHTML"), /^<button.*Show/, "back to where it was");
   });
 
-  it("says that the origin is away, without moving anything, and goes on by itself", async (t) => {
+  it("says that the origin is away, without shifting, and recovers", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
     const notice = page.getByText("No answer from the server. Trying again…");

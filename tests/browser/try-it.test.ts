@@ -5,7 +5,7 @@ import { openPage, picture } from "./browser.ts";
 
 const stack = await startStack({ after });
 
-describe("the page, for somebody without an account", () => {
+describe("the page for an anonymous visitor", () => {
   it("analyses a sample and lists the tests found", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
@@ -21,7 +21,7 @@ describe("the page, for somebody without an account", () => {
     assert.deepEqual(complaints, [], "no error on the console, no violation of the content policy");
   });
 
-  it("says the limit in the server's words and counts down to the next try", async (t) => {
+  it("shows the server's message about the limit and counts down to the next try", async (t) => {
     const address = someAddress();
     const { page } = await openPage(t, { address, width: 360, height: 740, colorScheme: "dark" });
     await page.goto(stack.edge.url);
@@ -29,7 +29,11 @@ describe("the page, for somebody without an account", () => {
     const send = stack.edge.from(address);
     for (let n = 0; n < 10; n++) {
       const body = JSON.stringify({ files: [{ path: "a_test.go", content: "package a" }] });
-      const response = await send("/api/jobs/analysis", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+      const response = await send("/api/jobs/analysis", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body,
+      });
       assert.equal(response.status, 202, await response.text());
     }
     await page.getByRole("button", { name: "Analyse" }).click();

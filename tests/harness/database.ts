@@ -1,13 +1,13 @@
 import { randomBytes } from "node:crypto";
 import postgres from "postgres";
-import { required, whenOver, type Lifetime } from "./lifetime.ts";
+import { type Lifetime, required, whenOver } from "./lifetime.ts";
 
 export interface Database {
   url: string;
   sql: postgres.Sql;
 }
 
-/** An empty database on the test run's PostgreSQL, gone when the test is over. */
+/** An empty database on the test run's PostgreSQL, dropped after the test. */
 export async function freshDatabase(lifetime: Lifetime): Promise<Database> {
   const server = required("WEIR_TEST_DATABASE_URL");
   const name = `test_${randomBytes(6).toString("hex")}`;

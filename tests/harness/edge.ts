@@ -1,8 +1,9 @@
 import { join } from "node:path";
 import { createTestHarness, type WorkerHandle } from "wrangler";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import type { Secrets } from "./identity.ts";
-import { whenOver, type Lifetime } from "./lifetime.ts";
+import { type Lifetime, whenOver } from "./lifetime.ts";
+import { showOnFailure } from "./logs.ts";
 
 export interface Edge {
   url: string;
@@ -11,19 +12,21 @@ export interface Edge {
   /** What the Worker has written to the console. */
   logs(): string;
   /**
-   * A request as if from this client address. Cloudflare sets CF-Connecting-IP and drops what a client sends; the local
-   * runtime sets it only where it is missing, so a test chooses the address by sending the header. Without one, a
-   * request is from 127.0.0.1.
+   * A request as if from this client address. Cloudflare overwrites CF-Connecting-IP. The local runtime sets it only
+   * when it is missing, to 127.0.0.1, so a test chooses the address by sending the header.
    */
   from(address: string): (path: string, init?: RequestInit) => Promise<Response>;
   close(): Promise<void>;
 }
 
 /**
- * The real edge in the real runtime, as wrangler.toml describes it, with bindings of its own. It runs what
- * `npm run build:edge` built, so starting one takes about a second.
+ * The edge in workerd, configured by wrangler.toml, with bindings of its own. It runs what `npm run build:edge` has
+ * built, so it starts within about a second.
  */
-export async function startEdge(lifetime: Lifetime, options: { originUrl: string; secrets: Secrets; vars?: Record<string, string> }): Promise<Edge> {
+export async function startEdge(
+  lifetime: Lifetime,
+  options: { originUrl: string; secrets: Secrets; vars?: Record<string, string> },
+): Promise<Edge> {
   const harness = createTestHarness({
     root,
     workers: [
@@ -36,17 +39,25 @@ export async function startEdge(lifetime: Lifetime, options: { originUrl: string
   });
   const { url } = await harness.listen();
   whenOver(lifetime, () => harness.close());
+  const logs = (): string =>
+    harness
+      .getLogs()
+      .map((entry) => `${entry.level}: ${entry.message}`)
+      .join("\n");
+  showOnFailure("the edge", logs);
   const base = url.href.replace(/\/$/, "");
   return {
     url: base,
     worker: harness.getWorker(),
-    logs: () => harness.getLogs().map((entry) => `${entry.level}: ${entry.message}`).join("\n"),
-    from: (address) => (path, init = {}) => {
-      const headers = new Headers(init.headers);
-      headers.set("CF-Connecting-IP", address);
-      // Over the wire like any client, with Node's own fetch.
-      return fetch(base + path, { redirect: "manual", ...init, headers });
-    },
+    logs,
+    from:
+      (address) =>
+      (path, init = {}) => {
+        const headers = new Headers(init.headers);
+        headers.set("CF-Connecting-IP", address);
+        // Over the wire like any client, with Node's own fetch.
+        return fetch(base + path, { redirect: "manual", ...init, headers });
+      },
     close: () => harness.close(),
   };
 }

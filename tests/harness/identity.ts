@@ -11,8 +11,14 @@ export function freshSecrets(): Secrets {
   return { jwt: randomBytes(32).toString("hex"), edge: randomBytes(32).toString("hex") };
 }
 
-/** A user's token as an issuer would make it; `claims` replaces any of them, undefined leaves one out. */
-export async function tokenFor(secret: string, user: string = randomUUID(), claims: Record<string, unknown> = {}): Promise<string> {
+/** A user's token as an issuer makes it. `claims` replaces claims; undefined leaves one out. */
+export async function tokenFor(
+  secret: string,
+  user: string = randomUUID(),
+  claims: Record<string, unknown> = {},
+): Promise<string> {
   const now = Math.floor(Date.now() / 1000);
-  return new SignJWT({ sub: user, iat: now, exp: now + 3600, ...claims }).setProtectedHeader({ alg: "HS256", typ: "JWT" }).sign(Buffer.from(secret));
+  return new SignJWT({ sub: user, iat: now, exp: now + 3600, ...claims })
+    .setProtectedHeader({ alg: "HS256", typ: "JWT" })
+    .sign(Buffer.from(secret));
 }

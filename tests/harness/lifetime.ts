@@ -1,8 +1,8 @@
-import { stopEverything } from "../../scripts/lib/stopping.ts";
+import { runExitHooks } from "../../scripts/lib/lifecycle.ts";
 
 /**
- * Whatever ends things when a test is over: a test's context, or, for what a whole file shares, `{ after }` of
- * node:test used at the top of the file. (Inside of `before`, `after` is that hook's own end, and comes too early.)
+ * Where clean-ups are registered: a test's context, or, for what the tests of a file share, `{ after }` of node:test at
+ * the top of the file. (Inside `before` or a test, `after` is the end of that hook or test, which is too early.)
  */
 export interface Lifetime {
   after(end: () => Promise<void> | void): void;
@@ -10,7 +10,7 @@ export interface Lifetime {
 
 const ends = new WeakMap<Lifetime, (() => Promise<void> | void)[]>();
 
-/** Registers an end. What was started last ends first: an edge before its origin, an origin before its database. */
+/** Registers a clean-up. The last one registered runs first: an edge stops before its origin. */
 export function whenOver(lifetime: Lifetime, end: () => Promise<void> | void): void {
   const known = ends.get(lifetime);
   if (known) {
@@ -33,10 +33,10 @@ export function whenOver(lifetime: Lifetime, end: () => Promise<void> | void): v
   });
 }
 
-// A test process that is told to end does not get to its `after` hooks; what it started must still go.
+// After a signal, `after` hooks do not run. What the tests have started must stop all the same.
 for (const signal of ["SIGTERM", "SIGINT"] as const) {
   process.once(signal, () => {
-    void stopEverything().finally(() => process.exit(1));
+    void runExitHooks().finally(() => process.exit(1));
   });
 }
 
@@ -44,5 +44,5 @@ for (const signal of ["SIGTERM", "SIGINT"] as const) {
 export function required(name: string): string {
   const value = process.env[name];
   if (value) return value;
-  throw new Error(`${name} is not set: run the tests by \`npm test\` (or \`npm test -- edge\` for some of them), which starts what they need`);
+  throw new Error(`${name} is not set: run the tests with \`npm test\`, which starts what they need`);
 }

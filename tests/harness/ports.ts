@@ -3,13 +3,13 @@ import { join } from "node:path";
 import { isFree } from "../../scripts/lib/ports.ts";
 import { required } from "./lifetime.ts";
 
-// Below the range from which the system takes ports for outgoing connections, so none of those gets in between.
+// Below the range of the system's ports for outgoing connections.
 const first = 15_000;
 const count = 15_000;
 
 /**
- * A free port that no other test of this run will be given: each is claimed by a file that only one can make, since
- * between finding a port free and a server taking it there is time for somebody else to find it free, too.
+ * A free port that no other test of this run gets. Each port is claimed by creating a file, since a port that is only
+ * found free may be found by another test before a server listens on it.
  */
 export async function freePort(): Promise<number> {
   const claims = join(required("WEIR_TEST_FOLDER"), "ports");

@@ -1,10 +1,12 @@
 import { spawn } from "node:child_process";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { Service } from "../../scripts/lib/process.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
+import { type Supervised, supervise } from "../../scripts/lib/supervisor.ts";
 import type { Database } from "./database.ts";
 import type { Secrets } from "./identity.ts";
-import { required, whenOver, type Lifetime } from "./lifetime.ts";
+import { type Lifetime, required, whenOver } from "./lifetime.ts";
+import { showOnFailure } from "./logs.ts";
 import { freePort } from "./ports.ts";
 
 export interface Ran {
@@ -13,9 +15,20 @@ export interface Ran {
   stderr: string;
 }
 
-/** What the binary is told by its environment. */
-export function weirEnvironment(database: Database, secrets: Secrets, more: Record<string, string> = {}): NodeJS.ProcessEnv {
-  return { ...process.env, DATABASE_URL: database.url, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge, WEIR_ENV: "development", ...more };
+/** The environment of the binary. */
+export function weirEnvironment(
+  database: Database,
+  secrets: Secrets,
+  more: Record<string, string> = {},
+): NodeJS.ProcessEnv {
+  return {
+    ...process.env,
+    DATABASE_URL: database.url,
+    JWT_SECRET: secrets.jwt,
+    EDGE_SECRET: secrets.edge,
+    WEIR_ENV: "development",
+    ...more,
+  };
 }
 
 /** Runs the binary `weir` to its end. */
@@ -33,33 +46,48 @@ export function weir(args: string[], env: NodeJS.ProcessEnv): Promise<Ran> {
 export interface Origin {
   url: string;
   port: number;
-  service: Service;
+  /** Restarted when it fences itself, as by `npm start`. */
+  process: Supervised;
   env: NodeJS.ProcessEnv;
-  /** Everything it has logged so far that was kept. */
+  /** The last 200 lines of its log. */
   log(): string;
   stop(): Promise<void>;
 }
 
-/** Migrates the database and starts the real origin on it: `weir up`, or another of its subcommands. */
+/** Migrates the database and starts the origin on it: `weir up`, or another subcommand. */
 export async function startOrigin(
   lifetime: Lifetime,
   options: { database: Database; secrets: Secrets; env?: Record<string, string>; args?: string[]; port?: number },
 ): Promise<Origin> {
   const port = options.port ?? (await freePort());
-  const env = weirEnvironment(options.database, options.secrets, { WEIR_ORIGIN_HOST: "127.0.0.1", WEIR_ORIGIN_PORT: String(port), ...options.env });
+  const args = options.args ?? ["up"];
+  const env = weirEnvironment(options.database, options.secrets, {
+    WEIR_ORIGIN_HOST: "127.0.0.1",
+    WEIR_ORIGIN_PORT: String(port),
+    ...options.env,
+  });
   const migrated = await weir(["migrate"], env);
-  if (migrated.code !== 0) throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}${migrated.stdout}`);
-  const service = new Service("origin", required("WEIR_TEST_BINARY"), options.args ?? ["up"], { env, grace: 10_000 });
+  if (migrated.code !== 0)
+    throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}${migrated.stdout}`);
+  const lines: string[] = [];
+  const onLine = (line: string): void => {
+    lines.push(line);
+    if (lines.length > 200) lines.shift();
+  };
+  const service = supervise(
+    () => new Service("origin", required("WEIR_TEST_BINARY"), args, { env, grace: 10_000, onLine }),
+  );
   whenOver(lifetime, () => service.stop());
   const url = `http://127.0.0.1:${port}`;
-  const log = (): string => service.recent.join("\n");
+  const log = (): string => lines.join("\n");
+  showOnFailure(`weir ${args.join(" ")}`, log);
   await Promise.race([
     untilOk(`${url}/readyz`, 30_000).catch((error: Error) => {
       throw new Error(`${error.message}\n${log()}`);
     }),
     service.ended.then((how) => {
-      throw new Error(`weir ${(options.args ?? ["up"]).join(" ")} ${how}\n${log()}`);
+      throw new Error(`weir ${args.join(" ")} ${how}\n${log()}`);
     }),
   ]);
-  return { url, port, service, env, log, stop: () => service.stop() };
+  return { url, port, process: service, env, log, stop: () => service.stop() };
 }

@@ -1,13 +1,14 @@
 import assert from "node:assert/strict";
 import { after, describe, it } from "node:test";
+import type { Job } from "../../www/src/generated/api.d.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
-import { Caller, type Job } from "./jobs.ts";
+import { Caller } from "./jobs.ts";
 import { goFile, goTests, rustFile, rustTests } from "./samples.ts";
 
 const stack = await startStack({ after });
 
-describe("a first session, from the edge to the workers and back", () => {
-  it("gives an anonymous address ten submissions a minute, and tells the rest how long to wait", async () => {
+describe("a first session, through the edge, the origin and the workers", () => {
+  it("accepts ten anonymous submissions a minute from an address, and tells others how long to wait", async () => {
     const anonymous = new Caller(stack.edge.from(someAddress()));
     const responses: Response[] = [];
     for (let n = 0; n < 12; n++) responses.push(await anonymous.submit("analysis", { files: [goFile] }));
@@ -24,12 +25,14 @@ describe("a first session, from the edge to the workers and back", () => {
       const wait = Number(response.headers.get("retry-after"));
       assert.ok(wait >= 1 && wait <= 60, `Retry-After: ${response.headers.get("retry-after")}`);
     }
-    const { job } = (await responses[0]?.json()) as { job: Job };
+    const [first] = responses;
+    assert.ok(first);
+    const { job } = (await first.json()) as { job: Job };
     const finished = await anonymous.finished(job.id);
     assert.equal(finished.status, "completed", JSON.stringify(finished));
   });
 
-  it("counts each address by itself, and a user not at all", async () => {
+  it("limits each address on its own, and does not limit users", async () => {
     const other = new Caller(stack.edge.from(someAddress()));
     await other.accepted("analysis", { files: [rustFile] });
     const address = someAddress();
@@ -37,7 +40,7 @@ describe("a first session, from the edge to the workers and back", () => {
     for (let n = 0; n < 12; n++) await pro.accepted("analysis", { files: [goFile] });
   });
 
-  it("runs an analysis and a specification of it, and charges both once", async () => {
+  it("runs an analysis and its specification, and charges each once", async () => {
     const user = await signIn("free");
     const before = await user.usage();
     assert.deepEqual([before.tier, before.analysis.used, before.analysis.reserved], ["free", 0, 0]);
@@ -61,7 +64,7 @@ describe("a first session, from the edge to the workers and back", () => {
     const rendered = await user.finished(spec.job.id);
     assert.equal(rendered.status, "completed", JSON.stringify(rendered));
     assert.equal(rendered.charged, 5);
-    const markdown = String(rendered.output?.markdown);
+    const markdown = String((rendered.output as { markdown: string }).markdown);
     assert.match(markdown, /^#/m);
     const end = await user.usage();
     assert.deepEqual([end.specview.used, end.specview.reserved], [5, 0]);
@@ -70,7 +73,7 @@ describe("a first session, from the edge to the workers and back", () => {
     assert.equal(again.charged, 0, "what was rendered before is not charged again");
   });
 
-  it("shows nobody else's job", async () => {
+  it("hides other callers' jobs", async () => {
     const owner = await signIn("free");
     const { job } = await owner.accepted("analysis", { files: [goFile] });
     const stranger = await signIn("free");
@@ -80,7 +83,7 @@ describe("a first session, from the edge to the workers and back", () => {
     assert.equal(status, "completed");
   });
 
-  it("refuses a bad bearer token, and takes a bad cookie for an anonymous caller", async () => {
+  it("refuses a bad bearer token, and treats a caller with a bad cookie as anonymous", async () => {
     const send = stack.edge.from(someAddress());
     const bad = await send("/api/usage", { headers: { Authorization: "Bearer not.a.token" } });
     assert.equal(bad.status, 401);

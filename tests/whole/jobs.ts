@@ -1,37 +1,11 @@
 import assert from "node:assert/strict";
 import { sleep } from "../../scripts/lib/sleep.ts";
+import type { Accepted, Job, Usage } from "../../www/src/generated/api.d.ts";
 
-export interface Quota {
-  used: number;
-  reserved: number;
-  limit: number | null;
-  remaining: number | null;
-  reset_at: string;
-}
+/** The usage of a signed-in user, which has no nulls. */
+type PlanUsage = { [Member in keyof Usage]-?: NonNullable<Usage[Member]> };
 
-export interface Job {
-  id: number;
-  service: string;
-  status: "queued" | "running" | "completed" | "failed" | "cancelled";
-  waiting_for: "slot" | "worker" | "retry" | "schedule" | null;
-  queue: string;
-  tier: string;
-  attempt: number;
-  max_attempts: number;
-  reserved: number;
-  charged: number;
-  output: Record<string, unknown> | null;
-  error: { message: string } | null;
-}
-
-export interface Usage {
-  tier: string;
-  period: { start: string; end: string };
-  analysis: Quota;
-  specview: Quota;
-}
-
-/** A caller's way to the API: a client address, and a token for those who are signed in. */
+/** A client of the API, at an address, with or without a user's token. */
 export class Caller {
   #send: (path: string, init?: RequestInit) => Promise<Response>;
   #token: string | undefined;
@@ -55,12 +29,12 @@ export class Caller {
     });
   }
 
-  /** Submits and insists that it is accepted. */
-  async accepted(service: string, args: unknown): Promise<{ job: Job; quota: Quota | null }> {
+  /** Submits, and fails unless the submission is accepted. */
+  async accepted(service: string, args: unknown): Promise<Accepted> {
     const response = await this.submit(service, args);
     const text = await response.text();
     assert.equal(response.status, 202, text);
-    return JSON.parse(text) as { job: Job; quota: Quota | null };
+    return JSON.parse(text) as Accepted;
   }
 
   async get<T>(path: string): Promise<T> {
@@ -70,17 +44,19 @@ export class Caller {
     return JSON.parse(text) as T;
   }
 
-  usage(): Promise<Usage> {
-    return this.get<Usage>("/api/usage");
+  async usage(): Promise<PlanUsage> {
+    const usage = await this.get<Usage>("/api/usage");
+    assert.ok(usage.period && usage.analysis && usage.specview, JSON.stringify(usage));
+    return usage as PlanUsage;
   }
 
-  /** Waits until a job is over. */
+  /** Waits until a job has ended. */
   async finished(id: number, within = 30_000): Promise<Job> {
     const deadline = Date.now() + within;
     for (;;) {
       const job = await this.get<Job>(`/api/jobs/${id}`);
       if (["completed", "failed", "cancelled"].includes(job.status)) return job;
-      assert.ok(Date.now() < deadline, `job ${id} is not over after ${within / 1000} s: ${JSON.stringify(job)}`);
+      assert.ok(Date.now() < deadline, `job ${id} has not ended after ${within / 1000} s: ${JSON.stringify(job)}`);
       await sleep(100);
     }
   }

@@ -1,4 +1,4 @@
-/** A test file in Go as one finds them in the wild: a table, subtests, a helper that is no test. */
+/** A typical test file in Go, with a helper that is not a test. */
 export const goFile = {
   path: "limiter/limiter_test.go",
   content: `package limiter

@@ -1,5 +1,5 @@
 import { allowanceFor } from "./allowance.ts";
-import { developmentToken, Refusal, submit, type Quota, type Usage } from "./api.ts";
+import { developmentToken, type Quota, Refusal, submit, type Usage } from "./api.ts";
 import { element, make, makeButton } from "./elements.ts";
 import "./jobs.ts";
 import { showProblem } from "./notice.ts";
@@ -69,13 +69,13 @@ function tierName(tier: string): string {
 }
 
 /** What of a plan is used, reserved and left, in one bar. */
-function bar(service: "analysis" | "specview", quota: Quota | null): HTMLElement {
+function bar(service: "analysis" | "specview", quota: Quota | null | undefined): HTMLElement {
   const box = make("div", "", "quota");
   if (!quota) return box;
   const { used, reserved, limit, remaining } = quota;
   const number = new Intl.NumberFormat(language);
   const parts = [t("used", { n: number.format(used) }), t("reserved", { n: number.format(reserved) })];
-  parts.push(remaining === null ? t("unlimited") : t("left", { n: number.format(remaining) }));
+  parts.push(remaining == null ? t("unlimited") : t("left", { n: number.format(remaining) }));
   const date = new Intl.DateTimeFormat(language, { dateStyle: "medium" }).format(new Date(quota.reset_at));
   const head = make("div", "", "quota-head");
   head.append(make("strong", t(service)), make("span", `${parts.join(" · ")} · ${t("until", { date })}`));

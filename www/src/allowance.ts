@@ -33,6 +33,8 @@ function show(): void {
   const left = seconds > 0 ? current.left : limit;
   // Past some number they could not be told apart; the words say it anyway.
   const shown = Math.min(limit, 20);
-  drops.replaceChildren(...Array.from({ length: shown }, (_, n) => make("i", "", n < (left / limit) * shown ? "full" : "")));
+  drops.replaceChildren(
+    ...Array.from({ length: shown }, (_, n) => make("i", "", n < (left / limit) * shown ? "full" : "")),
+  );
   words.textContent = seconds > 0 ? t("allowance", { left, limit, seconds }) : t("allowanceFull", { left, limit });
 }

@@ -1,3 +1,7 @@
+import type { Accepted, Given, Job, Usage } from "./generated/api.d.ts";
+
+export type { Job, LaneState, Lanes, Quota, Usage } from "./generated/api.d.ts";
+
 export interface TestCase {
   file: string;
   name: string;
@@ -15,56 +19,8 @@ export interface SpecviewOutput {
   count: number;
 }
 
-export type Status = "queued" | "running" | "completed" | "failed" | "cancelled";
-
-export interface Job {
-  id: number;
-  service: string;
-  status: Status;
-  waiting_for: "slot" | "worker" | "retry" | "schedule" | null;
-  created_at: string;
-  finished_at: string | null;
-  reserved: number;
-  charged: number;
-  output: unknown;
-  error: { message: string } | null;
-}
-
 export function isFinished(job: Job): boolean {
   return job.status !== "queued" && job.status !== "running";
-}
-
-export interface Quota {
-  used: number;
-  reserved: number;
-  limit: number | null;
-  remaining: number | null;
-  reset_at: string;
-}
-
-export interface Usage {
-  tier: string;
-  analysis: Quota | null;
-  specview: Quota | null;
-}
-
-export interface Lane {
-  queued: number;
-  running: number;
-  workers: number;
-  oldest_wait_ms: number;
-}
-
-export interface ServiceLanes {
-  priority: Lane;
-  default: Lane;
-  scheduled: Lane;
-  parked: number;
-  slots_in_use: number;
-}
-
-export interface Lanes {
-  services: Record<string, ServiceLanes>;
 }
 
 export interface SourceFile {
@@ -93,7 +49,10 @@ interface Asking {
   token?: string | undefined;
 }
 
-async function ask<T>(path: string, { method = "GET", body, token }: Asking = {}): Promise<{ body: T; headers: Headers }> {
+async function ask<T>(
+  path: string,
+  { method = "GET", body, token }: Asking = {},
+): Promise<{ body: T; headers: Headers }> {
   const headers = new Headers();
   if (body !== undefined) headers.set("Content-Type", "application/json");
   if (token !== undefined) headers.set("Authorization", `Bearer ${token}`);
@@ -101,11 +60,16 @@ async function ask<T>(path: string, { method = "GET", body, token }: Asking = {}
   const answer: unknown = await response.json().catch(() => undefined);
   if (response.ok && answer !== undefined) return { body: answer as T, headers: response.headers };
   const problem = (answer ?? {}) as { title?: string; detail?: string };
-  throw new Refusal(response.status, problem.title ?? `HTTP ${response.status}`, problem.detail ?? response.statusText, response.headers);
+  throw new Refusal(
+    response.status,
+    problem.title ?? `HTTP ${response.status}`,
+    problem.detail ?? response.statusText,
+    response.headers,
+  );
 }
 
 export async function submit(service: string, args: unknown, token?: string): Promise<{ job: Job; headers: Headers }> {
-  const { body, headers } = await ask<{ job: Job }>(`/api/jobs/${service}`, { method: "POST", body: args, token });
+  const { body, headers } = await ask<Accepted>(`/api/jobs/${service}`, { method: "POST", body: args, token });
   return { job: body.job, headers };
 }
 
@@ -127,5 +91,5 @@ export async function readUsage(token?: string): Promise<Usage> {
 
 /** A token for a new user of a tier; only a server in development mode gives one out. */
 export async function developmentToken(tier: string): Promise<string> {
-  return (await ask<{ token: string }>("/api/dev/token", { method: "POST", body: { tier } })).body.token;
+  return (await ask<Given>("/api/dev/token", { method: "POST", body: { tier } })).body.token;
 }

@@ -1,4 +1,4 @@
-import { developmentToken, isFinished, listJobs, readJob, Refusal, submit, type Job, type SourceFile } from "./api.ts";
+import { developmentToken, isFinished, type Job, listJobs, Refusal, readJob, type SourceFile, submit } from "./api.ts";
 import { element } from "./elements.ts";
 import { showProblem } from "./notice.ts";
 import { Race } from "./race.ts";

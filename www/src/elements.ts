@@ -6,7 +6,11 @@ export function element<E extends HTMLElement>(id: string, kind: new () => E): E
 }
 
 /** A new element with a class and text. */
-export function make<K extends keyof HTMLElementTagNameMap>(tag: K, text = "", className = ""): HTMLElementTagNameMap[K] {
+export function make<K extends keyof HTMLElementTagNameMap>(
+  tag: K,
+  text = "",
+  className = "",
+): HTMLElementTagNameMap[K] {
   const made = document.createElement(tag);
   if (text) made.textContent = text;
   if (className) made.className = className;

@@ -37,7 +37,14 @@ export class History {
         ["waiting", "chartWaiting", ["priority", "default", "parkedShort"]],
         ["running", "chartRunning", ["priority", "default", "scheduled"]],
       ] as const
-    ).map(([what, title, names]) => ({ what, plot: this.#chart(what, t(title), names.map((name) => t(name))) }));
+    ).map(([what, title, names]) => ({
+      what,
+      plot: this.#chart(
+        what,
+        t(title),
+        names.map((name) => t(name)),
+      ),
+    }));
   }
 
   #chart(what: keyof Moment, title: string, names: string[]): uPlot {
@@ -51,7 +58,12 @@ export class History {
       probe.remove();
       return value;
     };
-    const axis = { stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: `12px ${style.fontFamily}` };
+    const axis = {
+      stroke: colour("--dim"),
+      grid: { stroke: colour("--line"), width: 1 },
+      ticks: { show: false },
+      font: `12px ${style.fontFamily}`,
+    };
     const colours = [colour("--priority"), colour("--water"), colour("--parked")];
     return new uPlot(
       {
@@ -60,12 +72,18 @@ export class History {
         height: 190,
         legend: { live: false },
         cursor: { show: false },
-        scales: { x: { time: false, range: [-seconds, 0] }, y: { range: (_, __, max) => [0, Math.max(4, Math.ceil(max * 1.1))] } },
+        scales: {
+          x: { time: false, range: [-seconds, 0] },
+          y: { range: (_, __, max) => [0, Math.max(4, Math.ceil(max * 1.1))] },
+        },
         axes: [
           { ...axis, size: 28, values: (_, values) => values.map((value) => (value === 0 ? "0" : `${value}`)) },
           { ...axis, size: 40, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] },
         ],
-        series: [{ label: t("secondsAgo") }, ...names.map((label, n) => ({ label, stroke: colours[n] ?? "grey", width: 2, points: { show: false } }))],
+        series: [
+          { label: t("secondsAgo") },
+          ...names.map((label, n) => ({ label, stroke: colours[n] ?? "grey", width: 2, points: { show: false } })),
+        ],
       },
       this.#data(what),
       this.#place,
@@ -74,7 +92,10 @@ export class History {
 
   #data(what: keyof Moment): uPlot.AlignedData {
     const now = Date.now();
-    return [this.#moments.map((moment) => (moment.at - now) / 1000), ...[0, 1, 2].map((n) => this.#moments.map((moment) => moment[what][n] ?? 0))] as uPlot.AlignedData;
+    return [
+      this.#moments.map((moment) => (moment.at - now) / 1000),
+      ...[0, 1, 2].map((n) => this.#moments.map((moment) => moment[what][n] ?? 0)),
+    ] as uPlot.AlignedData;
   }
 
   #width(): number {

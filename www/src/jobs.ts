@@ -1,4 +1,4 @@
-import { cancelJob, isFinished, submit, type AnalysisOutput, type Job, type SpecviewOutput } from "./api.ts";
+import { type AnalysisOutput, cancelJob, isFinished, type Job, type SpecviewOutput, submit } from "./api.ts";
 import { element, make, makeButton } from "./elements.ts";
 import { showMarkdown } from "./markdown.ts";
 import { showProblem } from "./notice.ts";
@@ -29,7 +29,8 @@ onLanguage(() => {
 onUsage((usage) => {
   if ((usage !== undefined) === (stream !== undefined)) return;
   clear();
-  if (usage) stream = new Stream("/api/jobs/events", { jobs: begin, job: change, gone: ({ id }: { id: number }) => drop(id) });
+  if (usage)
+    stream = new Stream("/api/jobs/events", { jobs: begin, job: change, gone: ({ id }: { id: number }) => drop(id) });
 });
 
 function clear(): void {
@@ -63,7 +64,8 @@ let usageTimer: ReturnType<typeof setTimeout> | undefined;
 
 /** Much may happen within a moment, and one answer tells of all. */
 function refreshUsageSoon(): void {
-  usageTimer ??= setTimeout(() => {
+  if (usageTimer !== undefined) return;
+  usageTimer = setTimeout(() => {
     usageTimer = undefined;
     void refreshUsage().catch(() => {});
   }, 400);
@@ -86,7 +88,8 @@ function showRow(job: Job): void {
     if (row.cells[n]?.innerHTML !== cell.innerHTML) row.cells[n]?.replaceWith(cell);
   }
   // Whoever is at this row by keyboard stays there.
-  if (hadFocus && !row.contains(document.activeElement)) (actions.querySelector("button") ?? scroll).focus({ preventScroll: true });
+  if (hadFocus && !row.contains(document.activeElement))
+    (actions.querySelector("button") ?? scroll).focus({ preventScroll: true });
 }
 
 /** A row in its place: the newest job is on top, in whatever order they are told. */
@@ -106,12 +109,17 @@ function actionsFor(job: Job): HTMLElement[] {
     button.setAttribute("aria-label", `${button.textContent} ${job.id}`);
     return button;
   };
-  if (!isFinished(job)) return [named(makeButton(t("cancel"), () => void act(async () => take(await cancelJob(job.id))), "small"))];
+  if (!isFinished(job))
+    return [named(makeButton(t("cancel"), () => void act(async () => take(await cancelJob(job.id))), "small"))];
   if (job.status !== "completed" || !job.output) return [];
   const show = named(makeButton(t("show"), () => void showOutput(job).catch(showProblem), "small"));
   if (job.service !== "analysis") return [show];
   const specify = named(
-    makeButton(t("specify"), () => void act(async () => take((await submit("specview", { analysis_id: job.id, language })).job)), "small"),
+    makeButton(
+      t("specify"),
+      () => void act(async () => take((await submit("specview", { analysis_id: job.id, language })).job)),
+      "small",
+    ),
   );
   return [show, specify];
 }

@@ -2,7 +2,7 @@ import { element } from "./elements.ts";
 import { showProblem } from "./notice.ts";
 import { watchLanes } from "./river.ts";
 import { refreshUsage } from "./session.ts";
-import { language, setLanguage, translatePage, type Language } from "./text.ts";
+import { type Language, language, setLanguage, translatePage } from "./text.ts";
 import "./account.ts";
 import "./demo.ts";
 import "./try.ts";

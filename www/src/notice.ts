@@ -16,7 +16,10 @@ export function hideNotice(): void {
 export function showProblem(error: unknown): void {
   hideNotice();
   const refusal = error instanceof Refusal ? error : undefined;
-  place.replaceChildren(make("strong", refusal?.title ?? t("unreachable")), make("span", refusal?.message ?? t("checkConnection")));
+  place.replaceChildren(
+    make("strong", refusal?.title ?? t("unreachable")),
+    make("span", refusal?.message ?? t("checkConnection")),
+  );
   const seconds = refusal && retryAfter(refusal.headers);
   if (seconds !== undefined) place.append(countdown(seconds));
   if (refusal?.status === 429 && !isSignedIn()) {

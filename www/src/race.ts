@@ -46,9 +46,15 @@ export class Race {
   relabel(): void {
     const total = this.#total;
     this.#in.show(this.#submitted, total, this.#proIsIn ? total : undefined, this.#before);
-    this.#in.label(t(this.#proIsIn ? "raceInLabel" : "raceInBefore", { free: this.#submitted, total, place: total + 1 }));
+    this.#in.label(
+      t(this.#proIsIn ? "raceInLabel" : "raceInBefore", { free: this.#submitted, total, place: total + 1 }),
+    );
     this.#out.show(this.#finished, total, this.#before, this.#before);
-    this.#out.label(this.#before === undefined ? t("demoFree", { done: this.#finished, total }) : t("raceOutLabel", { free: this.#finished, total, place: this.#before + 1 }));
+    this.#out.label(
+      this.#before === undefined
+        ? t("demoFree", { done: this.#finished, total })
+        : t("raceOutLabel", { free: this.#finished, total, place: this.#before + 1 }),
+    );
   }
 }
 

@@ -6,7 +6,10 @@ const status = element("status", HTMLElement);
 const place = element("result", HTMLElement);
 
 let shown: Job | undefined;
-onLanguage(() => (shown ? showJob(shown) : (status.textContent = t("nothingYet"))));
+onLanguage(() => {
+  if (shown) showJob(shown);
+  else status.textContent = t("nothingYet");
+});
 
 export function showJob(job: Job): void {
   shown = job;
@@ -24,7 +27,11 @@ function describe(job: Job): string {
       return t("jobRunning", { id });
     case "completed": {
       const { count = 0, frameworks = [] } = (job.output ?? {}) as Partial<AnalysisOutput>;
-      return t(count === 1 ? "jobDoneOne" : "jobDone", { id, count, frameworks: frameworks.length > 0 ? ` (${frameworks.join(", ")})` : "" });
+      return t(count === 1 ? "jobDoneOne" : "jobDone", {
+        id,
+        count,
+        frameworks: frameworks.length > 0 ? ` (${frameworks.join(", ")})` : "",
+      });
     }
     case "failed":
       return t("jobFailed", { id, reason: job.error?.message ?? t("noReason") });

@@ -1,4 +1,4 @@
-import type { Lane, Lanes } from "./api.ts";
+import type { LaneState, Lanes } from "./api.ts";
 import { element, make } from "./elements.ts";
 import { History } from "./history.ts";
 import { Stream } from "./stream.ts";
@@ -58,7 +58,14 @@ function makePanel(service: string): Panel {
   const body = make("tbody");
   const rows = {} as Panel["rows"];
   for (const name of laneNames) {
-    const row = { head: make("th"), waiting: make("span", "0", "number"), drops: make("span", "", "drops small"), running: make("span", "0", "number"), workers: make("span", "", "pool"), oldest: make("td", "–", "number") };
+    const row = {
+      head: make("th"),
+      waiting: make("span", "0", "number"),
+      drops: make("span", "", "drops small"),
+      running: make("span", "0", "number"),
+      workers: make("span", "", "pool"),
+      oldest: make("td", "–", "number"),
+    };
     row.head.setAttribute("scope", "row");
     row.drops.setAttribute("aria-hidden", "true");
     row.workers.setAttribute("aria-hidden", "true");
@@ -117,12 +124,13 @@ function write(lanes: Lanes): void {
   }
 }
 
-function writeLane(row: LaneRow, lane: Lane): void {
+function writeLane(row: LaneRow, lane: LaneState): void {
   row.waiting.textContent = String(lane.queued);
   fill(row.drops, Math.min(lane.queued, dropsShown), Math.min(lane.queued, dropsShown));
   row.running.textContent = t("ofWorkers", { running: lane.running, workers: lane.workers });
   fill(row.workers, Math.min(lane.workers, dropsShown), lane.running);
-  row.oldest.textContent = lane.queued === 0 || lane.oldest_wait_ms < 100 ? "–" : t("seconds", { n: (lane.oldest_wait_ms / 1000).toFixed(1) });
+  row.oldest.textContent =
+    lane.queued === 0 || lane.oldest_wait_ms < 100 ? "–" : t("seconds", { n: (lane.oldest_wait_ms / 1000).toFixed(1) });
 }
 
 function fill(box: HTMLElement, count: number, full: number): void {

@@ -1,4 +1,4 @@
-import { readUsage, Refusal, type Usage } from "./api.ts";
+import { Refusal, readUsage, type Usage } from "./api.ts";
 
 /** The cookie that the edge reads. Unlike a header it also goes with the requests of an EventSource. */
 const cookie = "auth_token";
@@ -50,5 +50,6 @@ function publish(now: Usage | undefined): void {
 
 function setCookie(value: string, maxAge: number): void {
   const secure = location.protocol === "https:" ? "; Secure" : "";
+  // biome-ignore lint/suspicious/noDocumentCookie: the Cookie Store API needs HTTPS, which a development edge lacks
   document.cookie = `${cookie}=${encodeURIComponent(value)}; Path=/; Max-Age=${maxAge}; SameSite=Strict${secure}`;
 }

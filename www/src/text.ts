@@ -83,7 +83,8 @@ const english = {
   costReserved: "{n} reserved",
   costCharged: "{n} charged",
   riverTitle: "The river",
-  riverIntro: "Every job of everybody, right now. A job flows when its lane has a free worker and its owner a free turn.",
+  riverIntro:
+    "Every job of everybody, right now. A job flows when its lane has a free worker and its owner a free turn.",
   lane: "Lane",
   waiting: "Waiting",
   workers: "Running",
@@ -99,7 +100,8 @@ const english = {
   parkedShort: "parked",
   secondsAgo: "seconds ago",
   demoTitle: "See what it is for",
-  demoText: "Five Free users submit 200 analyses; then one Pro user submits one. It needs a server in development mode.",
+  demoText:
+    "Five Free users submit 200 analyses; then one Pro user submits one. It needs a server in development mode.",
   demoStart: "Run it",
   raceIn: "Submitted",
   raceOut: "Done",
@@ -216,7 +218,8 @@ const korean: Record<Key, string> = {
   parkedShort: "보류",
   secondsAgo: "초 전",
   demoTitle: "무엇에 쓰는지 보기",
-  demoText: "Free 사용자 다섯이 분석 200개를 제출하고, 이어서 Pro 사용자 하나가 하나를 제출합니다. 개발 모드 서버가 필요합니다.",
+  demoText:
+    "Free 사용자 다섯이 분석 200개를 제출하고, 이어서 Pro 사용자 하나가 하나를 제출합니다. 개발 모드 서버가 필요합니다.",
   demoStart: "실행",
   raceIn: "제출 순서",
   raceOut: "완료 순서",

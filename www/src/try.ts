@@ -1,5 +1,5 @@
 import { showAllowance } from "./allowance.ts";
-import { isFinished, readJob, Refusal, submit } from "./api.ts";
+import { isFinished, Refusal, readJob, submit } from "./api.ts";
 import { element } from "./elements.ts";
 import { hideNotice, showProblem } from "./notice.ts";
 import { allowanceOf } from "./rate-limit.ts";

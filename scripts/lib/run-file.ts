@@ -3,17 +3,17 @@ import { readdirSync, readFileSync } from "node:fs";
 import { readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Failure } from "./failure.ts";
-import { makeStateFolder, state } from "./places.ts";
+import { onExit } from "./lifecycle.ts";
+import { makeStateFolder, state } from "./paths.ts";
 import { say } from "./progress.ts";
 import { sleep } from "./sleep.ts";
-import { atTheEnd } from "./stopping.ts";
 
-/** What a running development stack leaves for other commands, and for the next start should it be killed. */
+/** Describes a running development stack, for other commands, and for the next start if this one is killed. */
 export interface Run {
-  /** In the environment of every process that the run started; that is how they are told from anybody else's. */
+  /** In the environment of every process of the run, which tells them from other processes. */
   id: string;
   pid: number;
-  /** When the process started, by the kernel's count: a later process may be given the same pid. */
+  /** When the process started, in the kernel's clock ticks: a later process may get the same pid. */
   started: string;
   databaseUrl: string;
   originPort: number;
@@ -31,29 +31,32 @@ export async function readRun(): Promise<Run | undefined> {
   }
 }
 
-/** A run that is still up, as opposed to the record of one that was killed. */
+/** The run, unless it was killed and only its file is left. */
 export async function liveRun(): Promise<Run | undefined> {
   const run = await readRun();
   return run && isUp(run) ? run : undefined;
 }
 
-/** Marks this process and all that it will start, and ends what a killed run of this clone left behind. */
-export async function takeOver(details: Omit<Run, "id" | "pid" | "started">): Promise<void> {
+/** Writes the run file, marks every process of this run, and ends what a killed run of this clone has left behind. */
+export async function claimRunFile(details: Omit<Run, "id" | "pid" | "started">): Promise<void> {
   makeStateFolder();
-  const former = await readRun();
-  if (former) {
-    if (isUp(former)) {
-      throw new Failure(`this clone's stack is already running: http://127.0.0.1:${former.edgePort}, process ${former.pid}`, `stop it first: press Ctrl-C where it runs, or: kill ${former.pid}`);
+  const last = await readRun();
+  if (last) {
+    if (isUp(last)) {
+      throw new Failure(
+        `this clone's stack is already running: http://127.0.0.1:${last.edgePort}, process ${last.pid}`,
+        `stop it first: press Ctrl-C where it runs, or: kill ${last.pid}`,
+      );
     }
-    await endLeftovers(former.id);
+    await endLeftovers(last.id);
   }
   const run: Run = { id: randomUUID(), pid: process.pid, started: startOf(process.pid), ...details };
   markRun(run.id);
   await writeFile(file, `${JSON.stringify(run, null, 2)}\n`, { mode: 0o600 });
-  atTheEnd(() => rm(file, { force: true }));
+  onExit(() => rm(file, { force: true }));
 }
 
-/** From now on, what this process starts carries the mark. */
+/** From now on, child processes carry the mark. */
 export function markRun(id: string): void {
   process.env[mark] = id;
 }
@@ -66,12 +69,16 @@ async function endLeftovers(id: string): Promise<void> {
   const deadline = Date.now() + 8000;
   while (marked(id).length > 0) {
     if (Date.now() > deadline) for (const pid of marked(id)) signal(pid, "SIGKILL");
-    if (Date.now() > deadline + 3000) throw new Failure(`processes of a killed run do not end: ${marked(id).join(" ")}`, `end them: kill -9 ${marked(id).join(" ")}`);
+    if (Date.now() > deadline + 3000)
+      throw new Failure(
+        `processes of a killed run do not stop: ${marked(id).join(" ")}`,
+        `kill them: kill -9 ${marked(id).join(" ")}`,
+      );
     await sleep(50);
   }
 }
 
-/** Processes that carry a run's mark. Only where the kernel shows environments as files, which is Linux. */
+/** Processes that carry a run's mark. Works on Linux only; empty elsewhere. */
 export function marked(id: string): number[] {
   let entries: string[];
   try {
@@ -99,10 +106,14 @@ function isUp(run: Run): boolean {
   return startOf(run.pid) === run.started;
 }
 
-/** The 22nd field of a process's status; the second one is a name that may hold anything, also spaces. */
+/** The 22nd field of a process's status. The second one is its name, which may contain spaces and parentheses. */
 function startOf(pid: number): string {
   try {
-    return readFileSync(`/proc/${pid}/stat`, "utf8").replace(/^.*\) /s, "").split(" ")[19] ?? "";
+    return (
+      readFileSync(`/proc/${pid}/stat`, "utf8")
+        .replace(/^.*\) /s, "")
+        .split(" ")[19] ?? ""
+    );
   } catch {
     return "";
   }
@@ -120,6 +131,6 @@ function signal(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name);
   } catch {
-    // It has ended meanwhile.
+    // Already gone.
   }
 }

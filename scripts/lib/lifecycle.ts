@@ -7,8 +7,11 @@ const cleanups: Cleanup[] = [];
 let stopping: Promise<void> | undefined;
 const asked = Promise.withResolvers<number>();
 
-/** Runs at the end, last registered first, however the end comes about. Returns a way to take it back. */
-export function atTheEnd(cleanup: Cleanup): () => void {
+/**
+ * Registers a clean-up for the end of the process, whatever ends it. The last registered one runs first.
+ * Returns a function that takes it back.
+ */
+export function onExit(cleanup: Cleanup): () => void {
   cleanups.push(cleanup);
   return () => {
     const index = cleanups.lastIndexOf(cleanup);
@@ -17,7 +20,7 @@ export function atTheEnd(cleanup: Cleanup): () => void {
 }
 
 /** Runs every clean-up once; a second call waits for the first. */
-export function stopEverything(): Promise<void> {
+export function runExitHooks(): Promise<void> {
   stopping ??= (async () => {
     for (let cleanup = cleanups.pop(); cleanup; cleanup = cleanups.pop()) {
       try {
@@ -30,27 +33,27 @@ export function stopEverything(): Promise<void> {
   return stopping;
 }
 
-export function isStopping(): boolean {
+export function isExiting(): boolean {
   return stopping !== undefined;
 }
 
-/** Asks the running script to end with this exit code. */
-export function end(code: number): void {
+/** Asks `runMain` to stop everything and exit with this code. */
+export function requestExit(code: number): void {
   asked.resolve(code);
 }
 
 /**
- * Runs a script to its end: its own return, an error, a signal, or the death of the process that started it.
- * In every case what it started is stopped before the process exits.
+ * Runs a script's main function until it returns or throws, a signal arrives, or the parent process dies, and then
+ * exits. In every case what it started is stopped first.
  */
-export async function script(main: () => Promise<number | void>): Promise<never> {
+export async function runMain(main: () => Promise<number> | Promise<void>): Promise<never> {
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
-    process.on(signal, () => end(128 + constants.signals[signal]));
+    process.on(signal, () => requestExit(128 + constants.signals[signal]));
   }
-  // npm may be killed in a way that it cannot pass on; then nobody is left to tell us to stop.
+  // npm can be killed without passing the signal on.
   const parent = process.ppid;
   const orphanWatch = setInterval(() => {
-    if (process.ppid !== parent) end(129);
+    if (process.ppid !== parent) requestExit(129);
   }, 500);
   orphanWatch.unref();
 
@@ -62,8 +65,8 @@ export async function script(main: () => Promise<number | void>): Promise<never>
     failure = error;
     code = 1;
   }
-  await stopEverything();
-  // After the parts' last words, so that the line that says how to mend it is the last one.
+  await runExitHooks();
+  // Last, so that what to do about it is the last line on the screen.
   if (failure !== undefined) report(failure);
   process.exit(code);
 }

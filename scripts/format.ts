@@ -1,0 +1,12 @@
+import { join } from "node:path";
+import { requireCargo } from "./lib/cargo.ts";
+import { runMain } from "./lib/lifecycle.ts";
+import { nodeBin } from "./lib/paths.ts";
+import { run } from "./lib/process.ts";
+
+await runMain(async () => {
+  await requireCargo();
+  await run("cargo", ["fmt", "--all"]);
+  // It fails when it cannot fix everything. `npm run lint` reports what is left.
+  await run(join(nodeBin, "biome"), ["check", "--write", "--log-level=error", "."]).catch(() => {});
+});

@@ -1,0 +1,174 @@
+import { createHash } from "node:crypto";
+import { existsSync, readFileSync, statSync } from "node:fs";
+import { constants, copyFile, link, mkdir, readdir, rename, rm, stat, utimes, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { withLock } from "./lock.ts";
+import { cache, root } from "./paths.ts";
+import { run } from "./process.ts";
+import { say } from "./progress.ts";
+
+const folders = join(cache, "builds");
+
+/** Written into a build folder when it is complete; its time is that of the folder's last use. */
+const ownerFile = "clone.json";
+
+const unusedFor = 30 * 24 * 3600 * 1000;
+
+interface Owner {
+  clone: string;
+  inode: number;
+}
+
+let known: Promise<string> | undefined;
+
+/**
+ * The folder in which cargo builds for this clone. Each clone has one of its own in the user's cache, so clones cannot
+ * break each other whatever they do at the same time. A new one starts with the dependencies that the most recently
+ * used other one has built, so a fresh clone builds only the workspace's own crates.
+ */
+export function buildFolder(): Promise<string> {
+  known ??= withLock(join(folders, "lock"), "setting up a build folder", async () => {
+    const owner: Owner = { clone: root, inode: statSync(root).ino };
+    // The inode tells a new clone from a deleted one at the same path, whose files may be newer.
+    const name = createHash("sha256").update(JSON.stringify(owner)).digest("hex").slice(0, 12);
+    const folder = join(folders, name);
+    await removeUnused(name);
+    if (existsSync(join(folder, ownerFile))) {
+      await utimes(join(folder, ownerFile), new Date(), new Date());
+      return folder;
+    }
+    const workshop = join(folders, `.${name}`);
+    const donor = (await byLastUse())[0];
+    try {
+      if (donor) await seed(donor, workshop);
+    } catch (error) {
+      // Slow, but always correct.
+      say(`building the dependencies again: ${error instanceof Error ? error.message : error}`);
+      await rm(workshop, { recursive: true, force: true });
+    }
+    await mkdir(workshop, { recursive: true });
+    await writeFile(join(workshop, ownerFile), JSON.stringify(owner));
+    await rename(workshop, folder);
+    return folder;
+  });
+  return known;
+}
+
+/** The complete build folders, the most recently used one first. */
+async function byLastUse(): Promise<string[]> {
+  const found: { folder: string; used: number }[] = [];
+  for (const name of await readdir(folders)) {
+    const used = await stat(join(folders, name, ownerFile)).catch(() => undefined);
+    if (used && !name.startsWith(".")) found.push({ folder: join(folders, name), used: used.mtimeMs });
+  }
+  return found.sort((a, b) => b.used - a.used).map(({ folder }) => folder);
+}
+
+/**
+ * Removes the folders of clones that are gone, except the last one used, which seeds the next clone's; those
+ * unused for a month;
+ * and what a killed process has left incomplete. Only called under the lock.
+ */
+async function removeUnused(own: string): Promise<void> {
+  for (const [rank, folder] of (await byLastUse()).entries()) {
+    if (folder === join(folders, own)) continue;
+    const used = statSync(join(folder, ownerFile)).mtimeMs;
+    const abandoned = rank > 0 && !ownerLives(folder);
+    // Renamed first: a removal that is interrupted must not leave a folder that looks complete.
+    if (abandoned || Date.now() - used > unusedFor) await rename(folder, `${folder}.removed`);
+  }
+  for (const name of await readdir(folders)) {
+    if (name.startsWith(".") || name.endsWith(".removed"))
+      await rm(join(folders, name), { recursive: true, force: true });
+  }
+}
+
+function ownerLives(folder: string): boolean {
+  try {
+    const owner = JSON.parse(readFileSync(join(folder, ownerFile), "utf8")) as Owner;
+    return statSync(owner.clone).ino === owner.inode;
+  } catch {
+    return false;
+  }
+}
+
+/** Gives a new build folder what another one has built of the dependencies. */
+async function seed(donor: string, folder: string): Promise<void> {
+  for (const entry of await readdir(donor, { recursive: true, withFileTypes: true })) {
+    if (!entry.isDirectory() || entry.name !== ".fingerprint") continue;
+    const profile = entry.parentPath;
+    await seedProfile(profile, join(folder, profile.slice(donor.length)));
+  }
+}
+
+/**
+ * The donor's owner may be building meanwhile. Cargo empties a unit's fingerprint before it builds the unit again and
+ * writes it when the unit is complete, so whatever has the same fingerprint before and after is complete.
+ */
+async function seedProfile(from: string, to: string): Promise<void> {
+  const before = await fingerprints(from);
+  for (const part of [".fingerprint", "build", "deps"]) await mkdir(join(to, part), { recursive: true });
+  await copyAll(
+    [...before.keys()].map((unit) => join(from, ".fingerprint", unit)),
+    join(to, ".fingerprint"),
+  );
+
+  // What build scripts write, and fingerprints, are written in place: they are copied, with their times.
+  const scripts = (await readdir(join(from, "build"))).filter((unit) => before.has(unit));
+  await copyAll(
+    scripts.map((unit) => join(from, "build", unit)),
+    join(to, "build"),
+  );
+
+  // Libraries are most of the size. The compiler replaces such a file instead of writing into it, so they are shared.
+  const hashes = new Set([...before.keys()].map(hashIn));
+  for (const name of await readdir(join(from, "deps"))) {
+    if (!/\.(rlib|rmeta|so|dylib|dll)$/.test(name) || !hashes.has(hashIn(name))) continue;
+    await share(join(from, "deps", name), join(to, "deps", name));
+  }
+
+  const after = await fingerprints(from);
+  for (const [unit, print] of before) {
+    if (after.get(unit) !== print) await rm(join(to, ".fingerprint", unit), { recursive: true, force: true });
+  }
+}
+
+/** Sizes and times of the files that make up each dependency's fingerprint. */
+async function fingerprints(profile: string): Promise<Map<string, string>> {
+  const found = new Map<string, string>();
+  for (const unit of await readdir(join(profile, ".fingerprint"))) {
+    // The workspace's own crates have another clone's sources and paths in them.
+    if (unit.startsWith("weir-")) continue;
+    const folder = join(profile, ".fingerprint", unit);
+    const files = (await readdir(folder)).sort();
+    const stats = await Promise.all(files.map((file) => stat(join(folder, file), { bigint: true })));
+    found.set(unit, stats.map(({ size, mtimeNs }, index) => `${files[index]} ${size} ${mtimeNs}`).join("\n"));
+  }
+  return found;
+}
+
+/** `3f2c…` of `serde-3f2c…` and of `libserde-3f2c….rlib`. */
+function hashIn(name: string): string | undefined {
+  return /-([0-9a-f]{16})(\.|$)/.exec(name)?.[1];
+}
+
+/** With `cp`, since Node cannot set times to the nanosecond, and cargo compares them. */
+async function copyAll(paths: string[], folder: string): Promise<void> {
+  const atATime = 200;
+  for (let first = 0; first < paths.length; first += atATime) {
+    await run("cp", ["-Rp", ...paths.slice(first, first + atATime), folder]);
+  }
+}
+
+async function share(from: string, to: string): Promise<void> {
+  try {
+    await link(from, to);
+  } catch (error) {
+    // Cargo has removed it to build it again, which its fingerprint tells.
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return;
+    // A file system without links.
+    const { atime, mtime } = await stat(from);
+    await copyFile(from, to, constants.COPYFILE_FICLONE);
+    await utimes(to, atime, mtime);
+  }
+}

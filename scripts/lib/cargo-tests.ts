@@ -1,0 +1,35 @@
+import { spawn } from "node:child_process";
+import { createInterface } from "node:readline";
+import { cargoEnvironment } from "./cargo.ts";
+import { onExit } from "./lifecycle.ts";
+import { root } from "./paths.ts";
+import { stopGroup } from "./process.ts";
+import type { CargoTests } from "./selection.ts";
+import type { Totals } from "./totals.ts";
+
+const line = /^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;/;
+
+/** Runs tests of the Rust crates, shows their output and counts them. */
+export async function runCargoTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
+  const child = spawn("cargo", ["test", "--locked", "--no-fail-fast", ...args], {
+    cwd: root,
+    env: await cargoEnvironment(env),
+    stdio: ["ignore", "pipe", "pipe"],
+    detached: true,
+  });
+  const forget = onExit(() => stopGroup(child, 2000));
+  createInterface({ input: child.stdout }).on("line", (text) => {
+    console.log(text);
+    const match = line.exec(text);
+    if (match) totals.add(Number(match[1]), Number(match[2]), Number(match[3]));
+  });
+  createInterface({ input: child.stderr }).on("line", (text) => console.error(text));
+  const failedBefore = totals.failed;
+  const code = await new Promise<number | null>((done) => {
+    child.on("error", () => done(127));
+    child.on("close", done);
+  });
+  forget();
+  // A crate that does not compile has no result line, and is a failure all the same.
+  if (code !== 0 && totals.failed === failedBefore) totals.add(0, 1, 0);
+}

@@ -1,0 +1,157 @@
+import { globSync, readFileSync } from "node:fs";
+import { basename, dirname, join, relative, sep } from "node:path";
+import { root } from "./paths.ts";
+import { run } from "./process.ts";
+
+/** Tests in TypeScript, by the folder under tests/ that they are in. */
+export const folders = ["scripts", "edge", "whole", "browser"] as const;
+
+/** Kinds of tests that the command line may name; `unit` are those of the Rust crates. */
+export const kinds = ["unit", ...folders];
+
+/** One run of `cargo test`. */
+export interface CargoTests {
+  args: string[];
+}
+
+/** One run of Node's test runner. */
+export interface NodeTests {
+  files: string[];
+  /** Only the tests with this in their names. */
+  named?: string;
+}
+
+export interface Selection {
+  cargo: CargoTests[];
+  node: NodeTests[];
+}
+
+const wholeWorkspace: CargoTests = { args: ["--workspace"] };
+
+/** The tests that these kinds and names select; all without any. `unmatched` are names that select nothing. */
+export async function select(wanted: string[]): Promise<{ selection: Selection; unmatched: string[] }> {
+  if (wanted.length === 0) return { selection: ofKinds(kinds), unmatched: [] };
+  const selection = ofKinds(wanted.filter((word) => kinds.includes(word)));
+  const unmatched: string[] = [];
+  for (const name of wanted.filter((word) => !kinds.includes(word))) {
+    const cargo = await cargoTestsNamed(name);
+    const node = nodeTestsNamed(name);
+    if (cargo.length + node.length === 0) unmatched.push(name);
+    selection.cargo.push(...cargo);
+    selection.node.push(...node);
+  }
+  const files = selection.node.filter(({ named }) => named === undefined).flatMap((tests) => tests.files);
+  const byTitle = selection.node.filter(({ named }) => named !== undefined);
+  selection.node = [...(files.length > 0 ? [{ files: [...new Set(files)] }] : []), ...byTitle];
+  return { selection, unmatched };
+}
+
+function ofKinds(wanted: string[]): Selection {
+  const files = folders.filter((folder) => wanted.includes(folder)).flatMap(filesIn);
+  return { cargo: wanted.includes("unit") ? [wholeWorkspace] : [], node: files.length > 0 ? [{ files }] : [] };
+}
+
+function filesIn(folder: string): string[] {
+  return globSync(join(root, "tests", folder, "**", "*.test.ts")).sort();
+}
+
+/** Which of the folders under tests/ a test file is in. */
+export function folderOf(file: string): string | undefined {
+  return relative(join(root, "tests"), file).split(sep)[0];
+}
+
+/** The selected tests, for people. */
+export function describeSelection({ cargo, node }: Selection): string[] {
+  return [
+    ...cargo.map(({ args }) => `cargo test ${args.join(" ")}`),
+    ...node.map(({ files, named }) => {
+      const names = files.map((file) => relative(root, file)).join(" ");
+      return named ? `${names}, tests with "${named}" in their names` : names;
+    }),
+  ];
+}
+
+function nodeTestsNamed(name: string): NodeTests[] {
+  const all = folders.flatMap(filesIn);
+  const files = all.filter((file) => contains(basename(file, ".test.ts"), name) || isPath(file, name));
+  const titled = all.filter((file) => !files.includes(file) && titlesIn(file).some((title) => contains(title, name)));
+  return [...(files.length > 0 ? [{ files }] : []), ...(titled.length > 0 ? [{ files: titled, named: name }] : [])];
+}
+
+function titlesIn(file: string): string[] {
+  const calls = readFileSync(file, "utf8").matchAll(
+    /\b(?:it|test|describe)(?:\.\w+)?\(\s*(["'`])((?:\\.|(?!\1).)*)\1/gs,
+  );
+  return [...calls].map((match) => match[2] ?? "");
+}
+
+interface Target {
+  kind: string[];
+  name: string;
+  src_path: string;
+}
+
+interface Package {
+  name: string;
+  targets: Target[];
+}
+
+async function cargoTestsNamed(name: string): Promise<CargoTests[]> {
+  const metadata = await run("cargo", ["metadata", "--no-deps", "--locked", "--format-version", "1"]);
+  const { packages } = JSON.parse(metadata) as { packages: Package[] };
+  return packages.flatMap((each) => [...integrationTests(each, name), ...crateTests(each, name)]);
+}
+
+function integrationTests({ targets }: Package, name: string): CargoTests[] {
+  return targets
+    .filter(({ kind }) => kind.includes("test"))
+    .flatMap((target) => {
+      // With the whole workspace's features, so that what `npm test` has built serves here, too.
+      const args = ["--workspace", "--test", target.name];
+      if (contains(target.name, name) || isPath(target.src_path, name)) return [{ args }];
+      const tests = rustTestsIn(target.src_path).filter((test) => contains(test, name));
+      return tests.length > 0 ? [{ args: [...args, "--", ...tests] }] : [];
+    });
+}
+
+/** Tests beside the code, in a crate's library and its programs. */
+function crateTests({ name: crate, targets }: Package, name: string): CargoTests[] {
+  const sources = targets.filter(({ kind }) => kind.some((each) => /lib|bin/.test(each)));
+  const filters = new Set<string>();
+  for (const folder of new Set(sources.map(({ src_path }) => dirname(src_path)))) {
+    for (const file of globSync(join(folder, "**", "*.rs"))) {
+      const tests = rustTestsIn(file);
+      const module = moduleOf(relative(folder, file));
+      const named = contains(module.split("::").at(-1) ?? "", name) || isPath(file, name);
+      if (tests.length > 0 && named) filters.add(module && `${module}::`);
+      else for (const test of tests) if (contains(test, name)) filters.add(test);
+    }
+  }
+  if (filters.size === 0) return [];
+  const flags = sources.map(({ kind }) => (kind.includes("bin") ? "--bins" : "--lib"));
+  return [{ args: ["--package", crate, ...new Set(flags), "--", ...filters] }];
+}
+
+/** `work::pool` for `work/pool.rs`, the empty string for a crate's root. */
+function moduleOf(path: string): string {
+  const parts = path.replace(/\.rs$/, "").split(sep);
+  if (["mod", "lib", "main"].includes(parts.at(-1) ?? "")) parts.pop();
+  return parts.join("::");
+}
+
+function rustTestsIn(file: string): string[] {
+  const test = /#\[(?:\w+::)*test(?:\([^\]]*\))?\]\s*(?:#\[[^\]]*\]\s*|\/\/[^\n]*\n\s*)*(?:async\s+)?fn\s+(\w+)/g;
+  return [...readFileSync(file, "utf8").matchAll(test)].map((match) => match[1] ?? "");
+}
+
+/** Whether a name is the path of this file, or the end of it. */
+function isPath(file: string, name: string): boolean {
+  return /[./]/.test(name) && `/${relative(root, file)}`.endsWith(`/${name.replace(/^\.?\//, "")}`);
+}
+
+/** Compares without regard to case, and with spaces and hyphens as the underscores of Rust's names. */
+function contains(text: string, part: string): boolean {
+  const plain = (words: string): string => words.toLowerCase().replace(/[\s-]+/g, "_");
+  const wanted = plain(part).split("::").at(-1) ?? "";
+  return wanted !== "" && plain(text).includes(wanted);
+}

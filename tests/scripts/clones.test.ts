@@ -1,0 +1,55 @@
+import assert from "node:assert/strict";
+import { globSync, readFileSync, utimesSync } from "node:fs";
+import { join } from "node:path";
+import { after, describe, it } from "node:test";
+import { sleep } from "../../scripts/lib/sleep.ts";
+import { type Built, build, type Clone, cloneFolder } from "./clones.ts";
+
+const { cache, clone } = cloneFolder({ after });
+
+function isOwn(built: Built, { marker }: Clone): void {
+  assert.equal(built.code, 0, built.stderr);
+  assert.ok(readFileSync(built.library).includes(marker), `${built.library} is of another clone`);
+}
+
+function edit(clone: Clone): void {
+  utimesSync(join(clone.folder, "policy", "src", "lib.rs"), new Date(), new Date());
+}
+
+async function untilSomeAreBuilt(): Promise<void> {
+  const libraries = (): string[] => globSync(join(cache, "**", "debug", "deps", "*.rlib"));
+  while (libraries().length < 25) await sleep(50);
+}
+
+describe("clones that share a cache", () => {
+  const first = clone("first");
+
+  it("a clone that is seeded while another one builds works, and both build their own sources", async () => {
+    const building = build(first, cache);
+    await untilSomeAreBuilt();
+    const early = clone("early");
+    const [one, two] = await Promise.all([building, build(early, cache)]);
+    isOwn(one, first);
+    isOwn(two, early);
+    assert.ok(one.compiled.length > two.compiled.length, `${one.compiled.length} and ${two.compiled.length}`);
+  });
+
+  it("a fresh clone compiles no dependency again", async () => {
+    const fresh = clone("fresh");
+    const built = await build(fresh, cache);
+    isOwn(built, fresh);
+    assert.deepEqual(built.compiled, ["weir_policy"]);
+  });
+
+  it("two clones that build at once both build their own sources", async () => {
+    const second = clone("second");
+    for (let round = 0; round < 4; round++) {
+      edit(first);
+      edit(second);
+      const [one, two] = await Promise.all([build(first, cache), build(second, cache)]);
+      isOwn(one, first);
+      isOwn(two, second);
+      assert.deepEqual([...new Set([...one.compiled, ...two.compiled])], ["weir_policy"]);
+    }
+  });
+});

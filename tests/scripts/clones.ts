@@ -1,0 +1,87 @@
+import { spawn } from "node:child_process";
+import { appendFileSync, cpSync, mkdtempSync, symlinkSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { basename, join, relative } from "node:path";
+import { nodeModules, root } from "../../scripts/lib/paths.ts";
+import { type Lifetime, whenOver } from "../harness/lifetime.ts";
+
+const notCloned = new Set([".git", ".weir", ".wrangler", "build", "dist", "target"]);
+
+export interface Clone {
+  folder: string;
+  /** Part of what is compiled from this clone's sources. */
+  marker: string;
+}
+
+/** A folder with clones and the cache that they share. */
+export function cloneFolder(lifetime: Lifetime): { cache: string; clone(name: string): Clone } {
+  const folder = mkdtempSync(join(tmpdir(), "weir-clones-"));
+  whenOver(lifetime, () => rm(folder, { recursive: true, force: true }));
+  return { cache: join(folder, "cache"), clone: (name) => clone(join(folder, name), name) };
+}
+
+/** A copy of this clone as `git clone` and `npm ci` would make it. */
+function clone(folder: string, name: string): Clone {
+  const isCloned = (path: string): boolean => !notCloned.has(relative(root, path)) && basename(path) !== "node_modules";
+  cpSync(root, folder, { recursive: true, filter: isCloned });
+  symlinkSync(nodeModules, join(folder, "node_modules"));
+  const marker = `compiled in clone ${name}`;
+  appendFileSync(
+    join(folder, "policy", "src", "lib.rs"),
+    `\n/// Tells clones apart.\npub static CLONE: &str = "${marker}";\n`,
+  );
+  return { folder, marker };
+}
+
+export interface Built {
+  code: number | null;
+  stderr: string;
+  /** Names of the packages that cargo compiled, as opposed to found compiled. */
+  compiled: string[];
+  /** The library of `weir-policy`. */
+  library: string;
+}
+
+const buildPolicy = `
+  const { cargoEnvironment } = await import(process.argv[1]);
+  const { spawn } = await import("node:child_process");
+  const args = ["build", "--locked", "--package", "weir-policy", "--message-format", "json"];
+  const child = spawn("cargo", args, { env: await cargoEnvironment(), stdio: "inherit" });
+  child.on("exit", (code) => process.exit(code ?? 1));
+`;
+
+/** Builds the smallest crate of a clone as its scripts would. */
+export function build(clone: Clone, cache: string): Promise<Built> {
+  const { CARGO_TARGET_DIR: _, CARGO_BUILD_BUILD_DIR: __, ...env } = process.env;
+  const script = join(clone.folder, "scripts", "lib", "cargo.ts");
+  const child = spawn(process.execPath, ["--input-type=module", "-e", buildPolicy, script], {
+    cwd: clone.folder,
+    env: { ...env, XDG_CACHE_HOME: cache },
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  let stdout = "";
+  let stderr = "";
+  child.stdout.on("data", (data) => (stdout += String(data)));
+  child.stderr.on("data", (data) => (stderr += String(data)));
+  return new Promise((done, failed) => {
+    child.on("error", failed);
+    child.on("close", (code) => done({ code, stderr, ...artifacts(stdout) }));
+  });
+}
+
+function artifacts(stdout: string): { compiled: string[]; library: string } {
+  const messages = stdout
+    .split("\n")
+    .filter((line) => line.startsWith("{"))
+    .map(
+      (line) =>
+        JSON.parse(line) as { reason: string; target?: { name: string }; fresh?: boolean; filenames?: string[] },
+    )
+    .filter((message) => message.reason === "compiler-artifact");
+  const policy = messages.find((message) => message.target?.name === "weir_policy");
+  return {
+    compiled: messages.filter((message) => !message.fresh).map((message) => message.target?.name ?? ""),
+    library: policy?.filenames?.find((name) => name.endsWith(".rlib")) ?? "",
+  };
+}

@@ -1,0 +1,69 @@
+import assert from "node:assert/strict";
+import { globSync, readFileSync } from "node:fs";
+import { basename, join } from "node:path";
+import { describe, it } from "node:test";
+import { root } from "../../scripts/lib/paths.ts";
+import { select } from "../../scripts/lib/selection.ts";
+
+/** Some unit test of the crate `weir-policy`, and the file that it is in. */
+function someUnitTest(): { file: string; name: string } {
+  for (const file of globSync(join(root, "policy", "src", "*.rs"))) {
+    const name = /#\[test\]\s+fn (\w{20,})/.exec(readFileSync(file, "utf8"))?.[1];
+    if (name) return { file: basename(file, ".rs"), name };
+  }
+  throw new Error("policy has no unit tests");
+}
+
+describe("npm test -- NAME", () => {
+  it("selects everything without a name", async () => {
+    const { selection } = await select([]);
+    assert.deepEqual(selection.cargo, [{ args: ["--workspace"] }]);
+    assert.ok(selection.node[0]?.files.includes(import.meta.filename));
+  });
+
+  it("selects a kind", async () => {
+    const { selection } = await select(["scripts"]);
+    assert.deepEqual(selection.cargo, []);
+    assert.deepEqual(
+      selection.node.flatMap(({ files }) => files).filter((file) => !file.includes(join("tests", "scripts"))),
+      [],
+    );
+  });
+
+  it("selects a file by a part of its name", async () => {
+    for (const name of ["selecti", "selection.test.ts", "tests/scripts/selection.test.ts"]) {
+      const { selection } = await select([name]);
+      assert.deepEqual(selection, { cargo: [], node: [{ files: [import.meta.filename] }] }, name);
+    }
+  });
+
+  it("selects a test by a part of its name", async () => {
+    const { selection } = await select(["by a PART of its name"]);
+    assert.deepEqual(selection.node, [{ files: [import.meta.filename], named: "by a PART of its name" }]);
+  });
+
+  it("selects a unit test in Rust by its name, in whatever spelling, and by its file", async () => {
+    const { file, name } = someUnitTest();
+    for (const wanted of [name, name.replaceAll("_", " "), `${file}::tests::${name}`]) {
+      const { selection } = await select([wanted]);
+      assert.deepEqual(selection.cargo, [{ args: ["--package", "weir-policy", "--lib", "--", name] }], wanted);
+    }
+    const byFile = (await select([file])).selection.cargo.find(({ args }) => args.includes("weir-policy"));
+    assert.ok(byFile?.args.includes(`${file}::`), JSON.stringify(byFile));
+  });
+
+  it("selects an integration test in Rust by its file, built with the whole workspace's features", async () => {
+    const [file] = globSync(join(root, "native", "tests", "*.rs"));
+    const name = basename(file ?? "", ".rs");
+    const { selection } = await select([name]);
+    assert.ok(
+      selection.cargo.some(({ args }) => args.join(" ") === `--workspace --test ${name}`),
+      JSON.stringify(selection),
+    );
+  });
+
+  it("says which names select nothing", async () => {
+    const name = ["no", "such", "test"].join("-");
+    assert.deepEqual((await select(["scripts", name])).unmatched, [name]);
+  });
+});

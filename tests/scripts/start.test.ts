@@ -1,0 +1,168 @@
+import assert from "node:assert/strict";
+import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync, mkdtempSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, describe, it } from "node:test";
+import { root } from "../../scripts/lib/paths.ts";
+import { isFree } from "../../scripts/lib/ports.ts";
+import type { Run } from "../../scripts/lib/run-file.ts";
+import { marked } from "../../scripts/lib/run-file.ts";
+import { sleep } from "../../scripts/lib/sleep.ts";
+import { freshDatabase } from "../harness/database.ts";
+import { required, whenOver } from "../harness/lifetime.ts";
+import { showOnFailure } from "../harness/logs.ts";
+import { freePort } from "../harness/ports.ts";
+import { canFreeze, freeze } from "../harness/processes.ts";
+
+/** The lifetime of what all tests of this file share. */
+const file = { after };
+whenOver(file, () => {});
+
+// A second stack of this clone, with data and ports of its own. `npm test` has built what it runs.
+const state = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "state-"));
+const ports = { WEIR_EDGE_PORT: await freePort(), WEIR_ORIGIN_PORT: await freePort(), WEIR_PG_PORT: await freePort() };
+const url = `http://127.0.0.1:${ports.WEIR_EDGE_PORT}`;
+
+interface Command {
+  child: ChildProcess;
+  output(): string;
+  /** Waits until it exits, and returns its exit code. */
+  ends(within?: number): Promise<number | null>;
+  /** Waits until it has printed this. */
+  prints(text: string | RegExp, within?: number): Promise<void>;
+}
+
+function npm(script: string, args: string[] = [], env: Record<string, string> = {}): Command {
+  const { DATABASE_URL: _, ...inherited } = process.env;
+  const numbers = Object.fromEntries(Object.entries(ports).map(([name, port]) => [name, String(port)]));
+  const child = spawn(process.execPath, [join(root, "scripts", "bootstrap.mjs"), script, ...args], {
+    cwd: root,
+    env: { ...inherited, WEIR_STATE: state, ...numbers, ...env },
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  let text = "";
+  for (const stream of [child.stdout, child.stderr]) stream.on("data", (data) => (text += String(data)));
+  const ended = new Promise<number | null>((done) => child.on("close", done));
+  whenOver(file, async () => {
+    child.kill("SIGTERM");
+    await ended;
+  });
+  const prints = async (wanted: string | RegExp, within = 60_000): Promise<void> => {
+    for (const deadline = Date.now() + within; text.search(wanted) < 0; await sleep(50)) {
+      assert.ok(child.exitCode === null, `npm run ${script} ended with ${child.exitCode}:\n${text}`);
+      assert.ok(Date.now() < deadline, `npm run ${script} has not printed ${wanted}:\n${text}`);
+    }
+  };
+  showOnFailure(`npm run ${script}`, () => text);
+  const ends = async (within = 60_000): Promise<number | null> => {
+    const timer = setTimeout(() => child.kill("SIGKILL"), within);
+    return ended.finally(() => clearTimeout(timer));
+  };
+  return { child, output: () => text, ends, prints };
+}
+
+function runFile(): Run {
+  return JSON.parse(readFileSync(join(state, "run.json"), "utf8")) as Run;
+}
+
+async function answersAgain(within: number): Promise<void> {
+  for (const deadline = Date.now() + within; ; await sleep(100)) {
+    const status = await fetch(`${url}/api/usage`).then(
+      (response) => response.status,
+      () => undefined,
+    );
+    if (status === 200) return;
+    assert.ok(Date.now() < deadline, `the API answers ${status}`);
+  }
+}
+
+async function nothingListens(): Promise<void> {
+  for (const [name, port] of Object.entries(ports)) assert.ok(await isFree(port), `${name} is still in use`);
+}
+
+describe("npm start", { timeout: 240_000 }, () => {
+  let stack: Command;
+
+  it("starts everything and prints its address when a request passes through all of it", async () => {
+    stack = npm("start");
+    await stack.prints(`weir: ready ${url}`, 120_000);
+    const usage = await fetch(`${url}/api/usage`);
+    assert.equal(usage.status, 200);
+    assert.match(await (await fetch(url)).text(), /<html/i);
+  });
+
+  it("refuses to start twice, and says how to stop the first", async () => {
+    const second = npm("start");
+    assert.equal(await second.ends(), 1);
+    assert.match(second.output(), new RegExp(`already running: ${url}`));
+    assert.match(second.output().trimEnd().split("\n").at(-1) ?? "", new RegExp(`^weir: fix: .*kill ${runFile().pid}`));
+  });
+
+  it("is the stack that npm run weir uses", async () => {
+    const token = npm("weir", ["token", "--tier", "pro"]);
+    assert.equal(await token.ends(), 0, token.output());
+    const headers = { Authorization: `Bearer ${token.output().trim().split("\n").at(-1)}` };
+    const usage = (await (await fetch(`${url}/api/usage`, { headers })).json()) as { tier: string };
+    assert.equal(usage.tier, "pro");
+  });
+
+  it("restarts the origin when it has fenced itself", { skip: !canFreeze && "needs Linux" }, async () => {
+    const thaw = freeze(Number(readFileSync(join(state, "postgres", "postmaster.pid"), "utf8").split("\n")[0]));
+    try {
+      await stack.prints(/origin ended with code 70: .*restarting/, 30_000);
+    } finally {
+      thaw();
+    }
+    await answersAgain(30_000);
+    await stack.prints("the origin is back");
+  });
+
+  it("ends what a killed run has left behind, and uses the server of DATABASE_URL", {
+    skip: !canFreeze && "needs Linux",
+  }, async (t) => {
+    const killed = runFile();
+    process.kill(killed.pid, "SIGKILL");
+    await stack.ends();
+    assert.ok(marked(killed.id).length > 2, "it has left servers behind");
+    whenOver(file, () => marked(killed.id).forEach((pid) => void process.kill(pid, "SIGKILL")));
+
+    const database = await freshDatabase(t);
+    stack = npm("start", [], { DATABASE_URL: database.url });
+    await stack.prints("that a killed run left behind");
+    await stack.prints(`weir: ready ${url}`);
+    assert.deepEqual(marked(killed.id), []);
+    assert.ok(await isFree(ports.WEIR_PG_PORT), "it has started a PostgreSQL all the same");
+    const [{ jobs }] = (await database.sql`SELECT to_regclass('river_job') IS NOT NULL AS jobs`) as unknown as [
+      { jobs: boolean },
+    ];
+    assert.ok(jobs, "it has migrated the given database");
+
+    const { id } = runFile();
+    assert.ok(marked(id).length > 1);
+    stack.child.kill("SIGTERM");
+    assert.equal(await stack.ends(), 143);
+    assert.match(stack.output(), /weir: stopped/);
+    assert.deepEqual(marked(id), [], "it has left processes behind");
+  });
+
+  it("leaves no port and no record of itself", async () => {
+    await nothingListens();
+    assert.ok(!existsSync(join(state, "run.json")));
+  });
+
+  it("fails when the server of DATABASE_URL does not answer", async () => {
+    const nowhere = `postgres://weir@127.0.0.1:${await freePort()}/weir`;
+    const command = npm("start", [], { DATABASE_URL: nowhere });
+    assert.equal(await command.ends(), 1);
+    assert.match(command.output(), /the database of DATABASE_URL does not answer: /);
+    assert.match(command.output(), /weir: fix: start it or correct DATABASE_URL/);
+    await nothingListens();
+  });
+
+  it("names every port that is taken, and how to choose others", async () => {
+    const command = npm("start", [], { WEIR_EDGE_PORT: new URL(required("WEIR_TEST_DATABASE_URL")).port });
+    assert.equal(await command.ends(), 1);
+    assert.match(command.output(), /port \d+ for the edge \(WEIR_EDGE_PORT\) is in use/);
+    assert.match(command.output(), /weir: fix: .*WEIR_EDGE_PORT=\d+ npm start/);
+  });
+});
