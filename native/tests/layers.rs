@@ -1,0 +1,218 @@
+//! Imports point down: a module imports only from modules below it, in its own crate and in others. So there is no
+//! circle, and a change of a module concerns only what is above.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on fails"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// The crates, the lowest first: name in imports, folder of the sources, and the modules in their order.
+const CRATES: [(&str, &str, &[&str]); 4] = [
+    ("weir_policy", "policy/src", POLICY),
+    ("weir_ledger", "ledger/src", LEDGER),
+    ("weir_edge", "src", EDGE),
+    ("weir", "native/src", NATIVE),
+];
+
+/// What a crate may not import although it is below in the list.
+const APART: [(&str, &str); 2] = [("weir_edge", "weir_ledger"), ("weir", "weir_edge")];
+
+const POLICY: &[&str] = &[];
+const EDGE: &[&str] = &[];
+const LEDGER: &[&str] = &[];
+const NATIVE: &[&str] = &[];
+
+/// `mod a;`, `use …;` and inline paths.
+static MODULE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?m)^\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;").unwrap());
+static PATH: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\b((?:crate|super|self|weir_policy|weir_ledger|weir_edge|weir)(?:::\w+)+(?:::\{[^;]*?\})?)").unwrap());
+
+/// The module files of a crate, by module path; the root is the empty path.
+fn modules(root: &Path) -> BTreeMap<Vec<String>, PathBuf> {
+    fn visit(folder: &Path, path: &[String], found: &mut BTreeMap<Vec<String>, PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let file = entry.unwrap().path();
+            let stem = file.file_stem().unwrap().to_string_lossy().into_owned();
+            if file.is_dir() {
+                visit(&file, &[path, &[stem]].concat(), found);
+            } else if file.extension().is_some_and(|extension| extension == "rs") {
+                let module = match stem.as_str() {
+                    "mod" | "lib" => path.to_vec(),
+                    _ => [path, &[stem]].concat(),
+                };
+                found.insert(module, file);
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    visit(root, &[], &mut found);
+    found
+}
+
+/// `a::{b, c::{d}}` as `a::b` and `a::c::d`.
+fn expand(path: &str) -> Vec<Vec<String>> {
+    let Some((head, group)) = path.split_once("::{") else {
+        return vec![path.split("::").map(|part| part.trim().to_owned()).collect()];
+    };
+    let head: Vec<String> = head.split("::").map(|part| part.trim().to_owned()).collect();
+    let group = group.trim_end().strip_suffix('}').unwrap_or(group);
+    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
+    for (index, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&group[start..index]);
+                start = index + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&group[start..]);
+    parts
+        .into_iter()
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .flat_map(expand)
+        .map(|tail| [head.clone(), tail].concat())
+        .collect()
+}
+
+/// A source without its tests, comments and strings.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    lines.join("\n")
+}
+
+/// Every import between modules: who imports, and whom, as `crate::path`.
+fn imports() -> BTreeSet<(String, String)> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let all: BTreeMap<&str, BTreeMap<Vec<String>, PathBuf>> = CRATES
+        .iter()
+        .map(|(name, folder, _)| (*name, modules(&top.join(folder))))
+        .collect();
+    let mut imports = BTreeSet::new();
+    for (name, files) in &all {
+        for (module, file) in files {
+            let text = code(&std::fs::read_to_string(file).unwrap());
+            // A folder's mod.rs hands on what is in its own modules.
+            let children: BTreeSet<&str> = MODULE
+                .captures_iter(&text)
+                .map(|found| found.get(1).unwrap().as_str())
+                .collect();
+            let is_binary = *name == "weir" && module.first().is_some_and(|first| first == "main" || first == "cli");
+            let uses = Regex::new(r"(?m)^\s*(?:pub(?:\([^)]*\))?\s+)?use\s+(\w+)(?:::|;)").unwrap();
+            let mut paths: Vec<String> = PATH
+                .captures_iter(&text)
+                .map(|found| found.get(1).unwrap().as_str().replace('\n', " "))
+                .collect();
+            for found in uses.captures_iter(&text) {
+                let first = found.get(1).unwrap().as_str();
+                if children.contains(first) {
+                    paths.push(format!("self::{first}"));
+                }
+            }
+            for path in paths.iter().flat_map(|path| expand(path)) {
+                let (of, full) = match path[0].as_str() {
+                    "crate" => (*name, path[1..].to_vec()),
+                    "self" => (*name, [module, &path[1..]].concat()),
+                    "super" => {
+                        let ups = path.iter().take_while(|part| *part == "super").count();
+                        let base = &module[..module.len().saturating_sub(ups)];
+                        (*name, [base, &path[ups..]].concat())
+                    }
+                    other => match all.keys().find(|key| **key == other) {
+                        Some(key) => (*key, path[1..].to_vec()),
+                        None => continue,
+                    },
+                };
+                let of = if is_binary && path[0] == "weir" { "weir" } else { of };
+                // The deepest module that the path goes through.
+                let depth = (0..=full.len())
+                    .rev()
+                    .find(|depth| all[of].contains_key(&full[..*depth]))
+                    .unwrap();
+                let target = full[..depth].to_vec();
+                if (of, &target) != (name, module) {
+                    imports.insert((show(name, module), show(of, &target)));
+                }
+            }
+        }
+    }
+    imports
+}
+
+fn show(name: &str, module: &[String]) -> String {
+    std::iter::once(name)
+        .chain(module.iter().map(String::as_str))
+        .collect::<Vec<_>>()
+        .join("::")
+}
+
+#[test]
+fn every_import_points_down() {
+    let mut rank = BTreeMap::new();
+    for (name, _, order) in CRATES {
+        for module in order {
+            let module = match *module {
+                "lib" => name.to_owned(),
+                path => format!("{name}::{path}"),
+            };
+            let next = rank.len();
+            assert!(rank.insert(module.clone(), next).is_none(), "{module} is listed twice");
+        }
+    }
+    let mut faults = String::new();
+    for (from, to) in imports() {
+        let crate_of = |path: &str| path.split("::").next().unwrap().to_owned();
+        if APART.contains(&(crate_of(&from).as_str(), crate_of(&to).as_str())) {
+            writeln!(faults, "{from} may not import {to}: the two are apart").unwrap();
+        }
+        match (rank.get(&from), rank.get(&to)) {
+            (Some(above), Some(below)) if above > below => {}
+            (Some(_), Some(_)) => writeln!(faults, "{from} imports {to}, which is above it").unwrap(),
+            _ => writeln!(faults, "{from} imports {to}: put both into the order of their crate").unwrap(),
+        }
+    }
+    assert!(faults.is_empty(), "\n{faults}");
+}
+
+#[test]
+#[ignore = "prints an order that fits, to start a list from"]
+fn print_an_order() {
+    let imports = imports();
+    for (name, folder, _) in CRATES {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut left: BTreeSet<String> = modules(&top.join(folder)).keys().map(|module| show(name, module)).collect();
+        println!("{name}:");
+        while !left.is_empty() {
+            let ready: Vec<String> = left
+                .iter()
+                .filter(|module| !imports.iter().any(|(from, to)| from == *module && left.contains(to)))
+                .cloned()
+                .collect();
+            if ready.is_empty() {
+                println!("CIRCLE among:");
+                for (from, to) in &imports {
+                    if left.contains(from) && left.contains(to) {
+                        println!("  {from} -> {to}");
+                    }
+                }
+                break;
+            }
+            for module in &ready {
+                println!("    \"{}\",", module.strip_prefix(&format!("{name}::")).unwrap_or("lib"));
+                left.remove(module);
+            }
+        }
+    }
+}
