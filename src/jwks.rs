@@ -1,5 +1,5 @@
-//! The issuer's key set: fetched, kept in the isolate, renewed every hour and when a token names a key that it has
-//! not, though at most once a minute. When it cannot be fetched, the one that is there stays.
+//! The issuer's key set, cached in the isolate. It is fetched again every hour, and when a token names an unknown
+//! key, at most once a minute. While it cannot be fetched, the cached one stays in use.
 
 use std::cell::RefCell;
 
@@ -9,24 +9,24 @@ use web_sys::{RequestInit, RequestRedirect, Response};
 use weir_policy::token::Keys;
 
 use crate::bindings::fetch_url;
-use crate::call::Call;
 use crate::clock;
+use crate::context::RequestContext;
 use crate::events::Event;
-use crate::wait::{NoValue, within};
+use crate::timeout::{WaitError, with_timeout};
 
-/// How long a key set is good for, in milliseconds.
-const FRESH_MS: u64 = 60 * 60 * 1000;
+/// How long a key set is used before it is fetched again, in milliseconds.
+const MAX_AGE_MS: u64 = 60 * 60 * 1000;
 
-/// How long to wait between two attempts to fetch it, in milliseconds.
-const BETWEEN_ATTEMPTS_MS: u64 = 60 * 1000;
+/// The shortest time between two fetches, in milliseconds.
+const COOLDOWN_MS: u64 = 60 * 1000;
 
-/// How long to wait after a failed attempt while there is no key set at all, in milliseconds.
-const AFTER_FAILURE_MS: u64 = 5 * 1000;
+/// The shortest time between two fetches while there is no key set at all, in milliseconds.
+const RETRY_DELAY_MS: u64 = 5 * 1000;
 
-/// How long the issuer may take, in milliseconds.
+/// How long the issuer may take for the response, and then for its body, in milliseconds.
 const TIMEOUT_MS: u32 = 5_000;
 
-/// The longest key set that is read, in characters.
+/// The longest key set that is accepted, in bytes.
 const MAX_LENGTH: usize = 256 * 1024;
 
 thread_local! {
@@ -51,27 +51,27 @@ impl Cache {
         }
     }
 
-    fn wants_fetching(&self, key_unknown: bool, now: u64) -> bool {
+    fn needs_fetch(&self, key_unknown: bool, now: u64) -> bool {
         if self.keys.is_none() {
-            return self.failed_at == 0 || now >= self.failed_at + AFTER_FAILURE_MS;
+            return self.failed_at == 0 || now >= self.failed_at + RETRY_DELAY_MS;
         }
-        (key_unknown || now >= self.fetched_at + FRESH_MS) && now >= self.attempted_at + BETWEEN_ATTEMPTS_MS
+        (key_unknown || now >= self.fetched_at + MAX_AGE_MS) && now >= self.attempted_at + COOLDOWN_MS
     }
 }
 
-/// The keys that verify tokens: the issuer's, and the shared secret's if there is one. `key_unknown` says that a token
-/// has named a key that is not among them.
-pub(crate) async fn keys(call: &Call<'_>, url: &str, key_unknown: bool) -> Keys {
-    let config = call.config;
+/// The keys that verify tokens: the issuer's, and the shared secret's if there is one. Pass `key_unknown` when a token
+/// names a key that is not among them.
+pub(crate) async fn keys(context: &RequestContext<'_>, url: &str, key_unknown: bool) -> Keys {
+    let config = context.config;
     let now = clock::now_ms();
-    let wants = CACHE.with_borrow_mut(|cache| {
-        let wants = cache.wants_fetching(key_unknown, now);
-        if wants {
+    let needs_fetch = CACHE.with_borrow_mut(|cache| {
+        let needs_fetch = cache.needs_fetch(key_unknown, now);
+        if needs_fetch {
             cache.attempted_at = now;
         }
-        wants
+        needs_fetch
     });
-    if wants {
+    if needs_fetch {
         match fetch(url).await {
             Ok(keys) => CACHE.with_borrow_mut(|cache| {
                 cache.keys = Some(config.token_keys.clone().and(keys));
@@ -79,7 +79,7 @@ pub(crate) async fn keys(call: &Call<'_>, url: &str, key_unknown: bool) -> Keys 
             }),
             Err(reason) => {
                 CACHE.with_borrow_mut(|cache| cache.failed_at = now);
-                call.report(Event::KeySetUnavailable, &reason);
+                context.report(Event::KeySetUnavailable, &reason);
             }
         }
     }
@@ -90,21 +90,23 @@ pub(crate) async fn keys(call: &Call<'_>, url: &str, key_unknown: bool) -> Keys 
 
 async fn fetch(url: &str) -> Result<Keys, String> {
     let init = RequestInit::new();
-    // A redirect would lead to keys that nobody configured.
+    // A redirect would lead to keys that are not configured.
     init.set_redirect(RequestRedirect::Manual);
-    let answer = fetch_url(url, &init).map_err(|error| NoValue::Failed(error).reason())?;
-    let response: Response = within(answer, TIMEOUT_MS)
+    let response = fetch_url(url, &init).map_err(|error| WaitError::Failed(error).reason())?;
+    let response: Response = with_timeout(response, TIMEOUT_MS)
         .await
-        .map_err(|reason| reason.reason())?
+        .map_err(|error| error.reason())?
         .unchecked_into();
     if response.status() != 200 {
         return Err(format!("the issuer answered {}", response.status()));
     }
     let text: Promise = response
         .text()
-        .map_err(|error| NoValue::Failed(error).reason())?
+        .map_err(|error| WaitError::Failed(error).reason())?
         .unchecked_into();
-    let text: JsValue = within(text, TIMEOUT_MS).await.map_err(|reason| reason.reason())?;
+    let text: JsValue = with_timeout(text, TIMEOUT_MS)
+        .await
+        .map_err(|error| error.reason())?;
     let text = text
         .as_string()
         .filter(|text| text.len() <= MAX_LENGTH)
@@ -129,35 +131,35 @@ mod tests {
     }
 
     #[test]
-    fn a_key_set_is_fetched_once_and_renewed_every_hour() {
-        assert!(Cache::new().wants_fetching(false, NOW));
-        assert!(!fetched().wants_fetching(false, NOW + 59 * MINUTE));
-        assert!(fetched().wants_fetching(false, NOW + 60 * MINUTE));
+    fn a_key_set_is_fetched_once_and_again_every_hour() {
+        assert!(Cache::new().needs_fetch(false, NOW));
+        assert!(!fetched().needs_fetch(false, NOW + 59 * MINUTE));
+        assert!(fetched().needs_fetch(false, NOW + 60 * MINUTE));
     }
 
     #[test]
-    fn an_unknown_key_is_asked_for_at_most_once_a_minute() {
+    fn an_unknown_key_causes_at_most_one_fetch_a_minute() {
         let mut cache = fetched();
-        assert!(!cache.wants_fetching(true, NOW + MINUTE - 1));
-        assert!(cache.wants_fetching(true, NOW + MINUTE));
+        assert!(!cache.needs_fetch(true, NOW + MINUTE - 1));
+        assert!(cache.needs_fetch(true, NOW + MINUTE));
         cache.attempted_at = NOW + MINUTE;
-        assert!(!cache.wants_fetching(true, NOW + MINUTE + 1));
+        assert!(!cache.needs_fetch(true, NOW + MINUTE + 1));
     }
 
     #[test]
-    fn a_failing_issuer_is_asked_again_but_not_at_once() {
+    fn a_failed_fetch_is_retried_after_a_delay() {
         let stale = Cache {
             attempted_at: NOW + 60 * MINUTE,
             failed_at: NOW + 60 * MINUTE,
             ..fetched()
         };
-        assert!(!stale.wants_fetching(false, NOW + 60 * MINUTE + 1));
-        assert!(stale.wants_fetching(false, NOW + 61 * MINUTE));
+        assert!(!stale.needs_fetch(false, NOW + 60 * MINUTE + 1));
+        assert!(stale.needs_fetch(false, NOW + 61 * MINUTE));
         let none = Cache {
             failed_at: NOW,
             ..Cache::new()
         };
-        assert!(!none.wants_fetching(true, NOW + 4_999));
-        assert!(none.wants_fetching(false, NOW + 5_000));
+        assert!(!none.needs_fetch(true, NOW + 4_999));
+        assert!(none.needs_fetch(false, NOW + 5_000));
     }
 }

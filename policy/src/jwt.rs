@@ -1,9 +1,9 @@
-//! What all tokens have in common.
+//! What users' tokens and assertions have in common.
 
 use jsonwebtoken::{Algorithm, Validation};
 
-/// The library checks form, algorithm and signature (in constant time). Times, issuer and audience are checked by whoever
-/// asks, because the library would ask the system's clock.
+/// A validation of format, algorithm and signature (in constant time) only. The caller checks times, issuer and
+/// audience: for times, the library would read the system's clock.
 pub(crate) fn signature_only(algorithm: Algorithm) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();

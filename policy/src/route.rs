@@ -1,20 +1,20 @@
-//! Which requests fall under which anonymous policy, by method and path.
+//! Routes: which of the policies for anonymous requests applies, and which paths are reserved.
 
 use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Which of the edge's policies an API request falls under.
+/// The class of an API request. Each class has its own policy for anonymous requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteClass {
-    /// Starts work and costs money: counted exactly (web ADR-21).
+    /// Starts work and costs money. Counted exactly (web ADR-21).
     Limited,
-    /// Any other API request, such as polling a job: under the looser policy.
+    /// Any other API request, such as polling a job. The policy is looser.
     Other,
 }
 
-/// The configured routes of the exact policy: methods with path prefixes, separated by commas, such as
-/// `POST /api/jobs/`. The method `*` stands for any.
+/// The routes under the exact policy: methods with path prefixes, separated by commas, such as `POST /api/jobs/`. The
+/// method `*` matches any method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitedRoutes(Vec<Route>);
 
@@ -24,9 +24,9 @@ struct Route {
     prefix: String,
 }
 
-/// What is wrong with a route of the configuration.
+/// A malformed route in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is not a route; wanted a method and a path under /api/, such as `POST /api/jobs/`")]
+#[error("`{0}` is not a route; expected a method and a path under /api/, such as `POST /api/jobs/`")]
 pub struct RouteError(String);
 
 impl FromStr for LimitedRoutes {
@@ -60,9 +60,10 @@ fn route(text: &str) -> Result<Route, RouteError> {
 impl LimitedRoutes {
     /// The class of an API request. `path` is the request's path without its query.
     pub fn class(&self, method: &str, path: &str) -> RouteClass {
-        let plain = plain(path);
+        let normalized = normalized(path);
         let limited = self.0.iter().any(|route| {
-            route.method.as_deref().is_none_or(|wanted| wanted == method) && plain.starts_with(&route.prefix)
+            route.method.as_deref().is_none_or(|wanted| wanted == method)
+                && normalized.starts_with(&route.prefix)
         });
         if limited {
             RouteClass::Limited
@@ -72,15 +73,15 @@ impl LimitedRoutes {
     }
 }
 
-/// Whether a path is one of those at the origin that are for the edge itself, in whatever spelling: no client's request
-/// is forwarded to one.
-pub fn is_the_edges_own(path: &str) -> bool {
-    plain(path).starts_with("/api/edge/")
+/// Whether a path is reserved for requests of the edge itself to the origin, in any spelling. Requests of clients
+/// to such a path are never forwarded.
+pub fn is_reserved_for_edge(path: &str) -> bool {
+    normalized(path).starts_with("/api/edge/")
 }
 
-/// The path as any server behind the edge might come to read it: percent-decoded, without empty segments. Only for
-/// classing a request, so that another spelling of a path is not another policy; what is forwarded stays as it is.
-fn plain(path: &str) -> std::borrow::Cow<'_, str> {
+/// The path as a server behind the edge might interpret it: percent-decoded, without empty segments. It only serves to
+/// classify requests, so that another spelling of a path has the same policy. The forwarded path is unchanged.
+fn normalized(path: &str) -> std::borrow::Cow<'_, str> {
     if !path.contains('%') && !path.contains("//") {
         return path.into();
     }
@@ -114,7 +115,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_the_edges_own_is_so_in_any_spelling() {
+    fn paths_of_the_edge_are_reserved_in_any_spelling() {
         let report = crate::counts::PATH;
         for path in [
             report,
@@ -123,10 +124,10 @@ mod tests {
             "/api/edge%2Fcounts",
             "/api/edge/",
         ] {
-            assert!(is_the_edges_own(path), "{path}");
+            assert!(is_reserved_for_edge(path), "{path}");
         }
         for path in ["/api/edges", "/api/jobs/edge/", "/api/edge"] {
-            assert!(!is_the_edges_own(path), "{path}");
+            assert!(!is_reserved_for_edge(path), "{path}");
         }
     }
 
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn another_spelling_of_a_path_is_not_another_policy() {
+    fn another_spelling_of_a_path_has_the_same_policy() {
         for path in [
             "/api//jobs/analysis",
             "/api/%6aobs/analysis",
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_is_none_is_refused() {
+    fn a_malformed_route_is_refused() {
         for text in [
             "/api/jobs/",
             "POST",
@@ -184,12 +185,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_is_classed_without_a_panic(path in ".{0,80}") {
+        fn classifying_an_arbitrary_path_does_not_panic(path in ".{0,80}") {
             class("POST", &path);
         }
 
         #[test]
-        fn escaping_any_letters_changes_no_class(escape in proptest::collection::vec(any::<bool>(), 18)) {
+        fn percent_encoding_does_not_change_the_class(escape in proptest::collection::vec(any::<bool>(), 18)) {
             let path: String = "/api/jobs/analysis"
                 .bytes()
                 .zip(escape)

@@ -1,20 +1,20 @@
-//! A request's surroundings: what everything that has a hand in answering it needs to know.
+//! What every function that helps to answer a request needs to know.
 
 use crate::bindings::Bindings;
 use crate::config::Config;
 use crate::events::{self, Event};
 
-/// See the module.
+/// The context of one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct RequestContext<'a> {
     pub(crate) bindings: &'a Bindings,
     pub(crate) config: &'a Config,
-    /// The id that the edge gives the request, a UUID. Clients cannot choose it.
+    /// A UUID that the edge chooses. Clients cannot influence it.
     pub(crate) request_id: &'a str,
 }
 
-impl Call<'_> {
-    /// Reports something that happened on the request's way; see [`events::report`].
+impl RequestContext<'_> {
+    /// Reports an event that this request caused; see [`events::report`].
     pub(crate) fn report(&self, event: Event, detail: &str) {
         events::report(self.bindings, event, Some(self.request_id), detail);
     }

@@ -1,4 +1,4 @@
-//! Answers that the edge gives by itself.
+//! Responses that the edge makes itself.
 
 use serde_json::json;
 use wasm_bindgen::JsValue;
@@ -6,12 +6,12 @@ use web_sys::Response;
 use weir_policy::problem::{self, Problem};
 use weir_policy::token::TokenError;
 
-use crate::fields::Allowance;
-use crate::glue::{self, Changes};
+use crate::glue::{self, HeaderChanges};
+use crate::rate_limit_fields::PolicyStatus;
 
-/// An answer that carries a problem. Never stored by anyone: what went wrong now may go right in a moment.
-pub(crate) fn problem(problem: &Problem, fields: &Changes) -> Result<Response, JsValue> {
-    let mut headers = Changes::default();
+/// A response with a problem as its body. It must not be cached: the problem may be gone a moment later.
+pub(crate) fn problem(problem: &Problem, fields: &HeaderChanges) -> Result<Response, JsValue> {
+    let mut headers = HeaderChanges::default();
     headers
         .set("content-type", problem::CONTENT_TYPE)
         .set("cache-control", "no-store")
@@ -19,33 +19,33 @@ pub(crate) fn problem(problem: &Problem, fields: &Changes) -> Result<Response, J
     glue::respond(problem.status, headers.packed(), Some(&problem.to_json()))
 }
 
-/// An answer without a body.
-pub(crate) fn empty(status: u16, fields: &Changes) -> Result<Response, JsValue> {
+/// A response without a body.
+pub(crate) fn empty(status: u16, fields: &HeaderChanges) -> Result<Response, JsValue> {
     glue::respond(status, fields.packed(), None)
 }
 
-/// The fields that tell an anonymous client about its policy.
-pub(crate) fn rate_limit_fields(allowance: &Allowance, fields: &mut Changes) {
-    fields.set("ratelimit-policy", &allowance.policy_field());
-    if let Some(field) = allowance.limit_field() {
+/// Sets the fields that tell an anonymous client about its policy.
+pub(crate) fn set_rate_limit_fields(status: &PolicyStatus, fields: &mut HeaderChanges) {
+    fields.set("ratelimit-policy", &status.policy_field());
+    if let Some(field) = status.limit_field() {
         fields.set("ratelimit", &field);
     }
 }
 
-/// The problem of an anonymous client over its limit: the three members of web ADR-21, word for word, since clients
-/// may match them, with the type and the member that the draft on rate limit fields gives such a problem.
-pub(crate) fn too_many_requests(allowance: &Allowance) -> Problem {
+/// An anonymous client is over its limit. Title, status and detail are those of web ADR-21 word for word, since clients
+/// may match them; type and `violated-policies` are those of the draft on rate limit fields.
+pub(crate) fn too_many_requests(status: &PolicyStatus) -> Problem {
     Problem::new(
         429,
         "Too Many Requests",
         "Rate limit exceeded. Please sign in for higher limits or try again later.",
     )
     .with_type(problem::QUOTA_EXCEEDED)
-    .with("violated-policies", json!([allowance.named.name]))
+    .with("violated-policies", json!([status.named.name]))
 }
 
-/// The problem of a submission that nothing can count.
-pub(crate) fn cannot_count() -> Problem {
+/// Neither counting object nor native limiter can count a submission.
+pub(crate) fn counting_unavailable() -> Problem {
     Problem::new(
         503,
         "Service Unavailable",
@@ -54,12 +54,12 @@ pub(crate) fn cannot_count() -> Problem {
     .with_type(problem::TEMPORARY_REDUCED_CAPACITY)
 }
 
-/// The problem of a bearer token that is not valid.
-pub(crate) fn unauthorized(error: &TokenError) -> Problem {
+/// The bearer token is not valid.
+pub(crate) fn unauthenticated(error: &TokenError) -> Problem {
     Problem::new(401, "Unauthorized", sentence(&error.to_string()))
 }
 
-/// The field `WWW-Authenticate` that goes with it (RFC 6750, 3).
+/// The field `WWW-Authenticate` for a bearer token that is not valid (RFC 6750, 3).
 pub(crate) fn challenge(error: &TokenError) -> String {
     let description: String = error
         .to_string()
@@ -69,12 +69,12 @@ pub(crate) fn challenge(error: &TokenError) -> String {
     format!("Bearer realm=\"weir\", error=\"invalid_token\", error_description=\"{description}\"")
 }
 
-/// The problem of a path that is not there.
+/// The path does not exist.
 pub(crate) fn not_found() -> Problem {
     Problem::new(404, "Not Found", "There is nothing at this path.")
 }
 
-/// The problem of an error of the edge's own. What exactly went wrong is for the log.
+/// The edge itself failed. The log has the reason.
 pub(crate) fn internal() -> Problem {
     Problem::new(
         500,
@@ -83,12 +83,12 @@ pub(crate) fn internal() -> Problem {
     )
 }
 
-/// The problem of an edge whose configuration is wrong. The list names variables and what they should be, no secret.
+/// The edge's configuration has errors.
 pub(crate) fn misconfigured(errors: &[String]) -> Problem {
     Problem::new(
         500,
         "Misconfigured",
-        "The edge's configuration has errors; its operator must mend them.",
+        "The edge's configuration has errors; its operator must fix them.",
     )
     .with("errors", json!(errors))
 }
@@ -103,22 +103,22 @@ fn sentence(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Named;
+    use crate::rate_limit_fields::NamedPolicy;
     use weir_policy::window::{Algorithm, Policy};
 
     #[test]
-    fn the_429_has_the_members_of_the_adr_word_for_word() {
+    fn the_429_has_the_wording_of_the_adr() {
         let policy = Policy {
             limit: 10,
             window_ms: 60_000,
             algorithm: Algorithm::Fixed,
         };
-        let allowance = Allowance {
-            named: Named { name: "anon", policy },
-            verdict: None,
+        let status = PolicyStatus {
+            named: NamedPolicy { name: "anon", policy },
+            result: None,
         };
         assert_eq!(
-            serde_json::to_value(too_many_requests(&allowance)).unwrap(),
+            serde_json::to_value(too_many_requests(&status)).unwrap(),
             json!({
                 "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "title": "Too Many Requests",
@@ -130,11 +130,11 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_is_one_well_formed_header() {
+    fn a_challenge_is_well_formed() {
         let challenge = challenge(&TokenError::Malformed("a \"quoted\\\" text".into()));
         assert_eq!(challenge.matches('"').count(), 6);
         assert_eq!(
-            unauthorized(&TokenError::Expired).detail,
+            unauthenticated(&TokenError::Expired).detail,
             "The token has expired."
         );
     }

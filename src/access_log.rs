@@ -1,25 +1,25 @@
-//! The access log: a line of JSON for a request, with the id that its answer carries and the origin and the workers
-//! write too, so that one id finds the whole story.
+//! The access log: one line of JSON per request. Its request id is also in the response and in the logs of the
+//! origin and the workers.
 //!
-//! Lines are billed. A request that was forwarded has its line at the origin, and who is denied is denied so often that a
-//! flood would write the bill; so by default only what ends here and somebody will ask about has one. No line has a
-//! client's address, a token or a query.
+//! Cloudflare bills log lines. A forwarded request has its line at the origin, and a flood of denials would write a
+//! line each; so by default only errors that end at the edge are logged. No line contains a client's address, a
+//! token or a query.
 
 use serde::Serialize;
-use weir_policy::counts::Outcome;
+use weir_policy::counts::RequestOutcome;
 use worker::console_log;
 
-/// Which requests have a line.
+/// Which requests are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessLog {
-    /// Those that failed (500 and more) and those with a token that is not valid (401).
+    /// Failed requests (status 500 and above) and requests with an invalid token (401).
     Errors,
     Off,
     All,
 }
 
 impl AccessLog {
-    /// Whether a request that is answered with this status has a line.
+    /// Whether a request with this status is logged.
     pub(crate) fn wants(self, status: u16) -> bool {
         match self {
             Self::Off => false,
@@ -29,12 +29,12 @@ impl AccessLog {
     }
 }
 
-/// Paths are as long as a client likes. What is beyond this is left out, in bytes.
-const LONGEST_PATH: usize = 200;
+/// Paths are cut to this many bytes: clients choose their length.
+const MAX_PATH_BYTES: usize = 200;
 
-/// What a line says.
+/// A line of the log.
 #[derive(Debug, Serialize)]
-pub(crate) struct Line<'a> {
+pub(crate) struct LogLine<'a> {
     event: &'static str,
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,39 +46,44 @@ pub(crate) struct Line<'a> {
     duration_ms: u64,
 }
 
-/// What became of a request.
+/// How a request was answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct End<'a> {
+pub(crate) struct RequestSummary<'a> {
     pub(crate) status: u16,
-    pub(crate) outcome: Outcome,
-    /// The user's id, when a valid token said it.
+    pub(crate) outcome: RequestOutcome,
+    /// The id of the authenticated user.
     pub(crate) user: Option<&'a str>,
     pub(crate) duration_ms: u64,
 }
 
-impl<'a> Line<'a> {
-    pub(crate) fn new(request_id: &'a str, method: &'a str, path: &'a str, end: End<'a>) -> Self {
+impl<'a> LogLine<'a> {
+    pub(crate) fn new(
+        request_id: &'a str,
+        method: &'a str,
+        path: &'a str,
+        summary: RequestSummary<'a>,
+    ) -> Self {
         Self {
             event: "request",
             request_id,
-            user: end.user,
+            user: summary.user,
             method,
             path: shortened(path),
-            status: end.status,
-            outcome: end.outcome.name(),
-            duration_ms: end.duration_ms,
+            status: summary.status,
+            outcome: summary.outcome.name(),
+            duration_ms: summary.duration_ms,
         }
     }
 
     pub(crate) fn write(&self) {
-        // Texts and numbers; it cannot fail.
+        // Strings and numbers always serialise.
         let line = serde_json::to_string(self).unwrap_or_default();
         console_log!("{line}");
     }
 }
 
 fn shortened(path: &str) -> &str {
-    path.get(..path.floor_char_boundary(LONGEST_PATH))
+    path.get(..path.floor_char_boundary(MAX_PATH_BYTES))
         .unwrap_or_default()
 }
 
@@ -87,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn denials_have_no_line_unless_all_have() {
+    fn by_default_denials_are_not_logged() {
         for (status, errors) in [
             (200, false),
             (202, false),
@@ -103,15 +108,15 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_line_of_json_whatever_the_path() {
-        let end = End {
+    fn a_record_is_one_line_of_json_for_any_path() {
+        let summary = RequestSummary {
             status: 429,
-            outcome: Outcome::Denied,
+            outcome: RequestOutcome::Denied,
             user: None,
             duration_ms: 3,
         };
         let path = format!("/api/\"\n\u{2028}{}ü", "ä".repeat(500));
-        let line = serde_json::to_string(&Line::new("id", "POST", &path, end)).unwrap();
+        let line = serde_json::to_string(&LogLine::new("id", "POST", &path, summary)).unwrap();
         assert!(line.len() < 400 && !line.contains('\n'), "{line}");
         let read: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(read["outcome"], "denied");
