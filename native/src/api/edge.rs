@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use metrics::counter;
 use weir_policy::assertion;
-use weir_policy::counts::{Counts, Event, Outcome};
+use weir_policy::counts::{Counts, Event, RequestOutcome};
 
 use super::caller::Asserted;
 use super::{Api, ApiError};
@@ -77,10 +77,10 @@ pub(super) async fn counts(
 
 /// Adds a report to the metrics; an empty one lets them begin at zero.
 pub(crate) fn add(counts: &Counts) {
-    for outcome in Outcome::ALL {
+    for &outcome in RequestOutcome::ALL {
         counter!("weir_edge_requests_total", "outcome" => outcome.name()).increment(counts.of(outcome));
     }
-    for event in Event::ALL {
+    for &event in Event::ALL {
         counter!("weir_edge_events_total", "event" => event.name()).increment(counts.of_event(event));
     }
 }
