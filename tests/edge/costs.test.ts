@@ -5,9 +5,12 @@ import { startOrigin } from "./origin.ts";
 import { costs, counterName, edgeName, startEdge, type Edge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
-const submit = (edge: Edge, address: string): Promise<Response> => edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
+const submit = (edge: Edge, address: string): Promise<Response> =>
+  edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
 
-test("a thousand admitted requests of a hundred addresses write at most twenty rows, a thousand denied ones none and call no object", { timeout: 60_000 }, async () => {
+test("a thousand admitted requests of a hundred addresses write at most twenty rows, a thousand denied ones none and call no object", {
+  timeout: 60_000,
+}, async () => {
   const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
   for (let round = 0; round < 10; round++) {
     const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
@@ -30,7 +33,9 @@ test("a thousand admitted requests of a hundred addresses write at most twenty r
   assert.deepEqual(await costs(edge), admitted);
 });
 
-test("a thousand admitted requests of a hundred addresses, evenly over a minute, write at most twenty rows", { timeout: 120_000 }, async () => {
+test("a thousand admitted requests of a hundred addresses, evenly over a minute, write at most twenty rows", {
+  timeout: 120_000,
+}, async () => {
   const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
   const began = Date.now();
   const answers = [];
@@ -48,9 +53,14 @@ test("a thousand admitted requests of a hundred addresses, evenly over a minute,
 });
 
 test("nothing is left behind when the last window is over", { timeout: 60_000 }, async () => {
-  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_WINDOW: "12" } });
+  const edge = await startEdge(
+    { after },
+    { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_WINDOW: "12" } },
+  );
   const tables = async (): Promise<string[]> => {
-    const storage = await edge.miniflare.unsafeGetDurableObjectStorage(edgeName, "AddressCounter", { name: counterName });
+    const storage = await edge.miniflare.unsafeGetDurableObjectStorage(edgeName, "AddressCounter", {
+      name: counterName,
+    });
     const rows = (await storage.exec("SELECT name FROM sqlite_master")) as unknown as { name: string }[];
     return rows.map((row) => row.name);
   };

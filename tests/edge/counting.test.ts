@@ -76,7 +76,12 @@ test("all of an IPv6 subscriber's addresses are one, and a v4-mapped address is 
 
 test("what a client writes into forwarding headers changes nothing", async () => {
   for (let n = 0; n < 10; n++) {
-    const headers = { "x-forwarded-for": `198.51.100.${n}`, "x-real-ip": `198.51.100.${n}`, forwarded: `for=198.51.100.${n}`, "true-client-ip": `198.51.100.${n}` };
+    const headers = {
+      "x-forwarded-for": `198.51.100.${n}`,
+      "x-real-ip": `198.51.100.${n}`,
+      forwarded: `for=198.51.100.${n}`,
+      "true-client-ip": `198.51.100.${n}`,
+    };
     assert.equal((await submit("203.0.113.61", { headers })).status, 200);
   }
   assert.equal((await submit("203.0.113.61", { headers: { "x-forwarded-for": "198.51.100.200" } })).status, 429);
@@ -84,11 +89,16 @@ test("what a client writes into forwarding headers changes nothing", async () =>
 
 test("the count survives an eviction after ten seconds without requests", { timeout: 60_000 }, async () => {
   const quiet = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
-  const submit = async (): Promise<number> => (await quiet.from("203.0.113.6")("/api/jobs/analysis", { method: "POST", body: "{}" })).status;
+  const submit = async (): Promise<number> =>
+    (await quiet.from("203.0.113.6")("/api/jobs/analysis", { method: "POST", body: "{}" })).status;
   for (let sent = 0; sent < 7; sent++) assert.equal(await submit(), 200);
   // The snapshot's alarm is the last thing that wakes it, after eight seconds.
   await wait(20_000);
-  assert.deepEqual(await costs(quiet), { calls: 0, rows: 0, addresses: 1 }, "the object has been taken out of memory and made again");
+  assert.deepEqual(
+    await costs(quiet),
+    { calls: 0, rows: 0, addresses: 1 },
+    "the object has been taken out of memory and made again",
+  );
   const answers = [];
   for (let sent = 0; sent < 5; sent++) answers.push(await submit());
   assert.deepEqual(answers, [200, 200, 200, 429, 429]);

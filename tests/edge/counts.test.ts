@@ -8,7 +8,10 @@ import { costs, startEdge, type Edge } from "./workerd.ts";
 
 const interval = 300;
 const start = (origin: Origin, vars: Record<string, string> = {}): Promise<Edge> =>
-  startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars: { REPORT_INTERVAL_MS: String(interval), ...vars } });
+  startEdge(
+    { after },
+    { originUrl: origin.url, secrets: origin.secrets, vars: { REPORT_INTERVAL_MS: String(interval), ...vars } },
+  );
 const submit = (edge: Edge, address: string, headers: Record<string, string> = {}): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", headers });
 
@@ -37,7 +40,10 @@ test("the origin is told what became of every request", async () => {
   await submit(edge, "203.0.113.2", { authorization: "Bearer bad" });
   for (let sent = 0; sent < 3; sent++) await edge.from("203.0.113.3")("/api/lanes");
   await edge.from("203.0.113.3")("/nothing");
-  const wanted = { requests: { anonymous: 12, denied: 2, user: 3, bad_token: 1, denied_read: 1, other: 1 }, events: {} };
+  const wanted = {
+    requests: { anonymous: 12, denied: 2, user: 3, bad_token: 1, denied_read: 1, other: 1 },
+    events: {},
+  };
   const sum = (of: Record<string, number>): number => Object.values(of).reduce((sum, count) => sum + count, 0);
   await until(() => sum(told(origin.reports).requests) === 20);
   assert.deepEqual(told(origin.reports), wanted);
@@ -87,12 +93,15 @@ test("an origin that is away, and the fallback of the limiter, are events", asyn
   await until(() => told(hanging.reports).events.origin_timed_out === 1);
   assert.equal(told(hanging.reports).requests.anonymous, 1, "it was forwarded");
 
-  const noObject = await startEdge({ after }, {
-    originUrl: origin.url,
-    secrets: origin.secrets,
-    vars: { REPORT_INTERVAL_MS: String(interval), ANON_MODE: "shadow" },
-    worker: { durableObjects: {} },
-  });
+  const noObject = await startEdge(
+    { after },
+    {
+      originUrl: origin.url,
+      secrets: origin.secrets,
+      vars: { REPORT_INTERVAL_MS: String(interval), ANON_MODE: "shadow" },
+      worker: { durableObjects: {} },
+    },
+  );
   for (let sent = 0; sent < 12; sent++) assert.equal((await submit(noObject, "203.0.113.1")).status, 200);
   await until(() => told(origin.reports).requests.anonymous === 12);
   assert.deepEqual(told(origin.reports).events, { counter_unavailable: 12, shadow_denial: 2 });
@@ -113,7 +122,15 @@ test("no client reaches the origin's route for reports, in any spelling", async 
   const edge = await start(origin);
   const token = await tokenFor(origin.secrets.jwt);
   const body = JSON.stringify({ requests: { user: 1000 } });
-  for (const path of ["/api/edge/counts", "/api//edge/counts", "/api/%65dge/counts", "/api/edge%2Fcounts", "/api/edge/counts?x", "/api/x/../edge/counts", "/api/edge/"]) {
+  for (const path of [
+    "/api/edge/counts",
+    "/api//edge/counts",
+    "/api/%65dge/counts",
+    "/api/edge%2Fcounts",
+    "/api/edge/counts?x",
+    "/api/x/../edge/counts",
+    "/api/edge/",
+  ]) {
     for (const headers of [{}, { authorization: `Bearer ${token}` }]) {
       assert.equal((await edge.from("203.0.113.1")(path, { method: "POST", body, headers })).status, 404, path);
     }
@@ -124,7 +141,10 @@ test("no client reaches the origin's route for reports, in any spelling", async 
 });
 
 test("while no origin is there, requests are answered as ever", async () => {
-  const edge = await startEdge({ after }, { originUrl: `http://127.0.0.1:${await freePort()}`, vars: { REPORT_INTERVAL_MS: String(interval) } });
+  const edge = await startEdge(
+    { after },
+    { originUrl: `http://127.0.0.1:${await freePort()}`, vars: { REPORT_INTERVAL_MS: String(interval) } },
+  );
   for (let sent = 0; sent < 12; sent++) {
     assert.equal((await submit(edge, "203.0.113.1")).status, sent < 10 ? 502 : 429);
     await wait(50);

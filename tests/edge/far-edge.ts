@@ -8,7 +8,10 @@ process.once("message", async (options: EdgeOptions & { name?: string }) => {
     name: `${edgeName}-${options.name}`,
     durableObjects: { ADDRESS_COUNTERS: { className: "AddressCounter", scriptName: edgeName, useSQLite: true } },
   } as Partial<V4WorkerOptions>;
-  const edge = await startEdge({ after: (end) => void ends.push(end) }, { ...options, ...(options.name ? { worker } : {}) });
+  const edge = await startEdge(
+    { after: (end) => void ends.push(end) },
+    { ...options, ...(options.name ? { worker } : {}) },
+  );
   process.send?.(edge.url);
   process.once("disconnect", async () => {
     for (const end of ends) await end();

@@ -26,7 +26,11 @@ test("a user's bearer token passes the limit and reaches the origin as an assert
   assert.equal(claims.sub, user);
   assert.equal(claims.client_address, "203.0.113.10");
   assert.equal(headers.authorization, undefined);
-  assert.equal((await submit("203.0.113.10")).headers.get("ratelimit"), '"anon";r=9;t=60', "users' requests were not counted");
+  assert.equal(
+    (await submit("203.0.113.10")).headers.get("ratelimit"),
+    '"anon";r=9;t=60',
+    "users' requests were not counted",
+  );
 });
 
 test("the cookie names a user as well, and the bearer token wins over it", async () => {
@@ -34,7 +38,10 @@ test("the cookie names a user as well, and the bearer token wins over it", async
   assert.equal(origin.last().claims.sub, user);
   assert.equal(origin.last().headers.cookie, undefined);
   const other = randomUUID();
-  await submit("203.0.113.11", { cookie: `auth_token=${token}`, authorization: `Bearer ${await tokenFor(origin.secrets.jwt, other)}` });
+  await submit("203.0.113.11", {
+    cookie: `auth_token=${token}`,
+    authorization: `Bearer ${await tokenFor(origin.secrets.jwt, other)}`,
+  });
   assert.equal(origin.last().claims.sub, other);
 });
 
@@ -49,13 +56,20 @@ test("a bad bearer token is a problem, and still counted", async () => {
   for (let sent = 0; sent < 10; sent++) {
     const answer = await submit("203.0.113.12", { authorization: `Bearer ${bad}` });
     assert.equal(answer.status, 401);
-    assert.match(answer.headers.get("www-authenticate") ?? "", /^Bearer realm="weir", error="invalid_token", error_description="[^"]+"$/);
+    assert.match(
+      answer.headers.get("www-authenticate") ?? "",
+      /^Bearer realm="weir", error="invalid_token", error_description="[^"]+"$/,
+    );
     assert.equal(answer.headers.get("content-type"), "application/problem+json");
     assert.equal(((await answer.json()) as { title: string }).title, "Unauthorized");
   }
   assert.equal((await submit("203.0.113.12", { authorization: `Bearer ${bad}` })).status, 429);
   assert.equal((await submit("203.0.113.12")).status, 429);
-  assert.equal((await submit("203.0.113.12", { authorization: `Bearer ${token}` })).status, 200, "a user is let in all the same");
+  assert.equal(
+    (await submit("203.0.113.12", { authorization: `Bearer ${token}` })).status,
+    200,
+    "a user is let in all the same",
+  );
 });
 
 test("expired, premature, unsigned, foreign and endless bearer tokens are refused", async () => {
@@ -97,15 +111,41 @@ test("another site's page cannot act as its visitor by the cookie", async () => 
 
 test("nothing that a client sends can pass for an identity", async () => {
   const forged = {
-    "weir-assertion": "forged", "x-user-id": user, x_user_id: user, "x-forwarded-user": user, "x-real-ip": "198.51.100.1",
-    "x-forwarded-for": "198.51.100.1", "x-forwarded-proto": "gopher", "x-forwarded-host": "evil.example", forwarded: "for=198.51.100.1",
-    "x-request-id": "chosen", "cf-access-jwt-assertion": "forged", "x-http-method-override": "DELETE", "x-original-url": "/metrics",
-    signature: "forged", "proxy-authorization": "Basic eA==", te: "trailers", "x-anything": "else",
+    "weir-assertion": "forged",
+    "x-user-id": user,
+    x_user_id: user,
+    "x-forwarded-user": user,
+    "x-real-ip": "198.51.100.1",
+    "x-forwarded-for": "198.51.100.1",
+    "x-forwarded-proto": "gopher",
+    "x-forwarded-host": "evil.example",
+    forwarded: "for=198.51.100.1",
+    "x-request-id": "chosen",
+    "cf-access-jwt-assertion": "forged",
+    "x-http-method-override": "DELETE",
+    "x-original-url": "/metrics",
+    signature: "forged",
+    "proxy-authorization": "Basic eA==",
+    te: "trailers",
+    "x-anything": "else",
   };
   await submit("203.0.113.15", forged);
   const { headers, names } = origin.last();
   const lower = names.map((name) => name.toLowerCase());
-  for (const name of ["x-user-id", "x_user_id", "x-forwarded-user", "forwarded", "cf-access-jwt-assertion", "x-http-method-override", "x-original-url", "signature", "proxy-authorization", "te", "x-anything", "cf-connecting-ip"]) {
+  for (const name of [
+    "x-user-id",
+    "x_user_id",
+    "x-forwarded-user",
+    "forwarded",
+    "cf-access-jwt-assertion",
+    "x-http-method-override",
+    "x-original-url",
+    "signature",
+    "proxy-authorization",
+    "te",
+    "x-anything",
+    "cf-connecting-ip",
+  ]) {
     assert.equal(lower.includes(name), false, name);
   }
   assert.equal(headers["x-forwarded-for"], "203.0.113.15");
@@ -116,18 +156,34 @@ test("nothing that a client sends can pass for an identity", async () => {
 });
 
 // Keys of an issuer, which can be rotated and which counts how often it is asked.
-const issuer = { keys: [] as { kid: string; alg: string; privateKey: KeyObject; jwk: object }[], asked: 0, fails: false };
+const issuer = {
+  keys: [] as { kid: string; alg: string; privateKey: KeyObject; jwk: object }[],
+  asked: 0,
+  fails: false,
+};
 function newKey(kid: string, alg: "EdDSA" | "ES256" | "RS256"): void {
   const pair =
-    alg === "EdDSA" ? generateKeyPairSync("ed25519") : alg === "ES256" ? generateKeyPairSync("ec", { namedCurve: "P-256" }) : generateKeyPairSync("rsa", { modulusLength: 2048 });
-  issuer.keys.push({ kid, alg, privateKey: pair.privateKey, jwk: { ...pair.publicKey.export({ format: "jwk" }), kid, alg, use: "sig" } });
+    alg === "EdDSA"
+      ? generateKeyPairSync("ed25519")
+      : alg === "ES256"
+        ? generateKeyPairSync("ec", { namedCurve: "P-256" })
+        : generateKeyPairSync("rsa", { modulusLength: 2048 });
+  issuer.keys.push({
+    kid,
+    alg,
+    privateKey: pair.privateKey,
+    jwk: { ...pair.publicKey.export({ format: "jwk" }), kid, alg, use: "sig" },
+  });
 }
 function issued(kid: string, claims: Record<string, unknown> = {}): string {
   const key = issuer.keys.find((key) => key.kid === kid);
   if (!key) throw new Error(kid);
   const part = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString("base64url");
   const message = `${part({ alg: key.alg, kid })}.${part({ sub: user, exp: Math.floor(Date.now() / 1000) + 600, iss: "https://id.test", aud: "weir", ...claims })}`;
-  const signature = signBytes(key.alg === "EdDSA" ? null : "sha256", Buffer.from(message), { key: key.privateKey, dsaEncoding: "ieee-p1363" });
+  const signature = signBytes(key.alg === "EdDSA" ? null : "sha256", Buffer.from(message), {
+    key: key.privateKey,
+    dsaEncoding: "ieee-p1363",
+  });
   return `${message}.${signature.toString("base64url")}`;
 }
 
@@ -146,7 +202,11 @@ test("an issuer's key set verifies EdDSA, ES256 and RS256; new keys are asked fo
   const vars = { JWKS_URL: `http://127.0.0.1:${port}/jwks`, JWT_ISSUER: "https://id.test", JWT_AUDIENCE: "weir" };
   const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars });
   const status = async (bearer: string): Promise<number> =>
-    (await edge.from(`203.0.113.${30 + Math.floor(Math.random() * 200)}`)("/api/usage", { headers: { authorization: `Bearer ${bearer}` } })).status;
+    (
+      await edge.from(`203.0.113.${30 + Math.floor(Math.random() * 200)}`)("/api/usage", {
+        headers: { authorization: `Bearer ${bearer}` },
+      })
+    ).status;
 
   for (const kid of ["a", "b", "c"]) assert.equal(await status(issued(kid)), 200, kid);
   assert.equal(issuer.asked, 1);

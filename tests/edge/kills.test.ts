@@ -41,7 +41,8 @@ async function startMortal(storage: string): Promise<Mortal> {
   child.send({ originUrl: origin.url, secrets: origin.secrets, storage });
   const edge = String(await url);
   return {
-    submit: (address) => fetch(`${edge}/api/jobs/analysis`, { method: "POST", body: "{}", headers: { "CF-Connecting-IP": address } }),
+    submit: (address) =>
+      fetch(`${edge}/api/jobs/analysis`, { method: "POST", body: "{}", headers: { "CF-Connecting-IP": address } }),
     kill,
   };
 }
@@ -74,7 +75,9 @@ async function leftAfterwards(storage: string, address: string): Promise<number>
   return Number(/r=(\d+)/.exec(answer.headers.get("ratelimit") ?? "")?.[1]);
 }
 
-test("in quiet times, what was answered is not forgotten, though the runtime is killed at that moment", { timeout: 60_000 }, async () => {
+test("in quiet times, what was answered is not forgotten, though the runtime is killed at that moment", {
+  timeout: 60_000,
+}, async () => {
   const storage = freshFolder();
   const mortal = await startMortal(storage);
   for (let sent = 0; sent < 3; sent++) {
@@ -99,7 +102,10 @@ test("of ten at once, a kill a moment later forgets none", { timeout: 60_000 }, 
 test("in busy times, a kill forgets at most the last eight seconds", { timeout: 60_000 }, async () => {
   const storage = freshFolder();
   const mortal = await startMortal(storage);
-  const others = setInterval(() => void mortal.submit(`198.51.100.${Math.floor(Math.random() * 250)}`).catch(() => undefined), 40);
+  const others = setInterval(
+    () => void mortal.submit(`198.51.100.${Math.floor(Math.random() * 250)}`).catch(() => undefined),
+    40,
+  );
   after(() => clearInterval(others));
   await wait(2_000);
   for (let sent = 0; sent < 6; sent++) assert.equal((await mortal.submit("203.0.113.3")).status, 200);

@@ -91,12 +91,17 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
 }
 
 async function receiveReport(request: IncomingMessage, key: Uint8Array): Promise<EdgeReport> {
-  const { payload } = await jwtVerify<{ htm: string; htu: string }>(String(request.headers["weir-assertion"] ?? ""), key, {
-    algorithms: ["HS256"],
-    issuer: "weir-edge",
-    audience: "weir-origin/edge",
-  });
-  if (`${request.method} ${request.url}` !== `${payload.htm} ${payload.htu}`) throw new Error("asserted for another request");
+  const { payload } = await jwtVerify<{ htm: string; htu: string }>(
+    String(request.headers["weir-assertion"] ?? ""),
+    key,
+    {
+      algorithms: ["HS256"],
+      issuer: "weir-edge",
+      audience: "weir-origin/edge",
+    },
+  );
+  if (`${request.method} ${request.url}` !== `${payload.htm} ${payload.htu}`)
+    throw new Error("asserted for another request");
   let body = "";
   for await (const chunk of request) body += String(chunk);
   return { id: String(payload.jti), ...(JSON.parse(body) as Omit<EdgeReport, "id">) };
@@ -117,5 +122,12 @@ export async function receive(request: IncomingMessage, key: Uint8Array): Promis
   if ((payload.exp ?? 0) - (payload.iat ?? 0) !== 30) throw new Error("an assertion lives for 30 seconds");
   let body = "";
   for await (const chunk of request) body += String(chunk);
-  return { method, target, headers: request.headers, names: request.rawHeaders.filter((_, index) => index % 2 === 0), claims: payload, body };
+  return {
+    method,
+    target,
+    headers: request.headers,
+    names: request.rawHeaders.filter((_, index) => index % 2 === 0),
+    claims: payload,
+    body,
+  };
 }

@@ -5,7 +5,8 @@ import { startOrigin } from "./origin.ts";
 import { costs, startEdge, type Edge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
-const start = (vars: Record<string, string> = {}): Promise<Edge> => startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars });
+const start = (vars: Record<string, string> = {}): Promise<Edge> =>
+  startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars });
 
 const submit = (edge: Edge, address: string, headers: Record<string, string> = {}): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", headers });
@@ -52,7 +53,9 @@ test("in shadow mode everything is counted and reported and nothing denied", asy
   assert.equal(edge.logs.filter((line) => line.includes("shadow_denial")).length, 3);
 });
 
-test("the fixed window ends for each address a window's length after its first request", { timeout: 30_000 }, async () => {
+test("the fixed window ends for each address a window's length after its first request", {
+  timeout: 30_000,
+}, async () => {
   const edge = await start({ ANON_LIMIT: "3", ANON_WINDOW: "4" });
   const status = async (): Promise<number> => (await submit(edge, "203.0.113.54")).status;
   const began = Date.now();
@@ -111,18 +114,33 @@ test("with several objects per region, each address keeps to one and its count i
   );
   assert.deepEqual(Object.values(passed), Array(20).fill(10));
   const held = await Promise.all([0, 1, 2, 3].map(async (shard) => (await costs(edge, `enam-${shard}`)).addresses));
-  assert.equal(held.reduce((sum, addresses) => sum + addresses, 0), 20);
+  assert.equal(
+    held.reduce((sum, addresses) => sum + addresses, 0),
+    20,
+  );
   assert.ok(held.filter((addresses) => addresses > 0).length >= 3, String(held));
 });
 
 test("a configuration with errors answers all of them at once and forwards nothing", async () => {
   const before = origin.received.length;
-  const edge = await start({ ANON_LIMIT: "ten", LIMITED_ROUTES: "jobs", EDGE_SECRET: "", ORIGIN_URL: "nowhere", JWT_SECRET: "short" });
+  const edge = await start({
+    ANON_LIMIT: "ten",
+    LIMITED_ROUTES: "jobs",
+    EDGE_SECRET: "",
+    ORIGIN_URL: "nowhere",
+    JWT_SECRET: "short",
+  });
   const answer = await submit(edge, "203.0.113.56");
   assert.equal(answer.status, 500);
   const { title, errors } = (await answer.json()) as { title: string; errors: string[] };
   assert.equal(title, "Misconfigured");
-  assert.deepEqual(errors.map((line) => line.split(/[ :]/)[0]).sort(), ["ANON_LIMIT", "EDGE_SECRET", "JWT_SECRET", "LIMITED_ROUTES", "ORIGIN_URL"]);
+  assert.deepEqual(errors.map((line) => line.split(/[ :]/)[0]).sort(), [
+    "ANON_LIMIT",
+    "EDGE_SECRET",
+    "JWT_SECRET",
+    "LIMITED_ROUTES",
+    "ORIGIN_URL",
+  ]);
   assert.ok(edge.logs.some((line) => line.includes("ANON_LIMIT")));
   assert.equal(origin.received.length, before);
 });
@@ -149,11 +167,14 @@ test("a panic is answered with a problem and loses no counts", async () => {
 test("a panic beside many requests answers them all", async () => {
   const edge = await start({ DRILLS: "on" });
   const all = await Promise.all(
-    Array.from({ length: 40 }, (_, n) => submit(edge, `203.0.113.${100 + n}`, n === 20 ? { "weir-drill-panic": "1" } : {})),
+    Array.from({ length: 40 }, (_, n) =>
+      submit(edge, `203.0.113.${100 + n}`, n === 20 ? { "weir-drill-panic": "1" } : {}),
+    ),
   );
   assert.equal(all.filter((answer) => answer.status !== 200 && answer.status !== 500).length, 0);
   assert.ok(all.filter((answer) => answer.status === 500).length >= 1);
-  for (const answer of all) if (answer.status === 500) assert.equal(answer.headers.get("content-type"), "application/problem+json");
+  for (const answer of all)
+    if (answer.status === 500) assert.equal(answer.headers.get("content-type"), "application/problem+json");
   assert.equal((await submit(edge, "203.0.113.99")).status, 200);
 });
 

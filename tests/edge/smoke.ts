@@ -9,11 +9,17 @@ import { parseArgs } from "node:util";
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { token: { type: "string" }, origin: { type: "string" }, "spare-limit": { type: "boolean", default: false } },
+  options: {
+    token: { type: "string" },
+    origin: { type: "string" },
+    "spare-limit": { type: "boolean", default: false },
+  },
 });
 const edge = positionals[0]?.replace(/\/$/, "");
 if (!edge) {
-  console.error("usage: node tests/edge/smoke.ts https://edge.example.com [--token TOKEN] [--origin URL] [--spare-limit]");
+  console.error(
+    "usage: node tests/edge/smoke.ts https://edge.example.com [--token TOKEN] [--origin URL] [--spare-limit]",
+  );
   process.exit(2);
 }
 
@@ -29,8 +35,10 @@ async function check(what: string, body: () => Promise<string | undefined>): Pro
   console.log(`${wrong ? "FAILS" : "holds"}  ${what}${wrong ? `: ${wrong}` : ""}`);
 }
 
-const ask = (path: string, init: RequestInit = {}, at = edge): Promise<Response> => fetch(at + path, { redirect: "manual", signal: AbortSignal.timeout(15_000), ...init });
-const expect = (answer: Response, status: number): string | undefined => (answer.status === status ? undefined : `answered ${answer.status}, wanted ${status}`);
+const ask = (path: string, init: RequestInit = {}, at = edge): Promise<Response> =>
+  fetch(at + path, { redirect: "manual", signal: AbortSignal.timeout(15_000), ...init });
+const expect = (answer: Response, status: number): string | undefined =>
+  answer.status === status ? undefined : `answered ${answer.status}, wanted ${status}`;
 const unless = (holds: boolean, otherwise: string): string | undefined => (holds ? undefined : otherwise);
 
 await check("the page is served", async () => {
@@ -42,19 +50,33 @@ for (const path of ["/metrics", "/healthz", "/readyz"]) {
 }
 await check("the API answers by way of the origin", async () => {
   const answer = await ask("/api/lanes");
-  return expect(answer, 200) ?? unless(/"anon-read";q=\d+;w=60/.test(answer.headers.get("ratelimit-policy") ?? ""), `RateLimit-Policy is ${answer.headers.get("ratelimit-policy")}`);
+  return (
+    expect(answer, 200) ??
+    unless(
+      /"anon-read";q=\d+;w=60/.test(answer.headers.get("ratelimit-policy") ?? ""),
+      `RateLimit-Policy is ${answer.headers.get("ratelimit-policy")}`,
+    )
+  );
 });
 await check("an API answer is kept by no shared cache", async () => {
   const control = (await ask("/api/lanes")).headers.get("cache-control") ?? "";
   return unless(/no-store|private/.test(control), `Cache-Control is ${control}`);
 });
 await check("a preflight is answered", async () => {
-  const answer = await ask("/api/jobs/none", { method: "OPTIONS", headers: { origin: "https://smoke.example", "access-control-request-method": "POST" } });
-  return expect(answer, 204) ?? unless(answer.headers.get("access-control-allow-methods") !== null, "it allows no methods");
+  const answer = await ask("/api/jobs/none", {
+    method: "OPTIONS",
+    headers: { origin: "https://smoke.example", "access-control-request-method": "POST" },
+  });
+  return (
+    expect(answer, 204) ?? unless(answer.headers.get("access-control-allow-methods") !== null, "it allows no methods")
+  );
 });
 await check("a bad bearer token is refused", async () => {
   const answer = await ask("/api/usage", { headers: { authorization: "Bearer nonsense" } });
-  return expect(answer, 401) ?? unless((answer.headers.get("www-authenticate") ?? "").startsWith("Bearer"), "it has no challenge");
+  return (
+    expect(answer, 401) ??
+    unless((answer.headers.get("www-authenticate") ?? "").startsWith("Bearer"), "it has no challenge")
+  );
 });
 await check("a drill cannot be called for", async () => {
   const answer = await ask("/api/lanes", { headers: { "weir-drill-panic": "1" } });
@@ -68,14 +90,22 @@ if (values.token) {
 }
 if (values.origin) {
   await check("asking the origin directly gains nothing", async () => {
-    const answer = await ask("/api/usage", { headers: { authorization: `Bearer ${values.token ?? "x"}`, "x-forwarded-for": "127.0.0.1" } }, values.origin?.replace(/\/$/, ""));
+    const answer = await ask(
+      "/api/usage",
+      { headers: { authorization: `Bearer ${values.token ?? "x"}`, "x-forwarded-for": "127.0.0.1" } },
+      values.origin?.replace(/\/$/, ""),
+    );
     return unless(answer.status === 401 || answer.status === 403, `answered ${answer.status}`);
   });
 }
 if (!values["spare-limit"]) {
   await check("submissions of one address are limited, whatever it claims to be", async () => {
     for (let sent = 0; sent < 200; sent++) {
-      const answer = await ask("/api/jobs/none", { method: "POST", body: "{}", headers: { "content-type": "application/json", "x-forwarded-for": `198.51.100.${sent}` } });
+      const answer = await ask("/api/jobs/none", {
+        method: "POST",
+        body: "{}",
+        headers: { "content-type": "application/json", "x-forwarded-for": `198.51.100.${sent}` },
+      });
       const limit = Number(/q=(\d+)/.exec(answer.headers.get("ratelimit-policy") ?? "")?.[1]);
       if (answer.status !== 429) {
         if (sent > limit) return `${sent + 1} passed where ${limit} should (is ANON_MODE shadow?)`;

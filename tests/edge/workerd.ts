@@ -1,5 +1,10 @@
 import { join } from "node:path";
-import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions, type V4WorkerOptions as WorkerOptions } from "miniflare";
+import {
+  convertV4MiniflareOptions,
+  Miniflare,
+  type V4MiniflareOptions,
+  type V4WorkerOptions as WorkerOptions,
+} from "miniflare";
 import { unstable_getMiniflareWorkerOptions } from "wrangler";
 import { root } from "../../scripts/lib/places.ts";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
@@ -54,7 +59,13 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
       { type: "ESModule", path: join(root, "build", "index.js") },
       { type: "CompiledWasm", path: join(root, "build", "index_bg.wasm") },
     ],
-    bindings: { ...(workerOptions.bindings as Record<string, string>), ORIGIN_URL: options.originUrl, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge, ...options.vars },
+    bindings: {
+      ...(workerOptions.bindings as Record<string, string>),
+      ORIGIN_URL: options.originUrl,
+      JWT_SECRET: secrets.jwt,
+      EDGE_SECRET: secrets.edge,
+      ...options.vars,
+    },
     ...options.worker,
   } as WorkerOptions;
 }
@@ -78,18 +89,23 @@ export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promi
     url,
     miniflare,
     logs,
-    from: (address) => (path, init = {}) => {
-      const headers = new Headers(init.headers);
-      // Cloudflare drops what a client sends here; the local runtime does not, so a test can say who it is.
-      headers.set("CF-Connecting-IP", address);
-      return fetch(url + path, { redirect: "manual", ...init, headers });
-    },
+    from:
+      (address) =>
+      (path, init = {}) => {
+        const headers = new Headers(init.headers);
+        // Cloudflare drops what a client sends here; the local runtime does not, so a test can say who it is.
+        headers.set("CF-Connecting-IP", address);
+        return fetch(url + path, { redirect: "manual", ...init, headers });
+      },
     evict: (name = counterName) => miniflare.unsafeEvictDurableObject(edgeName, "AddressCounter", { name }),
   };
 }
 
 /** What the counting object has cost since it was last made: calls, rows written, addresses held. */
-export async function costs(edge: Edge, name = counterName): Promise<{ calls: number; rows: number; addresses: number }> {
+export async function costs(
+  edge: Edge,
+  name = counterName,
+): Promise<{ calls: number; rows: number; addresses: number }> {
   const namespace = (await edge.miniflare.getDurableObjectNamespace("ADDRESS_COUNTERS", edgeName)) as unknown as {
     get(id: unknown): { costs(): Promise<[number, number, number]> };
     idFromName(name: string): unknown;
