@@ -44,9 +44,7 @@ pub(crate) async fn credentials(
                 Ok(user) => Credentials::User(user),
                 Err(error) => Credentials::Refused(error),
             },
-            None => Credentials::Refused(TokenError::Malformed(
-                "expected the scheme Bearer and one token".to_owned(),
-            )),
+            None => Credentials::Refused(TokenError::Malformed("expected the scheme Bearer and one token")),
         };
     }
     let Some(token) = headers.cookie.and_then(cookie) else {

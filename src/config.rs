@@ -3,15 +3,18 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use http::Uri;
 use thiserror::Error;
 use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
+use weir_policy::prefix_counters::Limits;
 use weir_policy::route::LimitedRoutes;
 use weir_policy::token::{Expected, Keys};
-use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS, Policy};
+use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS};
 
 use crate::access_log::AccessLog;
 use crate::cors::AllowedOrigins;
+use crate::url::{self, UrlError};
 
 /// All settings.
 #[derive(Debug)]
@@ -21,9 +24,9 @@ pub(crate) struct Config {
     /// How long the origin may take to send the headers of its response, in milliseconds.
     pub(crate) origin_timeout_ms: u32,
     /// The exact policy, for anonymous requests to the limited routes.
-    pub(crate) submissions: Policy,
+    pub(crate) submissions: Limits,
     /// The looser policy, for all other anonymous API requests.
-    pub(crate) reads: Policy,
+    pub(crate) reads: Limits,
     /// The routes under the exact policy.
     pub(crate) limited_routes: LimitedRoutes,
     /// Whether denials are enforced or only reported.
@@ -42,6 +45,8 @@ pub(crate) struct Config {
     pub(crate) token_keys: Keys,
     /// The URL of the issuer's key set, if there is one.
     pub(crate) jwks_url: Option<String>,
+    /// The shortest time between two fetches of the key set, in milliseconds.
+    pub(crate) jwks_cooldown_ms: u32,
     /// The claims that a token must have.
     pub(crate) expected: Expected,
     /// Signs assertions to the origin.
@@ -50,6 +55,8 @@ pub(crate) struct Config {
     pub(crate) access_log: AccessLog,
     /// The interval between reports of the counts, in milliseconds.
     pub(crate) report_interval_ms: u32,
+    /// Whether development's routes are forwarded. Only with an origin on the same machine, which no deployed edge has.
+    pub(crate) development: bool,
     /// Whether a request may cause a panic, to test the recovery. Never in production.
     pub(crate) drills: bool,
 }
@@ -113,6 +120,7 @@ impl Config {
             ],
         );
         let allowed_origins = reader.parsed("CORS_ORIGINS", "*");
+        let development = reader.one_of("DEVELOPMENT", &[("off", false), ("on", true)]);
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
         let access_log = reader.one_of(
             "ACCESS_LOG",
@@ -126,6 +134,7 @@ impl Config {
         let report_interval_ms = reader.number("REPORT_INTERVAL_MS", 10_000, 100, 20_000);
         let token_keys = reader.token_keys();
         let jwks_url = reader.jwks_url();
+        let jwks_cooldown_ms = reader.number("JWKS_COOLDOWN_MS", 60_000, 100, 3_600_000);
         let expected = Expected {
             issuer: reader.text("JWT_ISSUER"),
             audience: reader.text("JWT_AUDIENCE"),
@@ -136,12 +145,14 @@ impl Config {
             (Some(origin), Some(limited_routes), Some(allowed_origins), Some(assertion_key))
                 if reader.errors.is_empty() =>
             {
+                let development = development && url::is_loopback(origin.host().unwrap_or_default());
                 Ok(Self {
-                    origin,
+                    origin: origin.to_string().trim_end_matches('/').to_owned(),
                     origin_timeout_ms,
                     submissions,
-                    reads: Policy {
-                        limit: read_limit,
+                    reads: Limits {
+                        address: read_limit,
+                        prefix: prefix_limit(read_limit, MAX_LIMIT),
                         window_ms: 60_000,
                         algorithm: Algorithm::Fixed,
                     },
@@ -154,10 +165,12 @@ impl Config {
                     allowed_origins,
                     token_keys,
                     jwks_url,
+                    jwks_cooldown_ms,
                     expected,
                     assertion_key,
                     access_log,
                     report_interval_ms,
+                    development,
                     drills,
                 })
             }
@@ -166,10 +179,15 @@ impl Config {
     }
 
     /// The exact policy alone, which is all that the counting object needs.
-    pub(crate) fn submissions(get: impl Fn(&str) -> Option<String>) -> Policy {
+    pub(crate) fn submissions(get: impl Fn(&str) -> Option<String>) -> Limits {
         // Errors were found when the edge read its configuration; with any, no request reaches an object.
         Reader::new(get).submissions()
     }
+}
+
+/// The default limit of an IPv6 /48: that of ten of its /64s.
+fn prefix_limit(address_limit: u32, max: u32) -> u32 {
+    address_limit.saturating_mul(10).min(max)
 }
 
 /// Reads variables and collects their errors, so that all of them can be fixed at once.
@@ -185,7 +203,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
     }
 
     /// The exact policy.
-    fn submissions(&mut self) -> Policy {
+    fn submissions(&mut self) -> Limits {
         let algorithm = self.one_of(
             "ANON_ALGORITHM",
             &[("fixed", Algorithm::Fixed), ("sliding", Algorithm::Sliding)],
@@ -195,8 +213,11 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         } else {
             MAX_LIMIT
         };
-        Policy {
-            limit: self.number("ANON_LIMIT", 10, 1, max_limit),
+        let address = self.number("ANON_LIMIT", 10, 1, max_limit);
+        let default_prefix = prefix_limit(address, max_limit);
+        Limits {
+            address,
+            prefix: self.number("ANON_PREFIX_LIMIT", default_prefix, address, max_limit),
             window_ms: u64::from(self.number("ANON_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32)) * 1000,
             algorithm,
         }
@@ -248,26 +269,27 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
             .ok()
     }
 
-    fn origin(&mut self, name: &str) -> Option<String> {
+    fn origin(&mut self, name: &str) -> Option<Uri> {
         let Some(text) = self.text(name) else {
             self.errors.push(format!(
                 "{name} is not set; expected the origin's URL, such as `https://origin.example.com`"
             ));
             return None;
         };
-        let origin = text.trim_end_matches('/');
-        let host = origin
-            .strip_prefix("https://")
-            .or_else(|| origin.strip_prefix("http://"))
-            .unwrap_or_default();
-        // Without a path: assertions are bound to the path that the origin receives.
-        if host.is_empty() || host.contains(['/', '?', '#', '@', ' ']) {
-            self.errors.push(format!(
-                "{name} is `{text}`; expected http:// or https:// and a host, without a path"
-            ));
+        let origin = self.trusted_url(name, &text)?;
+        // Assertions are bound to the path that the origin receives.
+        if origin.path_and_query().is_some_and(|path| path != "/") || text.contains('#') {
+            self.errors
+                .push(format!("{name}: expected a URL without path and query"));
             return None;
         }
-        Some(origin.to_owned())
+        Some(origin)
+    }
+
+    fn trusted_url(&mut self, name: &str, text: &str) -> Option<Uri> {
+        url::parse_trusted(text)
+            .map_err(|error: UrlError| self.errors.push(format!("{name}: {error}")))
+            .ok()
     }
 
     fn token_keys(&mut self) -> Keys {
@@ -286,16 +308,9 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
     }
 
     fn jwks_url(&mut self) -> Option<String> {
-        let url = self.text("JWKS_URL")?;
-        // Plain HTTP only to the same machine: a changed key set would let anybody pass for anybody.
-        let trusted = ["https://", "http://127.0.0.1", "http://localhost"]
-            .iter()
-            .any(|start| url.starts_with(start));
-        if !trusted {
-            self.errors
-                .push(format!("JWKS_URL is `{url}`; expected an https:// URL"));
-        }
-        Some(url)
+        let text = self.text("JWKS_URL")?;
+        self.trusted_url("JWKS_URL", &text)?;
+        Some(text)
     }
 
     fn assertion_key(&mut self) -> Option<AssertionKey> {
@@ -333,13 +348,14 @@ mod tests {
         let config = read(&[]).unwrap();
         assert_eq!(
             config.submissions,
-            Policy {
-                limit: 10,
+            Limits {
+                address: 10,
+                prefix: 100,
                 window_ms: 60_000,
                 algorithm: Algorithm::Fixed
             }
         );
-        assert_eq!(config.reads.limit, 120);
+        assert_eq!(config.reads.address, 120);
         assert_eq!(config.client_ip_source, ClientIpSource::Cloudflare);
         assert_eq!(config.mode, EnforcementMode::Enforce);
         assert_eq!(config.counter_fallback, CounterFallback::Closed);
@@ -373,20 +389,33 @@ mod tests {
 
     #[test]
     fn an_error_contains_no_secret() {
-        let ConfigError(errors) = read(&[("EDGE_SECRET", "hunter2"), ("JWT_SECRET", "hunter3")]).unwrap_err();
-        assert!(!errors.join(" ").contains("hunter"));
+        let ConfigError(errors) = read(&[
+            ("EDGE_SECRET", "hunter2"),
+            ("JWT_SECRET", "hunter3"),
+            ("ORIGIN_URL", "https://admin:hunter4@origin.example.com"),
+            ("JWKS_URL", "http://admin:hunter5@keys.example.com"),
+        ])
+        .unwrap_err();
+        assert_eq!(errors.len(), 4);
+        assert!(!errors.join(" ").contains("hunter"), "{errors:?}");
     }
 
     #[test]
     fn an_origin_url_with_a_path_is_refused() {
-        assert_eq!(
-            read(&[("ORIGIN_URL", "https://origin.example.com/")])
-                .unwrap()
-                .origin,
-            "https://origin.example.com"
-        );
+        for (url, origin) in [
+            ("https://origin.example.com/", "https://origin.example.com"),
+            (
+                "https://origin.example.com:8443",
+                "https://origin.example.com:8443",
+            ),
+            ("http://[::1]:8080", "http://[::1]:8080"),
+        ] {
+            assert_eq!(read(&[("ORIGIN_URL", url)]).unwrap().origin, origin);
+        }
         for url in [
             "https://origin.example.com/base",
+            "https://origin.example.com?x",
+            "https://origin.example.com#x",
             "ftp://x",
             "https://",
             "https://user@host",
@@ -394,6 +423,62 @@ mod tests {
         ] {
             assert!(read(&[("ORIGIN_URL", url)]).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn assertions_are_not_sent_to_another_machine_in_the_clear() {
+        for url in [
+            "http://origin.example.com",
+            "http://10.0.0.1:8080",
+            "http://127.0.0.1.evil.example",
+        ] {
+            assert!(read(&[("ORIGIN_URL", url)]).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn keys_are_not_fetched_from_another_machine_in_the_clear() {
+        for url in [
+            "http://keys.example.com",
+            "http://127.0.0.1.evil.example/jwks",
+            "http://localhost.evil.example/jwks",
+            "http://127.0.0.1@evil.example/jwks",
+        ] {
+            assert!(read(&[("JWKS_URL", url)]).is_err(), "{url}");
+        }
+        for url in [
+            "https://keys.example.com/jwks?a=b",
+            "http://127.0.0.1:9/jwks",
+            "http://localhost/jwks",
+        ] {
+            assert_eq!(read(&[("JWKS_URL", url)]).unwrap().jwks_url.as_deref(), Some(url));
+        }
+    }
+
+    #[test]
+    fn development_is_never_on_with_an_origin_on_another_machine() {
+        let development = |set: &[(&str, &str)]| read(set).unwrap().development;
+        assert!(!development(&[]));
+        assert!(development(&[("DEVELOPMENT", "on")]));
+        assert!(!development(&[
+            ("DEVELOPMENT", "on"),
+            ("ORIGIN_URL", "https://origin.example.com")
+        ]));
+    }
+
+    #[test]
+    fn the_prefix_limit_is_ten_times_the_limit_unless_it_is_set() {
+        let prefix = |set: &[(&str, &str)]| read(set).map(|config| config.submissions.prefix);
+        assert_eq!(prefix(&[("ANON_LIMIT", "7")]), Ok(70));
+        assert_eq!(prefix(&[("ANON_LIMIT", "7"), ("ANON_PREFIX_LIMIT", "7")]), Ok(7));
+        assert_eq!(
+            prefix(&[("ANON_LIMIT", "500"), ("ANON_ALGORITHM", "sliding")]),
+            Ok(MAX_SLIDING_LIMIT)
+        );
+        assert!(
+            prefix(&[("ANON_LIMIT", "7"), ("ANON_PREFIX_LIMIT", "6")]).is_err(),
+            "below the limit of a /64"
+        );
     }
 
     #[test]

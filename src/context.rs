@@ -11,6 +11,8 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) config: &'a Config,
     /// A UUID that the edge chooses. Clients cannot influence it.
     pub(crate) request_id: &'a str,
+    /// Whether the client is connected by TLS.
+    pub(crate) is_https: bool,
 }
 
 impl RequestContext<'_> {

@@ -15,7 +15,8 @@ use js_sys::Uint8Array;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 use weir_policy::address::AddressKey;
-use weir_policy::window::{Counters, KnownUsage};
+use weir_policy::prefix_counters::PrefixCounters;
+use weir_policy::window::KnownUsage;
 use weir_policy::write_budget::{ALARM_DELAY_MS, Write, WriteBudget};
 use worker::worker_sys::DurableObjectState;
 use worker::{State, console_error};
@@ -33,7 +34,7 @@ const SNAPSHOT: &str = "snapshot";
 #[wasm_bindgen]
 pub struct AddressCounter {
     state: State,
-    counters: Rc<RefCell<Counters>>,
+    counters: Rc<RefCell<PrefixCounters>>,
     budget: RefCell<WriteBudget>,
     /// Whether there are counts that are not written.
     dirty: Cell<bool>,
@@ -53,7 +54,7 @@ impl AddressCounter {
     pub fn new(state: DurableObjectState, env: Bindings) -> Self {
         let counter = Self {
             state: State::from(state),
-            counters: Rc::new(RefCell::new(Counters::new(Config::submissions(|name| {
+            counters: Rc::new(RefCell::new(PrefixCounters::new(Config::submissions(|name| {
                 env.text(name)
             })))),
             budget: RefCell::default(),
@@ -74,7 +75,7 @@ impl AddressCounter {
         counter
     }
 
-    /// Counts one request and returns a packed [`weir_policy::window::LimitResult`]. The address arrives as
+    /// Counts one request and returns a packed [`weir_policy::prefix_counters::ScopedResult`]. The address arrives as
     /// [`AddressKey::to_parts`]; `known_used` is 0 when the caller remembers nothing of it. A negative number is the
     /// same result and asks the caller for a call of [`Self::flush`] in [`weir_policy::write_budget::BATCH_DELAY_MS`],
     /// which saves a second call across the language boundary per request.
@@ -86,9 +87,9 @@ impl AddressCounter {
             used: known_used,
             reset_at_ms: known_reset_at_ms as u64,
         });
-        let result = self.counters.borrow_mut().take(key, known, now);
-        let flush = result.admitted && self.schedule_write(now);
-        let packed = result.pack();
+        let scoped = self.counters.borrow_mut().take(key, known, now);
+        let flush = scoped.result.admitted && self.schedule_write(now);
+        let packed = scoped.pack();
         if flush { -packed } else { packed }
     }
 
@@ -135,7 +136,7 @@ impl AddressCounter {
         vec![
             self.calls.get(),
             self.rows_written.get(),
-            self.counters.borrow().len() as u32,
+            self.counters.borrow().addresses() as u32,
         ]
     }
 

@@ -7,7 +7,7 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
 use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_address};
 use weir_policy::counts::RequestOutcome;
-use weir_policy::route::{RouteClass, is_reserved_for_edge};
+use weir_policy::route::{Exposure, RouteClass, exposure};
 
 use crate::access_log::{LogLine, RequestSummary};
 use crate::bindings::{Bindings, random_uuid};
@@ -26,6 +26,7 @@ use crate::tally;
 use crate::target::Target;
 use crate::timeout;
 use crate::trace::Trace;
+use crate::url;
 
 /// The headers that the edge itself reads, in the order in which `route` unpacks them.
 const READ_HEADERS: &str = "origin\naccess-control-request-method\nauthorization\ncookie\ntraceparent\n\
@@ -38,20 +39,21 @@ pub(crate) async fn handle(
     request: Request,
 ) -> Result<Response, JsValue> {
     let id = random_uuid();
-    let context = RequestContext {
-        bindings,
-        config,
-        request_id: &id,
-    };
     let started = clock::now_ms();
     let facts = glue::facts_of(&request, READ_HEADERS);
     let mut lines = facts.lines();
     let (method, target) = (lines.text(), Target::of(lines.text()));
+    let context = RequestContext {
+        bindings,
+        config,
+        request_id: &id,
+        is_https: target.is_some_and(|target| target.scheme() == "https"),
+    };
     let handled = match route(&context, &request, method, target, lines).await {
         Ok(handled) => handled,
         Err(error) => {
             context.report(Event::Internal, &timeout::message(&error));
-            let fields = HeaderChanges::default();
+            let fields = response::base_fields(context.is_https);
             Handled::new(
                 RequestOutcome::Failed,
                 response::problem(&response::internal(), &fields),
@@ -100,15 +102,20 @@ async fn route(
     mut headers: Lines<'_>,
 ) -> Result<Handled, JsValue> {
     let Some(target) = target else {
-        return not_found();
+        return not_found(context);
     };
     if !target.is_api() {
-        return page(context.bindings, request, method).await;
-    }
-    if is_reserved_for_edge(target.path()) {
-        return not_found();
+        return page(context, request, method).await;
     }
     let (origin, is_preflight) = (headers.value(), headers.value().is_some());
+    let is_forwarded = match exposure(target.path()) {
+        Exposure::Public => true,
+        Exposure::Development => context.config.development && is_developer(target, origin),
+        Exposure::Private => false,
+    };
+    if !is_forwarded {
+        return not_found(context);
+    }
     let api_request = ApiRequest {
         method,
         target,
@@ -128,13 +135,20 @@ async fn route(
         },
     };
     if method == "OPTIONS" && origin.is_some() && is_preflight {
-        return Handled::new(RequestOutcome::Other, preflight(context.config, origin));
+        return Handled::new(RequestOutcome::Other, preflight(context, origin));
     }
     api(context, request, &api_request).await
 }
 
-fn not_found() -> Result<Handled, JsValue> {
-    let fields = HeaderChanges::default();
+/// Whether a request comes from the developer's machine and not from a page of another website that is open there.
+/// Such a page may have a name that resolves to this machine, so the host must be an address of the loopback
+/// interface.
+fn is_developer(target: Target<'_>, origin: Option<&str>) -> bool {
+    url::is_loopback(target.host()) && origin.is_none_or(|origin| origin == target.origin())
+}
+
+fn not_found(context: &RequestContext<'_>) -> Result<Handled, JsValue> {
+    let fields = response::base_fields(context.is_https);
     Handled::new(
         RequestOutcome::Other,
         response::problem(&response::not_found(), &fields),
@@ -154,16 +168,16 @@ struct ApiRequest<'a> {
 }
 
 /// Serves the page's files and nothing else: the origin's other routes cannot be reached through the edge.
-async fn page(bindings: &Bindings, request: &Request, method: &str) -> Result<Handled, JsValue> {
+async fn page(context: &RequestContext<'_>, request: &Request, method: &str) -> Result<Handled, JsValue> {
     if ["GET", "HEAD"].contains(&method)
-        && let Some(assets) = bindings.assets()
+        && let Some(assets) = context.bindings.assets()
     {
         let response: Response = JsFuture::from(assets.fetch(request)?).await?.unchecked_into();
         if response.status() != 404 {
             return Handled::new(RequestOutcome::Other, Ok(response));
         }
     }
-    not_found()
+    not_found(context)
 }
 
 async fn api(
@@ -174,7 +188,7 @@ async fn api(
     let started = clock::now_ms();
     let config = context.config;
     let target = api_request.target;
-    let mut fields = cors_fields(config, api_request.credentials.origin);
+    let mut fields = cors_fields(context, api_request.credentials.origin);
     fields.set("x-request-id", context.request_id);
     let address = address(context, &api_request.address);
     let credentials = credentials(context, &api_request.credentials, target.origin()).await;
@@ -274,8 +288,8 @@ fn address(context: &RequestContext<'_>, headers: &AddressHeaders<'_>) -> Client
 }
 
 /// Answers a preflight. It is never counted: the browser sends it by itself, before the request that counts.
-fn preflight(config: &Config, origin: Option<&str>) -> Result<Response, JsValue> {
-    let mut fields = cors_fields(config, origin);
+fn preflight(context: &RequestContext<'_>, origin: Option<&str>) -> Result<Response, JsValue> {
+    let mut fields = cors_fields(context, origin);
     fields
         .append(
             "vary",
@@ -287,11 +301,11 @@ fn preflight(config: &Config, origin: Option<&str>) -> Result<Response, JsValue>
     response::empty(204, &fields)
 }
 
-/// The fields that let a page of another origin read a response.
-fn cors_fields(config: &Config, origin: Option<&str>) -> HeaderChanges {
-    let mut fields = HeaderChanges::default();
+/// The fields of every response, and those that let a page of another origin read it.
+fn cors_fields(context: &RequestContext<'_>, origin: Option<&str>) -> HeaderChanges {
+    let mut fields = response::base_fields(context.is_https);
     let Some(origin) = origin else { return fields };
-    let access = config.allowed_origins.access(origin);
+    let access = context.config.allowed_origins.access(origin);
     fields.append("vary", "Origin");
     if access.read {
         fields

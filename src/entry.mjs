@@ -74,7 +74,11 @@ export default class extends WorkerEntrypoint {
       console.error(JSON.stringify({ event: "panic", detail: String(error?.message ?? error) }));
       return new Response(internalError, {
         status: 500,
-        headers: { "content-type": "application/problem+json", "cache-control": "no-store" },
+        headers: {
+          "content-type": "application/problem+json",
+          "cache-control": "no-store",
+          "x-content-type-options": "nosniff",
+        },
       });
     } finally {
       running.delete(panicked.reject);

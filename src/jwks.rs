@@ -5,6 +5,7 @@ use std::cell::RefCell;
 
 use js_sys::Promise;
 use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
 use web_sys::{RequestInit, RequestRedirect, Response};
 use weir_policy::token::Keys;
 
@@ -12,13 +13,11 @@ use crate::bindings::fetch_url;
 use crate::clock;
 use crate::context::RequestContext;
 use crate::events::Event;
+use crate::glue;
 use crate::timeout::{WaitError, with_timeout};
 
 /// How long a key set is used before it is fetched again, in milliseconds.
 const MAX_AGE_MS: u64 = 60 * 60 * 1000;
-
-/// The shortest time between two fetches, in milliseconds.
-const COOLDOWN_MS: u64 = 60 * 1000;
 
 /// The shortest time between two fetches while there is no key set at all, in milliseconds.
 const RETRY_DELAY_MS: u64 = 5 * 1000;
@@ -28,6 +27,9 @@ const TIMEOUT_MS: u32 = 5_000;
 
 /// The longest key set that is accepted, in bytes.
 const MAX_LENGTH: usize = 256 * 1024;
+
+/// How often a request checks whether the fetch of another request has ended, in milliseconds.
+const POLL_INTERVAL_MS: u32 = 20;
 
 thread_local! {
     static CACHE: RefCell<Cache> = const { RefCell::new(Cache::new()) };
@@ -39,6 +41,22 @@ struct Cache {
     fetched_at: u64,
     attempted_at: u64,
     failed_at: u64,
+    /// Until when the fetch of a request may take; 0 without one. The client of that request may hang up, and then the
+    /// fetch ends without a result.
+    fetching_until: u64,
+    /// The number of fetches that have ended, with or without success.
+    fetches: u32,
+}
+
+/// What a request does about the key set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refresh {
+    /// Use the cached keys.
+    NotNeeded,
+    /// Fetch the key set.
+    Fetch,
+    /// Wait for the fetch of another request.
+    Wait,
 }
 
 impl Cache {
@@ -48,44 +66,79 @@ impl Cache {
             fetched_at: 0,
             attempted_at: 0,
             failed_at: 0,
+            fetching_until: 0,
+            fetches: 0,
         }
     }
 
-    fn needs_fetch(&self, key_unknown: bool, now: u64) -> bool {
-        if self.keys.is_none() {
-            return self.failed_at == 0 || now >= self.failed_at + RETRY_DELAY_MS;
+    fn refresh(&self, key_unknown: bool, cooldown_ms: u64, now: u64) -> Refresh {
+        if now < self.fetching_until {
+            let needs_result = key_unknown || self.keys.is_none();
+            return if needs_result {
+                Refresh::Wait
+            } else {
+                Refresh::NotNeeded
+            };
         }
-        (key_unknown || now >= self.fetched_at + MAX_AGE_MS) && now >= self.attempted_at + COOLDOWN_MS
+        let due = match self.keys {
+            None => self.failed_at == 0 || now >= self.failed_at + RETRY_DELAY_MS,
+            Some(_) => {
+                (key_unknown || now >= self.fetched_at + MAX_AGE_MS) && now >= self.attempted_at + cooldown_ms
+            }
+        };
+        if due { Refresh::Fetch } else { Refresh::NotNeeded }
     }
 }
 
 /// The keys that verify tokens: the issuer's, and the shared secret's if there is one. Pass `key_unknown` when a token
 /// names a key that is not among them.
 pub(crate) async fn keys(context: &RequestContext<'_>, url: &str, key_unknown: bool) -> Keys {
-    let config = context.config;
-    let now = clock::now_ms();
-    let needs_fetch = CACHE.with_borrow_mut(|cache| {
-        let needs_fetch = cache.needs_fetch(key_unknown, now);
-        if needs_fetch {
-            cache.attempted_at = now;
-        }
-        needs_fetch
-    });
-    if needs_fetch {
-        match fetch(url).await {
-            Ok(keys) => CACHE.with_borrow_mut(|cache| {
-                cache.keys = Some(config.token_keys.clone().and(keys));
-                cache.fetched_at = now;
-            }),
-            Err(reason) => {
-                CACHE.with_borrow_mut(|cache| cache.failed_at = now);
-                context.report(Event::KeySetUnavailable, &reason);
+    let cooldown_ms = u64::from(context.config.jwks_cooldown_ms);
+    let fetches = CACHE.with_borrow(|cache| cache.fetches);
+    // A request that has waited for a fetch uses its result, even if another fetch is due by then.
+    while CACHE.with_borrow(|cache| cache.fetches) == fetches {
+        let now = clock::now_ms();
+        match CACHE.with_borrow(|cache| cache.refresh(key_unknown, cooldown_ms, now)) {
+            Refresh::NotNeeded => break,
+            Refresh::Fetch => {
+                refresh(context, url, now).await;
+                break;
+            }
+            // Each request waits by a timer of its own: the runtime ties a promise to the request that created it.
+            Refresh::Wait => {
+                let _ = JsFuture::from(glue::sleep(POLL_INTERVAL_MS)).await;
             }
         }
     }
     CACHE
         .with_borrow(|cache| cache.keys.clone())
-        .unwrap_or_else(|| config.token_keys.clone())
+        .unwrap_or_else(|| context.config.token_keys.clone())
+}
+
+async fn refresh(context: &RequestContext<'_>, url: &str, now: u64) {
+    CACHE.with_borrow_mut(|cache| {
+        cache.attempted_at = now;
+        cache.fetching_until = now + 2 * u64::from(TIMEOUT_MS);
+    });
+    let fetched = fetch(url).await;
+    let failure = CACHE.with_borrow_mut(|cache| {
+        cache.fetching_until = 0;
+        cache.fetches = cache.fetches.wrapping_add(1);
+        match fetched {
+            Ok(keys) => {
+                cache.keys = Some(context.config.token_keys.clone().and(keys));
+                cache.fetched_at = now;
+                None
+            }
+            Err(reason) => {
+                cache.failed_at = now;
+                Some(reason)
+            }
+        }
+    });
+    if let Some(reason) = failure {
+        context.report(Event::KeySetUnavailable, &reason);
+    }
 }
 
 async fn fetch(url: &str) -> Result<Keys, String> {
@@ -126,24 +179,28 @@ mod tests {
             keys: Some(Keys::default()),
             fetched_at: NOW,
             attempted_at: NOW,
-            failed_at: 0,
+            ..Cache::new()
         }
+    }
+
+    fn refresh(cache: &Cache, key_unknown: bool, now: u64) -> Refresh {
+        cache.refresh(key_unknown, MINUTE, now)
     }
 
     #[test]
     fn a_key_set_is_fetched_once_and_again_every_hour() {
-        assert!(Cache::new().needs_fetch(false, NOW));
-        assert!(!fetched().needs_fetch(false, NOW + 59 * MINUTE));
-        assert!(fetched().needs_fetch(false, NOW + 60 * MINUTE));
+        assert_eq!(refresh(&Cache::new(), false, NOW), Refresh::Fetch);
+        assert_eq!(refresh(&fetched(), false, NOW + 59 * MINUTE), Refresh::NotNeeded);
+        assert_eq!(refresh(&fetched(), false, NOW + 60 * MINUTE), Refresh::Fetch);
     }
 
     #[test]
     fn an_unknown_key_causes_at_most_one_fetch_a_minute() {
         let mut cache = fetched();
-        assert!(!cache.needs_fetch(true, NOW + MINUTE - 1));
-        assert!(cache.needs_fetch(true, NOW + MINUTE));
+        assert_eq!(refresh(&cache, true, NOW + MINUTE - 1), Refresh::NotNeeded);
+        assert_eq!(refresh(&cache, true, NOW + MINUTE), Refresh::Fetch);
         cache.attempted_at = NOW + MINUTE;
-        assert!(!cache.needs_fetch(true, NOW + MINUTE + 1));
+        assert_eq!(refresh(&cache, true, NOW + MINUTE + 1), Refresh::NotNeeded);
     }
 
     #[test]
@@ -153,13 +210,29 @@ mod tests {
             failed_at: NOW + 60 * MINUTE,
             ..fetched()
         };
-        assert!(!stale.needs_fetch(false, NOW + 60 * MINUTE + 1));
-        assert!(stale.needs_fetch(false, NOW + 61 * MINUTE));
+        assert_eq!(refresh(&stale, false, NOW + 60 * MINUTE + 1), Refresh::NotNeeded);
+        assert_eq!(refresh(&stale, false, NOW + 61 * MINUTE), Refresh::Fetch);
         let none = Cache {
             failed_at: NOW,
             ..Cache::new()
         };
-        assert!(!none.needs_fetch(true, NOW + 4_999));
-        assert!(none.needs_fetch(false, NOW + 5_000));
+        assert_eq!(refresh(&none, true, NOW + 4_999), Refresh::NotNeeded);
+        assert_eq!(refresh(&none, false, NOW + 5_000), Refresh::Fetch);
+    }
+
+    #[test]
+    fn only_requests_that_need_the_result_wait_for_a_fetch_and_none_for_ever() {
+        let first = Cache {
+            fetching_until: NOW + 10,
+            ..Cache::new()
+        };
+        assert_eq!(refresh(&first, false, NOW + 9), Refresh::Wait);
+        assert_eq!(refresh(&first, false, NOW + 10), Refresh::Fetch);
+        let again = Cache {
+            fetching_until: NOW + 10,
+            ..fetched()
+        };
+        assert_eq!(refresh(&again, true, NOW + 9), Refresh::Wait);
+        assert_eq!(refresh(&again, false, NOW + 9), Refresh::NotNeeded);
     }
 }

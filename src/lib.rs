@@ -15,6 +15,7 @@ mod rate_limit_fields;
 mod shard;
 mod target;
 mod trace;
+mod url;
 
 mod config;
 mod panics;
@@ -47,7 +48,6 @@ use worker::{Context, Env, event};
 use crate::bindings::Bindings;
 use crate::config::{Config, ConfigError};
 use crate::events::{Event, report};
-use crate::glue::HeaderChanges;
 
 thread_local! {
     /// The configuration of a running isolate cannot change: a deployment starts new isolates.
@@ -78,7 +78,8 @@ async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker
         Ok(config) => edge::handle(&bindings, &config, request).await,
         Err(error) => {
             report(&bindings, Event::Internal, None, &error.to_string());
-            response::problem(&response::misconfigured(&error.0), &HeaderChanges::default())
+            let fields = response::base_fields(request.url().starts_with("https:"));
+            response::problem(&response::misconfigured(), &fields)
         }
     };
     response.map_err(worker::Error::from)

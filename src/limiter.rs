@@ -10,7 +10,8 @@ use js_sys::{Boolean, Object, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
 use weir_policy::address::AddressKey;
 use weir_policy::limit_cache::LimitCache;
-use weir_policy::window::{Counters, KnownUsage, LimitResult, Policy};
+use weir_policy::prefix_counters::{Limits, PrefixCounters, Scope, ScopedResult};
+use weir_policy::window::KnownUsage;
 
 use crate::bindings::{IncomingRequest, NativeLimiter, object};
 use crate::clock;
@@ -22,12 +23,13 @@ use crate::rate_limit_fields::{NamedPolicy, PolicyStatus};
 use crate::shard::shard;
 use crate::timeout::{WaitError, with_timeout};
 
-/// How many addresses an isolate remembers: a few megabytes of its 128.
+/// How many addresses an isolate remembers, and how many prefixes: a few megabytes of its 128.
 const MAX_CACHED_ADDRESSES: usize = 20_000;
 
 thread_local! {
-    static CACHE: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
-    static READS: RefCell<Option<Rc<RefCell<Counters>>>> = const { RefCell::new(None) };
+    static ADDRESSES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static PREFIXES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static READS: RefCell<Option<Rc<RefCell<PrefixCounters>>>> = const { RefCell::new(None) };
 }
 
 /// The decision on an anonymous request.
@@ -39,6 +41,41 @@ pub(crate) enum RateLimitDecision {
     Unavailable,
 }
 
+/// The policies of a class of requests, with their names in the rate limit fields.
+#[derive(Clone, Copy, Debug)]
+struct NamedLimits {
+    address: &'static str,
+    prefix: &'static str,
+    limits: Limits,
+}
+
+impl NamedLimits {
+    fn policy(&self, scope: Scope) -> NamedPolicy {
+        NamedPolicy {
+            name: match scope {
+                Scope::Address => self.address,
+                Scope::Prefix => self.prefix,
+            },
+            policy: self.limits.policy(scope),
+        }
+    }
+
+    fn status(&self, scoped: ScopedResult) -> PolicyStatus {
+        PolicyStatus {
+            named: self.policy(scoped.scope),
+            result: Some(scoped.result),
+        }
+    }
+
+    /// The status when it is not known how much is left.
+    fn unknown_status(&self) -> PolicyStatus {
+        PolicyStatus {
+            named: self.policy(Scope::Address),
+            result: None,
+        }
+    }
+}
+
 /// Decides on a submission, exactly.
 pub(crate) async fn submission(
     context: &RequestContext<'_>,
@@ -46,27 +83,22 @@ pub(crate) async fn submission(
     key: AddressKey,
 ) -> RateLimitDecision {
     let now = clock::now_ms();
-    let named = NamedPolicy {
-        name: "anon",
-        policy: context.config.submissions,
+    let limits = NamedLimits {
+        address: "anon",
+        prefix: "anon-prefix",
+        limits: context.config.submissions,
     };
-    let (denial, known) = CACHE.with_borrow(|cache| (cache.denial(key, now), cache.known_usage(key, now)));
-    if let Some(denial) = denial {
-        return RateLimitDecision::Denied(PolicyStatus {
-            named,
-            result: Some(denial),
-        });
+    if let Some(denial) = cached_denial(key, now) {
+        return RateLimitDecision::Denied(limits.status(denial));
     }
 
+    let known = ADDRESSES.with_borrow(|cache| cache.known_usage(key, now));
     match ask_counter(context, request, key, known).await {
-        Ok(result) => {
+        Ok(scoped) => {
             // With the time before the call, a denial is forgotten too early rather than remembered too long.
-            CACHE.with_borrow_mut(|cache| cache.remember(key, &result, named.policy.limit, now));
-            let status = PolicyStatus {
-                named,
-                result: Some(result),
-            };
-            if result.admitted {
+            remember(key, &scoped, &limits.limits, now);
+            let status = limits.status(scoped);
+            if scoped.result.admitted {
                 RateLimitDecision::Admitted(status)
             } else {
                 RateLimitDecision::Denied(status)
@@ -74,8 +106,27 @@ pub(crate) async fn submission(
         }
         Err(error) => {
             context.report(Event::CounterUnavailable, &error.reason());
-            submission_without_counter(context, named, key).await
+            submission_without_counter(context, limits.unknown_status(), key).await
         }
+    }
+}
+
+fn cached_denial(key: AddressKey, now: u64) -> Option<ScopedResult> {
+    let by_address = ADDRESSES.with_borrow(|cache| cache.denial(key, now));
+    let by_prefix = || PREFIXES.with_borrow(|cache| cache.denial(key.prefix()?, now));
+    let scoped = |scope| move |result| ScopedResult { scope, result };
+    by_address
+        .map(scoped(Scope::Address))
+        .or_else(|| by_prefix().map(scoped(Scope::Prefix)))
+}
+
+fn remember(key: AddressKey, scoped: &ScopedResult, limits: &Limits, now: u64) {
+    let limit = limits.policy(scoped.scope).limit;
+    match (scoped.scope, key.prefix()) {
+        (Scope::Prefix, Some(prefix)) => {
+            PREFIXES.with_borrow_mut(|cache| cache.remember(prefix, &scoped.result, limit, now));
+        }
+        _ => ADDRESSES.with_borrow_mut(|cache| cache.remember(key, &scoped.result, limit, now)),
     }
 }
 
@@ -84,7 +135,7 @@ async fn ask_counter(
     request: &IncomingRequest,
     key: AddressKey,
     known: Option<KnownUsage>,
-) -> Result<LimitResult, WaitError> {
+) -> Result<ScopedResult, WaitError> {
     let namespace = context
         .bindings
         .address_counters()
@@ -106,17 +157,16 @@ async fn ask_counter(
         .and_then(|stub| stub.take(kind, upper, lower, known_used, known_reset_at_ms as f64))
         .map_err(WaitError::Failed)?;
     let packed = with_timeout(taken, context.config.counter_timeout_ms).await?;
-    let result = packed.as_f64().and_then(LimitResult::unpack);
+    let result = packed.as_f64().and_then(ScopedResult::unpack);
     result.ok_or_else(|| WaitError::Failed("the counting object returned no result".into()))
 }
 
-/// Decides on a submission without the object: approximately, but never without a limit.
+/// Decides on a submission without the object: approximately, by the address alone, but never without a limit.
 async fn submission_without_counter(
     context: &RequestContext<'_>,
-    named: NamedPolicy,
+    status: PolicyStatus,
     key: AddressKey,
 ) -> RateLimitDecision {
-    let status = PolicyStatus { named, result: None };
     match ask_native(
         context.bindings.submission_limiter(),
         key,
@@ -139,16 +189,14 @@ async fn submission_without_counter(
 /// Decides on any other anonymous request without calling an object: by the isolate's own count, which knows how
 /// much is left until when, and by the native limiter, which also counts the data centre's other isolates.
 pub(crate) async fn read(context: &RequestContext<'_>, key: AddressKey) -> RateLimitDecision {
-    let named = NamedPolicy {
-        name: "anon-read",
-        policy: context.config.reads,
+    let limits = NamedLimits {
+        address: "anon-read",
+        prefix: "anon-read-prefix",
+        limits: context.config.reads,
     };
-    let result = count_read(context.config.reads, key);
-    let status = PolicyStatus {
-        named,
-        result: Some(result),
-    };
-    if !result.admitted {
+    let scoped = count_read(limits.limits, key);
+    let status = limits.status(scoped);
+    if !scoped.result.admitted {
         return RateLimitDecision::Denied(status);
     }
     match ask_native(
@@ -158,17 +206,17 @@ pub(crate) async fn read(context: &RequestContext<'_>, key: AddressKey) -> RateL
     )
     .await
     {
-        Ok(false) => RateLimitDecision::Denied(PolicyStatus { named, result: None }),
+        Ok(false) => RateLimitDecision::Denied(limits.unknown_status()),
         // Reads cost little: the isolate's own count is limit enough.
         Ok(true) | Err(_) => RateLimitDecision::Admitted(status),
     }
 }
 
-fn count_read(policy: Policy, key: AddressKey) -> LimitResult {
+fn count_read(limits: Limits, key: AddressKey) -> ScopedResult {
     READS.with_borrow_mut(|reads| {
         let reads = reads.get_or_insert_with(|| {
-            let reads = Rc::new(RefCell::new(Counters::with_capacity(
-                policy,
+            let reads = Rc::new(RefCell::new(PrefixCounters::with_capacity(
+                limits,
                 MAX_CACHED_ADDRESSES,
             )));
             panics::preserve("reads", &reads);

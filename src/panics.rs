@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use js_sys::Uint8Array;
 use wasm_bindgen::prelude::*;
 use weir_policy::counts::Tally;
-use weir_policy::window::Counters;
+use weir_policy::prefix_counters::PrefixCounters;
 
 use crate::clock;
 
@@ -35,7 +35,7 @@ pub(crate) trait Preserved {
     fn restore_from(&mut self, bytes: &[u8]) -> bool;
 }
 
-impl Preserved for Counters {
+impl Preserved for PrefixCounters {
     fn to_bytes(&self) -> Vec<u8> {
         self.encode()
     }

@@ -9,6 +9,16 @@ use weir_policy::token::TokenError;
 use crate::glue::{self, HeaderChanges};
 use crate::rate_limit_fields::PolicyStatus;
 
+/// The fields of every response that the edge makes or passes on. HSTS (RFC 6797) is only valid over TLS.
+pub(crate) fn base_fields(is_https: bool) -> HeaderChanges {
+    let mut fields = HeaderChanges::default();
+    fields.set("x-content-type-options", "nosniff");
+    if is_https {
+        fields.set("strict-transport-security", "max-age=31536000");
+    }
+    fields
+}
+
 /// A response with a problem as its body. It must not be cached: the problem may be gone a moment later.
 pub(crate) fn problem(problem: &Problem, fields: &HeaderChanges) -> Result<Response, JsValue> {
     let mut headers = HeaderChanges::default();
@@ -61,12 +71,7 @@ pub(crate) fn unauthenticated(error: &TokenError) -> Problem {
 
 /// The field `WWW-Authenticate` for a bearer token that is not valid (RFC 6750, 3).
 pub(crate) fn challenge(error: &TokenError) -> String {
-    let description: String = error
-        .to_string()
-        .chars()
-        .filter(|c| !matches!(c, '"' | '\\'))
-        .collect();
-    format!("Bearer realm=\"weir\", error=\"invalid_token\", error_description=\"{description}\"")
+    format!("Bearer realm=\"weir\", error=\"invalid_token\", error_description=\"{error}\"")
 }
 
 /// The path does not exist.
@@ -83,14 +88,13 @@ pub(crate) fn internal() -> Problem {
     )
 }
 
-/// The edge's configuration has errors.
-pub(crate) fn misconfigured(errors: &[String]) -> Problem {
+/// The edge's configuration has errors. They are in the log only: they tell an attacker how the edge is set up.
+pub(crate) fn misconfigured() -> Problem {
     Problem::new(
         500,
         "Misconfigured",
-        "The edge's configuration has errors; its operator must fix them.",
+        "The edge is misconfigured. Its log has the errors.",
     )
-    .with("errors", json!(errors))
 }
 
 fn sentence(text: &str) -> String {
@@ -130,12 +134,33 @@ mod tests {
     }
 
     #[test]
-    fn a_challenge_is_well_formed() {
-        let challenge = challenge(&TokenError::Malformed("a \"quoted\\\" text".into()));
-        assert_eq!(challenge.matches('"').count(), 6);
+    fn no_reason_to_refuse_a_token_breaks_the_header_that_it_is_sent_in() {
+        let errors = [
+            TokenError::TooLong,
+            TokenError::Malformed("it does not have three parts"),
+            TokenError::UnknownKey,
+            TokenError::BadSignature,
+            TokenError::Expired,
+            TokenError::NotYetValid,
+            TokenError::OtherService,
+        ];
+        for error in errors {
+            let challenge = challenge(&error);
+            assert_eq!(challenge.matches('"').count(), 6, "{challenge}");
+            assert!(
+                !challenge.contains(['\\', '\r', '\n']) && challenge.is_ascii(),
+                "{challenge}"
+            );
+        }
         assert_eq!(
             unauthenticated(&TokenError::Expired).detail,
             "The token has expired."
         );
+    }
+
+    #[test]
+    fn hsts_is_not_sent_over_plain_http() {
+        assert!(!base_fields(false).packed().contains("strict-transport-security"));
+        assert!(base_fields(true).packed().contains("strict-transport-security"));
     }
 }

@@ -187,9 +187,19 @@ impl AddressKey {
         }
     }
 
-    /// A hash that never changes and distributes keys evenly, to choose a shard by.
+    /// The key of the /48 that an IPv6 address is in: its first /64. `None` for other keys. Sites are assigned at
+    /// most a /48 (RFC 6177), so all /64s of one may belong to one subscriber.
+    pub fn prefix(self) -> Option<Self> {
+        match self {
+            Self::V6(bits) => Some(Self::V6(bits & !0xffff)),
+            _ => None,
+        }
+    }
+
+    /// A hash that never changes and distributes keys evenly, to choose a shard by. All keys with the same prefix
+    /// have the same hash, so that one counting object has all requests of the prefix.
     pub fn spread(self) -> u64 {
-        let (kind, upper, lower) = self.to_parts();
+        let (kind, upper, lower) = self.prefix().unwrap_or(self).to_parts();
         // The finalizer of SplitMix64, which separates neighbouring addresses.
         let mut x = (u64::from(upper) << 32 | u64::from(lower)).wrapping_add(u64::from(kind) << 56);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -396,6 +406,15 @@ mod tests {
             };
             let (kind, upper, lower) = key.to_parts();
             prop_assert_eq!(AddressKey::from_parts(kind, upper, lower), key);
+        }
+
+        #[test]
+        fn all_64s_of_a_48_have_one_prefix_and_one_hash(site in any::<u64>(), subnets: (u16, u16)) {
+            let key = |subnet: u16| AddressKey::V6(site & !0xffff | u64::from(subnet));
+            prop_assert_eq!(key(subnets.0).prefix(), key(subnets.1).prefix());
+            prop_assert_eq!(key(subnets.0).spread(), key(subnets.1).spread());
+            prop_assert_ne!(key(subnets.0).prefix(), AddressKey::V6(site ^ 0x1_0000).prefix());
+            prop_assert_eq!(AddressKey::V4(site as u32).prefix(), None);
         }
 
         #[test]

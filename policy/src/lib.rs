@@ -20,3 +20,4 @@ pub mod token;
 pub mod window;
 
 pub mod limit_cache;
+pub mod prefix_counters;

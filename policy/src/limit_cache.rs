@@ -193,7 +193,7 @@ mod tests {
             requests in proptest::collection::vec((0u32..4, 0u64..300), 1..200), sliding: bool,
         ) {
             let algorithm = if sliding { Algorithm::Sliding } else { Algorithm::Fixed };
-            let mut counters = Counters::new(Policy { limit: 3, window_ms: 1_000, algorithm });
+            let mut counters = Counters::with_capacity(Policy { limit: 3, window_ms: 1_000, algorithm }, 10);
             let mut cache = LimitCache::new(3);
             let mut now = 0;
             for (address, gap) in requests {

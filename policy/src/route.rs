@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
 /// The class of an API request. Each class has its own policy for anonymous requests.
@@ -73,40 +74,53 @@ impl LimitedRoutes {
     }
 }
 
-/// Whether a path is reserved for requests of the edge itself to the origin, in any spelling. Requests of clients
-/// to such a path are never forwarded.
-pub fn is_reserved_for_edge(path: &str) -> bool {
-    normalized(path).starts_with("/api/edge/")
+/// Who may send requests to a path of the origin through the edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposure {
+    /// Any client.
+    Public,
+    /// Clients on the machine of a developer, while development is switched on.
+    Development,
+    /// No client: routes of the edge itself, of operators, of workers, and any path outside `/api/`.
+    Private,
 }
 
-/// The path as a server behind the edge might interpret it: percent-decoded, without empty segments. It only serves to
-/// classify requests, so that another spelling of a path has the same policy. The forwarded path is unchanged.
+/// The exposure of a path. It is the same for every spelling of the path that a server behind the edge might accept.
+pub fn exposure(path: &str) -> Exposure {
+    let path = normalized(path);
+    let is_below = |prefix: &str| {
+        path.get(..prefix.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    if !path.starts_with("/api/") || is_below("/api/edge/") {
+        Exposure::Private
+    } else if is_below("/api/dev/") {
+        Exposure::Development
+    } else {
+        Exposure::Public
+    }
+}
+
+/// The path as a server behind the edge might interpret it: percent-decoded, with `\` as `/`, without empty and dot
+/// segments. It only serves to classify requests, so that another spelling of a path has the same policy. The
+/// forwarded path is unchanged.
 fn normalized(path: &str) -> std::borrow::Cow<'_, str> {
-    if !path.contains('%') && !path.contains("//") {
+    if !path.contains(['%', '\\']) && !path.contains("//") && !path.contains("/.") {
         return path.into();
     }
-    let bytes = path.as_bytes();
-    let mut decoded: Vec<u8> = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let escaped = (byte == b'%')
-            .then(|| hex_pair(bytes.get(at + 1..at + 3)?))
-            .flatten();
-        at += if escaped.is_some() { 3 } else { 1 };
-        let byte = escaped.unwrap_or(byte);
-        if byte != b'/' || decoded.last() != Some(&b'/') {
-            decoded.push(byte);
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split(['/', '\\']) {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
         }
     }
-    String::from_utf8_lossy(&decoded).into_owned().into()
-}
-
-fn hex_pair(pair: &[u8]) -> Option<u8> {
-    let digit = |byte: u8| (byte as char).to_digit(16);
-    match pair {
-        [high, low] => Some((digit(*high)? * 16 + digit(*low)?) as u8),
-        _ => None,
-    }
+    let directory = decoded.ends_with(['/', '\\']) && !segments.is_empty();
+    format!("/{}{}", segments.join("/"), if directory { "/" } else { "" }).into()
 }
 
 #[cfg(test)]
@@ -115,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn paths_of_the_edge_are_reserved_in_any_spelling() {
+    fn no_spelling_of_a_path_exposes_a_private_route() {
         let report = crate::counts::PATH;
         for path in [
             report,
@@ -123,11 +137,45 @@ mod tests {
             "/api/%65dge/counts",
             "/api/edge%2Fcounts",
             "/api/edge/",
+            "/api/EDGE/counts",
+            "/api/jobs/%2e%2e/edge/counts",
+            "/admin/holders/x",
+            "/worker/jobs/1/complete",
+            "/api/..%2fadmin",
+            "/api/..%5cadmin",
+            "/api/%2e%2e%2f%2e%2e%2fworker/",
+            "/api",
+            "/",
+            "",
         ] {
-            assert!(is_reserved_for_edge(path), "{path}");
+            assert_eq!(exposure(path), Exposure::Private, "{path}");
         }
-        for path in ["/api/edges", "/api/jobs/edge/", "/api/edge"] {
-            assert!(!is_reserved_for_edge(path), "{path}");
+        for path in [
+            "/api/dev/token",
+            "/api//dev/token",
+            "/api/%64ev/token",
+            "/api/Dev/token",
+            "/api/jobs/../dev/token",
+            "/api/jobs%2f..%5Cdev%2ftoken",
+            "/api/./dev/",
+        ] {
+            assert_eq!(exposure(path), Exposure::Development, "{path}");
+        }
+        for path in [
+            "/api/edges",
+            "/api/jobs/edge/",
+            "/api/edge",
+            "/api/devices/",
+            "/api/jobs/..",
+            "/api/jobs/../",
+            "/api/%zz/%c3%28",
+        ] {
+            let expected = if path == "/api/jobs/.." {
+                Exposure::Private
+            } else {
+                Exposure::Public
+            };
+            assert_eq!(exposure(path), expected, "{path}");
         }
     }
 

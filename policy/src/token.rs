@@ -58,9 +58,10 @@ pub enum TokenError {
     /// It is longer than [`MAX_BYTES`].
     #[error("the token is longer than {MAX_BYTES} bytes")]
     TooLong,
-    /// It is not a signed JWT, or its claims are invalid.
+    /// It is not a signed JWT, or its claims are invalid. The reason is a constant: it is sent to clients, and must not
+    /// contain any part of the token.
     #[error("the token is malformed: {0}")]
-    Malformed(String),
+    Malformed(&'static str),
     /// No key has its `kid` and algorithm.
     #[error("the token is signed with an unknown key")]
     UnknownKey,
@@ -315,9 +316,7 @@ pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64)
     }
     let header = jsonwebtoken::decode_header(token).map_err(malformed)?;
     if header.crit.is_some() {
-        return Err(TokenError::Malformed(
-            "critical header fields are not supported".to_owned(),
-        ));
+        return Err(TokenError::Malformed("critical header fields are not supported"));
     }
 
     let mut refused = TokenError::UnknownKey;
@@ -356,7 +355,7 @@ fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenErr
         return Err(TokenError::OtherService);
     }
     let id = Uuid::try_parse(&claims.sub)
-        .map_err(|_| TokenError::Malformed("its subject is not a user's UUID".to_owned()))?;
+        .map_err(|_| TokenError::Malformed("its subject is not a user's UUID"))?;
     Ok(User {
         id: id.hyphenated().to_string(),
         expires_at: claims.exp,
@@ -364,7 +363,13 @@ fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenErr
 }
 
 fn malformed(error: jsonwebtoken::errors::Error) -> TokenError {
-    TokenError::Malformed(error.to_string())
+    use jsonwebtoken::errors::ErrorKind;
+    TokenError::Malformed(match error.kind() {
+        ErrorKind::InvalidToken => "it does not have three parts",
+        ErrorKind::Base64(_) | ErrorKind::Utf8(_) => "it is not base64url",
+        ErrorKind::Json(_) => "its header or its claims are not as expected",
+        _ => "it is not a signed JWT",
+    })
 }
 
 #[cfg(test)]

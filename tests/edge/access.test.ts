@@ -22,7 +22,7 @@ interface Line {
   duration_ms: number;
 }
 
-/** The access log, when it has had the time to arrive. */
+/** The access log, once it has this many lines. */
 async function lines(edge: Edge, wanted: number): Promise<Line[]> {
   const read = (): Line[] =>
     edge.logs
@@ -34,7 +34,7 @@ async function lines(edge: Edge, wanted: number): Promise<Line[]> {
   return read();
 }
 
-test("with all of it, each request has one line, with the id that its answer and the origin have", async () => {
+test("with ACCESS_LOG=all, each request has one line, with the request id of the response and the origin", async () => {
   const edge = await start({ ACCESS_LOG: "all" });
   const user = randomUUID();
   const token = await tokenFor(origin.secrets.jwt, user);
@@ -87,7 +87,7 @@ test("with all of it, each request has one line, with the id that its answer and
   for (const text of edge.logs) assert.doesNotMatch(text, /203\.0\.113|eyJ|secret|bad\.token/, text);
 });
 
-test("by default only what ends at the edge and somebody will ask about has a line", async () => {
+test("by default, only errors that end at the edge are logged", async () => {
   const edge = await start({ ORIGIN_TIMEOUT_MS: "150" }, hanging);
   const ask = edge.from("203.0.113.2");
   const late = await ask("/api/lanes");
@@ -108,7 +108,7 @@ test("by default only what ends at the edge and somebody will ask about has a li
   );
   assert.equal(log[0]?.request_id, late.headers.get("x-request-id"));
   const event = edge.logs.find((line) => line.includes("origin_timed_out"));
-  assert.equal((JSON.parse(event ?? "{}") as Line).request_id, log[0]?.request_id, "the reason has the same id");
+  assert.equal((JSON.parse(event ?? "{}") as Line).request_id, log[0]?.request_id, "the event has the same id");
 
   const good = await start();
   for (let sent = 0; sent < 12; sent++)
@@ -116,7 +116,7 @@ test("by default only what ends at the edge and somebody will ask about has a li
   assert.deepEqual(await lines(good, 1), [], "neither admissions nor denials");
 });
 
-test("it can be switched off", async () => {
+test("with ACCESS_LOG=off, nothing is logged", async () => {
   const edge = await start({ ACCESS_LOG: "off", ORIGIN_TIMEOUT_MS: "150" }, hanging);
   assert.equal((await edge.from("203.0.113.3")("/api/lanes")).status, 504);
   assert.deepEqual(await lines(edge, 1), []);

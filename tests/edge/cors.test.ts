@@ -32,7 +32,7 @@ test("a preflight is answered by the edge and never counted", async () => {
   );
 });
 
-test("pages of any origin may read answers of every kind, but without their visitors' cookies", async () => {
+test("pages of any origin may read all responses, but without cookies", async () => {
   for (const [path, init, status] of [
     ["/api/usage", {}, 200],
     ["/api/jobs/analysis", { method: "POST", body: "{}" }, 200],
@@ -50,7 +50,7 @@ test("pages of any origin may read answers of every kind, but without their visi
   }
 });
 
-test("with listed origins, they may bring cookies and others may not read", async () => {
+test("pages of listed origins may use cookies, and others may not read responses", async () => {
   const listed = await startEdge(
     { after },
     { originUrl: origin.url, secrets: origin.secrets, vars: { CORS_ORIGINS: "https://app.example" } },
@@ -63,7 +63,7 @@ test("with listed origins, they may bring cookies and others may not read", asyn
   assert.equal(other.headers.get("vary"), "Origin");
 });
 
-test("a request that no page sends has no fields for pages", async () => {
+test("a response to a request without Origin has no CORS fields", async () => {
   const answer = await edge.from("203.0.113.33")("/api/usage");
   assert.equal(answer.headers.get("access-control-allow-origin"), null);
   assert.equal(answer.headers.get("vary"), null);

@@ -1,4 +1,4 @@
-// An edge in a process and a workerd of its own. With a name, its counting objects are those of the edge that started it.
+// An edge in its own process and workerd. With a name, it uses the counting objects of the edge that started it.
 import type { V4WorkerOptions } from "miniflare";
 import { edgeName, startEdge, type EdgeOptions } from "./workerd.ts";
 

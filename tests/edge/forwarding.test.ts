@@ -10,7 +10,7 @@ import { startEdge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 const loose = { ANON_LIMIT: "100000", ANON_READ_LIMIT: "100000" };
-// The native limiter's own limits are in wrangler.toml; without it, only the Worker's own count decides on reads.
+// Without the native limiter, whose limits are in wrangler.toml, only the Worker's own count decides on reads.
 const edge = await startEdge(
   { after },
   { originUrl: origin.url, secrets: origin.secrets, vars: loose, worker: { ratelimits: {} } },
@@ -27,8 +27,8 @@ test("every method is forwarded, with its body", async () => {
   }
 });
 
-// Not in it: backquotes, quotation marks and angle brackets, with which the runtime refuses a request by itself.
-test("path and query arrive as they were signed, whatever is in them", async () => {
+// Without backquotes, quotation marks and angle brackets: the runtime refuses requests with them.
+test("any path and query arrive as they were signed", async () => {
   const targets = [
     "/api/jobs?limit=1&before=2",
     "/api/jobs/%E2%82%AC",
@@ -60,7 +60,7 @@ test("path and query arrive as they were signed, whatever is in them", async () 
   }
 });
 
-/** A request with its target exactly as given, which `fetch` would tidy up. */
+/** Sends a request with exactly this target, which `fetch` would normalise. */
 function raw(method: string, target: string): Promise<number> {
   const { port } = new URL(edge.url);
   return new Promise((done, failed) => {
@@ -70,12 +70,13 @@ function raw(method: string, target: string): Promise<number> {
     socket.on("end", () => done(Number(text.split(" ")[1])));
     socket.on("error", failed);
     socket.write(
-      `${method} ${target} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nCF-Connecting-IP: 203.0.113.20\r\nConnection: close\r\n\r\n`,
+      `${method} ${target} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\n` +
+        "CF-Connecting-IP: 203.0.113.20\r\nConnection: close\r\n\r\n",
     );
   });
 }
 
-test("nothing of the origin but the API can be reached", async () => {
+test("no route of the origin outside the API can be reached", async () => {
   const before = origin.received.length;
   for (const target of [
     "/metrics",
@@ -95,13 +96,13 @@ test("nothing of the origin but the API can be reached", async () => {
   assert.equal(origin.received.length, before);
 });
 
-test("the page is served, and no object is asked about it", async () => {
+test("the page is served without a call of the counting object", async () => {
   const page = await ask("/");
   assert.equal(page.status, 200);
   assert.match(await page.text(), /<!doctype html>/i);
 });
 
-test("a request has an id and a place in a trace", async () => {
+test("a request has an id and a trace context", async () => {
   const answer = await ask("/api/jobs/1");
   assert.match(
     answer.headers.get("x-request-id") ?? "",
@@ -120,7 +121,7 @@ test("a request has an id and a place in a trace", async () => {
   assert.match(answer.headers.get("server-timing") ?? "", /^edge;dur=\d+, origin;dur=\d+$/);
 });
 
-test("only listed headers go either way", async () => {
+test("only listed headers are forwarded in either direction", async () => {
   const allowed = {
     accept: "text/plain",
     "content-type": "application/json",
@@ -157,7 +158,7 @@ test("only listed headers go either way", async () => {
   assert.equal(answer.headers.get("location"), "/api/jobs/17");
   assert.equal(answer.headers.get("etag"), '"e"');
   assert.equal(answer.headers.get("retry-after"), "5");
-  assert.equal(answer.headers.get("cache-control"), "private, max-age=60", "no shared cache may keep it");
+  assert.equal(answer.headers.get("cache-control"), "private, max-age=60", "no shared cache may store it");
   assert.match(answer.headers.get("server-timing") ?? "", /db;dur=1, edge;dur=\d+, origin;dur=\d+/);
   assert.equal(answer.headers.get("ratelimit"), '"anon";r=9;t=60');
   for (const name of [
@@ -171,11 +172,11 @@ test("only listed headers go either way", async () => {
     assert.equal(answer.headers.get(name), null, name);
 });
 
-test("an answer that says nothing about caching is not to be kept", async () => {
+test("a response without Cache-Control must not be stored", async () => {
   assert.equal((await ask("/api/usage")).headers.get("cache-control"), "no-store");
 });
 
-test("redirects are the client's to follow", async () => {
+test("redirects are passed to the client", async () => {
   const redirecting = await startOrigin({ after }, (_, response) =>
     response.writeHead(302, { location: "http://127.0.0.1:1/secret" }).end(),
   );
@@ -185,7 +186,7 @@ test("redirects are the client's to follow", async () => {
   assert.equal(answer.headers.get("location"), "http://127.0.0.1:1/secret");
 });
 
-test("an origin that is not there is a 502, one that is silent a 504", async () => {
+test("an unreachable origin is a 502, and one that does not respond a 504", async () => {
   const gone = await startEdge({ after }, { originUrl: `http://127.0.0.1:${await freePort()}` });
   const refused = await gone.from("203.0.113.23")("/api/usage");
   assert.equal(refused.status, 502);
@@ -209,7 +210,7 @@ test("an origin that is not there is a 502, one that is silent a 504", async () 
   assert.equal(((await late.json()) as { title: string }).title, "Gateway Timeout");
 });
 
-test("server-sent events pass one by one, for longer than the origin may take to begin", async () => {
+test("server-sent events are streamed one by one, for longer than ORIGIN_TIMEOUT_MS", async () => {
   const events = await startOrigin({ after }, async (_, response) => {
     response.writeHead(200, { "content-type": "text/event-stream" });
     for (let sent = 0; sent < 6; sent++) {
@@ -233,10 +234,10 @@ test("server-sent events pass one by one, for longer than the origin may take to
   }
   assert.equal(text.match(/event: job/g)?.length, 6);
   assert.ok(arrivals.length >= 5, `${arrivals.length} chunks`);
-  assert.ok((arrivals.at(-1) ?? 0) - (arrivals[0] ?? 0) > 700, "not gathered and sent at once");
+  assert.ok((arrivals.at(-1) ?? 0) - (arrivals[0] ?? 0) > 700, "not buffered");
 });
 
-test("when the client hangs up, the origin is told", async () => {
+test("when the client disconnects, the request to the origin is cancelled", async () => {
   let told = 0;
   const endless = await startOrigin({ after }, (_, response) => {
     response.writeHead(200, { "content-type": "text/event-stream" });
@@ -255,7 +256,7 @@ test("when the client hangs up, the origin is told", async () => {
   assert.equal(told, 1);
 });
 
-test("an origin that refuses a body before it has all of it is heard", async () => {
+test("the response of an origin that refuses a body early is passed on", async () => {
   const strict = await startOrigin({ after }, (request, response) => {
     response.writeHead(413, { "content-type": "application/problem+json" });
     response.end('{"title":"Content Too Large"}');
@@ -285,7 +286,7 @@ function residentMegabytes(): number {
   return sum;
 }
 
-test("fifty megabytes stream up while the origin is still reading, and down again, with flat memory", {
+test("50 MB are streamed in both directions without being buffered", {
   timeout: 60_000,
 }, async () => {
   const size = 50 * 1024 * 1024;
@@ -343,7 +344,7 @@ test("fifty megabytes stream up while the origin is still reading, and down agai
   assert.ok(firstByteAt < lastByteSentAt - 200, "the origin reads before the client has sent all");
 });
 
-test("an assertion is good for its own request and no other", async () => {
+test("an assertion is valid for its own request only", async () => {
   await ask("/api/jobs/analysis", { method: "POST", body: "{}" });
   const stolen = String(origin.last().headers["weir-assertion"]);
   const key = Buffer.from(origin.secrets.edge);

@@ -17,7 +17,7 @@ const edge = await startEdge(
   { originUrl: origin.url, secrets: origin.secrets, vars: loose, worker: { ratelimits: {} } },
 );
 
-/** Sends bytes as they are and returns the status, or nothing when the runtime hangs up. */
+/** Sends these bytes and returns the status, or nothing when the runtime closes the connection. */
 function raw(head: string, url = edge.url): Promise<number | undefined> {
   const { port } = new URL(url);
   return new Promise((done) => {
@@ -30,10 +30,10 @@ function raw(head: string, url = edge.url): Promise<number | undefined> {
   });
 }
 
-test("no headers whatsoever make an error, another user or another address", { timeout: 60_000 }, async () => {
+test("no headers cause an error or change the user or the address", { timeout: 60_000 }, async () => {
   const victim = randomUUID();
   const token = await tokenFor(origin.secrets.jwt, victim);
-  // The same on every run, so that what it finds can be found again.
+  // The seed is fixed, so that a failure is reproducible.
   let seed = createHash("sha256").update("header fuzzing").digest();
   const random = (below: number): number => {
     seed = createHash("sha256").update(seed).digest();
@@ -72,7 +72,7 @@ test("no headers whatsoever make an error, another user or another address", { t
     "Te",
     "Prefer",
   ];
-  // The first half of a token, one with a byte changed, the header alone: never the token itself.
+  // Parts of a token and changed tokens, but never the token itself.
   const pieces = [
     token.slice(0, token.length / 2),
     `${token.slice(0, -3)}AAA`,
@@ -116,7 +116,8 @@ test("no headers whatsoever make an error, another user or another address", { t
     const headers = Array.from({ length: 1 + random(8) }, () => `${pick(names)}: ${value()}`).join("\r\n");
     const method = pick(["GET", "POST", "DELETE", "OPTIONS", "HEAD"]);
     const before = origin.received.length;
-    const head = `${method} /api/jobs/x HTTP/1.1\r\nHost: x\r\nCF-Connecting-IP: 203.0.113.80\r\n${headers}\r\nConnection: close\r\n\r\n`;
+    const start = `${method} /api/jobs/x HTTP/1.1\r\nHost: x\r\nCF-Connecting-IP: 203.0.113.80`;
+    const head = `${start}\r\n${headers}\r\nConnection: close\r\n\r\n`;
     const status = await raw(head);
     assert.ok(status === undefined || status < 500 || status === 501, `${status} for ${head}`);
     for (const received of origin.received.slice(before)) {
@@ -127,11 +128,12 @@ test("no headers whatsoever make an error, another user or another address", { t
   }
 });
 
-test("headers beyond all measure are refused or ignored, and the edge goes on", async () => {
+test("oversized headers are refused or ignored, and the edge keeps working", async () => {
   for (const bytes of [9_000, 60_000, 200_000]) {
     for (const name of ["Authorization: Bearer", "Cookie: auth_token=", "Traceparent:", "Origin:"]) {
       const status = await raw(
-        `GET /api/lanes HTTP/1.1\r\nHost: x\r\nCF-Connecting-IP: 203.0.113.81\r\n${name} ${"a".repeat(bytes)}\r\nConnection: close\r\n\r\n`,
+        "GET /api/lanes HTTP/1.1\r\nHost: x\r\nCF-Connecting-IP: 203.0.113.81\r\n" +
+          `${name} ${"a".repeat(bytes)}\r\nConnection: close\r\n\r\n`,
       );
       assert.ok(status === undefined || status < 500, `${name} with ${bytes} bytes: ${status}`);
     }
@@ -139,7 +141,7 @@ test("headers beyond all measure are refused or ignored, and the edge goes on", 
   assert.equal((await edge.from("203.0.113.81")("/api/lanes")).status, 200);
 });
 
-test("a flood of new addresses does not grow what the object keeps without bounds", { timeout: 120_000 }, async () => {
+test("a flood of new addresses does not grow the object without bounds", { timeout: 120_000 }, async () => {
   const before = (await costs(edge)).addresses;
   for (let batch = 0; batch < 20; batch++) {
     await Promise.all(
@@ -148,12 +150,12 @@ test("a flood of new addresses does not grow what the object keeps without bound
       ),
     );
   }
-  assert.equal((await costs(edge)).addresses - before, 2000, "each /64 once; policy/src/window.rs proves the bound");
+  assert.equal((await costs(edge)).addresses - before, 2000, "each /64 once; policy/ tests the bound");
 });
 
-// What users of Workers in Rust and of limiters complain about: it must not happen here.
+// Faults that users of Rust Workers and of rate limiters report elsewhere.
 
-test("a panic leaves no Worker that answers nothing for a while", async () => {
+test("a panic does not stop the Worker from answering", async () => {
   const drilled = await startEdge(
     { after },
     { originUrl: origin.url, secrets: origin.secrets, vars: { ...loose, DRILLS: "on" } },
@@ -169,11 +171,11 @@ test("a panic leaves no Worker that answers nothing for a while", async () => {
   }
   assert.ok(
     drilled.logs.some((line) => line.includes("this is a drill")),
-    "the log says what it was and where",
+    "the log has the message",
   );
 });
 
-test("the program asks the runtime for nothing but what wasm-bindgen and glue.mjs provide", async () => {
+test("the program imports nothing but what wasm-bindgen and glue.mjs provide", async () => {
   // The types of Node do not know it.
   const { WebAssembly } = globalThis as unknown as {
     WebAssembly: {
@@ -189,7 +191,7 @@ test("the program asks the runtime for nothing but what wasm-bindgen and glue.mj
   );
 });
 
-test("library and tool of wasm-bindgen are of one version, and the release keeps its names", () => {
+test("library and tool of wasm-bindgen have the same version, and the release is not stripped", () => {
   const lock = readFileSync(join(root, "Cargo.lock"), "utf8");
   const version = /name = "wasm-bindgen"\nversion = "([^"]+)"/.exec(lock)?.[1];
   assert.match(readFileSync(join(root, "Cargo.toml"), "utf8"), new RegExp(`wasm-bindgen = "=${version}"`));
@@ -200,7 +202,7 @@ test("library and tool of wasm-bindgen are of one version, and the release keeps
   assert.doesNotMatch(readFileSync(join(root, "Cargo.toml"), "utf8"), /^strip\s*=/m);
 });
 
-test("the smoke test finds an edge as it should be, and one that is not", { timeout: 60_000 }, async () => {
+test("the smoke test accepts a sound edge and finds the faults of another", { timeout: 60_000 }, async () => {
   const smoke = (url: string, ...args: string[]): Promise<{ code: number | null; output: string }> =>
     new Promise((done) => {
       const child = spawn(process.execPath, [join(import.meta.dirname, "smoke.ts"), url, ...args], {
@@ -220,5 +222,5 @@ test("the smoke test finds an edge as it should be, and one that is not", { time
   const found = await smoke(shadow.url);
   assert.equal(found.code, 1);
   assert.match(found.output, /FAILS {2}submissions of one address are limited/);
-  assert.match(found.output, /FAILS {2}a drill cannot be called for/);
+  assert.match(found.output, /FAILS {2}a client cannot cause a panic/);
 });

@@ -9,7 +9,7 @@ import { whenOver } from "../harness/lifetime.ts";
 import { startOrigin } from "./origin.ts";
 import { startEdge } from "./workerd.ts";
 
-test("exactly ten of a thousand at once pass, over three edges in processes of their own that share the objects", {
+test("exactly 10 of 1000 concurrent submissions are admitted by three edges in separate processes", {
   timeout: 60_000,
 }, async () => {
   const registry = mkdtempSync(join(tmpdir(), "weir-registry-"));

@@ -1,10 +1,10 @@
-// Checks a deployed edge from outside, as any client sees it:
+// Checks a deployed edge from outside:
 //
-//   node tests/edge/smoke.ts https://edge.example.com [--token TOKEN] [--origin https://origin.example.com] [--spare-limit]
+//   node tests/edge/smoke.ts https://edge.example.com [--token TOKEN] [--origin URL] [--spare-limit]
 //
-// It uses up this machine's anonymous submissions of one window (of a service that does not exist, so nothing runs),
-// unless told to spare them. With a token it checks that its user is known; with the origin's own address, that asking the
-// origin directly gains nothing. Ends with 1 when anything is not as it should be.
+// It uses up this machine's anonymous submissions of one window, unless told to spare them. They are for a service that
+// does not exist, so nothing runs. With a token, it checks that the token's user is recognised. With the origin's URL,
+// it checks that direct access to the origin gains nothing. The exit code is 1 if any check fails.
 import { parseArgs } from "node:util";
 
 const { values, positionals } = parseArgs({
@@ -43,12 +43,12 @@ const unless = (holds: boolean, otherwise: string): string | undefined => (holds
 
 await check("the page is served", async () => {
   const answer = await ask("/");
-  return expect(answer, 200) ?? unless(/<html/i.test(await answer.text()), "it is no HTML");
+  return expect(answer, 200) ?? unless(/<html/i.test(await answer.text()), "it is not HTML");
 });
 for (const path of ["/metrics", "/healthz", "/readyz"]) {
   await check(`the origin's ${path} cannot be reached`, async () => expect(await ask(path), 404));
 }
-await check("the API answers by way of the origin", async () => {
+await check("the API answers through the origin", async () => {
   const answer = await ask("/api/lanes");
   return (
     expect(answer, 200) ??
@@ -58,7 +58,7 @@ await check("the API answers by way of the origin", async () => {
     )
   );
 });
-await check("an API answer is kept by no shared cache", async () => {
+await check("no shared cache may store an API response", async () => {
   const control = (await ask("/api/lanes")).headers.get("cache-control") ?? "";
   return unless(/no-store|private/.test(control), `Cache-Control is ${control}`);
 });
@@ -78,18 +78,18 @@ await check("a bad bearer token is refused", async () => {
     unless((answer.headers.get("www-authenticate") ?? "").startsWith("Bearer"), "it has no challenge")
   );
 });
-await check("a drill cannot be called for", async () => {
+await check("a client cannot cause a panic", async () => {
   const answer = await ask("/api/lanes", { headers: { "weir-drill-panic": "1" } });
-  return unless(answer.status !== 500, "DRILLS is on: only staging should have it so");
+  return unless(answer.status !== 500, "DRILLS is on");
 });
 if (values.token) {
-  await check("a user's token is known", async () => {
+  await check("a user's token is recognised", async () => {
     const answer = await ask("/api/usage", { headers: { authorization: `Bearer ${values.token}` } });
-    return expect(answer, 200) ?? unless(answer.headers.get("ratelimit") === null, "its user is limited like anybody");
+    return expect(answer, 200) ?? unless(answer.headers.get("ratelimit") === null, "its user is rate limited");
   });
 }
 if (values.origin) {
-  await check("asking the origin directly gains nothing", async () => {
+  await check("direct access to the origin gains nothing", async () => {
     const answer = await ask(
       "/api/usage",
       { headers: { authorization: `Bearer ${values.token ?? "x"}`, "x-forwarded-for": "127.0.0.1" } },
@@ -99,7 +99,7 @@ if (values.origin) {
   });
 }
 if (!values["spare-limit"]) {
-  await check("submissions of one address are limited, whatever it claims to be", async () => {
+  await check("submissions of one address are limited, whatever headers it sends", async () => {
     for (let sent = 0; sent < 200; sent++) {
       const answer = await ask("/api/jobs/none", {
         method: "POST",
@@ -115,8 +115,8 @@ if (!values["spare-limit"]) {
       const retry = Number(answer.headers.get("retry-after"));
       return unless(title === "Too Many Requests" && retry >= 1, `title ${title}, Retry-After ${retry}`);
     }
-    return "two hundred have passed";
+    return "200 submissions were admitted";
   });
 }
-console.log(failures === 0 ? "the edge is as it should be" : `${failures} of the checks fail`);
+console.log(failures === 0 ? "all checks pass" : `${failures} of the checks fail`);
 process.exitCode = failures === 0 ? 0 : 1;
