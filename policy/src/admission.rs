@@ -180,15 +180,84 @@ mod tests {
         }
 
         #[test]
-        fn a_charge_is_between_zero_and_the_reserved_amount(
-            reserved in 0..i64::from(i32::MAX), used in proptest::option::of(any::<i64>()),
+        fn a_charge_is_the_reported_amount_within_zero_and_the_reserved_amount(
+            reserved in 0..50_i64, used in proptest::option::of(-60..60_i64),
         ) {
-            let charged = charge(reserved, used);
-            prop_assert!((0..=reserved).contains(&charged));
-            if let Some(used) = used && (0..=reserved).contains(&used) {
-                prop_assert_eq!(charged, used);
+            let expected = match used {
+                None => reserved,
+                Some(used) if used < 0 => 0,
+                Some(used) if used > reserved => reserved,
+                Some(used) => used,
+            };
+            prop_assert_eq!(charge(reserved, used), expected);
+        }
+
+        #[test]
+        fn a_charge_of_any_amounts_does_not_panic(reserved: i64, used in proptest::option::of(any::<i64>())) {
+            prop_assert!((0..=reserved.max(0)).contains(&charge(reserved, used)));
+        }
+
+        #[test]
+        fn each_decision_updates_the_account_by_exactly_one_job(
+            mut account in account(), requests in proptest::collection::vec(0..40_i64, 1..60),
+        ) {
+            for requested in requests {
+                let before = account;
+                let after = match account.decide(requested) {
+                    Decision::Admitted => Account {
+                        reserved: before.reserved + requested,
+                        slots_in_use: before.slots_in_use + 1,
+                        ..before
+                    },
+                    Decision::Parked => Account {
+                        reserved: before.reserved + requested,
+                        parked: before.parked + 1,
+                        ..before
+                    },
+                    Decision::OverQuota => before,
+                };
+                prop_assert_eq!(account, after);
             }
         }
+
+        #[test]
+        fn what_remains_is_exactly_what_can_be_reserved(account in account()) {
+            let Some(remaining) = account.remaining() else {
+                prop_assert_eq!(account.limit, None);
+                return Ok(());
+            };
+            prop_assert!(remaining == 0 || account.has_room_for(remaining));
+            prop_assert!(!account.has_room_for(remaining + 1));
+        }
+    }
+
+    #[test]
+    fn a_handler_that_reports_less_is_charged_less() {
+        assert_eq!(charge(10, None), 10);
+        assert_eq!(charge(10, Some(4)), 4);
+        assert_eq!(charge(10, Some(0)), 0);
+        assert_eq!(charge(10, Some(11)), 10);
+        assert_eq!(charge(10, Some(-1)), 0);
+        assert_eq!(charge(-1, None), 0);
+    }
+
+    #[test]
+    fn parked_jobs_are_counted_one_by_one() {
+        let mut account = Account {
+            limit: None,
+            used: 0,
+            reserved: 0,
+            slot_limit: Some(2),
+            slots_in_use: 0,
+            parked: 0,
+        };
+        for _ in 0..5 {
+            account.decide(1);
+        }
+        assert_eq!(
+            (account.slots_in_use, account.parked, account.reserved),
+            (2, 3, 5)
+        );
     }
 
     #[test]

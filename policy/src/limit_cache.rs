@@ -175,6 +175,112 @@ mod tests {
         );
     }
 
+    fn key(n: u32) -> AddressKey {
+        AddressKey::V4(n)
+    }
+
+    #[test]
+    fn a_denial_ends_exactly_with_its_window() {
+        let mut cache = LimitCache::new(10);
+        cache.remember(ANNE, &DENIED, 10, 1_000);
+        assert_eq!(
+            cache.denial(ANNE, 5_999).map(|denial| denial.reset_after_ms),
+            Some(1)
+        );
+        assert_eq!(cache.denial(ANNE, 6_000), None);
+        assert_eq!(cache.known_usage(ANNE, 5_999).map(|known| known.used), Some(10));
+        assert_eq!(cache.known_usage(ANNE, 6_000), None);
+    }
+
+    #[test]
+    fn an_address_with_requests_left_is_not_denied_but_its_usage_is_known() {
+        let mut cache = LimitCache::new(10);
+        cache.remember(ANNE, &admitted(9, 5_000), 10, 1_000);
+        assert_eq!(cache.denial(ANNE, 1_001), None);
+        let known = KnownUsage {
+            used: 9,
+            reset_at_ms: 6_000,
+        };
+        assert_eq!(cache.known_usage(ANNE, 1_001), Some(known));
+    }
+
+    #[test]
+    fn within_a_window_the_highest_count_wins_whatever_the_order() {
+        for order in [[3, 4], [4, 3]] {
+            let mut cache = LimitCache::new(10);
+            for used in order {
+                cache.remember(ANNE, &admitted(used, 5_000), 10, 1_000);
+            }
+            assert_eq!(
+                cache.known_usage(ANNE, 1_001).map(|known| known.used),
+                Some(4),
+                "{order:?}"
+            );
+        }
+        // The same count again is taken for newer: its window may have been extended.
+        let mut cache = LimitCache::new(10);
+        cache.remember(ANNE, &admitted(4, 5_000), 10, 1_000);
+        cache.remember(ANNE, &admitted(4, 6_000), 10, 1_000);
+        assert_eq!(
+            cache.known_usage(ANNE, 1_001).map(|known| known.reset_at_ms),
+            Some(7_000)
+        );
+    }
+
+    #[test]
+    fn a_higher_count_blocks_an_address_and_an_equal_admission_does_not_unblock_it() {
+        let mut cache = LimitCache::new(10);
+        cache.remember(ANNE, &admitted(9, 5_000), 10, 1_000);
+        cache.remember(ANNE, &DENIED, 10, 1_001);
+        assert!(cache.denial(ANNE, 1_002).is_some());
+        // Under a higher limit, this would not block by itself.
+        cache.remember(ANNE, &admitted(10, 5_000), 20, 1_002);
+        cache.remember(ANNE, &admitted(11, 5_000), 20, 1_002);
+        assert!(cache.denial(ANNE, 1_003).is_some());
+    }
+
+    #[test]
+    fn the_result_of_the_next_window_replaces_an_entry_exactly_when_its_window_has_ended() {
+        for (now, used) in [(5_999, 10), (6_000, 1)] {
+            let mut cache = LimitCache::new(10);
+            cache.remember(ANNE, &DENIED, 10, 1_000);
+            cache.remember(ANNE, &admitted(1, 60_000), 10, now);
+            let known = cache.entries[&ANNE].usage.used;
+            assert_eq!(known, used, "at {now}");
+        }
+    }
+
+    #[test]
+    fn a_full_cache_evicts_ended_windows_first_and_one_entry_otherwise() {
+        let mut cache = LimitCache::new(3);
+        for (n, reset_after_ms) in [(1, 100), (2, 200), (3, 300)] {
+            cache.remember(key(n), &admitted(10, reset_after_ms), 10, 1_000);
+        }
+        assert_eq!((cache.len(), cache.is_empty()), (3, false));
+        // One window has ended.
+        cache.remember(key(4), &admitted(10, 400), 10, 1_100);
+        let known: Vec<_> = (1..=4)
+            .filter(|n| cache.known_usage(key(*n), 1_100).is_some())
+            .collect();
+        assert_eq!((known, cache.prune_at), (vec![2, 3, 4], 1_200));
+        // None has ended, so one entry goes and the others stay.
+        for now in [1_101, 1_199] {
+            cache.remember(key(now as u32), &admitted(10, 400), 10, now);
+            assert_eq!(cache.len(), 3);
+            assert!(cache.denial(key(now as u32), now).is_some());
+        }
+        // All have ended.
+        cache.remember(key(9), &admitted(10, 400), 10, 9_000);
+        assert_eq!(cache.len(), 1);
+    }
+
+    #[test]
+    fn a_cache_without_capacity_stores_nothing() {
+        let mut cache = LimitCache::new(0);
+        cache.remember(ANNE, &DENIED, 10, 1_000);
+        assert!(cache.is_empty());
+    }
+
     proptest! {
         #[test]
         fn memory_stays_bounded(addresses in proptest::collection::vec((any::<u32>(), 0u64..100), 0..300)) {

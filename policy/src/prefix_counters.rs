@@ -321,6 +321,30 @@ mod tests {
     }
 
     #[test]
+    fn a_number_that_is_no_result_is_not_unpacked() {
+        let result = LimitResult {
+            admitted: true,
+            used: 1,
+            reset_after_ms: 1,
+        };
+        let [address, prefix] = [Scope::Address, Scope::Prefix].map(|scope| ScopedResult { scope, result });
+        assert_eq!(ScopedResult::unpack(address.pack()), Some(address));
+        assert_eq!(ScopedResult::unpack(prefix.pack()), Some(prefix));
+        // An isolate of the version before prefixes reads a result of an address as ever, and none of a prefix.
+        assert_eq!(LimitResult::unpack(address.pack()), Some(result));
+        assert_eq!(LimitResult::unpack(prefix.pack()), None);
+        for number in [
+            -1.0,
+            0.5,
+            f64::NAN,
+            PREFIX_BIT as f64 * 2.0,
+            PREFIX_BIT as f64 - 1.0,
+        ] {
+            assert_eq!(ScopedResult::unpack(number), None, "{number}");
+        }
+    }
+
+    #[test]
     fn a_clock_that_jumps_back_admits_no_more_of_a_48() {
         let mut counters = fixed();
         for n in 0..10 {
@@ -384,23 +408,22 @@ mod tests {
 
     #[test]
     fn a_snapshot_at_full_capacity_fits_one_stored_value() {
-        for (algorithm, address, prefix) in [
-            (Algorithm::Fixed, 10, 100),
-            (Algorithm::Sliding, 10, 100),
-            (Algorithm::Sliding, 1000, 1000),
-        ] {
-            let mut counters = PrefixCounters::new(Limits {
-                address,
-                prefix,
-                ..limits(algorithm)
-            });
-            for site in 0..60_000 {
-                for _ in 0..if algorithm == Algorithm::Sliding { 20 } else { 1 } {
-                    counters.take(subnet(site, 0), None, START);
-                }
-            }
-            assert!(counters.encode().len() < 2_000_000);
+        let mut counters = fixed();
+        for site in 0..50_000 {
+            counters.take(subnet(site, 0), None, START);
+            counters.take(subnet(site, 1), None, START);
         }
+        for address in 0..20_000 {
+            counters.take(AddressKey::V4(address), None, START);
+        }
+        assert_eq!(
+            counters.addresses.len(),
+            MAX_ADDRESSES + 1024,
+            "with the shared counts"
+        );
+        assert_eq!(counters.prefixes.len(), MAX_PREFIXES + 1024);
+        assert!(counters.encode().len() < ADDRESS_BYTES + PREFIX_BYTES);
+        const { assert!(ADDRESS_BYTES + PREFIX_BYTES + 5 < 2_000_000) };
     }
 
     proptest! {

@@ -494,6 +494,191 @@ mod tests {
     }
 
     #[test]
+    fn a_request_leaves_a_sliding_window_exactly_when_it_is_a_window_old() {
+        let mut counters = counters(Algorithm::Sliding);
+        for offset in [0, 10, 10, 30] {
+            counters.take(ANNE, None, START + offset);
+        }
+        for (after, used, reset_after_ms) in [
+            (59_999, 4, 1),
+            (60_000, 3, 10),
+            (60_009, 3, 1),
+            (60_010, 1, 20),
+            (60_029, 1, 1),
+            (60_030, 0, 60_000),
+        ] {
+            let peeked = counters.clone().peek(ANNE, START + after);
+            let expected = LimitResult {
+                admitted: true,
+                used: used + 1,
+                reset_after_ms,
+            };
+            assert_eq!(peeked, expected, "{after}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_pruned_exactly_at_its_end() {
+        for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
+            // The second address has a shared count.
+            let mut counters = Counters::with_capacity(policy(algorithm), 1);
+            counters.take(ANNE, None, START);
+            counters.take(BOB, None, START + 10);
+            assert_eq!((counters.windows.len(), counters.shared.len()), (1, 1));
+            for (after, left) in [
+                (59_999, (1, 1)),
+                (60_000, (0, 1)),
+                (60_009, (0, 1)),
+                (60_010, (0, 0)),
+            ] {
+                counters.prune(START + after);
+                assert_eq!(
+                    (counters.windows.len(), counters.shared.len()),
+                    left,
+                    "{algorithm:?} {after}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_address_gets_its_own_count_as_soon_as_a_window_ends() {
+        let mut counters = Counters::with_capacity(policy(Algorithm::Fixed), 1);
+        counters.take(ANNE, None, START);
+        counters.prune(START);
+        let others: Vec<_> = (100..200).map(AddressKey::V4).collect();
+        for key in &others {
+            counters.take(*key, None, START + 59_999);
+        }
+        assert_eq!((counters.windows.len(), counters.prune_at), (1, START + 60_000));
+        // The shared window of a new address may contain its own requests, so it stays in use until it ends.
+        counters.take(others[0], None, START + 60_000);
+        assert!(!counters.windows.contains_key(&others[0]));
+        counters.take(others[0], None, START + 59_999 + 60_000 * 2);
+        assert!(counters.windows.contains_key(&others[0]));
+    }
+
+    #[test]
+    fn a_peek_counts_nothing_and_says_what_a_request_would_get() {
+        for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
+            for capacity in [1, 10] {
+                let mut counters = Counters::with_capacity(policy(algorithm), capacity);
+                counters.take(BOB, None, START);
+                for offset in (0..30).chain([60_000, 60_050]) {
+                    let peeked = counters.peek(ANNE, START + offset);
+                    assert_eq!(counters.peek(ANNE, START + offset), peeked);
+                    assert_eq!(
+                        counters.take(ANNE, None, START + offset),
+                        peeked,
+                        "{algorithm:?} {offset}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn counters_for_a_snapshot_always_fit_it() {
+        for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
+            for limit in 1..=MAX_SLIDING_LIMIT {
+                for (max_bytes, capacity) in [(1_100_000, 50_000), (50_000, 50_000), (1_100_000, 10)] {
+                    let policy = Policy {
+                        limit,
+                        ..policy(algorithm)
+                    };
+                    let counters = Counters::for_snapshot(policy, max_bytes, capacity);
+                    let times = if algorithm == Algorithm::Sliding {
+                        4 * limit as usize
+                    } else {
+                        0
+                    };
+                    let bytes = (counters.capacity + counters.shared_capacity) * (ENTRY_BYTES + times);
+                    assert!(bytes <= max_bytes && counters.capacity <= capacity);
+                    assert!((1..=MAX_SHARED_COUNTS).contains(&counters.shared_capacity));
+                    // Not more than a quarter is given away to shared counts.
+                    let room = max_bytes / (ENTRY_BYTES + times);
+                    assert!(counters.capacity >= capacity.min(room - room / 4 - 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_of_a_snapshot_has_the_size_that_capacities_are_computed_from() {
+        for (algorithm, bytes) in [(Algorithm::Fixed, 21), (Algorithm::Sliding, 21 + 4 * 3)] {
+            let mut counters = counters(algorithm);
+            admitted(&mut counters, ANNE, 3, START);
+            assert_eq!(counters.encode().len(), 2 + bytes);
+        }
+    }
+
+    #[test]
+    fn known_usage_never_lowers_a_count() {
+        let mut counters = fixed();
+        admitted(&mut counters, ANNE, 5, START);
+        for used in [0, 4, 5] {
+            let known = KnownUsage {
+                used,
+                reset_at_ms: START + 1_000,
+            };
+            let before = counters.peek(ANNE, START);
+            assert_eq!(counters.clone().take(ANNE, Some(known), START), before, "{used}");
+        }
+        // More than is known here raises the count, but does not move the window that has started here.
+        let known = KnownUsage {
+            used: 9,
+            reset_at_ms: START + 1_000,
+        };
+        let expected = LimitResult {
+            admitted: true,
+            used: 10,
+            reset_after_ms: 60_000,
+        };
+        assert_eq!(counters.take(ANNE, Some(known), START), expected);
+    }
+
+    #[test]
+    fn a_number_that_is_no_result_is_not_unpacked() {
+        let largest = LimitResult {
+            admitted: true,
+            used: MAX_LIMIT,
+            reset_after_ms: MAX_WINDOW_MS,
+        };
+        assert_eq!(LimitResult::unpack(largest.pack()), Some(largest));
+        assert_eq!(
+            LimitResult::unpack(0.0).map(|result| result.admitted),
+            Some(false)
+        );
+        for number in [
+            largest.pack() + 1.0,
+            largest.pack() * 2.0,
+            -1.0,
+            0.5,
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::MAX,
+        ] {
+            assert_eq!(LimitResult::unpack(number), None, "{number}");
+        }
+        // Each field has its own bits.
+        let bits = |admitted, used, reset_after_ms| {
+            LimitResult {
+                admitted,
+                used,
+                reset_after_ms,
+            }
+            .pack()
+        };
+        assert_eq!(
+            [bits(true, 0, 0), bits(false, 1, 0), bits(false, 0, 1)],
+            [1.0, 2.0, 2_097_152.0]
+        );
+        // What does not fit is cut to the largest value that does.
+        assert_eq!(bits(true, u32::MAX, u64::MAX), largest.pack());
+    }
+
+    #[test]
     fn a_clock_that_jumps_back_admits_nothing_more() {
         for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
             let mut counters = counters(algorithm);
