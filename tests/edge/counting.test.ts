@@ -55,7 +55,7 @@ test("the response to an admitted submission says how much is left", async () =>
   assert.equal(first.headers.get("ratelimit-policy"), '"anon";q=10;w=60');
   assert.equal(first.headers.get("ratelimit"), '"anon";r=9;t=60');
   const second = await submit("203.0.113.4");
-  assert.match(second.headers.get("ratelimit") ?? "", /^"anon";r=8;t=(60|59)$/);
+  assert.match(second.headers.get("ratelimit") ?? "", /^"anon";r=8;t=(60|5\d)$/);
 });
 
 test("exactly 10 of 1000 concurrent submissions are admitted", async () => {
@@ -93,7 +93,7 @@ test("the count survives an eviction after ten seconds without requests", { time
     (await quiet.from("203.0.113.6")("/api/jobs/analysis", { method: "POST", body: "{}" })).status;
   for (let sent = 0; sent < 7; sent++) assert.equal(await submit(), 200);
   // The last event in the object is the alarm of its snapshot, after eight seconds.
-  await wait(20_000);
+  await wait(25_000);
   assert.deepEqual(
     await costs(quiet),
     { calls: 0, rows: 0, addresses: 1 },

@@ -167,7 +167,7 @@ test("a panic does not stop the Worker from answering", async () => {
       500,
     );
     assert.equal((await drilled.from("203.0.113.82")("/api/lanes")).status, 200);
-    assert.ok(Date.now() - started < 2000);
+    assert.ok(Date.now() - started < 10_000);
   }
   assert.ok(
     drilled.logs.some((line) => line.includes("this is a drill")),
