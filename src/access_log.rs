@@ -20,7 +20,7 @@ pub(crate) enum AccessLog {
 
 impl AccessLog {
     /// Whether a request with this status is logged.
-    pub(crate) fn wants(self, status: u16) -> bool {
+    pub(crate) fn records(self, status: u16) -> bool {
         match self {
             Self::Off => false,
             Self::Errors => status == 401 || status >= 500,
@@ -102,8 +102,8 @@ mod tests {
             (500, true),
             (504, true),
         ] {
-            assert_eq!(AccessLog::Errors.wants(status), errors, "{status}");
-            assert!(AccessLog::All.wants(status) && !AccessLog::Off.wants(status));
+            assert_eq!(AccessLog::Errors.records(status), errors, "{status}");
+            assert!(AccessLog::All.records(status) && !AccessLog::Off.records(status));
         }
     }
 

@@ -63,7 +63,7 @@ pub(crate) async fn handle(
     tally::count_request(handled.outcome);
     reports::schedule(bindings, config);
     let status = handled.response.status();
-    if config.access_log.wants(status) {
+    if config.access_log.records(status) {
         let summary = RequestSummary {
             status,
             outcome: handled.outcome,

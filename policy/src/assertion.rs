@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::jwt::signature_only;
+use crate::jwt::{malformed_reason, signature_only};
 
 /// The request header that carries an assertion.
 pub const HEADER: &str = "Weir-Assertion";
@@ -88,8 +88,9 @@ pub enum AssertionError {
     #[error("the assertion is longer than {MAX_BYTES} bytes")]
     TooLong,
     /// It is not a JWT with the required claims.
+    /// The reason is a constant: it is sent to clients, and must not contain any part of the assertion.
     #[error("the assertion is malformed: {0}")]
-    Malformed(String),
+    Malformed(&'static str),
     /// Its `kid` is not that of a known key.
     #[error("the assertion is signed with an unknown key: do edge and origin share EDGE_SECRET?")]
     UnknownKey,
@@ -258,7 +259,7 @@ pub fn verify(
     let claims = verified(keys, token, AUDIENCE, method, path_and_query, now_unix_secs)?;
     let client_address = claims
         .client_address
-        .ok_or_else(|| AssertionError::Malformed("it names no client".to_owned()))?;
+        .ok_or(AssertionError::Malformed("it has no client address"))?;
     Ok(Assertion {
         caller: Caller {
             user_id: claims.sub,
@@ -300,13 +301,11 @@ fn verified(
     }
     let header = jsonwebtoken::decode_header(token).map_err(malformed)?;
     if header.alg != Algorithm::HS256 {
-        return Err(AssertionError::Malformed(
-            "the algorithm must be HS256".to_owned(),
-        ));
+        return Err(AssertionError::Malformed("the algorithm must be HS256"));
     }
     if header.crit.is_some() {
         return Err(AssertionError::Malformed(
-            "critical header fields are not supported".to_owned(),
+            "critical header fields are not supported",
         ));
     }
     let key = keys
@@ -322,14 +321,10 @@ fn verified(
         .claims;
 
     if claims.iss != ISSUER || claims.aud != audience {
-        return Err(AssertionError::Malformed(
-            "it was not made by the edge for this".to_owned(),
-        ));
+        return Err(AssertionError::Malformed("it was not made by the edge for this"));
     }
     if claims.exp > claims.iat.saturating_add(LIFETIME_SECS) {
-        return Err(AssertionError::Malformed(format!(
-            "it is valid for more than {LIFETIME_SECS} s"
-        )));
+        return Err(AssertionError::Malformed("its lifetime is too long"));
     }
     if now_unix_secs >= claims.exp {
         return Err(AssertionError::Expired);
@@ -344,7 +339,7 @@ fn verified(
 }
 
 fn malformed(error: jsonwebtoken::errors::Error) -> AssertionError {
-    AssertionError::Malformed(error.to_string())
+    AssertionError::Malformed(malformed_reason(&error))
 }
 
 #[cfg(test)]
@@ -483,6 +478,28 @@ mod tests {
             verified("eyJhbGciOiJub25lIiwidHlwIjoiSldUIn0.e30.", NOW),
             Err(AssertionError::Malformed(_))
         ));
+    }
+
+    #[test]
+    fn a_refusal_does_not_echo_any_part_of_the_assertion() {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some(key(1).id);
+        let claims = serde_json::json!({"iss": "injected", "exp": "injected"});
+        let wrong_claims = jsonwebtoken::encode(&header, &claims, &key(1).encoding).unwrap();
+        // {"alg":"injected"} . {} .
+        let wrong_algorithm = "eyJhbGciOiJpbmplY3RlZCJ9.e30.";
+        for token in [
+            wrong_claims.as_str(),
+            wrong_algorithm,
+            "injected",
+            "injected.injected.injected",
+        ] {
+            let reason = verified(token, NOW).unwrap_err().to_string();
+            assert!(
+                reason.contains("malformed") && !reason.contains("injected"),
+                "{reason}"
+            );
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What users' tokens and assertions have in common.
 
+use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::{Algorithm, Validation};
 
 /// A validation of format, algorithm and signature (in constant time) only. The caller checks times, issuer and
@@ -10,4 +11,14 @@ pub(crate) fn signature_only(algorithm: Algorithm) -> Validation {
     validation.validate_exp = false;
     validation.validate_aud = false;
     validation
+}
+
+/// Why a token is malformed, without any part of it: the library's own messages quote the token.
+pub(crate) fn malformed_reason(error: &Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::InvalidToken => "it does not have three parts",
+        ErrorKind::Base64(_) | ErrorKind::Utf8(_) => "it is not base64url",
+        ErrorKind::Json(_) => "its header or its claims are not as expected",
+        _ => "it is not a signed JWT",
+    }
 }

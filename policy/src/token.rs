@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use uuid::Uuid;
 
-use crate::jwt::signature_only;
+use crate::jwt::{malformed_reason, signature_only};
 
 /// The longest token that is decoded, in bytes.
 pub const MAX_BYTES: usize = 8 * 1024;
@@ -363,13 +363,7 @@ fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenErr
 }
 
 fn malformed(error: jsonwebtoken::errors::Error) -> TokenError {
-    use jsonwebtoken::errors::ErrorKind;
-    TokenError::Malformed(match error.kind() {
-        ErrorKind::InvalidToken => "it does not have three parts",
-        ErrorKind::Base64(_) | ErrorKind::Utf8(_) => "it is not base64url",
-        ErrorKind::Json(_) => "its header or its claims are not as expected",
-        _ => "it is not a signed JWT",
-    })
+    TokenError::Malformed(malformed_reason(&error))
 }
 
 #[cfg(test)]
@@ -448,6 +442,29 @@ mod tests {
             verified(&json!({"sub": USER, "exp": 1e300})),
             Err(TokenError::Malformed(_))
         ));
+    }
+
+    #[test]
+    fn a_refusal_does_not_echo_any_part_of_the_token() {
+        let wrong_claims = signed(&json!({"sub": USER, "exp": "injected"}));
+        let wrong_subject = signed(&json!({"sub": "injected", "exp": NOW + 60}));
+        // {"alg":"injected"} . {} .
+        let wrong_algorithm = "eyJhbGciOiJpbmplY3RlZCJ9.e30.";
+        for token in [
+            &wrong_claims,
+            &wrong_subject,
+            wrong_algorithm,
+            "injected",
+            "injected.injected.injected",
+        ] {
+            let reason = verify(&keys(), token, &Expected::default(), NOW)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                reason.contains("malformed") && !reason.contains("injected"),
+                "{reason}"
+            );
+        }
     }
 
     #[test]

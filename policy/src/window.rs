@@ -644,6 +644,7 @@ mod tests {
             used: MAX_LIMIT,
             reset_after_ms: MAX_WINDOW_MS,
         };
+        assert_eq!(MAX_WINDOW_MS, 86_400_000);
         assert_eq!(LimitResult::unpack(largest.pack()), Some(largest));
         assert_eq!(
             LimitResult::unpack(0.0).map(|result| result.admitted),

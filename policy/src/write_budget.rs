@@ -207,8 +207,33 @@ mod tests {
         let mut budget = WriteBudget::default();
         assert_eq!(budget.request(START, false), Write::Now);
         budget.snapshot_written(1_800_000, START);
-        assert_eq!(budget.request(START + 6_000, false), Write::ByAlarm);
-        assert_eq!(budget.request(START + 7_000, false), Write::Now);
+        assert_eq!(
+            budget.request(START + 6_749, false),
+            Write::ByAlarm,
+            "27 times 250 ms"
+        );
+        let mut budget = WriteBudget::default();
+        budget.snapshot_written(1_800_000, START);
+        assert_eq!(budget.request(START + 6_750, false), Write::Now);
+    }
+
+    #[test]
+    fn a_row_is_enough_for_a_write_under_low_load_and_two_for_one_under_high_load() {
+        let with_rows = |thousandths: i64| WriteBudget {
+            rows: thousandths,
+            ..WriteBudget::default()
+        };
+        assert_eq!(with_rows(ROW).request(START, false), Write::Now);
+        assert_eq!(with_rows(ROW - 1).request(START, false), Write::ByAlarm);
+        let under_high_load = |thousandths| {
+            let mut budget = WriteBudget {
+                last_request_ms: Some(START),
+                ..with_rows(thousandths - REQUEST_CREDIT)
+            };
+            budget.request(START + 1, false)
+        };
+        assert_eq!(under_high_load(2 * ROW), Write::Batched);
+        assert_eq!(under_high_load(2 * ROW - 1), Write::ByAlarm);
     }
 
     #[test]

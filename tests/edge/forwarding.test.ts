@@ -238,13 +238,13 @@ test("server-sent events are streamed one by one, for longer than ORIGIN_TIMEOUT
 });
 
 test("when the client disconnects, the request to the origin is cancelled", async () => {
-  let told = 0;
+  let cancelled = 0;
   const endless = await startOrigin({ after }, (_, response) => {
     response.writeHead(200, { "content-type": "text/event-stream" });
     const beat = setInterval(() => response.write("data: x\n\n"), 50);
     response.on("close", () => {
       clearInterval(beat);
-      told++;
+      cancelled++;
     });
   });
   const other = await startEdge({ after }, { originUrl: endless.url, secrets: endless.secrets });
@@ -252,8 +252,8 @@ test("when the client disconnects, the request to the origin is cancelled", asyn
   const answer = await other.from("203.0.113.27")("/api/lanes/events", { signal: hangUp.signal });
   await answer.body?.getReader().read();
   hangUp.abort();
-  for (let waited = 0; waited < 3000 && told === 0; waited += 50) await wait(50);
-  assert.equal(told, 1);
+  for (let waited = 0; waited < 3000 && cancelled === 0; waited += 50) await wait(50);
+  assert.equal(cancelled, 1);
 });
 
 test("the response of an origin that refuses a body early is passed on", async () => {
