@@ -70,6 +70,17 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
   } as WorkerOptions;
 }
 
+/** The logs of all edges that this test file has started. */
+const journals = new Map<string, string[]>();
+
+process.once("exit", (code) => {
+  if (code === 0) return;
+  for (const [url, lines] of journals) {
+    if (lines.length > 0)
+      console.log(`the last lines that the edge at ${url} logged:\n  ${lines.slice(-30).join("\n  ")}`);
+  }
+});
+
 export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promise<Edge> {
   const logs: string[] = [];
   const settings = {
@@ -85,6 +96,7 @@ export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promi
   const miniflare = new Miniflare(convertV4MiniflareOptions(settings));
   whenOver(lifetime, () => miniflare.dispose());
   const url = (await miniflare.ready).href.replace(/\/$/, "");
+  journals.set(url, logs);
   return {
     url,
     miniflare,
