@@ -1,4 +1,4 @@
-//! What `wrangler.toml` binds to the Worker, typed. Each getter is one property read.
+//! The bindings of `wrangler.toml`, typed. Each getter is one property read.
 
 use js_sys::{Object, Promise, Uint8Array};
 use wasm_bindgen::prelude::*;
@@ -13,7 +13,7 @@ extern "C" {
     #[wasm_bindgen(method, getter, js_name = ADDRESS_COUNTERS)]
     pub(crate) fn address_counters(this: &Bindings) -> Option<CounterNamespace>;
 
-    /// The native limiter that decides on submissions when no object can.
+    /// The native limiter that decides on submissions when no counting object can.
     #[wasm_bindgen(method, getter, js_name = SUBMISSION_LIMITER)]
     pub(crate) fn submission_limiter(this: &Bindings) -> Option<NativeLimiter>;
 
@@ -21,11 +21,11 @@ extern "C" {
     #[wasm_bindgen(method, getter, js_name = READ_LIMITER)]
     pub(crate) fn read_limiter(this: &Bindings) -> Option<NativeLimiter>;
 
-    /// The page.
+    /// The page's files.
     #[wasm_bindgen(method, getter, js_name = ASSETS)]
     pub(crate) fn assets(this: &Bindings) -> Option<Fetcher>;
 
-    /// Where events are counted, when an Analytics Engine data set is bound.
+    /// The Analytics Engine data set that counts events, if one is bound.
     #[wasm_bindgen(method, getter, js_name = METRICS)]
     pub(crate) fn metrics(this: &Bindings) -> Option<DataSet>;
 
@@ -42,27 +42,27 @@ extern "C" {
         options: &Object,
     ) -> Result<CounterStub, JsValue>;
 
-    /// One counting object, to be called.
+    /// A stub that calls one counting object.
     pub(crate) type CounterStub;
 
-    /// Calls `AddressCounter::take`; the promise's value is a packed verdict.
+    /// Calls `AddressCounter::take`. The promise resolves to a packed result.
     #[wasm_bindgen(method, catch)]
     pub(crate) fn take(
         this: &CounterStub,
         kind: u32,
         upper: u32,
         lower: u32,
-        seen_used: u32,
-        seen_reset_at_ms: f64,
+        known_used: u32,
+        known_reset_at_ms: f64,
     ) -> Result<Promise, JsValue>;
 
-    /// What an object keeps.
+    /// The storage of an object.
     pub(crate) type ObjectStorage;
 
     #[wasm_bindgen(method, getter)]
     pub(crate) fn kv(this: &ObjectStorage) -> Values;
 
-    /// The same as values by name, written and read without waiting; the runtime holds answers back until they are safe.
+    /// The storage as a synchronous key-value store. The runtime holds responses back until writes are durable.
     pub(crate) type Values;
 
     #[wasm_bindgen(method, catch)]
@@ -77,7 +77,7 @@ extern "C" {
     #[wasm_bindgen(method, catch)]
     pub(crate) fn limit(this: &NativeLimiter, options: &Object) -> Result<Promise, JsValue>;
 
-    /// Something that answers requests.
+    /// A service that answers requests.
     pub(crate) type Fetcher;
 
     #[wasm_bindgen(method, catch)]
@@ -89,13 +89,13 @@ extern "C" {
     #[wasm_bindgen(method, catch, js_name = writeDataPoint)]
     pub(crate) fn write_data_point(this: &DataSet, point: &Object) -> Result<(), JsValue>;
 
-    /// A request with what Cloudflare knows of the client.
+    /// A request with Cloudflare's data on the client.
     pub(crate) type IncomingRequest;
 
     #[wasm_bindgen(method, getter)]
     pub(crate) fn cf(this: &IncomingRequest) -> Option<ClientLocation>;
 
-    /// Where the client is, by its address.
+    /// The location of the client's address.
     pub(crate) type ClientLocation;
 
     #[wasm_bindgen(method, getter)]
@@ -104,7 +104,7 @@ extern "C" {
     #[wasm_bindgen(method, getter)]
     pub(crate) fn longitude(this: &ClientLocation) -> Option<String>;
 
-    /// The Worker's own fetch, to the origin.
+    /// The global `fetch`.
     #[wasm_bindgen(catch, js_name = fetch)]
     pub(crate) fn fetch_url(url: &str, init: &web_sys::RequestInit) -> Result<Promise, JsValue>;
 
@@ -113,7 +113,7 @@ extern "C" {
 }
 
 impl Bindings {
-    /// A variable or secret, when it is set to a text.
+    /// The value of a variable or secret; `None` if it is not set or not a string.
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         js_sys::Reflect::get(self, &JsValue::from_str(name))
             .ok()?

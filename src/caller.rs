@@ -1,28 +1,28 @@
-//! Who is calling: a user whose token is valid, or nobody in particular.
+//! Authentication of the caller: a user with a valid token, or anonymous.
 
 use weir_policy::token::{self, TokenError, User};
 
-use crate::call::Call;
 use crate::clock;
+use crate::context::RequestContext;
 use crate::jwks;
 
 /// The cookie that carries a token for pages.
 const COOKIE: &str = "auth_token";
 
-/// What a request says about who sends it.
+/// The result of checking the credentials of a request.
 #[derive(Debug)]
 pub(crate) enum Credentials {
-    /// A valid token's user.
+    /// The user of a valid token.
     User(User),
-    /// No token, or a cookie that does not count.
+    /// No token, or a cookie that is not accepted.
     Anonymous,
     /// A bearer token that is not valid.
     Refused(TokenError),
 }
 
-/// The headers that it is said with.
+/// The headers that carry credentials or decide whether they are accepted.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sent<'a> {
+pub(crate) struct CredentialHeaders<'a> {
     /// `Authorization`
     pub(crate) authorization: Option<&'a str>,
     /// `Cookie`
@@ -31,51 +31,53 @@ pub(crate) struct Sent<'a> {
     pub(crate) origin: Option<&'a str>,
 }
 
-/// Looks at the bearer token, or else at the cookie. A bearer token that is not valid is an error, as whoever sends one
-/// means it; a cookie that is not valid is as good as none, as browsers send it whether or not it is meant.
-pub(crate) async fn credentials(call: &Call<'_>, sent: &Sent<'_>, own_origin: &str) -> Credentials {
-    if let Some(authorization) = sent.authorization.filter(|value| !value.trim().is_empty()) {
+/// Checks the bearer token or, without one, the cookie. An invalid bearer token is refused, since clients send it on
+/// purpose. An invalid cookie is ignored, since browsers send it with every request.
+pub(crate) async fn credentials(
+    context: &RequestContext<'_>,
+    headers: &CredentialHeaders<'_>,
+    own_origin: &str,
+) -> Credentials {
+    if let Some(authorization) = headers.authorization.filter(|value| !value.trim().is_empty()) {
         return match bearer(authorization) {
-            Some(token) => match verify(call, token).await {
+            Some(token) => match verify(context, token).await {
                 Ok(user) => Credentials::User(user),
                 Err(error) => Credentials::Refused(error),
             },
-            None => Credentials::Refused(TokenError::Malformed(
-                "wanted the scheme Bearer and one token".to_owned(),
-            )),
+            None => Credentials::Refused(TokenError::Malformed("expected the scheme Bearer and one token")),
         };
     }
-    let Some(token) = sent.cookie.and_then(cookie) else {
+    let Some(token) = headers.cookie.and_then(cookie) else {
         return Credentials::Anonymous;
     };
-    // Browsers send cookies also with requests that another site's page makes. Such a page acts as its visitor only
-    // if it is listed.
-    let foreign = sent.origin.is_some_and(|origin| {
-        !origin.eq_ignore_ascii_case(own_origin) && !call.config.allowed_origins.access(origin).credentials
+    // Browsers also send cookies with requests of other sites' pages. Only a page of a listed origin may act as its
+    // visitor.
+    let cross_origin = headers.origin.is_some_and(|origin| {
+        !origin.eq_ignore_ascii_case(own_origin) && !context.config.allowed_origins.access(origin).credentials
     });
-    if foreign {
+    if cross_origin {
         return Credentials::Anonymous;
     }
-    match verify(call, token).await {
+    match verify(context, token).await {
         Ok(user) => Credentials::User(user),
         Err(_) => Credentials::Anonymous,
     }
 }
 
-async fn verify(call: &Call<'_>, token: &str) -> Result<User, TokenError> {
+async fn verify(context: &RequestContext<'_>, token: &str) -> Result<User, TokenError> {
     if token.len() > token::MAX_BYTES {
         return Err(TokenError::TooLong);
     }
-    let config = call.config;
+    let config = context.config;
     let now = clock::now_ms() / 1000;
     let Some(url) = &config.jwks_url else {
         return token::verify(&config.token_keys, token, &config.expected, now);
     };
-    let keys = jwks::keys(call, url, false).await;
+    let keys = jwks::keys(context, url, false).await;
     match token::verify(&keys, token, &config.expected, now) {
-        // The issuer may have a new key since.
+        // The issuer may have rotated its keys.
         Err(TokenError::UnknownKey) => {
-            let keys = jwks::keys(call, url, true).await;
+            let keys = jwks::keys(context, url, true).await;
             token::verify(&keys, token, &config.expected, now)
         }
         verified => verified,
@@ -90,8 +92,8 @@ fn bearer(authorization: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && one).then_some(token)
 }
 
-/// The token in a `Cookie` header. Two cookies of the name are one too many: a neighbouring subdomain may have set one
-/// of them, and which is whose cannot be told.
+/// The token in a `Cookie` header. Two cookies of the name count as none: a sibling subdomain may have set one of them,
+/// and the header does not say which.
 fn cookie(cookies: &str) -> Option<&str> {
     let mut tokens = cookies
         .split(';')
@@ -107,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bearer_token_is_found_whatever_the_case_of_its_scheme() {
+    fn the_bearer_scheme_is_case_insensitive() {
         assert_eq!(bearer("Bearer a.b.c"), Some("a.b.c"));
         assert_eq!(bearer("bearer   a.b.c "), Some("a.b.c"));
         for other in [
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cookie_is_found_by_its_exact_name() {
+    fn the_cookie_name_must_match_exactly() {
         assert_eq!(cookie("theme=dark; auth_token=a.b.c; x=y"), Some("a.b.c"));
         assert_eq!(cookie("auth_token=\"a.b.c\""), Some("a.b.c"));
         for other in [
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn two_cookies_of_the_name_are_none() {
+    fn two_cookies_of_the_name_count_as_none() {
         assert_eq!(cookie("auth_token=a; auth_token=b"), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The time. Workers' clocks stand still while code computes and go on when it waits.
+//! The current time. A Worker's clock does not advance while code computes, only when it waits for I/O.
 
 /// Milliseconds since the Unix epoch.
 pub(crate) fn now_ms() -> u64 {

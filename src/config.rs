@@ -1,83 +1,93 @@
-//! The edge's configuration: variables and secrets of the Worker, read once per isolate.
+//! The edge's configuration: the Worker's variables and secrets, read once per isolate.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
+use http::Uri;
 use thiserror::Error;
 use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
+use weir_policy::prefix_counters::Limits;
 use weir_policy::route::LimitedRoutes;
 use weir_policy::token::{Expected, Keys};
-use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS, Policy};
+use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS};
 
-use crate::access::AccessLog;
+use crate::access_log::AccessLog;
 use crate::cors::AllowedOrigins;
+use crate::url::{self, UrlError};
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// Where requests are forwarded to, without a slash at its end.
+    /// The origin that requests are forwarded to: scheme, host and port, without a trailing slash.
     pub(crate) origin: String,
-    /// How long the origin may take to begin its answer, in milliseconds.
+    /// How long the origin may take to send the headers of its response, in milliseconds.
     pub(crate) origin_timeout_ms: u32,
     /// The exact policy, for anonymous requests to the limited routes.
-    pub(crate) submissions: Policy,
+    pub(crate) submissions: Limits,
     /// The looser policy, for all other anonymous API requests.
-    pub(crate) reads: Policy,
-    /// Which requests fall under the exact policy.
+    pub(crate) reads: Limits,
+    /// The routes under the exact policy.
     pub(crate) limited_routes: LimitedRoutes,
-    /// Whether denials are carried out or only reported.
-    pub(crate) mode: Mode,
-    /// How many counting objects there are per region.
+    /// Whether denials are enforced or only reported.
+    pub(crate) mode: EnforcementMode,
+    /// The number of counting objects per region.
     pub(crate) shards: u32,
-    /// How long to wait for a counting object, in milliseconds.
+    /// How long to wait for a counting object, and then for the native limiter, in milliseconds.
     pub(crate) counter_timeout_ms: u32,
-    /// What to do with a submission when neither object nor native limiter can tell.
-    pub(crate) without_counter: WithoutCounter,
-    /// Which header names the client.
+    /// What to do with a submission when neither counting object nor native limiter can decide.
+    pub(crate) counter_fallback: CounterFallback,
+    /// Which header has the client's address.
     pub(crate) client_ip_source: ClientIpSource,
-    /// Which pages of other origins may read answers.
+    /// Which pages of other origins may read responses.
     pub(crate) allowed_origins: AllowedOrigins,
-    /// Verifies users' tokens, when there is a shared secret.
+    /// The keys that verify users' tokens, if there is a shared secret.
     pub(crate) token_keys: Keys,
-    /// Where the issuer's key set is, when there is one.
+    /// The URL of the issuer's key set, if there is one.
     pub(crate) jwks_url: Option<String>,
-    /// What a token must say.
+    /// The shortest time between two fetches of the key set, in milliseconds.
+    pub(crate) jwks_cooldown_ms: u32,
+    /// The claims that a token must have.
     pub(crate) expected: Expected,
     /// Signs assertions to the origin.
     pub(crate) assertion_key: AssertionKey,
-    /// Which requests have a line in the log.
+    /// Which requests are logged.
     pub(crate) access_log: AccessLog,
-    /// How far reports of what was counted are apart, in milliseconds.
+    /// The interval between reports of the counts, in milliseconds.
     pub(crate) report_interval_ms: u32,
-    /// Whether a request can ask for a panic, to try out what happens then. Never in production.
+    /// Whether development's routes are forwarded. Only with an origin on the same machine, which no deployed edge has.
+    pub(crate) development: bool,
+    /// Whether a request may cause a panic, to test the recovery. Never in production.
     pub(crate) drills: bool,
 }
 
-/// Whether denials are carried out.
+/// Whether denials are enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum EnforcementMode {
     Enforce,
-    /// Count and report, deny nothing.
+    /// Count and report, but deny nothing.
     Shadow,
 }
 
-/// What to do with a submission that nothing can count.
+/// What to do with a submission that cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WithoutCounter {
-    /// Refuse it: 503.
+pub(crate) enum CounterFallback {
+    /// Refuse it with 503.
     Closed,
-    /// Let it pass.
+    /// Admit it.
     Open,
 }
 
-/// All that is wrong with a configuration.
+/// All errors of a configuration.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("the edge's configuration has errors: {}", .0.join("; "))]
 pub(crate) struct ConfigError(pub(crate) Vec<String>);
 
 impl Config {
-    /// Reads a configuration. `get` answers the value of a variable or secret.
+    /// Reads the configuration. `get` returns the value of a variable or secret.
+    ///
+    /// # Errors
+    /// All errors that were found, not only the first.
     pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut reader = Reader::new(get);
 
@@ -88,13 +98,19 @@ impl Config {
         let limited_routes = reader.parsed("LIMITED_ROUTES", "POST /api/jobs/");
         let mode = reader.one_of(
             "ANON_MODE",
-            &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)],
+            &[
+                ("enforce", EnforcementMode::Enforce),
+                ("shadow", EnforcementMode::Shadow),
+            ],
         );
         let shards = reader.number("COUNTER_SHARDS", 1, 1, 256);
         let counter_timeout_ms = reader.number("COUNTER_TIMEOUT_MS", 1000, 1, 30_000);
-        let without_counter = reader.one_of(
+        let counter_fallback = reader.one_of(
             "WITHOUT_COUNTER",
-            &[("closed", WithoutCounter::Closed), ("open", WithoutCounter::Open)],
+            &[
+                ("closed", CounterFallback::Closed),
+                ("open", CounterFallback::Open),
+            ],
         );
         let client_ip_source = reader.one_of(
             "CLIENT_IP_SOURCE",
@@ -104,6 +120,7 @@ impl Config {
             ],
         );
         let allowed_origins = reader.parsed("CORS_ORIGINS", "*");
+        let development = reader.one_of("DEVELOPMENT", &[("off", false), ("on", true)]);
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
         let access_log = reader.one_of(
             "ACCESS_LOG",
@@ -113,10 +130,11 @@ impl Config {
                 ("all", AccessLog::All),
             ],
         );
-        // What goes on after an answer is ended by the platform in 30 s.
+        // The platform ends whatever runs longer than 30 s after the response.
         let report_interval_ms = reader.number("REPORT_INTERVAL_MS", 10_000, 100, 20_000);
         let token_keys = reader.token_keys();
         let jwks_url = reader.jwks_url();
+        let jwks_cooldown_ms = reader.number("JWKS_COOLDOWN_MS", 60_000, 100, 3_600_000);
         let expected = Expected {
             issuer: reader.text("JWT_ISSUER"),
             audience: reader.text("JWT_AUDIENCE"),
@@ -125,14 +143,16 @@ impl Config {
 
         match (origin, limited_routes, allowed_origins, assertion_key) {
             (Some(origin), Some(limited_routes), Some(allowed_origins), Some(assertion_key))
-                if reader.wrong.is_empty() =>
+                if reader.errors.is_empty() =>
             {
+                let development = development && url::is_loopback(origin.host().unwrap_or_default());
                 Ok(Self {
-                    origin,
+                    origin: origin.to_string().trim_end_matches('/').to_owned(),
                     origin_timeout_ms,
                     submissions,
-                    reads: Policy {
-                        limit: read_limit,
+                    reads: Limits {
+                        address: read_limit,
+                        prefix: prefix_limit(read_limit, MAX_LIMIT),
                         window_ms: 60_000,
                         algorithm: Algorithm::Fixed,
                     },
@@ -140,82 +160,92 @@ impl Config {
                     mode,
                     shards,
                     counter_timeout_ms,
-                    without_counter,
+                    counter_fallback,
                     client_ip_source,
                     allowed_origins,
                     token_keys,
                     jwks_url,
+                    jwks_cooldown_ms,
                     expected,
                     assertion_key,
                     access_log,
                     report_interval_ms,
+                    development,
                     drills,
                 })
             }
-            _ => Err(ConfigError(reader.wrong)),
+            _ => Err(ConfigError(reader.errors)),
         }
     }
 
-    /// The exact policy alone, for the counting object, which needs nothing else.
-    pub(crate) fn submissions(get: impl Fn(&str) -> Option<String>) -> Policy {
-        // What is wrong with it was found when the edge read it, and kept every request from coming this far.
+    /// The exact policy alone, which is all that the counting object needs.
+    pub(crate) fn submissions(get: impl Fn(&str) -> Option<String>) -> Limits {
+        // Errors were found when the edge read its configuration; with any, no request reaches an object.
         Reader::new(get).submissions()
     }
 }
 
-/// Reads variables and gathers what is wrong with them, so that all of it can be mended at once.
+/// The default limit of an IPv6 /48: that of ten of its /64s.
+fn prefix_limit(address_limit: u32, max: u32) -> u32 {
+    address_limit.saturating_mul(10).min(max)
+}
+
+/// Reads variables and collects their errors, so that all of them can be fixed at once.
 struct Reader<F> {
     get: F,
-    wrong: Vec<String>,
+    errors: Vec<String>,
 }
 
 impl<F: Fn(&str) -> Option<String>> Reader<F> {
     fn new(get: F) -> Self {
-        let wrong = Vec::new();
-        Self { get, wrong }
+        let errors = Vec::new();
+        Self { get, errors }
     }
 
     /// The exact policy.
-    fn submissions(&mut self) -> Policy {
+    fn submissions(&mut self) -> Limits {
         let algorithm = self.one_of(
             "ANON_ALGORITHM",
             &[("fixed", Algorithm::Fixed), ("sliding", Algorithm::Sliding)],
         );
-        let largest = if algorithm == Algorithm::Sliding {
+        let max_limit = if algorithm == Algorithm::Sliding {
             MAX_SLIDING_LIMIT
         } else {
             MAX_LIMIT
         };
-        Policy {
-            limit: self.number("ANON_LIMIT", 10, 1, largest),
+        let address = self.number("ANON_LIMIT", 10, 1, max_limit);
+        let default_prefix = prefix_limit(address, max_limit);
+        Limits {
+            address,
+            prefix: self.number("ANON_PREFIX_LIMIT", default_prefix, address, max_limit),
             window_ms: u64::from(self.number("ANON_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32)) * 1000,
             algorithm,
         }
     }
 
-    /// A variable's value; one that is empty counts as not set.
+    /// The value of a variable. An empty one counts as not set.
     fn text(&self, name: &str) -> Option<String> {
         (self.get)(name)
             .map(|value| value.trim().to_owned())
             .filter(|value| !value.is_empty())
     }
 
-    fn number(&mut self, name: &str, default: u32, least: u32, most: u32) -> u32 {
+    fn number(&mut self, name: &str, default: u32, min: u32, max: u32) -> u32 {
         let Some(text) = self.text(name) else {
             return default;
         };
         match text.parse() {
-            Ok(number) if (least..=most).contains(&number) => number,
+            Ok(number) if (min..=max).contains(&number) => number,
             _ => {
-                self.wrong.push(format!(
-                    "{name} is `{text}`; wanted a whole number from {least} to {most}"
+                self.errors.push(format!(
+                    "{name} is `{text}`; expected a whole number from {min} to {max}"
                 ));
                 default
             }
         }
     }
 
-    /// One of several words; the first is the default.
+    /// One of several words. The first is the default.
     fn one_of<T: Copy, const N: usize>(&mut self, name: &str, words: &[(&str, T); N]) -> T {
         let (_, default) = words[0];
         let Some(text) = self.text(name) else {
@@ -224,9 +254,9 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         match words.iter().find(|(word, _)| *word == text) {
             Some((_, value)) => *value,
             None => {
-                let wanted: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-                self.wrong
-                    .push(format!("{name} is `{text}`; wanted {}", wanted.join(" or ")));
+                let expected: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+                self.errors
+                    .push(format!("{name} is `{text}`; expected {}", expected.join(" or ")));
                 default
             }
         }
@@ -235,68 +265,62 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
     fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str, default: &str) -> Option<T> {
         let text = self.text(name).unwrap_or_else(|| default.to_owned());
         text.parse()
-            .map_err(|error| self.wrong.push(format!("{name}: {error}")))
+            .map_err(|error| self.errors.push(format!("{name}: {error}")))
             .ok()
     }
 
-    fn origin(&mut self, name: &str) -> Option<String> {
+    fn origin(&mut self, name: &str) -> Option<Uri> {
         let Some(text) = self.text(name) else {
-            self.wrong.push(format!(
-                "{name} is not set; wanted the origin's URL, such as `https://origin.example.com`"
+            self.errors.push(format!(
+                "{name} is not set; expected the origin's URL, such as `https://origin.example.com`"
             ));
             return None;
         };
-        let origin = text.trim_end_matches('/');
-        let host = origin
-            .strip_prefix("https://")
-            .or_else(|| origin.strip_prefix("http://"))
-            .unwrap_or_default();
-        // No path: assertions are bound to the path that the origin sees.
-        if host.is_empty() || host.contains(['/', '?', '#', '@', ' ']) {
-            self.wrong.push(format!(
-                "{name} is `{text}`; wanted http:// or https:// and a host, without a path"
-            ));
+        let origin = self.trusted_url(name, &text)?;
+        // Assertions are bound to the path that the origin receives.
+        if origin.path_and_query().is_some_and(|path| path != "/") || text.contains('#') {
+            self.errors
+                .push(format!("{name}: expected a URL without path and query"));
             return None;
         }
-        Some(origin.to_owned())
+        Some(origin)
+    }
+
+    fn trusted_url(&mut self, name: &str, text: &str) -> Option<Uri> {
+        url::parse_trusted(text)
+            .map_err(|error: UrlError| self.errors.push(format!("{name}: {error}")))
+            .ok()
     }
 
     fn token_keys(&mut self) -> Keys {
         let Some(secret) = self.text("JWT_SECRET") else {
             if self.text("JWKS_URL").is_none() {
-                self.wrong.push(
-                    "neither JWT_SECRET nor JWKS_URL is set; wanted one to verify users' tokens".to_owned(),
+                self.errors.push(
+                    "neither JWT_SECRET nor JWKS_URL is set; expected one to verify users' tokens".to_owned(),
                 );
             }
             return Keys::default();
         };
         Keys::from_secret(secret.as_bytes()).unwrap_or_else(|error| {
-            self.wrong.push(format!("JWT_SECRET: {error}"));
+            self.errors.push(format!("JWT_SECRET: {error}"));
             Keys::default()
         })
     }
 
     fn jwks_url(&mut self) -> Option<String> {
-        let url = self.text("JWKS_URL")?;
-        // Plain HTTP only to this very machine: who can change the key set is everybody.
-        let trusted = ["https://", "http://127.0.0.1", "http://localhost"]
-            .iter()
-            .any(|start| url.starts_with(start));
-        if !trusted {
-            self.wrong
-                .push(format!("JWKS_URL is `{url}`; wanted an https:// URL"));
-        }
-        Some(url)
+        let text = self.text("JWKS_URL")?;
+        self.trusted_url("JWKS_URL", &text)?;
+        Some(text)
     }
 
     fn assertion_key(&mut self) -> Option<AssertionKey> {
         let Some(secret) = self.text("EDGE_SECRET") else {
-            self.wrong
-                .push("EDGE_SECRET is not set; wanted the secret that edge and origin share".to_owned());
+            self.errors
+                .push("EDGE_SECRET is not set; expected the secret that edge and origin share".to_owned());
             return None;
         };
         AssertionKey::new(secret.as_bytes())
-            .map_err(|error| self.wrong.push(format!("EDGE_SECRET: {error}")))
+            .map_err(|error| self.errors.push(format!("EDGE_SECRET: {error}")))
             .ok()
     }
 }
@@ -320,25 +344,26 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_adr() {
+    fn the_defaults_follow_the_adr() {
         let config = read(&[]).unwrap();
         assert_eq!(
             config.submissions,
-            Policy {
-                limit: 10,
+            Limits {
+                address: 10,
+                prefix: 100,
                 window_ms: 60_000,
                 algorithm: Algorithm::Fixed
             }
         );
-        assert_eq!(config.reads.limit, 120);
+        assert_eq!(config.reads.address, 120);
         assert_eq!(config.client_ip_source, ClientIpSource::Cloudflare);
-        assert_eq!(config.mode, Mode::Enforce);
-        assert_eq!(config.without_counter, WithoutCounter::Closed);
+        assert_eq!(config.mode, EnforcementMode::Enforce);
+        assert_eq!(config.counter_fallback, CounterFallback::Closed);
         assert!(!config.drills);
     }
 
     #[test]
-    fn everything_that_is_wrong_is_listed_at_once() {
+    fn all_errors_are_listed_at_once() {
         let set = [
             ("ANON_LIMIT", "ten"),
             ("ANON_WINDOW", "0"),
@@ -352,32 +377,45 @@ mod tests {
             ("REPORT_INTERVAL_MS", "60000"),
             ("JWKS_URL", "http://keys.example.com"),
         ];
-        let ConfigError(wrong) = read(&set).unwrap_err();
+        let ConfigError(errors) = read(&set).unwrap_err();
         for (name, _) in set {
             assert_eq!(
-                wrong.iter().filter(|line| line.starts_with(name)).count(),
+                errors.iter().filter(|line| line.starts_with(name)).count(),
                 1,
-                "{name} in {wrong:#?}"
+                "{name} in {errors:#?}"
             );
         }
     }
 
     #[test]
-    fn an_error_shows_no_secret() {
-        let ConfigError(wrong) = read(&[("EDGE_SECRET", "hunter2"), ("JWT_SECRET", "hunter3")]).unwrap_err();
-        assert!(!wrong.join(" ").contains("hunter"));
+    fn an_error_contains_no_secret() {
+        let ConfigError(errors) = read(&[
+            ("EDGE_SECRET", "hunter2"),
+            ("JWT_SECRET", "hunter3"),
+            ("ORIGIN_URL", "https://admin:hunter4@origin.example.com"),
+            ("JWKS_URL", "http://admin:hunter5@keys.example.com"),
+        ])
+        .unwrap_err();
+        assert_eq!(errors.len(), 4);
+        assert!(!errors.join(" ").contains("hunter"), "{errors:?}");
     }
 
     #[test]
-    fn an_origin_has_no_path() {
-        assert_eq!(
-            read(&[("ORIGIN_URL", "https://origin.example.com/")])
-                .unwrap()
-                .origin,
-            "https://origin.example.com"
-        );
+    fn an_origin_url_with_a_path_is_refused() {
+        for (url, origin) in [
+            ("https://origin.example.com/", "https://origin.example.com"),
+            (
+                "https://origin.example.com:8443",
+                "https://origin.example.com:8443",
+            ),
+            ("http://[::1]:8080", "http://[::1]:8080"),
+        ] {
+            assert_eq!(read(&[("ORIGIN_URL", url)]).unwrap().origin, origin);
+        }
         for url in [
             "https://origin.example.com/base",
+            "https://origin.example.com?x",
+            "https://origin.example.com#x",
             "ftp://x",
             "https://",
             "https://user@host",
@@ -388,7 +426,63 @@ mod tests {
     }
 
     #[test]
-    fn a_sliding_window_has_a_smaller_largest_limit() {
+    fn assertions_are_not_sent_to_another_machine_in_the_clear() {
+        for url in [
+            "http://origin.example.com",
+            "http://10.0.0.1:8080",
+            "http://127.0.0.1.evil.example",
+        ] {
+            assert!(read(&[("ORIGIN_URL", url)]).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn keys_are_not_fetched_from_another_machine_in_the_clear() {
+        for url in [
+            "http://keys.example.com",
+            "http://127.0.0.1.evil.example/jwks",
+            "http://localhost.evil.example/jwks",
+            "http://127.0.0.1@evil.example/jwks",
+        ] {
+            assert!(read(&[("JWKS_URL", url)]).is_err(), "{url}");
+        }
+        for url in [
+            "https://keys.example.com/jwks?a=b",
+            "http://127.0.0.1:9/jwks",
+            "http://localhost/jwks",
+        ] {
+            assert_eq!(read(&[("JWKS_URL", url)]).unwrap().jwks_url.as_deref(), Some(url));
+        }
+    }
+
+    #[test]
+    fn development_is_never_on_with_an_origin_on_another_machine() {
+        let development = |set: &[(&str, &str)]| read(set).unwrap().development;
+        assert!(!development(&[]));
+        assert!(development(&[("DEVELOPMENT", "on")]));
+        assert!(!development(&[
+            ("DEVELOPMENT", "on"),
+            ("ORIGIN_URL", "https://origin.example.com")
+        ]));
+    }
+
+    #[test]
+    fn the_prefix_limit_is_ten_times_the_limit_unless_it_is_set() {
+        let prefix = |set: &[(&str, &str)]| read(set).map(|config| config.submissions.prefix);
+        assert_eq!(prefix(&[("ANON_LIMIT", "7")]), Ok(70));
+        assert_eq!(prefix(&[("ANON_LIMIT", "7"), ("ANON_PREFIX_LIMIT", "7")]), Ok(7));
+        assert_eq!(
+            prefix(&[("ANON_LIMIT", "500"), ("ANON_ALGORITHM", "sliding")]),
+            Ok(MAX_SLIDING_LIMIT)
+        );
+        assert!(
+            prefix(&[("ANON_LIMIT", "7"), ("ANON_PREFIX_LIMIT", "6")]).is_err(),
+            "below the limit of a /64"
+        );
+    }
+
+    #[test]
+    fn a_sliding_window_has_a_smaller_maximum_limit() {
         assert!(read(&[("ANON_LIMIT", "5000")]).is_ok());
         assert!(read(&[("ANON_LIMIT", "5000"), ("ANON_ALGORITHM", "sliding")]).is_err());
     }

@@ -1,15 +1,15 @@
-//! Cross-origin access: which pages of other origins may read the API's answers, and with what.
+//! Cross-origin access: which pages of other origins may read the API's responses.
 
 use std::convert::Infallible;
 use std::str::FromStr;
 
-/// The pages that may read answers.
+/// The origins whose pages may read responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AllowedOrigins {
-    /// Those of any origin, but without the browser's cookies: they must bring a bearer token, which only who was
-    /// given one has.
+    /// Any origin, but without the browser's cookies: a page must send a bearer token, which it only has if it was
+    /// given one.
     Any,
-    /// Those of these origins, also with cookies.
+    /// These origins, also with cookies.
     Listed(Vec<String>),
 }
 
@@ -30,12 +30,12 @@ impl FromStr for AllowedOrigins {
     }
 }
 
-/// What a page may do with an answer.
+/// What a page may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// Read it.
+    /// Read responses.
     pub(crate) read: bool,
-    /// Read it although the browser sent its cookies along, which lets a page act as its visitor.
+    /// Read responses to requests with the browser's cookies, which lets the page act as its visitor.
     pub(crate) credentials: bool,
 }
 
@@ -60,7 +60,7 @@ impl AllowedOrigins {
     }
 }
 
-/// Headers that scripts may read beside the few that they always may.
+/// Response headers that scripts may read, in addition to the safelisted ones.
 pub(crate) const EXPOSED: &str =
     "RateLimit, RateLimit-Policy, Retry-After, Location, X-Request-Id, Server-Timing, WWW-Authenticate";
 
@@ -81,12 +81,12 @@ mod tests {
     }
 
     #[test]
-    fn any_page_may_read_but_not_with_its_visitors_cookies() {
+    fn any_page_may_read_but_not_with_cookies() {
         assert_eq!(access("*", "https://anything.example"), (true, false));
     }
 
     #[test]
-    fn a_listed_page_may_act_as_its_visitor_and_others_may_not_read() {
+    fn a_listed_page_may_use_cookies_and_others_may_not_read() {
         let listed = "https://app.example.com, https://Admin.example.com/";
         assert_eq!(access(listed, "https://app.example.com"), (true, true));
         assert_eq!(access(listed, "https://admin.example.com"), (true, true));

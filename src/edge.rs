@@ -1,4 +1,4 @@
-//! A request's way through the edge.
+//! The handling of a request, from authentication to the response.
 
 use std::rc::Rc;
 
@@ -6,79 +6,85 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
 use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_address};
-use weir_policy::counts::Outcome;
-use weir_policy::route::{RouteClass, is_the_edges_own};
+use weir_policy::counts::RequestOutcome;
+use weir_policy::route::{Exposure, RouteClass, exposure};
 
-use crate::access::{End, Line};
-use crate::answer;
+use crate::access_log::{LogLine, RequestSummary};
 use crate::bindings::{Bindings, random_uuid};
-use crate::call::Call;
-use crate::caller::{Credentials, Sent, credentials};
+use crate::caller::{CredentialHeaders, Credentials, credentials};
 use crate::clock;
-use crate::config::{Config, Mode};
+use crate::config::{Config, EnforcementMode};
+use crate::context::RequestContext;
 use crate::cors;
-use crate::counts;
 use crate::events::Event;
 use crate::forward::{self, Forwarded, Outgoing};
-use crate::glue::{self, Changes, Lines};
-use crate::limiter::{self, Decision};
+use crate::glue::{self, HeaderChanges, Lines};
+use crate::limiter::{self, RateLimitDecision};
+use crate::reports;
+use crate::response;
+use crate::tally;
 use crate::target::Target;
+use crate::timeout;
 use crate::trace::Trace;
-use crate::wait;
+use crate::url;
 
-/// The headers that the edge itself looks at, in the order in which they are taken out again.
-const LOOKED_AT: &str = "origin\naccess-control-request-method\nauthorization\ncookie\ntraceparent\nweir-drill-panic\n\
-    cf-connecting-ip\ncf-connecting-ipv6\ncf-worker\nx-forwarded-for\nx-real-ip";
+/// The headers that the edge itself reads, in the order in which `route` unpacks them.
+const READ_HEADERS: &str = "origin\naccess-control-request-method\nauthorization\ncookie\ntraceparent\n\
+    weir-drill-panic\ncf-connecting-ip\ncf-connecting-ipv6\ncf-worker\nx-forwarded-for\nx-real-ip";
 
-/// Answers any request, and counts it.
-pub(crate) async fn answer(
+/// Answers any request, counts it and writes its line in the access log.
+pub(crate) async fn handle(
     bindings: &Bindings,
     config: &Rc<Config>,
     request: Request,
 ) -> Result<Response, JsValue> {
     let id = random_uuid();
-    let call = Call {
+    let started = clock::now_ms();
+    let facts = glue::facts_of(&request, READ_HEADERS);
+    let mut lines = facts.lines();
+    let (method, target) = (lines.text(), Target::of(lines.text()));
+    let context = RequestContext {
         bindings,
         config,
         request_id: &id,
+        is_https: target.is_some_and(|target| target.scheme() == "https"),
     };
-    let started = clock::now_ms();
-    let facts = glue::facts_of(&request, LOOKED_AT);
-    let mut lines = facts.lines();
-    let (method, target) = (lines.text(), Target::of(lines.text()));
-    let answered = match route(&call, &request, method, target, lines).await {
-        Ok(answered) => answered,
+    let handled = match route(&context, &request, method, target, lines).await {
+        Ok(handled) => handled,
         Err(error) => {
-            call.report(Event::Internal, &wait::message(&error));
-            let fields = Changes::default();
-            Answered::new(Outcome::Failed, answer::problem(&answer::internal(), &fields))?
+            context.report(Event::Internal, &timeout::message(&error));
+            let fields = response::base_fields(context.is_https);
+            Handled::new(
+                RequestOutcome::Failed,
+                response::problem(&response::internal(), &fields),
+            )?
         }
     };
-    counts::request(answered.outcome);
-    counts::tell(bindings, config);
-    let status = answered.response.status();
-    if config.access_log.wants(status) {
-        let end = End {
+    tally::count_request(handled.outcome);
+    reports::schedule(bindings, config);
+    let status = handled.response.status();
+    if config.access_log.records(status) {
+        let summary = RequestSummary {
             status,
-            outcome: answered.outcome,
-            user: answered.user.as_deref(),
+            outcome: handled.outcome,
+            user: handled.user.as_deref(),
             duration_ms: clock::now_ms() - started,
         };
         let path = target.map_or("", |target| target.path());
-        Line::new(&id, method, path, end).write();
+        LogLine::new(&id, method, path, summary).write();
     }
-    Ok(answered.response)
+    Ok(handled.response)
 }
 
-/// An answer, and what it is.
-struct Answered {
-    outcome: Outcome,
+/// A request that has been handled.
+struct Handled {
+    outcome: RequestOutcome,
     user: Option<String>,
     response: Response,
 }
 
-impl Answered {
-    fn new(outcome: Outcome, response: Result<Response, JsValue>) -> Result<Self, JsValue> {
+impl Handled {
+    fn new(outcome: RequestOutcome, response: Result<Response, JsValue>) -> Result<Self, JsValue> {
         response.map(|response| Self {
             outcome,
             user: None,
@@ -87,167 +93,193 @@ impl Answered {
     }
 }
 
-/// The API's requests go by way of the origin, all others are for the page's files.
+/// Sends API requests to the origin and all others to the page's files.
 async fn route(
-    call: &Call<'_>,
+    context: &RequestContext<'_>,
     request: &Request,
     method: &str,
     target: Option<Target<'_>>,
-    mut looked_at: Lines<'_>,
-) -> Result<Answered, JsValue> {
+    mut headers: Lines<'_>,
+) -> Result<Handled, JsValue> {
     let Some(target) = target else {
-        return not_found();
+        return not_found(context);
     };
     if !target.is_api() {
-        return page(call.bindings, request, method).await;
+        return page(context, request, method).await;
     }
-    if is_the_edges_own(target.path()) {
-        return not_found();
+    let (origin, is_preflight) = (headers.value(), headers.value().is_some());
+    let is_forwarded = match exposure(target.path()) {
+        Exposure::Public => true,
+        Exposure::Development => context.config.development && is_developer(target, origin),
+        Exposure::Private => false,
+    };
+    if !is_forwarded {
+        return not_found(context);
     }
-    let (origin, preflights) = (looked_at.value(), looked_at.value().is_some());
-    let asked = Asked {
+    let api_request = ApiRequest {
         method,
         target,
-        sent: Sent {
+        credentials: CredentialHeaders {
             origin,
-            authorization: looked_at.value(),
-            cookie: looked_at.value(),
+            authorization: headers.value(),
+            cookie: headers.value(),
         },
-        traceparent: looked_at.value(),
-        drills: looked_at.value().is_some(),
+        traceparent: headers.value(),
+        wants_panic: headers.value().is_some(),
         address: AddressHeaders {
-            cf_connecting_ip: looked_at.value(),
-            cf_connecting_ipv6: looked_at.value(),
-            cf_worker: looked_at.value(),
-            x_forwarded_for: looked_at.value(),
-            x_real_ip: looked_at.value(),
+            cf_connecting_ip: headers.value(),
+            cf_connecting_ipv6: headers.value(),
+            cf_worker: headers.value(),
+            x_forwarded_for: headers.value(),
+            x_real_ip: headers.value(),
         },
     };
-    if method == "OPTIONS" && origin.is_some() && preflights {
-        return Answered::new(Outcome::Other, preflight(call.config, origin));
+    if method == "OPTIONS" && origin.is_some() && is_preflight {
+        return Handled::new(RequestOutcome::Other, preflight(context, origin));
     }
-    api(call, request, &asked).await
+    api(context, request, &api_request).await
 }
 
-fn not_found() -> Result<Answered, JsValue> {
-    let fields = Changes::default();
-    Answered::new(Outcome::Other, answer::problem(&answer::not_found(), &fields))
+/// Whether a request comes from the developer's machine and not from a page of another website that is open there.
+/// Such a page may have a name that resolves to this machine, so the host must be an address of the loopback
+/// interface.
+fn is_developer(target: Target<'_>, origin: Option<&str>) -> bool {
+    url::is_loopback(target.host()) && origin.is_none_or(|origin| origin == target.origin())
 }
 
-/// What a request to the API says, as far as the edge looks at it.
+fn not_found(context: &RequestContext<'_>) -> Result<Handled, JsValue> {
+    let fields = response::base_fields(context.is_https);
+    Handled::new(
+        RequestOutcome::Other,
+        response::problem(&response::not_found(), &fields),
+    )
+}
+
+/// What the edge reads of a request to the API.
 #[derive(Debug)]
-struct Asked<'a> {
+struct ApiRequest<'a> {
     method: &'a str,
     target: Target<'a>,
-    sent: Sent<'a>,
+    credentials: CredentialHeaders<'a>,
     traceparent: Option<&'a str>,
-    drills: bool,
+    /// Whether the header `Weir-Drill-Panic` is present.
+    wants_panic: bool,
     address: AddressHeaders<'a>,
 }
 
-/// Only what is a file of the page. The origin's own routes are not reachable from here, whatever their names.
-async fn page(bindings: &Bindings, request: &Request, method: &str) -> Result<Answered, JsValue> {
+/// Serves the page's files and nothing else: the origin's other routes cannot be reached through the edge.
+async fn page(context: &RequestContext<'_>, request: &Request, method: &str) -> Result<Handled, JsValue> {
     if ["GET", "HEAD"].contains(&method)
-        && let Some(assets) = bindings.assets()
+        && let Some(assets) = context.bindings.assets()
     {
         let response: Response = JsFuture::from(assets.fetch(request)?).await?.unchecked_into();
         if response.status() != 404 {
-            return Answered::new(Outcome::Other, Ok(response));
+            return Handled::new(RequestOutcome::Other, Ok(response));
         }
     }
-    not_found()
+    not_found(context)
 }
 
-async fn api(call: &Call<'_>, request: &Request, asked: &Asked<'_>) -> Result<Answered, JsValue> {
+async fn api(
+    context: &RequestContext<'_>,
+    request: &Request,
+    api_request: &ApiRequest<'_>,
+) -> Result<Handled, JsValue> {
     let started = clock::now_ms();
-    let config = call.config;
-    let mut fields = access_fields(config, asked.sent.origin);
-    fields.set("x-request-id", call.request_id);
-    let address = address(call, &asked.address);
-    let credentials = credentials(call, &asked.sent, asked.target.origin()).await;
+    let config = context.config;
+    let target = api_request.target;
+    let mut fields = cors_fields(context, api_request.credentials.origin);
+    fields.set("x-request-id", context.request_id);
+    let address = address(context, &api_request.address);
+    let credentials = credentials(context, &api_request.credentials, target.origin()).await;
     let user_id = match &credentials {
         Credentials::User(user) => Some(user.id.clone()),
         Credentials::Anonymous | Credentials::Refused(_) => {
-            let class = config.limited_routes.class(asked.method, asked.target.path());
-            match decide(call, request, class, address.key).await {
-                Decision::Admitted(allowance) => answer::rate_limit_fields(&allowance, &mut fields),
-                Decision::Denied(allowance) => {
-                    answer::rate_limit_fields(&allowance, &mut fields);
-                    fields.set("retry-after", &allowance.retry_after().to_string());
+            let class = config.limited_routes.class(api_request.method, target.path());
+            match decide(context, request, class, address.key).await {
+                RateLimitDecision::Admitted(status) => response::set_rate_limit_fields(&status, &mut fields),
+                RateLimitDecision::Denied(status) => {
+                    response::set_rate_limit_fields(&status, &mut fields);
+                    fields.set("retry-after", &status.retry_after().to_string());
                     let outcome = match class {
-                        RouteClass::Limited => Outcome::Denied,
-                        RouteClass::Other => Outcome::DeniedRead,
+                        RouteClass::Limited => RequestOutcome::Denied,
+                        RouteClass::Other => RequestOutcome::DeniedRead,
                     };
-                    let problem = answer::too_many_requests(&allowance);
-                    return Answered::new(outcome, answer::problem(&problem, &fields));
+                    let problem = response::too_many_requests(&status);
+                    return Handled::new(outcome, response::problem(&problem, &fields));
                 }
-                Decision::Unavailable => {
+                RateLimitDecision::Unavailable => {
                     fields.set("retry-after", "10");
-                    let response = answer::problem(&answer::cannot_count(), &fields);
-                    return Answered::new(Outcome::Uncountable, response);
+                    let response = response::problem(&response::counting_unavailable(), &fields);
+                    return Handled::new(RequestOutcome::Uncountable, response);
                 }
             }
             None
         }
     };
     if let Credentials::Refused(error) = &credentials {
-        fields.set("www-authenticate", &answer::challenge(error));
-        let response = answer::problem(&answer::unauthorized(error), &fields);
-        return Answered::new(Outcome::BadToken, response);
+        fields.set("www-authenticate", &response::challenge(error));
+        let response = response::problem(&response::unauthenticated(error), &fields);
+        return Handled::new(RequestOutcome::BadToken, response);
     }
-    if config.drills && asked.drills {
-        drill();
+    if config.drills && api_request.wants_panic {
+        panic_drill();
     }
 
-    let trace = Trace::new(call.request_id, asked.traceparent);
+    let trace = Trace::new(context.request_id, api_request.traceparent);
     let outgoing = Outgoing {
         request,
-        method: asked.method,
-        host: asked.target.host(),
-        scheme: asked.target.scheme(),
-        path_and_query: asked.target.path_and_query(),
+        method: api_request.method,
+        host: target.host(),
+        scheme: target.scheme(),
+        path_and_query: target.path_and_query(),
         user_id: user_id.as_deref(),
         address,
         trace: &trace,
     };
     let before_origin = clock::now_ms();
-    let forwarded = forward::send(call, &outgoing).await?;
+    let forwarded = forward::send(context, &outgoing).await?;
     let (edge, origin) = (before_origin - started, clock::now_ms() - before_origin);
     fields.append("server-timing", &format!("edge;dur={edge}, origin;dur={origin}"));
     let response = match forwarded {
-        Forwarded::Answer(response) => forward::answer(&response, &fields),
-        Forwarded::Problem(problem) => answer::problem(&problem, &fields),
+        Forwarded::Response(response) => forward::pass(&response, &fields),
+        Forwarded::Problem(problem) => response::problem(&problem, &fields),
     };
-    Ok(Answered {
+    Ok(Handled {
         outcome: if user_id.is_some() {
-            Outcome::User
+            RequestOutcome::User
         } else {
-            Outcome::Anonymous
+            RequestOutcome::Anonymous
         },
         user: user_id,
         response: response?,
     })
 }
 
-/// Which policy decides, and whether its denials are carried out.
-async fn decide(call: &Call<'_>, request: &Request, class: RouteClass, key: AddressKey) -> Decision {
+/// Decides by the policy of the route's class. In shadow mode, a denial is reported and the request admitted.
+async fn decide(
+    context: &RequestContext<'_>,
+    request: &Request,
+    class: RouteClass,
+    key: AddressKey,
+) -> RateLimitDecision {
     let decision = match class {
-        RouteClass::Limited => limiter::submission(call, request.unchecked_ref(), key).await,
-        RouteClass::Other => limiter::read(call, key).await,
+        RouteClass::Limited => limiter::submission(context, request.unchecked_ref(), key).await,
+        RouteClass::Other => limiter::read(context, key).await,
     };
     match decision {
-        Decision::Denied(allowance) if call.config.mode == Mode::Shadow => {
-            call.report(Event::ShadowDenial, allowance.named.name);
-            Decision::Admitted(allowance)
+        RateLimitDecision::Denied(status) if context.config.mode == EnforcementMode::Shadow => {
+            context.report(Event::ShadowDenial, status.named.name);
+            RateLimitDecision::Admitted(status)
         }
         decision => decision,
     }
 }
 
-fn address(call: &Call<'_>, headers: &AddressHeaders<'_>) -> ClientAddress {
-    let address = client_address(call.config.client_ip_source, headers);
+fn address(context: &RequestContext<'_>, headers: &AddressHeaders<'_>) -> ClientAddress {
+    let address = client_address(context.config.client_ip_source, headers);
     if address.key == AddressKey::Unknown {
-        call.report(
+        context.report(
             Event::AddressUnknown,
             "no header names the client; see CLIENT_IP_SOURCE",
         );
@@ -255,9 +287,9 @@ fn address(call: &Call<'_>, headers: &AddressHeaders<'_>) -> ClientAddress {
     address
 }
 
-/// Answers a preflight. It is never counted: the browser asks it by itself, before the request that counts.
-fn preflight(config: &Config, origin: Option<&str>) -> Result<Response, JsValue> {
-    let mut fields = access_fields(config, origin);
+/// Answers a preflight. It is never counted: the browser sends it by itself, before the request that counts.
+fn preflight(context: &RequestContext<'_>, origin: Option<&str>) -> Result<Response, JsValue> {
+    let mut fields = cors_fields(context, origin);
     fields
         .append(
             "vary",
@@ -266,14 +298,14 @@ fn preflight(config: &Config, origin: Option<&str>) -> Result<Response, JsValue>
         .set("access-control-allow-methods", cors::METHODS)
         .set("access-control-allow-headers", cors::REQUEST_HEADERS)
         .set("access-control-max-age", "7200");
-    answer::empty(204, &fields)
+    response::empty(204, &fields)
 }
 
-/// The fields that let a page of another origin read an answer.
-fn access_fields(config: &Config, origin: Option<&str>) -> Changes {
-    let mut fields = Changes::default();
+/// The fields of every response, and those that let a page of another origin read it.
+fn cors_fields(context: &RequestContext<'_>, origin: Option<&str>) -> HeaderChanges {
+    let mut fields = response::base_fields(context.is_https);
     let Some(origin) = origin else { return fields };
-    let access = config.allowed_origins.access(origin);
+    let access = context.config.allowed_origins.access(origin);
     fields.append("vary", "Origin");
     if access.read {
         fields
@@ -286,8 +318,8 @@ fn access_fields(config: &Config, origin: Option<&str>) -> Changes {
     fields
 }
 
-/// A drill: what if there were a bug here?
+/// Panics on request, to test what happens after a bug in the edge.
 #[allow(clippy::panic)]
-fn drill() {
+fn panic_drill() {
     panic!("this is a drill");
 }

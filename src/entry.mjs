@@ -1,16 +1,16 @@
-// What the runtime sees of the Worker. Everything is decided in Rust; here stands what only JavaScript can say.
+// The Worker's entry point. Decisions are made in Rust; this file has what only JavaScript can express.
 import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
 import Edge, { AddressCounter as Counter } from "../build/index.js";
 
-// Rust's futures go on by microtask, some ten times a request, and the runtime's own queueMicrotask takes twenty times
-// as long as a promise that is kept already (2.4 µs and 0.1 µs).
-const already = Promise.resolve();
-globalThis.queueMicrotask = (task) => void already.then(task);
+// Rust's futures resume by microtask, about ten times per request, and the runtime's own queueMicrotask takes 24 times
+// as long as the callback of a resolved promise (2.4 µs and 0.1 µs).
+const resolved = Promise.resolve();
+globalThis.queueMicrotask = (task) => void resolved.then(task);
 
-// As policy/src/purse.rs has it.
-const soon = 250;
+// BATCH_DELAY_MS of policy/src/write_budget.rs.
+const batchDelay = 250;
 
-// Objects can be called by method only if their class extends this one.
+// The runtime accepts method calls only to objects whose class extends DurableObject.
 export class AddressCounter extends DurableObject {
   #counter;
 
@@ -19,10 +19,10 @@ export class AddressCounter extends DurableObject {
     this.#counter = new Counter(state, env);
   }
 
-  take(kind, upper, lower, seenUsed, seenResetAt) {
-    const verdict = this.#counter.take(kind, upper, lower, seenUsed, seenResetAt);
-    if (verdict < 0) setTimeout(() => this.#counter.settle(), soon);
-    return Math.abs(verdict);
+  take(kind, upper, lower, knownUsed, knownResetAt) {
+    const result = this.#counter.take(kind, upper, lower, knownUsed, knownResetAt);
+    if (result < 0) setTimeout(() => this.#counter.flush(), batchDelay);
+    return Math.abs(result);
   }
 
   alarm() {
@@ -34,21 +34,21 @@ export class AddressCounter extends DurableObject {
   }
 }
 
-// After a panic in Rust, its memory is gone, and with it every request that was under way in this isolate. See panics.rs.
-const underWay = new Set();
-const kept = new Map();
+// After a panic, Rust's memory is gone, and with it every request that was running in this isolate. See panics.rs.
+const running = new Set();
+const preserved = new Map();
 globalThis.weirPanics = {
-  keep(owner, counts) {
-    kept.set(owner, counts);
+  save(owner, counts) {
+    preserved.set(owner, counts);
   },
-  takeBack(owner) {
-    const counts = kept.get(owner);
-    kept.delete(owner);
+  restore(owner) {
+    const counts = preserved.get(owner);
+    preserved.delete(owner);
     return counts;
   },
-  happened(message) {
-    for (const abandon of underWay) abandon(new Error(message));
-    underWay.clear();
+  failRequests(message) {
+    for (const fail of running) fail(new Error(message));
+    running.clear();
   },
 };
 
@@ -59,25 +59,29 @@ const internalError = JSON.stringify({
   detail: "The edge could not handle the request.",
 });
 
-// One for the isolate. It asks for the bindings, which are the same for all requests, and not for a request's context.
+// One per isolate: it uses the bindings, which are the same for all requests, and no request's context.
 let edge;
 
 export default class extends WorkerEntrypoint {
   async fetch(request) {
     const panicked = Promise.withResolvers();
-    underWay.add(panicked.reject);
+    running.add(panicked.reject);
     try {
       edge ??= new Edge(this.ctx, this.env);
       return await Promise.race([edge.fetch(request), panicked.promise]);
     } catch (error) {
-      // A bug: Rust answers everything else by itself.
+      // A bug: Rust turns every other error into a response.
       console.error(JSON.stringify({ event: "panic", detail: String(error?.message ?? error) }));
       return new Response(internalError, {
         status: 500,
-        headers: { "content-type": "application/problem+json", "cache-control": "no-store" },
+        headers: {
+          "content-type": "application/problem+json",
+          "cache-control": "no-store",
+          "x-content-type-options": "nosniff",
+        },
       });
     } finally {
-      underWay.delete(panicked.reject);
+      running.delete(panicked.reject);
     }
   }
 }

@@ -1,5 +1,5 @@
-//! What operators must hear of: each event is counted (see `counts.rs`), is a line of JSON in the Worker's log and, where
-//! an Analytics Engine data set is bound as `METRICS`, a data point.
+//! Events that operators need to know about. Each one is counted, logged as a line of JSON and, where an Analytics
+//! Engine data set is bound as `METRICS`, written as a data point.
 
 use js_sys::{Array, Object, Reflect};
 use serde_json::json;
@@ -9,12 +9,12 @@ use worker::{console_error, console_warn};
 pub(crate) use weir_policy::counts::Event;
 
 use crate::bindings::Bindings;
-use crate::counts;
+use crate::tally;
 
-/// Reports an event, on the way of the request with this id if it was one's. `detail` must not name a client's address
-/// or token: logs are kept longer than either.
+/// Reports an event, with the id of the request that caused it, if any. `detail` must not contain a client's address or
+/// token: logs are kept longer than either.
 pub(crate) fn report(bindings: &Bindings, event: Event, request_id: Option<&str>, detail: &str) {
-    counts::event(event);
+    tally::count_event(event);
     let mut line = json!({"event": event.name(), "detail": detail});
     if let Some(id) = request_id {
         line["request_id"] = id.into();
@@ -26,7 +26,7 @@ pub(crate) fn report(bindings: &Bindings, event: Event, request_id: Option<&str>
     if let Some(metrics) = bindings.metrics() {
         let point = Object::new();
         let name = Array::of1(&JsValue::from_str(event.name()));
-        // A metric that cannot be written must not cost a request its answer; the log has the event.
+        // A metric that cannot be written must not fail the request; the event is in the log.
         let _ = Reflect::set(&point, &"indexes".into(), &name);
         let _ = Reflect::set(&point, &"blobs".into(), &name);
         let _ = Reflect::set(&point, &"doubles".into(), &Array::of1(&JsValue::from_f64(1.0)));

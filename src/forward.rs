@@ -1,4 +1,4 @@
-//! Forwarding a request to the origin and its answer to the client, bodies streaming past without being looked at.
+//! Forwarding a request to the origin and its response to the client. Bodies are streamed, never read.
 
 use wasm_bindgen::{JsCast, JsValue};
 use web_sys::{Request, Response};
@@ -6,15 +6,15 @@ use weir_policy::address::ClientAddress;
 use weir_policy::assertion::{self, Caller};
 use weir_policy::problem::Problem;
 
-use crate::call::Call;
 use crate::clock;
+use crate::context::RequestContext;
 use crate::events::Event;
-use crate::glue::{self, Changes, Names};
+use crate::glue::{self, HeaderChanges, Names};
+use crate::timeout::{WaitError, with_timeout};
 use crate::trace::Trace;
-use crate::wait::{NoValue, within};
 
-/// Request headers that the origin gets to see. All others stay behind: whatever might pass for an identity, in
-/// whatever spelling, hop-by-hop headers, and `Authorization` and `Cookie`, which the edge has dealt with.
+/// Request headers that are forwarded. All others are dropped: anything that could be taken for an identity, in any
+/// spelling, hop-by-hop headers, and `Authorization` and `Cookie`, which the edge has already checked.
 const REQUEST_HEADERS: [&str; 17] = [
     "accept",
     "accept-language",
@@ -35,7 +35,7 @@ const REQUEST_HEADERS: [&str; 17] = [
     "user-agent",
 ];
 
-/// Response headers that the client gets to see. No cookies: the origin has none to set.
+/// Response headers that are passed to the client. `Set-Cookie` is not among them: the origin sets no cookies.
 const RESPONSE_HEADERS: [&str; 18] = [
     "accept-ranges",
     "allow",
@@ -58,10 +58,13 @@ const RESPONSE_HEADERS: [&str; 18] = [
 ];
 
 thread_local! {
-    static LISTED: (Names, Names) = (glue::names(&REQUEST_HEADERS.join("\n")), glue::names(&RESPONSE_HEADERS.join("\n")));
+    static LISTED: (Names, Names) = (
+        glue::names(&REQUEST_HEADERS.join("\n")),
+        glue::names(&RESPONSE_HEADERS.join("\n")),
+    );
 }
 
-/// A request on its way to the origin.
+/// A request to be forwarded.
 #[derive(Debug)]
 pub(crate) struct Outgoing<'a> {
     pub(crate) request: &'a Request,
@@ -74,38 +77,41 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) trace: &'a Trace,
 }
 
-/// What came of it: the origin's answer, or a problem to answer with.
+/// The result of forwarding: the origin's response, or a problem to answer with.
 pub(crate) enum Forwarded {
-    Answer(Response),
+    Response(Response),
     Problem(Problem),
 }
 
-/// Sends the request and waits for the origin's answer to begin.
-pub(crate) async fn send(call: &Call<'_>, outgoing: &Outgoing<'_>) -> Result<Forwarded, JsValue> {
-    let config = call.config;
-    let changes = request_changes(call, outgoing)?;
+/// Sends the request and waits for the headers of the origin's response.
+pub(crate) async fn send(
+    context: &RequestContext<'_>,
+    outgoing: &Outgoing<'_>,
+) -> Result<Forwarded, JsValue> {
+    let config = context.config;
+    let changes = request_changes(context, outgoing)?;
     let url = format!("{}{}", config.origin, outgoing.path_and_query);
     let sent = LISTED
         .with(|(listed, _)| glue::forward(&url, outgoing.method, outgoing.request, listed, changes.packed()));
-    // The method is one that cannot be forwarded, such as CONNECT or TRACE.
-    let Ok(answer) = sent else {
+    // `fetch` refuses some methods, such as CONNECT and TRACE.
+    let Ok(response) = sent else {
         return Ok(Forwarded::Problem(Problem::new(
             501,
             "Not Implemented",
             "The method is not supported.",
         )));
     };
-    // Past its time, the request ends with the one that it was made for: when that is answered.
-    let problem = match within(answer, config.origin_timeout_ms).await {
-        Ok(response) => return Ok(Forwarded::Answer(response.unchecked_into())),
-        Err(NoValue::TimedOut) => {
-            let detail = format!("no answer within {} ms", config.origin_timeout_ms);
-            call.report(Event::OriginTimedOut, &detail);
+    // After a timeout, the runtime cancels the fetch as soon as the client has its response.
+    let problem = match with_timeout(response, config.origin_timeout_ms).await {
+        Ok(response) => return Ok(Forwarded::Response(response.unchecked_into())),
+        Err(WaitError::TimedOut) => {
+            let detail = format!("no response within {} ms", config.origin_timeout_ms);
+            context.report(Event::OriginTimedOut, &detail);
             let detail = "The origin did not answer in time. Please try again later.";
             Problem::new(504, "Gateway Timeout", detail)
         }
-        Err(NoValue::Failed(error)) => {
-            call.report(Event::OriginUnreachable, &crate::wait::message(&error));
+        Err(WaitError::Failed(error)) => {
+            context.report(Event::OriginUnreachable, &crate::timeout::message(&error));
             Problem::new(
                 502,
                 "Bad Gateway",
@@ -113,29 +119,29 @@ pub(crate) async fn send(call: &Call<'_>, outgoing: &Outgoing<'_>) -> Result<For
             )
         }
     };
-    Ok(Forwarded::Problem(problem.with("request_id", call.request_id)))
+    Ok(Forwarded::Problem(problem.with("request_id", context.request_id)))
 }
 
-/// What the origin gets to see beside the client's headers.
-fn request_changes(call: &Call<'_>, outgoing: &Outgoing<'_>) -> Result<Changes, JsValue> {
+/// The headers that the edge adds to the client's.
+fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Result<HeaderChanges, JsValue> {
     let caller = Caller {
         user_id: outgoing.user_id.map(str::to_owned),
         client_address: outgoing.address.key.to_string(),
     };
     let assertion = assertion::sign(
-        &call.config.assertion_key,
+        &context.config.assertion_key,
         &caller,
         outgoing.method,
         outgoing.path_and_query,
-        call.request_id,
+        context.request_id,
         clock::now_ms() / 1000,
     )
     .map_err(|error| JsValue::from_str(&error.to_string()))?;
-    let mut changes = Changes::default();
+    let mut changes = HeaderChanges::default();
     changes
         .set(assertion::HEADER, &assertion)
         .set("traceparent", &outgoing.trace.traceparent)
-        .set("x-request-id", call.request_id)
+        .set("x-request-id", context.request_id)
         .set("x-forwarded-host", outgoing.host)
         .set("x-forwarded-proto", outgoing.scheme);
     if let Some(address) = outgoing.address.address {
@@ -150,39 +156,42 @@ fn request_changes(call: &Call<'_>, outgoing: &Outgoing<'_>) -> Result<Changes, 
     Ok(changes)
 }
 
-/// The origin's answer as the client gets it, with the edge's own fields.
-pub(crate) fn answer(response: &Response, fields: &Changes) -> Result<Response, JsValue> {
-    // Answers depend on who asks. An origin that means one to be kept says so, and then only the asker may keep it.
-    let said = glue::values_of(&response.headers(), "cache-control");
-    let cache_control = said
+/// The origin's response with the edge's own fields.
+pub(crate) fn pass(response: &Response, fields: &HeaderChanges) -> Result<Response, JsValue> {
+    // Responses depend on the caller. If the origin allows caching, then only in the caller's own cache.
+    let values = glue::values_of(&response.headers(), "cache-control");
+    let cache_control = values
         .lines()
         .value()
         .map_or_else(|| "no-store".to_owned(), private);
-    let mut changes = Changes::default();
+    let mut changes = HeaderChanges::default();
     changes.set("cache-control", &cache_control).extend(fields);
     LISTED.with(|(_, listed)| glue::pass(response, listed, changes.packed()))
 }
 
-/// The same directives, for the asker alone.
+/// The same directives, restricted to private caches.
 fn private(cache_control: &str) -> String {
     let directives: Vec<_> = cache_control
         .split(',')
         .map(str::trim)
         .filter(|directive| !directive.is_empty())
         .collect();
-    let is = |name: &str| {
+    let has = |name: &str| {
         directives
             .iter()
             .any(|directive| directive.eq_ignore_ascii_case(name))
     };
-    if is("no-store") || is("private") {
+    if has("no-store") || has("private") {
         return cache_control.to_owned();
     }
-    let shared = |directive: &&str| {
+    let is_shared = |directive: &&str| {
         let directive = directive.to_ascii_lowercase();
         directive == "public" || directive.starts_with("s-maxage")
     };
-    let kept = directives.iter().copied().filter(|directive| !shared(directive));
+    let kept = directives
+        .iter()
+        .copied()
+        .filter(|directive| !is_shared(directive));
     std::iter::once("private")
         .chain(kept)
         .collect::<Vec<_>>()
@@ -194,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_shared_cache_may_keep_an_answer() {
+    fn no_shared_cache_may_store_a_response() {
         assert_eq!(private("public, max-age=60, s-maxage=600"), "private, max-age=60");
         assert_eq!(private("max-age=60"), "private, max-age=60");
         assert_eq!(private("private, max-age=60"), "private, max-age=60");

@@ -1,15 +1,15 @@
-// What is said to the runtime in one call here would take many from Rust, each with its texts copied between the two.
-// Nothing is decided here. Texts are packed one to a line, since no header, method or URL can contain a line break.
+// Each function here replaces many calls from Rust into the runtime, each of which would copy strings between the two.
+// Nothing is decided here. Values are packed one per line: no header, method or URL can contain a line break.
 import { waitUntil } from "cloudflare:workers";
 
 export { waitUntil };
 
-/** A list of names, to be kept. */
+/** A list of header names that Rust can hold on to. */
 export function names(lines) {
   return lines.split("\n");
 }
 
-/** The values of these headers; a line that is there begins with "=", one that is not is empty. */
+/** The values of these headers, one per line: "=" and the value, or an empty line for an absent header. */
 export function values(headers, lines) {
   let packed = "";
   for (const name of lines.split("\n")) {
@@ -24,11 +24,14 @@ export function facts(request, lines) {
   return `${request.method}\n${request.url}\n${values(request.headers, lines)}`;
 }
 
-/** The listed ones of these headers, changed by pairs of lines: a name and a value, "+" before a name appends, "-" removes. */
+/**
+ * The listed headers of `from`, with changes: pairs of lines, a name and a value. "+" before a name appends to the
+ * header, "-" removes it, and a name alone sets it.
+ */
 function headersOf(from, listed, changes) {
   const headers = new Headers();
   if (from) {
-    // Rather than going through all that were sent, of which a browser and Cloudflare add dozens.
+    // Look up the listed names: browsers and Cloudflare send dozens of others.
     for (const name of listed) {
       const value = from.get(name);
       if (value !== null) headers.append(name, value);
@@ -45,37 +48,42 @@ function headersOf(from, listed, changes) {
   return headers;
 }
 
-/** Sends a request on, its body unread, and answers what comes of it. */
+/** Forwards a request, with its body unread. Resolves to the response. */
 export function forward(url, method, request, listed, changes) {
-  return fetch(url, { method, headers: headersOf(request.headers, listed, changes), body: request.body, redirect: "manual" });
+  const headers = headersOf(request.headers, listed, changes);
+  return fetch(url, { method, headers, body: request.body, redirect: "manual" });
 }
 
-/** Passes an answer on, its body unread. */
+/** The same response with other headers, its body unread. */
 export function pass(response, listed, changes) {
-  return new Response(response.body, { status: response.status, headers: headersOf(response.headers, listed, changes) });
+  return new Response(response.body, {
+    status: response.status,
+    headers: headersOf(response.headers, listed, changes),
+  });
 }
 
-/** An answer of the edge's own. */
+/** A response that the edge makes itself. */
 export function respond(status, changes, body) {
   return new Response(body, { status, headers: headersOf(undefined, undefined, changes) });
 }
 
-/** Posts a text and answers the status. */
+/** Posts a text. Resolves to the status of the response. */
 export async function post(url, changes, body) {
-  const answer = await fetch(url, { method: "POST", headers: headersOf(undefined, undefined, changes), body, redirect: "manual" });
-  // A body that nobody reads would keep the connection.
-  await answer.body?.cancel();
-  return answer.status;
+  const headers = headersOf(undefined, undefined, changes);
+  const response = await fetch(url, { method: "POST", headers, body, redirect: "manual" });
+  // An unread body would hold on to the connection.
+  await response.body?.cancel();
+  return response.status;
 }
 
-/** Comes to nothing in so many milliseconds. */
-export function after(milliseconds) {
-  return new Promise((done) => setTimeout(done, milliseconds));
+/** Resolves after this many milliseconds. */
+export function sleep(milliseconds) {
+  return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
-/** What a promise comes to, or a rejection with "timed out" when that takes longer than so many milliseconds. */
-export function within(promise, milliseconds) {
-  // The timer is not taken back: it ends with its request, and clearing it would cost as much as setting it.
-  const late = new Promise((_, failed) => setTimeout(failed, milliseconds, "timed out"));
-  return Promise.race([promise, late]);
+/** Settles as `promise` does, or rejects with "timed out" after this many milliseconds. */
+export function withTimeout(promise, milliseconds) {
+  // The timer is not cleared: it ends with its request, and clearing it would cost as much as setting it.
+  const timer = new Promise((_, reject) => setTimeout(reject, milliseconds, "timed out"));
+  return Promise.race([promise, timer]);
 }

@@ -1,4 +1,4 @@
-//! Talking to the runtime in few calls; the other half is `glue.mjs`.
+//! Access to the runtime in few calls. The other half is `glue.mjs`.
 
 use js_sys::Promise;
 use wasm_bindgen::prelude::*;
@@ -10,14 +10,14 @@ extern "C" {
     #[derive(Clone, Debug)]
     pub(crate) type Names;
 
-    /// The list of these names, one to a line.
+    /// A list of header names from a text with one name per line.
     pub(crate) fn names(lines: &str) -> Names;
 
     fn values(headers: &Headers, lines: &str) -> String;
 
     fn facts(request: &Request, lines: &str) -> String;
 
-    /// Sends a request on with the listed ones of its headers and these changes.
+    /// Forwards a request with its listed headers and these changes. The promise resolves to the response.
     #[wasm_bindgen(catch)]
     pub(crate) fn forward(
         url: &str,
@@ -27,90 +27,91 @@ extern "C" {
         changes: &str,
     ) -> Result<Promise, JsValue>;
 
-    /// Passes an answer on with the listed ones of its headers and these changes.
+    /// The same response with its listed headers and these changes.
     #[wasm_bindgen(catch)]
     pub(crate) fn pass(response: &Response, listed: &Names, changes: &str) -> Result<Response, JsValue>;
 
-    /// An answer with these headers.
+    /// A new response with these headers.
     #[wasm_bindgen(catch)]
     pub(crate) fn respond(status: u16, changes: &str, body: Option<&str>) -> Result<Response, JsValue>;
 
-    /// Posts a JSON text with these headers; the promise's value is the answer's status.
+    /// Posts a JSON text with these headers. The promise resolves to the status of the response.
     pub(crate) fn post(url: &str, changes: &str, body: &str) -> Promise;
 
-    /// Lets what a promise stands for go on when the present request has been answered.
+    /// Keeps the isolate working on `promise` after the current request has been answered.
     #[wasm_bindgen(js_name = waitUntil)]
     pub(crate) fn wait_until(promise: &Promise);
 
-    /// Comes to nothing in so many milliseconds.
-    pub(crate) fn after(milliseconds: u32) -> Promise;
+    /// Resolves after this many milliseconds.
+    pub(crate) fn sleep(milliseconds: u32) -> Promise;
 
-    /// What a promise comes to, or a rejection with [`TIMED_OUT`] after so many milliseconds.
-    pub(crate) fn within(promise: &Promise, milliseconds: u32) -> Promise;
+    /// Settles as `promise` does, or rejects with [`TIMED_OUT`] after this many milliseconds.
+    #[wasm_bindgen(js_name = withTimeout)]
+    pub(crate) fn with_timeout(promise: &Promise, milliseconds: u32) -> Promise;
 }
 
-/// What [`within`] rejects with when it has taken too long.
+/// What [`with_timeout`] rejects with after the timeout.
 pub(crate) const TIMED_OUT: &str = "timed out";
 
-/// Packed values, to be taken out one after the other.
+/// Values packed one per line.
 #[derive(Debug)]
 pub(crate) struct Packed(String);
 
 impl Packed {
-    /// The lines of the package.
+    /// The values, in order.
     pub(crate) fn lines(&self) -> Lines<'_> {
         Lines(self.0.split('\n'))
     }
 }
 
-/// See [`Packed`].
+/// Reads the values of a [`Packed`] one after the other.
 #[derive(Debug)]
 pub(crate) struct Lines<'a>(std::str::Split<'a, char>);
 
 impl<'a> Lines<'a> {
-    /// The next text, which is always there.
+    /// The next value that is always present.
     pub(crate) fn text(&mut self) -> &'a str {
         self.0.next().unwrap_or_default()
     }
 
-    /// The next header's value, if it was sent.
+    /// The next header's value; `None` if the header is absent.
     pub(crate) fn value(&mut self) -> Option<&'a str> {
         self.text().strip_prefix('=')
     }
 }
 
-/// A request's method, URL and the values of these headers (names one to a line), in this order.
+/// A request's method, URL and the values of these headers (one name per line), in this order.
 pub(crate) fn facts_of(request: &Request, lines: &str) -> Packed {
     Packed(facts(request, lines))
 }
 
-/// The values of these headers, in their order.
+/// The values of these headers (one name per line), in their order.
 pub(crate) fn values_of(headers: &Headers, lines: &str) -> Packed {
     Packed(values(headers, lines))
 }
 
-/// Changes to headers, packed.
+/// HeaderChanges to headers, packed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Changes(String);
+pub(crate) struct HeaderChanges(String);
 
-impl Changes {
+impl HeaderChanges {
     /// Sets a header.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> &mut Self {
         self.push("", name, value)
     }
 
-    /// Adds a value to what a header may have already.
+    /// Appends a value to a header.
     pub(crate) fn append(&mut self, name: &str, value: &str) -> &mut Self {
         self.push("+", name, value)
     }
 
-    /// Takes a header away.
+    /// Removes a header.
     pub(crate) fn remove(&mut self, name: &str) -> &mut Self {
         self.push("-", name, "")
     }
 
-    /// All of these changes, too.
-    pub(crate) fn extend(&mut self, others: &Changes) -> &mut Self {
+    /// Appends all changes of `others`.
+    pub(crate) fn extend(&mut self, others: &HeaderChanges) -> &mut Self {
         if !self.0.is_empty() && !others.0.is_empty() {
             self.0.push('\n');
         }
@@ -125,7 +126,7 @@ impl Changes {
         self.0.push_str(how);
         self.0.push_str(name);
         self.0.push('\n');
-        // A line break would begin another header. None of the values can have one; this is so that none ever will.
+        // A line break would start another header. No current value can contain one; this keeps it so.
         self.0.extend(
             value
                 .chars()
@@ -134,7 +135,7 @@ impl Changes {
         self
     }
 
-    /// As `glue.mjs` reads it.
+    /// The format that `glue.mjs` reads.
     pub(crate) fn packed(&self) -> &str {
         &self.0
     }
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_come_out_in_order_and_absent_ones_are_told_from_empty_ones() {
+    fn values_are_unpacked_in_order_and_absent_differs_from_empty() {
         let packed = Packed("GET\nhttp://x/\n=a\n\n=\n".to_owned());
         let mut lines = packed.lines();
         assert_eq!((lines.text(), lines.text()), ("GET", "http://x/"));
@@ -157,18 +158,18 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_pairs_of_lines() {
-        let mut changes = Changes::default();
+    fn header_changes_are_pairs_of_lines() {
+        let mut changes = HeaderChanges::default();
         changes.set("a", "1").append("b", "2").remove("c");
         assert_eq!(changes.packed(), "a\n1\n+b\n2\n-c\n");
-        let mut more = Changes::default();
+        let mut more = HeaderChanges::default();
         more.extend(&changes).set("d", "4");
         assert_eq!(more.packed(), "a\n1\n+b\n2\n-c\n\nd\n4");
     }
 
     #[test]
-    fn no_value_can_begin_another_header() {
-        let mut changes = Changes::default();
+    fn a_value_cannot_start_another_header() {
+        let mut changes = HeaderChanges::default();
         changes.set("a", "1\r\nx-user-id\nroot");
         assert_eq!(changes.packed(), "a\n1x-user-idroot");
     }

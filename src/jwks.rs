@@ -1,33 +1,35 @@
-//! The issuer's key set: fetched, kept in the isolate, renewed every hour and when a token names a key that it has
-//! not, though at most once a minute. When it cannot be fetched, the one that is there stays.
+//! The issuer's key set, cached in the isolate. It is fetched again every hour, and when a token names an unknown
+//! key, at most once a minute. While it cannot be fetched, the cached one stays in use.
 
 use std::cell::RefCell;
 
 use js_sys::Promise;
 use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
 use web_sys::{RequestInit, RequestRedirect, Response};
 use weir_policy::token::Keys;
 
 use crate::bindings::fetch_url;
-use crate::call::Call;
 use crate::clock;
+use crate::context::RequestContext;
 use crate::events::Event;
-use crate::wait::{NoValue, within};
+use crate::glue;
+use crate::timeout::{WaitError, with_timeout};
 
-/// How long a key set is good for, in milliseconds.
-const FRESH_MS: u64 = 60 * 60 * 1000;
+/// How long a key set is used before it is fetched again, in milliseconds.
+const MAX_AGE_MS: u64 = 60 * 60 * 1000;
 
-/// How long to wait between two attempts to fetch it, in milliseconds.
-const BETWEEN_ATTEMPTS_MS: u64 = 60 * 1000;
+/// The shortest time between two fetches while there is no key set at all, in milliseconds.
+const RETRY_DELAY_MS: u64 = 5 * 1000;
 
-/// How long to wait after a failed attempt while there is no key set at all, in milliseconds.
-const AFTER_FAILURE_MS: u64 = 5 * 1000;
-
-/// How long the issuer may take, in milliseconds.
+/// How long the issuer may take for the response, and then for its body, in milliseconds.
 const TIMEOUT_MS: u32 = 5_000;
 
-/// The longest key set that is read, in characters.
+/// The longest key set that is accepted, in bytes.
 const MAX_LENGTH: usize = 256 * 1024;
+
+/// How often a request checks whether the fetch of another request has ended, in milliseconds.
+const POLL_INTERVAL_MS: u32 = 20;
 
 thread_local! {
     static CACHE: RefCell<Cache> = const { RefCell::new(Cache::new()) };
@@ -39,6 +41,22 @@ struct Cache {
     fetched_at: u64,
     attempted_at: u64,
     failed_at: u64,
+    /// Until when the fetch of a request may take; 0 without one. The client of that request may hang up, and then the
+    /// fetch ends without a result.
+    fetching_until: u64,
+    /// The number of fetches that have ended, with or without success.
+    fetches: u32,
+}
+
+/// What a request does about the key set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refresh {
+    /// Use the cached keys.
+    NotNeeded,
+    /// Fetch the key set.
+    Fetch,
+    /// Wait for the fetch of another request.
+    Wait,
 }
 
 impl Cache {
@@ -48,63 +66,100 @@ impl Cache {
             fetched_at: 0,
             attempted_at: 0,
             failed_at: 0,
+            fetching_until: 0,
+            fetches: 0,
         }
     }
 
-    fn wants_fetching(&self, key_unknown: bool, now: u64) -> bool {
-        if self.keys.is_none() {
-            return self.failed_at == 0 || now >= self.failed_at + AFTER_FAILURE_MS;
+    fn refresh(&self, key_unknown: bool, cooldown_ms: u64, now: u64) -> Refresh {
+        if now < self.fetching_until {
+            let needs_result = key_unknown || self.keys.is_none();
+            return if needs_result {
+                Refresh::Wait
+            } else {
+                Refresh::NotNeeded
+            };
         }
-        (key_unknown || now >= self.fetched_at + FRESH_MS) && now >= self.attempted_at + BETWEEN_ATTEMPTS_MS
+        let due = match self.keys {
+            None => self.failed_at == 0 || now >= self.failed_at + RETRY_DELAY_MS,
+            Some(_) => {
+                (key_unknown || now >= self.fetched_at + MAX_AGE_MS) && now >= self.attempted_at + cooldown_ms
+            }
+        };
+        if due { Refresh::Fetch } else { Refresh::NotNeeded }
     }
 }
 
-/// The keys that verify tokens: the issuer's, and the shared secret's if there is one. `key_unknown` says that a token
-/// has named a key that is not among them.
-pub(crate) async fn keys(call: &Call<'_>, url: &str, key_unknown: bool) -> Keys {
-    let config = call.config;
-    let now = clock::now_ms();
-    let wants = CACHE.with_borrow_mut(|cache| {
-        let wants = cache.wants_fetching(key_unknown, now);
-        if wants {
-            cache.attempted_at = now;
-        }
-        wants
-    });
-    if wants {
-        match fetch(url).await {
-            Ok(keys) => CACHE.with_borrow_mut(|cache| {
-                cache.keys = Some(config.token_keys.clone().and(keys));
-                cache.fetched_at = now;
-            }),
-            Err(reason) => {
-                CACHE.with_borrow_mut(|cache| cache.failed_at = now);
-                call.report(Event::KeySetUnavailable, &reason);
+/// The keys that verify tokens: the issuer's, and the shared secret's if there is one. Pass `key_unknown` when a token
+/// names a key that is not among them.
+pub(crate) async fn keys(context: &RequestContext<'_>, url: &str, key_unknown: bool) -> Keys {
+    let cooldown_ms = u64::from(context.config.jwks_cooldown_ms);
+    let fetches = CACHE.with_borrow(|cache| cache.fetches);
+    // A request that has waited for a fetch uses its result, even if another fetch is due by then.
+    while CACHE.with_borrow(|cache| cache.fetches) == fetches {
+        let now = clock::now_ms();
+        match CACHE.with_borrow(|cache| cache.refresh(key_unknown, cooldown_ms, now)) {
+            Refresh::NotNeeded => break,
+            Refresh::Fetch => {
+                refresh(context, url, now).await;
+                break;
+            }
+            // Each request waits by a timer of its own: the runtime ties a promise to the request that created it.
+            Refresh::Wait => {
+                let _ = JsFuture::from(glue::sleep(POLL_INTERVAL_MS)).await;
             }
         }
     }
     CACHE
         .with_borrow(|cache| cache.keys.clone())
-        .unwrap_or_else(|| config.token_keys.clone())
+        .unwrap_or_else(|| context.config.token_keys.clone())
+}
+
+async fn refresh(context: &RequestContext<'_>, url: &str, now: u64) {
+    CACHE.with_borrow_mut(|cache| {
+        cache.attempted_at = now;
+        cache.fetching_until = now + 2 * u64::from(TIMEOUT_MS);
+    });
+    let fetched = fetch(url).await;
+    let failure = CACHE.with_borrow_mut(|cache| {
+        cache.fetching_until = 0;
+        cache.fetches = cache.fetches.wrapping_add(1);
+        match fetched {
+            Ok(keys) => {
+                cache.keys = Some(context.config.token_keys.clone().and(keys));
+                cache.fetched_at = now;
+                None
+            }
+            Err(reason) => {
+                cache.failed_at = now;
+                Some(reason)
+            }
+        }
+    });
+    if let Some(reason) = failure {
+        context.report(Event::KeySetUnavailable, &reason);
+    }
 }
 
 async fn fetch(url: &str) -> Result<Keys, String> {
     let init = RequestInit::new();
-    // A redirect would lead to keys that nobody configured.
+    // A redirect would lead to keys that are not configured.
     init.set_redirect(RequestRedirect::Manual);
-    let answer = fetch_url(url, &init).map_err(|error| NoValue::Failed(error).reason())?;
-    let response: Response = within(answer, TIMEOUT_MS)
+    let response = fetch_url(url, &init).map_err(|error| WaitError::Failed(error).reason())?;
+    let response: Response = with_timeout(response, TIMEOUT_MS)
         .await
-        .map_err(|reason| reason.reason())?
+        .map_err(|error| error.reason())?
         .unchecked_into();
     if response.status() != 200 {
         return Err(format!("the issuer answered {}", response.status()));
     }
     let text: Promise = response
         .text()
-        .map_err(|error| NoValue::Failed(error).reason())?
+        .map_err(|error| WaitError::Failed(error).reason())?
         .unchecked_into();
-    let text: JsValue = within(text, TIMEOUT_MS).await.map_err(|reason| reason.reason())?;
+    let text: JsValue = with_timeout(text, TIMEOUT_MS)
+        .await
+        .map_err(|error| error.reason())?;
     let text = text
         .as_string()
         .filter(|text| text.len() <= MAX_LENGTH)
@@ -124,40 +179,60 @@ mod tests {
             keys: Some(Keys::default()),
             fetched_at: NOW,
             attempted_at: NOW,
-            failed_at: 0,
+            ..Cache::new()
         }
     }
 
-    #[test]
-    fn a_key_set_is_fetched_once_and_renewed_every_hour() {
-        assert!(Cache::new().wants_fetching(false, NOW));
-        assert!(!fetched().wants_fetching(false, NOW + 59 * MINUTE));
-        assert!(fetched().wants_fetching(false, NOW + 60 * MINUTE));
+    fn refresh(cache: &Cache, key_unknown: bool, now: u64) -> Refresh {
+        cache.refresh(key_unknown, MINUTE, now)
     }
 
     #[test]
-    fn an_unknown_key_is_asked_for_at_most_once_a_minute() {
+    fn a_key_set_is_fetched_once_and_again_every_hour() {
+        assert_eq!(refresh(&Cache::new(), false, NOW), Refresh::Fetch);
+        assert_eq!(refresh(&fetched(), false, NOW + 59 * MINUTE), Refresh::NotNeeded);
+        assert_eq!(refresh(&fetched(), false, NOW + 60 * MINUTE), Refresh::Fetch);
+    }
+
+    #[test]
+    fn an_unknown_key_causes_at_most_one_fetch_a_minute() {
         let mut cache = fetched();
-        assert!(!cache.wants_fetching(true, NOW + MINUTE - 1));
-        assert!(cache.wants_fetching(true, NOW + MINUTE));
+        assert_eq!(refresh(&cache, true, NOW + MINUTE - 1), Refresh::NotNeeded);
+        assert_eq!(refresh(&cache, true, NOW + MINUTE), Refresh::Fetch);
         cache.attempted_at = NOW + MINUTE;
-        assert!(!cache.wants_fetching(true, NOW + MINUTE + 1));
+        assert_eq!(refresh(&cache, true, NOW + MINUTE + 1), Refresh::NotNeeded);
     }
 
     #[test]
-    fn a_failing_issuer_is_asked_again_but_not_at_once() {
+    fn a_failed_fetch_is_retried_after_a_delay() {
         let stale = Cache {
             attempted_at: NOW + 60 * MINUTE,
             failed_at: NOW + 60 * MINUTE,
             ..fetched()
         };
-        assert!(!stale.wants_fetching(false, NOW + 60 * MINUTE + 1));
-        assert!(stale.wants_fetching(false, NOW + 61 * MINUTE));
+        assert_eq!(refresh(&stale, false, NOW + 60 * MINUTE + 1), Refresh::NotNeeded);
+        assert_eq!(refresh(&stale, false, NOW + 61 * MINUTE), Refresh::Fetch);
         let none = Cache {
             failed_at: NOW,
             ..Cache::new()
         };
-        assert!(!none.wants_fetching(true, NOW + 4_999));
-        assert!(none.wants_fetching(false, NOW + 5_000));
+        assert_eq!(refresh(&none, true, NOW + 4_999), Refresh::NotNeeded);
+        assert_eq!(refresh(&none, false, NOW + 5_000), Refresh::Fetch);
+    }
+
+    #[test]
+    fn only_requests_that_need_the_result_wait_for_a_fetch_and_none_for_ever() {
+        let first = Cache {
+            fetching_until: NOW + 10,
+            ..Cache::new()
+        };
+        assert_eq!(refresh(&first, false, NOW + 9), Refresh::Wait);
+        assert_eq!(refresh(&first, false, NOW + 10), Refresh::Fetch);
+        let again = Cache {
+            fetching_until: NOW + 10,
+            ..fetched()
+        };
+        assert_eq!(refresh(&again, true, NOW + 9), Refresh::Wait);
+        assert_eq!(refresh(&again, false, NOW + 9), Refresh::NotNeeded);
     }
 }

@@ -1,49 +1,72 @@
 //! The edge Worker of Weir.
 //!
-//! It stands in front of the origin, finds out who is calling, counts anonymous requests per client address (web
-//! ADR-21) and forwards what may pass, with a signed assertion of who it is. See `policy/` for the rules; here is what
-//! connects them with the runtime.
+//! It runs in front of the origin: it authenticates the caller, rate limits anonymous requests per client address (web
+//! ADR-21), and forwards accepted requests with a signed assertion of who is calling. The rules are in `policy/`; this
+//! crate connects them to the Workers runtime.
+//!
+//! The modules below are in their order: each one imports only from modules above it.
 
-mod access;
-mod answer;
+mod access_log;
 mod bindings;
-mod call;
-mod caller;
 mod clock;
-mod config;
 mod cors;
-mod counter;
-mod counts;
-mod edge;
-mod events;
-mod fields;
-mod forward;
 mod glue;
-mod jwks;
-mod limiter;
-mod panics;
+mod rate_limit_fields;
 mod shard;
 mod target;
 mod trace;
-mod wait;
+mod url;
+
+mod config;
+mod panics;
+mod response;
+mod timeout;
+
+mod counter;
+mod tally;
+
+mod events;
+
+mod context;
+mod reports;
+
+mod forward;
+mod jwks;
+mod limiter;
+
+mod caller;
+
+mod edge;
 
 use std::cell::OnceCell;
 use std::rc::Rc;
 
 use wasm_bindgen::JsCast;
+use wasm_bindgen::prelude::wasm_bindgen;
 use worker::{Context, Env, event};
 
 use crate::bindings::Bindings;
 use crate::config::{Config, ConfigError};
 use crate::events::{Event, report};
-use crate::glue::Changes;
 
 thread_local! {
-    /// The configuration cannot change under a running isolate: a deployment starts new ones.
+    /// The configuration of a running isolate cannot change: a deployment starts new isolates.
     static CONFIG: OnceCell<Result<Rc<Config>, ConfigError>> = const { OnceCell::new() };
 }
 
-/// Answers a request.
+/// Runs once, when the module is instantiated.
+#[wasm_bindgen(start)]
+pub(crate) fn start() {
+    let next = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        // Count first: the tally is among the state that is preserved.
+        tally::count_panic();
+        panics::preserve_state(&info.to_string());
+        next(info);
+    }));
+}
+
+/// Handles a request.
 #[event(fetch)]
 async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker::Result<web_sys::Response> {
     let bindings: Bindings = env.unchecked_into();
@@ -51,12 +74,13 @@ async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker
         let read = || Config::read(|name| bindings.text(name)).map(Rc::new);
         config.get_or_init(read).clone()
     });
-    let answered = match config {
-        Ok(config) => edge::answer(&bindings, &config, request).await,
+    let response = match config {
+        Ok(config) => edge::handle(&bindings, &config, request).await,
         Err(error) => {
             report(&bindings, Event::Internal, None, &error.to_string());
-            answer::problem(&answer::misconfigured(&error.0), &Changes::default())
+            let fields = response::base_fields(request.url().starts_with("https:"));
+            response::problem(&response::misconfigured(), &fields)
         }
     };
-    answered.map_err(worker::Error::from)
+    response.map_err(worker::Error::from)
 }

@@ -1,5 +1,7 @@
-//! Deciding on an anonymous request: what the isolate remembers, the counting object, the native limiter, in this
-//! order, each asked only if the one before cannot tell.
+//! Rate limiting anonymous requests.
+//!
+//! A submission is decided by what this isolate remembers, else by the counting object, else by the native limiter:
+//! each one is asked only if the one before cannot tell.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,157 +9,217 @@ use std::rc::Rc;
 use js_sys::{Boolean, Object, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
 use weir_policy::address::AddressKey;
-use weir_policy::recent::RecentVerdicts;
-use weir_policy::window::{Counters, Policy, Verdict};
+use weir_policy::limit_cache::LimitCache;
+use weir_policy::prefix_counters::{Limits, PrefixCounters, Scope, ScopedResult};
+use weir_policy::window::KnownUsage;
 
 use crate::bindings::{IncomingRequest, NativeLimiter, object};
-use crate::call::Call;
 use crate::clock;
-use crate::config::WithoutCounter;
+use crate::config::CounterFallback;
+use crate::context::RequestContext;
 use crate::events::Event;
-use crate::fields::{Allowance, Named};
 use crate::panics;
+use crate::rate_limit_fields::{NamedPolicy, PolicyStatus};
 use crate::shard::shard;
-use crate::wait::{NoValue, within};
+use crate::timeout::{WaitError, with_timeout};
 
-/// How many addresses an isolate remembers: a few megabytes of its 128.
-const REMEMBERED: usize = 20_000;
+/// How many addresses an isolate remembers, and how many prefixes: a few megabytes of its 128.
+const MAX_CACHED_ADDRESSES: usize = 20_000;
 
 thread_local! {
-    static RECENT: RefCell<RecentVerdicts> = RefCell::new(RecentVerdicts::new(REMEMBERED));
-    static READS: RefCell<Option<Rc<RefCell<Counters>>>> = const { RefCell::new(None) };
+    static ADDRESSES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static PREFIXES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static READS: RefCell<Option<Rc<RefCell<PrefixCounters>>>> = const { RefCell::new(None) };
 }
 
-/// What was decided on an anonymous request.
+/// The decision on an anonymous request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decision {
-    /// It may pass.
-    Admitted(Allowance),
-    /// It may not.
-    Denied(Allowance),
-    /// Nothing could tell, and then it may not.
+pub(crate) enum RateLimitDecision {
+    Admitted(PolicyStatus),
+    Denied(PolicyStatus),
+    /// Neither object nor native limiter could decide, and the configuration says to refuse such requests.
     Unavailable,
 }
 
-/// Decides on a submission, exactly.
-pub(crate) async fn submission(call: &Call<'_>, request: &IncomingRequest, key: AddressKey) -> Decision {
-    let now = clock::now_ms();
-    let named = Named {
-        name: "anon",
-        policy: call.config.submissions,
-    };
-    let (denial, seen) = RECENT.with_borrow(|recent| (recent.denial(key, now), recent.seen(key, now)));
-    if let Some(denial) = denial {
-        return Decision::Denied(Allowance {
-            named,
-            verdict: Some(denial),
-        });
+/// The policies of a class of requests, with their names in the rate limit fields.
+#[derive(Clone, Copy, Debug)]
+struct NamedLimits {
+    address: &'static str,
+    prefix: &'static str,
+    limits: Limits,
+}
+
+impl NamedLimits {
+    fn policy(&self, scope: Scope) -> NamedPolicy {
+        NamedPolicy {
+            name: match scope {
+                Scope::Address => self.address,
+                Scope::Prefix => self.prefix,
+            },
+            policy: self.limits.policy(scope),
+        }
     }
 
-    let (used, reset_at_ms) = seen.map_or((0, 0), |seen| (seen.used, seen.reset_at_ms));
-    match ask_counter(call, request, key, used, reset_at_ms).await {
-        Ok(verdict) => {
-            // The time before the call: a denial is rather forgotten too early than kept too long.
-            RECENT.with_borrow_mut(|recent| recent.remember(key, &verdict, named.policy.limit, now));
-            let allowance = Allowance {
-                named,
-                verdict: Some(verdict),
-            };
-            if verdict.admitted {
-                Decision::Admitted(allowance)
+    fn status(&self, scoped: ScopedResult) -> PolicyStatus {
+        PolicyStatus {
+            named: self.policy(scoped.scope),
+            result: Some(scoped.result),
+        }
+    }
+
+    /// The status when it is not known how much is left.
+    fn unknown_status(&self) -> PolicyStatus {
+        PolicyStatus {
+            named: self.policy(Scope::Address),
+            result: None,
+        }
+    }
+}
+
+/// Decides on a submission, exactly.
+pub(crate) async fn submission(
+    context: &RequestContext<'_>,
+    request: &IncomingRequest,
+    key: AddressKey,
+) -> RateLimitDecision {
+    let now = clock::now_ms();
+    let limits = NamedLimits {
+        address: "anon",
+        prefix: "anon-prefix",
+        limits: context.config.submissions,
+    };
+    if let Some(denial) = cached_denial(key, now) {
+        return RateLimitDecision::Denied(limits.status(denial));
+    }
+
+    let known = ADDRESSES.with_borrow(|cache| cache.known_usage(key, now));
+    match ask_counter(context, request, key, known).await {
+        Ok(scoped) => {
+            // With the time before the call, a denial is forgotten too early rather than remembered too long.
+            remember(key, &scoped, &limits.limits, now);
+            let status = limits.status(scoped);
+            if scoped.result.admitted {
+                RateLimitDecision::Admitted(status)
             } else {
-                Decision::Denied(allowance)
+                RateLimitDecision::Denied(status)
             }
         }
-        Err(reason) => {
-            call.report(Event::CounterUnavailable, &reason.reason());
-            without_counter(call, named, key).await
+        Err(error) => {
+            context.report(Event::CounterUnavailable, &error.reason());
+            submission_without_counter(context, limits.unknown_status(), key).await
         }
+    }
+}
+
+fn cached_denial(key: AddressKey, now: u64) -> Option<ScopedResult> {
+    let by_address = ADDRESSES.with_borrow(|cache| cache.denial(key, now));
+    let by_prefix = || PREFIXES.with_borrow(|cache| cache.denial(key.prefix()?, now));
+    let scoped = |scope| move |result| ScopedResult { scope, result };
+    by_address
+        .map(scoped(Scope::Address))
+        .or_else(|| by_prefix().map(scoped(Scope::Prefix)))
+}
+
+fn remember(key: AddressKey, scoped: &ScopedResult, limits: &Limits, now: u64) {
+    let limit = limits.policy(scoped.scope).limit;
+    match (scoped.scope, key.prefix()) {
+        (Scope::Prefix, Some(prefix)) => {
+            PREFIXES.with_borrow_mut(|cache| cache.remember(prefix, &scoped.result, limit, now));
+        }
+        _ => ADDRESSES.with_borrow_mut(|cache| cache.remember(key, &scoped.result, limit, now)),
     }
 }
 
 async fn ask_counter(
-    call: &Call<'_>,
+    context: &RequestContext<'_>,
     request: &IncomingRequest,
     key: AddressKey,
-    seen_used: u32,
-    seen_reset_at_ms: u64,
-) -> Result<Verdict, NoValue> {
-    let namespace = call
+    known: Option<KnownUsage>,
+) -> Result<ScopedResult, WaitError> {
+    let namespace = context
         .bindings
         .address_counters()
-        .ok_or_else(|| NoValue::Failed("the binding ADDRESS_COUNTERS is missing".into()))?;
-    let place = request.cf();
-    let continent = place.as_ref().and_then(|place| place.continent());
-    let longitude = place
+        .ok_or_else(|| WaitError::Failed("the binding ADDRESS_COUNTERS is missing".into()))?;
+    let location = request.cf();
+    let continent = location.as_ref().and_then(|location| location.continent());
+    let longitude = location
         .as_ref()
-        .and_then(|place| place.longitude())
+        .and_then(|location| location.longitude())
         .and_then(|degrees| degrees.parse().ok());
-    let shard = shard(key, call.config.shards, continent.as_deref(), longitude);
+    let shard = shard(key, context.config.shards, continent.as_deref(), longitude);
     let stub = match shard.hint {
         Some(hint) => namespace.get_by_name_with_options(&shard.name, &object("locationHint", &hint.into())),
         None => namespace.get_by_name(&shard.name),
     };
     let (kind, upper, lower) = key.to_parts();
-    let answer = stub
-        .and_then(|stub| stub.take(kind, upper, lower, seen_used, seen_reset_at_ms as f64))
-        .map_err(NoValue::Failed)?;
-    let packed = within(answer, call.config.counter_timeout_ms).await?;
-    let verdict = packed.as_f64().and_then(Verdict::unpack);
-    verdict.ok_or_else(|| NoValue::Failed("the counter's answer is no verdict".into()))
+    let (known_used, known_reset_at_ms) = known.map_or((0, 0), |known| (known.used, known.reset_at_ms));
+    let taken = stub
+        .and_then(|stub| stub.take(kind, upper, lower, known_used, known_reset_at_ms as f64))
+        .map_err(WaitError::Failed)?;
+    let packed = with_timeout(taken, context.config.counter_timeout_ms).await?;
+    let result = packed.as_f64().and_then(ScopedResult::unpack);
+    result.ok_or_else(|| WaitError::Failed("the counting object returned no result".into()))
 }
 
-/// Decides without the object: approximately, but never without a limit.
-async fn without_counter(call: &Call<'_>, named: Named, key: AddressKey) -> Decision {
-    let allowance = Allowance { named, verdict: None };
+/// Decides on a submission without the object: approximately, by the address alone, but never without a limit.
+async fn submission_without_counter(
+    context: &RequestContext<'_>,
+    status: PolicyStatus,
+    key: AddressKey,
+) -> RateLimitDecision {
     match ask_native(
-        call.bindings.submission_limiter(),
+        context.bindings.submission_limiter(),
         key,
-        call.config.counter_timeout_ms,
+        context.config.counter_timeout_ms,
     )
     .await
     {
-        Ok(true) => Decision::Admitted(allowance),
-        Ok(false) => Decision::Denied(allowance),
-        Err(reason) => {
-            call.report(Event::LimiterUnavailable, &reason.reason());
-            match call.config.without_counter {
-                WithoutCounter::Open => Decision::Admitted(allowance),
-                WithoutCounter::Closed => Decision::Unavailable,
+        Ok(true) => RateLimitDecision::Admitted(status),
+        Ok(false) => RateLimitDecision::Denied(status),
+        Err(error) => {
+            context.report(Event::LimiterUnavailable, &error.reason());
+            match context.config.counter_fallback {
+                CounterFallback::Open => RateLimitDecision::Admitted(status),
+                CounterFallback::Closed => RateLimitDecision::Unavailable,
             }
         }
     }
 }
 
-/// Decides on any other anonymous request without calling an object: by the isolate's own count, which knows what is
-/// left and since when, and by the native limiter, which knows of the data centre's other isolates.
-pub(crate) async fn read(call: &Call<'_>, key: AddressKey) -> Decision {
-    let named = Named {
-        name: "anon-read",
-        policy: call.config.reads,
+/// Decides on any other anonymous request without calling an object: by the isolate's own count, which knows how
+/// much is left until when, and by the native limiter, which also counts the data centre's other isolates.
+pub(crate) async fn read(context: &RequestContext<'_>, key: AddressKey) -> RateLimitDecision {
+    let limits = NamedLimits {
+        address: "anon-read",
+        prefix: "anon-read-prefix",
+        limits: context.config.reads,
     };
-    let verdict = count_read(call.config.reads, key);
-    if !verdict.admitted {
-        return Decision::Denied(Allowance {
-            named,
-            verdict: Some(verdict),
-        });
+    let scoped = count_read(limits.limits, key);
+    let status = limits.status(scoped);
+    if !scoped.result.admitted {
+        return RateLimitDecision::Denied(status);
     }
-    match ask_native(call.bindings.read_limiter(), key, call.config.counter_timeout_ms).await {
-        Ok(false) => Decision::Denied(Allowance { named, verdict: None }),
-        // Reads cost little; the isolate's own count is limit enough.
-        Ok(true) | Err(_) => Decision::Admitted(Allowance {
-            named,
-            verdict: Some(verdict),
-        }),
+    match ask_native(
+        context.bindings.read_limiter(),
+        key,
+        context.config.counter_timeout_ms,
+    )
+    .await
+    {
+        Ok(false) => RateLimitDecision::Denied(limits.unknown_status()),
+        // Reads cost little: the isolate's own count is limit enough.
+        Ok(true) | Err(_) => RateLimitDecision::Admitted(status),
     }
 }
 
-fn count_read(policy: Policy, key: AddressKey) -> Verdict {
+fn count_read(limits: Limits, key: AddressKey) -> ScopedResult {
     READS.with_borrow_mut(|reads| {
         let reads = reads.get_or_insert_with(|| {
-            let reads = Rc::new(RefCell::new(Counters::with_capacity(policy, REMEMBERED)));
-            panics::survive("reads", &reads);
+            let reads = Rc::new(RefCell::new(PrefixCounters::with_capacity(
+                limits,
+                MAX_CACHED_ADDRESSES,
+            )));
+            panics::preserve("reads", &reads);
             reads
         });
         reads.borrow_mut().take(key, None, clock::now_ms())
@@ -168,13 +230,13 @@ async fn ask_native(
     limiter: Option<NativeLimiter>,
     key: AddressKey,
     timeout_ms: u32,
-) -> Result<bool, NoValue> {
-    let limiter = limiter.ok_or_else(|| NoValue::Failed("the rate limiting binding is missing".into()))?;
+) -> Result<bool, WaitError> {
+    let limiter = limiter.ok_or_else(|| WaitError::Failed("the rate limiting binding is missing".into()))?;
     let options: Object = object("key", &JsValue::from_str(&key.to_string()));
-    let outcome = within(limiter.limit(&options).map_err(NoValue::Failed)?, timeout_ms).await?;
-    let success = Reflect::get(&outcome, &"success".into()).map_err(NoValue::Failed)?;
+    let answer = with_timeout(limiter.limit(&options).map_err(WaitError::Failed)?, timeout_ms).await?;
+    let success = Reflect::get(&answer, &"success".into()).map_err(WaitError::Failed)?;
     success
         .dyn_ref::<Boolean>()
         .map(Boolean::value_of)
-        .ok_or_else(|| NoValue::Failed("the native limiter's answer is none".into()))
+        .ok_or_else(|| WaitError::Failed("the native limiter returned no boolean".into()))
 }

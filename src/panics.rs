@@ -1,6 +1,8 @@
-//! What happens after a panic. The runtime then throws this program's memory away and starts anew, so before it does,
-//! all counts are handed to JavaScript, from where their next owners take them; and every request that was under way in
-//! the isolate, not only the one that panicked, is answered with a problem, since nobody is left to answer it.
+//! Keeping counts across a panic.
+//!
+//! After a panic, the runtime discards this program's memory and starts it again. Before that, the panic hook hands all
+//! registered counts to JavaScript, and their new owners take them back from there. Every request that was running in
+//! the isolate, not only the one that panicked, is answered with a problem, since no Rust code is left to answer it.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -8,98 +10,87 @@ use std::rc::{Rc, Weak};
 use js_sys::Uint8Array;
 use wasm_bindgen::prelude::*;
 use weir_policy::counts::Tally;
-use weir_policy::window::Counters;
+use weir_policy::prefix_counters::PrefixCounters;
 
-use crate::{clock, counts};
+use crate::clock;
 
 // In `entry.mjs`.
 #[wasm_bindgen]
 extern "C" {
     #[wasm_bindgen(catch, js_namespace = weirPanics)]
-    fn keep(owner: &str, counts: &Uint8Array) -> Result<(), JsValue>;
-
-    #[wasm_bindgen(catch, js_namespace = weirPanics, js_name = takeBack)]
-    fn take_back(owner: &str) -> Result<Option<Uint8Array>, JsValue>;
+    fn save(owner: &str, counts: &Uint8Array) -> Result<(), JsValue>;
 
     #[wasm_bindgen(catch, js_namespace = weirPanics)]
-    fn happened(message: &str) -> Result<(), JsValue>;
+    fn restore(owner: &str) -> Result<Option<Uint8Array>, JsValue>;
+
+    #[wasm_bindgen(catch, js_namespace = weirPanics, js_name = failRequests)]
+    fn fail_requests(message: &str) -> Result<(), JsValue>;
 }
 
-/// Something that was counted.
-pub(crate) trait Counted {
+/// State that outlives a panic.
+pub(crate) trait Preserved {
     fn to_bytes(&self) -> Vec<u8>;
 
-    /// Takes over what [`Self::to_bytes`] made, and says whether it was that.
-    fn take_over(&mut self, bytes: &[u8]) -> bool;
+    /// Restores what [`Self::to_bytes`] returned. Returns false, with nothing changed, for any other bytes.
+    fn restore_from(&mut self, bytes: &[u8]) -> bool;
 }
 
-impl Counted for Counters {
+impl Preserved for PrefixCounters {
     fn to_bytes(&self) -> Vec<u8> {
         self.encode()
     }
 
-    fn take_over(&mut self, bytes: &[u8]) -> bool {
+    fn restore_from(&mut self, bytes: &[u8]) -> bool {
         self.restore(bytes, clock::now_ms()).is_ok()
     }
 }
 
-impl Counted for Tally {
+impl Preserved for Tally {
     fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    fn take_over(&mut self, bytes: &[u8]) -> bool {
+    fn restore_from(&mut self, bytes: &[u8]) -> bool {
         let Ok(mut tally) = serde_json::from_slice::<Self>(bytes) else {
             return false;
         };
-        // Whoever was to send a report has gone with everything else.
-        tally.done();
+        // The request that had claimed the report has ended with the panic.
+        tally.release_claim();
         *self = tally;
         true
     }
 }
 
-type Owner = (String, Weak<RefCell<dyn Counted>>);
+type Owner = (String, Weak<RefCell<dyn Preserved>>);
 
 thread_local! {
     static OWNERS: RefCell<Vec<Owner>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes `counts` survive a panic: takes over what `owner` had at the last one, if there was one, and keeps them at the
-/// next. Says whether there was something to take over.
-pub(crate) fn survive<T: Counted + 'static>(owner: &str, counts: &Rc<RefCell<T>>) -> bool {
-    let kept = Rc::downgrade(counts);
+/// Registers `state` under the name `owner`: restores what was preserved under that name at the last panic, and
+/// preserves it at the next. Returns whether anything was restored.
+pub(crate) fn preserve<T: Preserved + 'static>(owner: &str, state: &Rc<RefCell<T>>) -> bool {
+    let weak = Rc::downgrade(state);
     OWNERS.with_borrow_mut(|owners| {
-        owners.retain(|(_, counts)| counts.strong_count() > 0);
-        owners.push((owner.to_owned(), kept));
+        owners.retain(|(_, state)| state.strong_count() > 0);
+        owners.push((owner.to_owned(), weak));
     });
-    match take_back(owner) {
-        Ok(Some(bytes)) => counts.borrow_mut().take_over(&bytes.to_vec()),
+    match restore(owner) {
+        Ok(Some(bytes)) => state.borrow_mut().restore_from(&bytes.to_vec()),
         Ok(None) | Err(_) => false,
     }
 }
 
-/// Runs when the program starts.
-#[wasm_bindgen(start)]
-pub(crate) fn prepare_for_panics() {
-    let next = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |info| {
-        // This runs in the midst of whatever went wrong. What is in use just then is not to be trusted and is left out;
-        // its last snapshot stays.
-        counts::panicked();
-        let _ = OWNERS.try_with(|owners| {
-            let Ok(owners) = owners.try_borrow() else { return };
-            for (owner, counts) in owners.iter() {
-                let Some(counts) = counts.upgrade() else {
-                    continue;
-                };
-                let Ok(counts) = counts.try_borrow() else {
-                    continue;
-                };
-                let _ = keep(owner, &Uint8Array::from(counts.to_bytes().as_slice()));
-            }
-        });
-        let _ = happened(&info.to_string());
-        next(info);
-    }));
+/// Hands all registered state to JavaScript and fails all running requests with `message`. For the panic hook.
+pub(crate) fn preserve_state(message: &str) {
+    // State that is borrowed at the time of the panic may be inconsistent, so it is skipped; its last snapshot remains.
+    let _ = OWNERS.try_with(|owners| {
+        let Ok(owners) = owners.try_borrow() else { return };
+        for (owner, state) in owners.iter() {
+            let Some(state) = state.upgrade() else { continue };
+            let Ok(state) = state.try_borrow() else { continue };
+            let _ = save(owner, &Uint8Array::from(state.to_bytes().as_slice()));
+        }
+    });
+    let _ = fail_requests(message);
 }

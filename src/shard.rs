@@ -1,4 +1,4 @@
-//! Which counting object an address belongs to: always the same one, in the address's own part of the world.
+//! The choice of the counting object for an address: always the same one, in the address's region.
 
 use weir_policy::address::AddressKey;
 
@@ -6,12 +6,12 @@ use weir_policy::address::AddressKey;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shard {
     pub(crate) name: String,
-    /// A location hint, when the address's place is known.
+    /// A location hint, when the address's location is known.
     pub(crate) hint: Option<&'static str>,
 }
 
-/// The object for `key`. Its region follows from where the address is, as Cloudflare's data has it, and not from which
-/// data centre the request came to, which changes with the weather of the Internet: one address, one object.
+/// The object for `key`. Its region depends on the location that Cloudflare's data gives for the address, not on
+/// the data centre that received the request: routes change, but one address must always have the same object.
 pub(crate) fn shard(key: AddressKey, shards: u32, continent: Option<&str>, longitude: Option<f64>) -> Shard {
     let hint = region(continent, longitude);
     let number = key.spread() % u64::from(shards.max(1));
@@ -21,7 +21,7 @@ pub(crate) fn shard(key: AddressKey, shards: u32, continent: Option<&str>, longi
     }
 }
 
-/// The location hint for a place. The three wide continents are divided by longitude.
+/// The location hint for a location. Three wide continents are divided by longitude.
 fn region(continent: Option<&str>, longitude: Option<f64>) -> Option<&'static str> {
     let west_of = |degrees: f64| longitude.is_some_and(|longitude| longitude < degrees);
     match continent? {
@@ -45,7 +45,7 @@ mod tests {
     const ANNE: AddressKey = AddressKey::V4(0xcb00_7107);
 
     #[test]
-    fn an_address_has_one_object_in_its_region() {
+    fn an_address_always_has_the_same_object_in_its_region() {
         let berlin = shard(ANNE, 8, Some("EU"), Some(13.4));
         assert_eq!(berlin, shard(ANNE, 8, Some("EU"), Some(13.4)));
         assert_eq!(berlin.hint, Some("weur"));
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_world_has_a_region() {
+    fn every_continent_has_a_region() {
         for (continent, longitude, hint) in [
             ("NA", -122.0, "wnam"),
             ("NA", -74.0, "enam"),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_an_unknown_place_still_has_one_object() {
+    fn an_address_of_unknown_location_also_has_one_object() {
         for continent in [None, Some("T1"), Some("AN"), Some("")] {
             assert_eq!(
                 shard(ANNE, 1, continent, None),

@@ -1,6 +1,6 @@
-//! What a request asks for, taken from its URL.
+//! The parts of a request's URL.
 
-/// The parts of a request's URL. The runtime has parsed and normalised it, so that no `..` is left in it.
+/// The parts of a request's URL, which the runtime has parsed and normalised: no `..` segment is left in its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target<'a> {
     scheme: &'a str,
@@ -11,15 +11,15 @@ pub(crate) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// The parts of an absolute URL.
+    /// The parts of an absolute URL; `None` for any other text.
     pub(crate) fn of(url: &'a str) -> Option<Self> {
         let url = url.split_once('#').map_or(url, |(before, _)| before);
         let (scheme, rest) = url.split_once("://")?;
         let slash = rest.find('/').unwrap_or(rest.len());
         let host = rest.get(..slash)?;
         let path_and_query = rest.get(slash..).filter(|path| !path.is_empty()).unwrap_or("/");
-        // An empty query is none. Some parser on the way would drop its question mark, and the origin would then be
-        // asked for something else than what was signed.
+        // An empty query is dropped. Some parser on the way would drop its question mark, and the path at the origin
+        // would differ from the signed one.
         let (path, path_and_query) = match path_and_query.split_once('?') {
             Some((path, "")) => (path, path),
             Some((path, _)) => (path, path_and_query),
@@ -35,7 +35,7 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Whether the origin answers it; everything else is the page's.
+    /// Whether the request is for the API; everything else is for the page's files.
     pub(crate) fn is_api(&self) -> bool {
         self.path.starts_with("/api/")
     }
@@ -57,7 +57,7 @@ impl<'a> Target<'a> {
         self.path
     }
 
-    /// What is forwarded and signed.
+    /// The path and query that are forwarded and signed.
     pub(crate) fn path_and_query(&self) -> &'a str {
         self.path_and_query
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_taken_apart() {
+    fn a_url_is_split_into_its_parts() {
         let target = Target::of("https://weir.example:8443/api/jobs/analysis?a=1&b=?#top").unwrap();
         assert_eq!(target.scheme(), "https");
         assert_eq!(target.origin(), "https://weir.example:8443");
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_api_is_the_origins() {
+    fn only_paths_below_api_are_for_the_api() {
         for (url, is_api) in [
             ("http://x/api/jobs", true),
             ("http://x/api/", true),

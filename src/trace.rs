@@ -1,16 +1,16 @@
-//! A request's place in a distributed trace (W3C Trace Context).
+//! The trace context of a request (W3C Trace Context).
 
-/// Who is who in a trace.
+/// The trace context that is forwarded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Trace {
-    /// The header `traceparent` for the origin: the client's trace, if it has one, with the edge as the parent.
+    /// The header `traceparent` for the origin: the client's trace, if it sent one, with the edge as parent.
     pub(crate) traceparent: String,
-    /// Whether the trace is the client's, so that its `tracestate` goes along.
+    /// Whether the trace is the client's, so that its `tracestate` is forwarded too.
     pub(crate) continued: bool,
 }
 
 impl Trace {
-    /// The trace of a request. Its id, a UUID, also serves for the ids of trace and span.
+    /// The trace context of the request with this id, a UUID, from which the ids of trace and span are taken.
     pub(crate) fn new(uuid: &str, incoming: Option<&str>) -> Self {
         let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).collect();
         let span = digits.get(16..32).unwrap_or("00f067aa0ba902b7");
@@ -31,7 +31,7 @@ fn parse(header: &str) -> Option<(&str, &str)> {
     let is_set = |text: &str| text.bytes().any(|byte| byte != b'0');
     let mut parts = header.split('-');
     let (version, trace, parent, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    // A later version may have more parts, this one has not.
+    // Only a later version may have more parts.
     let known = version.len() == 2
         && is_hex(version)
         && version != "ff"
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_a_trace_begins_one() {
+    fn a_request_without_a_trace_starts_one() {
         assert_eq!(
             traceparent(None),
             "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01"
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valid_trace_goes_on_with_the_edge_as_its_parent() {
+    fn a_valid_trace_is_continued_with_the_edge_as_parent() {
         let incoming = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
         assert_eq!(
             traceparent(Some(incoming)),

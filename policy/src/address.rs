@@ -1,55 +1,53 @@
-//! Client addresses: which header to believe, and what an address counts as.
+//! Client addresses: which header has the address, and by which key its requests are counted.
 //!
-//! An address is parsed and never compared as text, so that two spellings of one address are one. An IPv4 address
-//! counts by itself, also when it comes as an IPv4-mapped IPv6 address; an IPv6 address counts by its /64, the least
-//! that a subscriber is given (RFC 6177), since anything finer would let one subscriber have 2^64 shares.
+//! Addresses are parsed, never compared as text, so that all spellings of an address are one. An IPv4 address has
+//! its own key, also as an IPv4-mapped IPv6 address. An IPv6 address is counted by its /64, the smallest prefix
+//! that a subscriber is assigned (RFC 6177): with a longer one, one subscriber would have up to 2^64 keys.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
 
-/// The address that other zones' Workers on Cloudflare call from, all of them.
+/// The source address of subrequests of all other zones' Workers on Cloudflare.
 const CLOUDFLARE_WORKERS: Ipv6Addr = Ipv6Addr::new(0x2a06, 0x98c0, 0x3600, 0, 0, 0, 0, 0x103);
 
-/// The longest header that is looked at, in bytes; a longer one is as good as absent.
+/// The longest header that is parsed, in bytes. A longer one counts as absent.
 const MAX_HEADER_BYTES: usize = 4096;
 
-/// What requests are counted by: one per client, as well as addresses can tell clients apart.
+/// The key that requests are counted by: one per client, as far as addresses distinguish clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressKey {
     /// An IPv4 address.
     V4(u32),
     /// The upper 64 bits of an IPv6 address.
     V6(u64),
-    /// The Workers of another Cloudflare zone, by a hash of the zone's name: they share one address with all
-    /// Workers there are.
+    /// The Workers of another Cloudflare zone, by a hash of the zone's name: all Workers share one address.
     Worker(u64),
-    /// No usable address. All such requests share one count: never unlimited, and no outage for signed-in users.
+    /// No usable address. All such requests share one count.
     Unknown,
 }
 
-/// Where the client's address is to be found.
+/// Which header has the client's address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientIpSource {
-    /// `CF-Connecting-IP`, which Cloudflare sets and clients cannot. What they write into `X-Forwarded-For`
-    /// changes nothing.
+    /// `CF-Connecting-IP`, which Cloudflare sets and clients cannot. `X-Forwarded-For` is ignored.
     #[default]
     Cloudflare,
-    /// The order of web ADR-21 (the first of `X-Forwarded-For`, then `X-Real-IP`, then the peer), for a deployment
-    /// behind a proxy that sets these headers itself. Anywhere else a client could choose its address.
+    /// The order of web ADR-21 (the first of `X-Forwarded-For`, then `X-Real-IP`, then the peer), for deployments
+    /// behind a proxy that overwrites these headers. Anywhere else, a client could choose its address.
     Proxy,
 }
 
-/// The headers that may name the client's address, as they came in.
+/// The headers that may have the client's address, as received.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AddressHeaders<'a> {
     /// `CF-Connecting-IP`
     pub cf_connecting_ip: Option<&'a str>,
-    /// `CF-Connecting-IPv6`, which Cloudflare adds where Pseudo IPv4 has overwritten the other.
+    /// `CF-Connecting-IPv6`, which Cloudflare adds when Pseudo IPv4 overwrites `CF-Connecting-IP`.
     pub cf_connecting_ipv6: Option<&'a str>,
-    /// `CF-Worker`: the zone of the Worker that made the request, if one did.
+    /// `CF-Worker`: the zone of the Worker that sent the request, if one did.
     pub cf_worker: Option<&'a str>,
     /// `X-Forwarded-For`
     pub x_forwarded_for: Option<&'a str>,
@@ -57,12 +55,12 @@ pub struct AddressHeaders<'a> {
     pub x_real_ip: Option<&'a str>,
 }
 
-/// A client's address, as far as it is known.
+/// A client's address, if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
-    /// What it counts as.
+    /// The key that its requests are counted by.
     pub key: AddressKey,
-    /// The full address, for the origin's logs (`X-Forwarded-For`). `None` when there is none to believe.
+    /// The full address, for the origin's logs (`X-Forwarded-For`). `None` when no trusted header has one.
     pub address: Option<IpAddr>,
 }
 
@@ -80,7 +78,7 @@ impl ClientAddress {
     }
 }
 
-/// The client's address by the configured source.
+/// The client's address from the configured source.
 pub fn client_address(source: ClientIpSource, headers: &AddressHeaders<'_>) -> ClientAddress {
     let cloudflare = || from_cloudflare(headers);
     match source {
@@ -98,7 +96,7 @@ fn from_cloudflare(headers: &AddressHeaders<'_>) -> ClientAddress {
         return ClientAddress::UNKNOWN;
     };
     match address {
-        // Pseudo IPv4 hashes an IPv6 client into class E; the real address stands beside it.
+        // Pseudo IPv4 replaces an IPv6 address by a hash in class E. The other header has the real address.
         IpAddr::V4(v4) if v4.octets()[0] >= 240 => match headers.cf_connecting_ipv6.and_then(parse) {
             Some(real) => ClientAddress::of(real),
             None => ClientAddress::of(address),
@@ -114,8 +112,8 @@ fn from_cloudflare(headers: &AddressHeaders<'_>) -> ClientAddress {
     }
 }
 
-/// An address as proxies write it: plain, with a port, in brackets, with a zone, quoted (RFC 7239). Never a name.
-/// An IPv4-mapped IPv6 address is the IPv4 address, told by its bits and not by its notation.
+/// Parses an address as proxies write it: plain, with a port, in brackets, with a zone, quoted (RFC 7239). Host
+/// names are not resolved. An IPv4-mapped IPv6 address is parsed as the IPv4 address, in every notation.
 pub fn parse(text: &str) -> Option<IpAddr> {
     if text.len() > MAX_HEADER_BYTES {
         return None;
@@ -129,7 +127,7 @@ pub fn parse(text: &str) -> Option<IpAddr> {
         }
         None => text,
     };
-    // A zone has a meaning only on the host that wrote it (RFC 4007).
+    // A zone is meaningful only on the host that wrote it (RFC 4007).
     let bare = bare.split_once('%').map_or(bare, |(address, _)| address);
     if let Ok(address) = bare.parse::<IpAddr>() {
         return Some(address.to_canonical());
@@ -154,7 +152,7 @@ impl From<IpAddr> for AddressKey {
     }
 }
 
-/// The key as the origin and people read it: `203.0.113.7`, `2001:db8:1:2::/64`, `worker:` and a hash, `unknown`.
+/// The key as text: `203.0.113.7`, `2001:db8:1:2::/64`, `worker:` and a hash, or `unknown`.
 impl fmt::Display for AddressKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -167,7 +165,7 @@ impl fmt::Display for AddressKey {
 }
 
 impl AddressKey {
-    /// The key as three numbers that fit any number type: its kind, and its upper and lower half.
+    /// The key as three numbers that JavaScript represents exactly: its kind, and its upper and lower half.
     pub fn to_parts(self) -> (u32, u32, u32) {
         let halves = |bits: u64| ((bits >> 32) as u32, bits as u32);
         match self {
@@ -178,7 +176,7 @@ impl AddressKey {
         }
     }
 
-    /// The key of three numbers. Anything that [`AddressKey::to_parts`] does not make is `Unknown`.
+    /// The key from its parts. Anything that [`AddressKey::to_parts`] does not return is `Unknown`.
     pub fn from_parts(kind: u32, upper: u32, lower: u32) -> Self {
         let bits = u64::from(upper) << 32 | u64::from(lower);
         match kind {
@@ -189,10 +187,20 @@ impl AddressKey {
         }
     }
 
-    /// A number that spreads keys evenly and is the same everywhere and always, to choose a shard by.
+    /// The key of the /48 that an IPv6 address is in: its first /64. `None` for other keys. Sites are assigned at
+    /// most a /48 (RFC 6177), so all /64s of one may belong to one subscriber.
+    pub fn prefix(self) -> Option<Self> {
+        match self {
+            Self::V6(bits) => Some(Self::V6(bits & !0xffff)),
+            _ => None,
+        }
+    }
+
+    /// A hash that never changes and distributes keys evenly, to choose a shard by. All keys with the same prefix
+    /// have the same hash, so that one counting object has all requests of the prefix.
     pub fn spread(self) -> u64 {
-        let (kind, upper, lower) = self.to_parts();
-        // The finalizer of SplitMix64: neighbouring addresses end up far apart.
+        let (kind, upper, lower) = self.prefix().unwrap_or(self).to_parts();
+        // The finalizer of SplitMix64, which separates neighbouring addresses.
         let mut x = (u64::from(upper) << 32 | u64::from(lower)).wrapping_add(u64::from(kind) << 56);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -200,7 +208,7 @@ impl AddressKey {
     }
 }
 
-/// FNV-1a: zone names are Cloudflare's to give, so nobody gains from a collision.
+/// FNV-1a. Cloudflare assigns zone names, so a collision cannot be chosen.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -229,13 +237,13 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_address_counts_by_itself() {
+    fn an_ipv4_address_has_its_own_key() {
         assert_eq!(shown("203.0.113.7"), "203.0.113.7");
         assert_ne!(at_cloudflare("203.0.113.7"), at_cloudflare("203.0.113.8"));
     }
 
     #[test]
-    fn an_ipv6_address_counts_by_its_64() {
+    fn an_ipv6_address_is_counted_by_its_64() {
         assert_eq!(shown("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::/64");
         assert_eq!(
             at_cloudflare("2001:db8:1:2::1"),
@@ -272,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_unknown() {
+    fn anything_but_an_address_is_unknown() {
         for text in [
             "",
             " ",
@@ -303,14 +311,14 @@ mod tests {
     }
 
     #[test]
-    fn pseudo_ipv4_gives_way_to_the_real_address() {
+    fn the_real_address_wins_over_pseudo_ipv4() {
         let headers = AddressHeaders {
             cf_connecting_ip: Some("240.16.0.1"),
             cf_connecting_ipv6: Some("2001:db8:1:2::1"),
             ..Default::default()
         };
         assert_eq!(key_at_cloudflare(&headers).to_string(), "2001:db8:1:2::/64");
-        // Without an overwritten address the other header is the client's own text.
+        // Without Pseudo IPv4, the client may have sent the other header.
         let headers = AddressHeaders {
             cf_connecting_ip: Some("203.0.113.7"),
             ..headers
@@ -319,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_of_other_zones_count_by_zone() {
+    fn workers_of_other_zones_are_counted_by_zone() {
         let by = |zone| {
             let headers = AddressHeaders {
                 cf_connecting_ip: Some("2a06:98c0:3600::103"),
@@ -346,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_a_proxy_the_order_is_that_of_the_adr() {
+    fn behind_a_proxy_the_order_follows_the_adr() {
         let by = |x_forwarded_for, x_real_ip| {
             let headers = AddressHeaders {
                 cf_connecting_ip: Some("192.0.2.1"),
@@ -371,7 +379,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_header_is_read_without_a_panic(text in "[ -~]{0,80}", source in any::<bool>()) {
+        fn parsing_arbitrary_headers_does_not_panic(text in "[ -~]{0,80}", source in any::<bool>()) {
             let headers = AddressHeaders {
                 cf_connecting_ip: Some(&text), cf_connecting_ipv6: Some(&text), cf_worker: Some(&text),
                 x_forwarded_for: Some(&text), x_real_ip: Some(&text),
@@ -389,7 +397,7 @@ mod tests {
         }
 
         #[test]
-        fn a_key_comes_back_from_its_parts(bits in any::<u64>(), kind in 0..4) {
+        fn a_key_is_restored_from_its_parts(bits in any::<u64>(), kind in 0..4) {
             let key = match kind {
                 0 => AddressKey::Unknown,
                 1 => AddressKey::V4(bits as u32),
@@ -401,7 +409,16 @@ mod tests {
         }
 
         #[test]
-        fn neighbouring_addresses_spread_over_the_shards(first in any::<u32>(), shards in 2u64..17) {
+        fn all_64s_of_a_48_have_one_prefix_and_one_hash(site in any::<u64>(), subnets: (u16, u16)) {
+            let key = |subnet: u16| AddressKey::V6(site & !0xffff | u64::from(subnet));
+            prop_assert_eq!(key(subnets.0).prefix(), key(subnets.1).prefix());
+            prop_assert_eq!(key(subnets.0).spread(), key(subnets.1).spread());
+            prop_assert_ne!(key(subnets.0).prefix(), AddressKey::V6(site ^ 0x1_0000).prefix());
+            prop_assert_eq!(AddressKey::V4(site as u32).prefix(), None);
+        }
+
+        #[test]
+        fn neighbouring_addresses_are_distributed_over_the_shards(first in any::<u32>(), shards in 2u64..17) {
             let mut counts = vec![0u32; shards as usize];
             for offset in 0..1024 {
                 counts[(AddressKey::V4(first.wrapping_add(offset)).spread() % shards) as usize] += 1;

@@ -1,34 +1,34 @@
-//! Admission: may this submission be accepted, and may its job be worked on now (ADR-21 and ADR-10).
+//! Admission: whether a submission is accepted, and whether its job may be worked on now (ADR-21 and ADR-10).
 //!
-//! The caller locks the account first and reads it afterwards, decides here, and writes what was decided before
-//! the lock is released. Amounts are in the event type's own unit: analyses, or test cases.
+//! The caller locks the account, then reads it, decides here, and writes the decision before it releases the lock.
+//! Amounts are in the unit of the event type: analyses, or test cases.
 
 use serde::{Deserialize, Serialize};
 
-/// What a holder has and may have for one event type, read while its row is locked.
+/// Usage and limits of a holder for one event type, read while its row is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The plan's limit for the billing period; `None` is unlimited.
     pub limit: Option<i64>,
-    /// What the period's usage events add up to.
+    /// The sum of the period's usage events.
     pub used: i64,
-    /// What the period's outstanding reservations add up to.
+    /// The sum of the period's outstanding reservations.
     pub reserved: i64,
-    /// How many jobs may hold a slot at once; `None` when fairness is off.
+    /// The most jobs that may hold a slot at once; `None` when fairness is off.
     pub slot_limit: Option<u32>,
-    /// How many jobs hold one.
+    /// The jobs that hold a slot.
     pub slots_in_use: u32,
-    /// How many jobs wait for one.
+    /// The jobs that wait for a slot.
     pub parked: u32,
 }
 
-/// The answer to one submission.
+/// The decision on one submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
     /// Accepted, with a slot: the job is available to workers at once.
     Admitted,
-    /// Accepted without a slot: the job waits for one of the same holder's.
+    /// Accepted without a slot: the job waits for one of its holder's.
     Parked,
     /// Over the quota: nothing is reserved and nothing is enqueued.
     OverQuota,
@@ -37,7 +37,7 @@ pub enum Decision {
 impl Account {
     /// ADR-21's check: `used + reserved + requested <= limit`.
     ///
-    /// Sums that leave the range of an `i64` are over any limit.
+    /// A sum that overflows an `i64` exceeds any limit.
     #[must_use]
     pub fn has_room_for(&self, requested: i64) -> bool {
         let Some(limit) = self.limit else { return true };
@@ -57,16 +57,15 @@ impl Account {
         })
     }
 
-    /// Whether the next job may start at once. While others of the holder wait it may not, since it would
-    /// overtake them.
+    /// Whether the next job may start at once. It may not while other jobs of the holder wait: it would overtake them.
     #[must_use]
     pub fn has_free_slot(&self) -> bool {
         self.parked == 0 && self.slot_limit.is_none_or(|limit| self.slots_in_use < limit)
     }
 
-    /// Decides one submission and books it, so that the next decision sees it.
+    /// Decides on one submission and updates the account, so that the next decision includes it.
     ///
-    /// `requested` must not be negative; what holds no quota asks for 0.
+    /// `requested` must not be negative. A job that needs no quota requests 0.
     pub fn decide(&mut self, requested: i64) -> Decision {
         debug_assert!(requested >= 0, "an amount is never negative");
         if requested > 0 && !self.has_room_for(requested) {
@@ -83,15 +82,15 @@ impl Account {
     }
 }
 
-/// What a finished job is charged: what its handler says it used, at most what was reserved, never less than
-/// nothing. A handler that says nothing used all of it.
+/// The amount that a completed job is charged: what its handler reports as used, from 0 to the reserved amount.
+/// Without a report, it is the reserved amount.
 #[must_use]
 pub fn charge(reserved: i64, used: Option<i64>) -> i64 {
     used.unwrap_or(reserved).clamp(0, reserved.max(0))
 }
 
-/// How many of a holder's parked jobs get a slot now: as many as are free, and none while more are in use than a
-/// lowered limit allows. `None` is no limit.
+/// The number of a holder's parked jobs that get a slot now: one per free slot, and none while more slots are in
+/// use than a lowered limit allows. `None` is no limit.
 #[must_use]
 pub fn promotions(slot_limit: Option<u32>, slots_in_use: u32, parked: u32) -> u32 {
     slot_limit.map_or(parked, |limit| parked.min(limit.saturating_sub(slots_in_use)))
@@ -154,7 +153,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_refused_changes_nothing(mut account in account(), requested in 0..400_i64) {
+        fn a_refused_submission_changes_nothing(mut account in account(), requested in 0..400_i64) {
             let before = account;
             if account.decide(requested) == Decision::OverQuota {
                 prop_assert_eq!(account, before);
@@ -174,22 +173,91 @@ mod tests {
         }
 
         #[test]
-        fn nobody_overtakes_an_own_job_that_waits(mut account in account()) {
+        fn no_job_overtakes_another_of_the_same_holder(mut account in account()) {
             if account.parked > 0 {
                 prop_assert_eq!(account.decide(0), Decision::Parked);
             }
         }
 
         #[test]
-        fn a_charge_is_between_nothing_and_what_was_reserved(
-            reserved in 0..i64::from(i32::MAX), used in proptest::option::of(any::<i64>()),
+        fn a_charge_is_the_reported_amount_within_zero_and_the_reserved_amount(
+            reserved in 0..50_i64, used in proptest::option::of(-60..60_i64),
         ) {
-            let charged = charge(reserved, used);
-            prop_assert!((0..=reserved).contains(&charged));
-            if let Some(used) = used && (0..=reserved).contains(&used) {
-                prop_assert_eq!(charged, used);
+            let expected = match used {
+                None => reserved,
+                Some(used) if used < 0 => 0,
+                Some(used) if used > reserved => reserved,
+                Some(used) => used,
+            };
+            prop_assert_eq!(charge(reserved, used), expected);
+        }
+
+        #[test]
+        fn a_charge_of_any_amounts_does_not_panic(reserved: i64, used in proptest::option::of(any::<i64>())) {
+            prop_assert!((0..=reserved.max(0)).contains(&charge(reserved, used)));
+        }
+
+        #[test]
+        fn each_decision_updates_the_account_by_exactly_one_job(
+            mut account in account(), requests in proptest::collection::vec(0..40_i64, 1..60),
+        ) {
+            for requested in requests {
+                let before = account;
+                let after = match account.decide(requested) {
+                    Decision::Admitted => Account {
+                        reserved: before.reserved + requested,
+                        slots_in_use: before.slots_in_use + 1,
+                        ..before
+                    },
+                    Decision::Parked => Account {
+                        reserved: before.reserved + requested,
+                        parked: before.parked + 1,
+                        ..before
+                    },
+                    Decision::OverQuota => before,
+                };
+                prop_assert_eq!(account, after);
             }
         }
+
+        #[test]
+        fn what_remains_is_exactly_what_can_be_reserved(account in account()) {
+            let Some(remaining) = account.remaining() else {
+                prop_assert_eq!(account.limit, None);
+                return Ok(());
+            };
+            prop_assert!(remaining == 0 || account.has_room_for(remaining));
+            prop_assert!(!account.has_room_for(remaining + 1));
+        }
+    }
+
+    #[test]
+    fn a_handler_that_reports_less_is_charged_less() {
+        assert_eq!(charge(10, None), 10);
+        assert_eq!(charge(10, Some(4)), 4);
+        assert_eq!(charge(10, Some(0)), 0);
+        assert_eq!(charge(10, Some(11)), 10);
+        assert_eq!(charge(10, Some(-1)), 0);
+        assert_eq!(charge(-1, None), 0);
+    }
+
+    #[test]
+    fn parked_jobs_are_counted_one_by_one() {
+        let mut account = Account {
+            limit: None,
+            used: 0,
+            reserved: 0,
+            slot_limit: Some(2),
+            slots_in_use: 0,
+            parked: 0,
+        };
+        for _ in 0..5 {
+            account.decide(1);
+        }
+        assert_eq!(
+            (account.slots_in_use, account.parked, account.reserved),
+            (2, 3, 5)
+        );
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! The edge's signed statement to the origin about who is calling: a JWT (RFC 7519, HS256) in the header
-//! [`HEADER`], bound to one method and one path with its query, valid for [`LIFETIME_SECS`].
+//! The edge's signed statement to the origin about the caller: a JWT (RFC 7519, HS256) in the header [`HEADER`],
+//! bound to one method, path and query, and valid for [`LIFETIME_SECS`].
 //!
-//! The origin believes this and nothing else about the caller, so that reaching it directly gains nothing. Keys
-//! rotate without downtime: each token names its key, and the origin accepts a current and a previous one.
-//! The body is not covered, since it streams; the connection between edge and origin must be TLS for that.
+//! The origin trusts nothing else about the caller, so direct access to it gains nothing. Keys rotate without downtime:
+//! each assertion names its key, and the origin accepts a current and a previous one. The assertion does not cover the
+//! body, which is streamed; TLS between edge and origin must protect it.
 
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::jwt::signature_only;
+use crate::jwt::{malformed_reason, signature_only};
 
 /// The request header that carries an assertion.
 pub const HEADER: &str = "Weir-Assertion";
@@ -21,46 +21,46 @@ pub const ISSUER: &str = "weir-edge";
 /// The claim `aud` of every assertion about a client.
 pub const AUDIENCE: &str = "weir-origin";
 
-/// The claim `aud` of what the edge says in its own name. Another one, so that nothing that it signs for a client can
-/// pass for its own word, whatever the path, nor the other way round.
+/// The claim `aud` of assertions about the edge itself. It differs so that an assertion about a client is never
+/// valid as one about the edge, nor the other way round.
 const OWN_AUDIENCE: &str = "weir-origin/edge";
 
-/// How long an assertion is valid after it was issued, in seconds.
+/// The lifetime of an assertion, in seconds.
 pub const LIFETIME_SECS: u64 = 30;
 
-/// How far in the future, in seconds, an assertion may have been issued by the verifier's clock.
+/// How far an assertion's `iat` may be ahead of the verifier's clock, in seconds.
 pub const LEEWAY_SECS: u64 = 5;
 
-/// The longest assertion that is looked at, in bytes. Longer ones are refused before anything is decoded.
+/// The longest assertion that is decoded, in bytes.
 pub const MAX_BYTES: usize = 8 * 1024;
 
-/// The shortest secret that makes a key, in bytes: as long as the hash's output (RFC 7518, 3.2).
+/// The shortest secret, in bytes: the length of the hash (RFC 7518, 3.2).
 pub const MIN_SECRET_BYTES: usize = 32;
 
-/// Who is calling, as the edge found out.
+/// The caller that the edge has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// The verified user's id; `None` for an anonymous request.
     pub user_id: Option<String>,
-    /// The client's address key, the text of an [`AddressKey`](crate::address::AddressKey): a dotted IPv4 address, an IPv6
-    /// prefix such as `2001:db8:1:2::/64`, or rarely `worker:` with a hash, or `unknown`.
+    /// The text of the client's [`AddressKey`](crate::address::AddressKey): an IPv4 address, an IPv6 prefix such as
+    /// `2001:db8:1:2::/64`, `worker:` and a hash, or `unknown`.
     pub client_address: String,
 }
 
-/// An assertion that was verified.
+/// A verified assertion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assertion {
-    /// Who is calling.
+    /// The caller.
     pub caller: Caller,
     /// The id that the edge gave the request.
     pub request_id: String,
     /// When the edge issued it, in seconds since the Unix epoch.
     pub issued_at: u64,
-    /// From when on it is void, in seconds since the Unix epoch.
+    /// When it expires, in seconds since the Unix epoch.
     pub expires_at: u64,
 }
 
-/// Why a secret does not make a key.
+/// An invalid secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// The secret is shorter than [`MIN_SECRET_BYTES`].
@@ -73,41 +73,42 @@ pub enum KeyError {
     },
 }
 
-/// Why an assertion could not be made.
+/// An assertion could not be signed.
 #[derive(Debug, Error)]
 #[error("the assertion could not be signed: {0}")]
 pub struct SignError(#[from] jsonwebtoken::errors::Error);
 
-/// Why an assertion is refused.
+/// The reason to refuse an assertion.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AssertionError {
-    /// There is none.
+    /// The request has none.
     #[error("the request carries no assertion: it did not come through the edge")]
     Missing,
     /// It is longer than [`MAX_BYTES`].
     #[error("the assertion is longer than {MAX_BYTES} bytes")]
     TooLong,
-    /// It is not a JWT of the agreed form.
+    /// It is not a JWT with the required claims.
+    /// The reason is a constant: it is sent to clients, and must not contain any part of the assertion.
     #[error("the assertion is malformed: {0}")]
-    Malformed(String),
-    /// It names a key that the verifier does not have.
+    Malformed(&'static str),
+    /// Its `kid` is not that of a known key.
     #[error("the assertion is signed with an unknown key: do edge and origin share EDGE_SECRET?")]
     UnknownKey,
-    /// Its signature is not that of the key that it names.
+    /// The signature is invalid.
     #[error("the assertion's signature does not match")]
     BadSignature,
-    /// It is past its time.
+    /// It has expired.
     #[error("the assertion has expired")]
     Expired,
-    /// It was issued further in the future than clocks may differ.
+    /// Its `iat` is too far in the future.
     #[error("the assertion was issued in the future: compare the clocks of edge and origin")]
     NotYetValid,
-    /// It was made for another method, path or query.
+    /// It is for another method, path or query.
     #[error("the assertion was made for another request")]
     OtherRequest,
 }
 
-/// A secret that signs and verifies assertions, with the id that follows from it.
+/// A secret that signs and verifies assertions, with an id derived from it.
 #[derive(Clone)]
 pub struct AssertionKey {
     id: String,
@@ -116,8 +117,8 @@ pub struct AssertionKey {
 }
 
 impl AssertionKey {
-    /// A key from a secret of at least [`MIN_SECRET_BYTES`] bytes. Its id is derived from the secret, so that
-    /// rotating it takes no configuration of ids.
+    /// A key from a secret of at least [`MIN_SECRET_BYTES`] bytes. Its id is derived from the secret, so that ids
+    /// need no configuration.
     ///
     /// # Errors
     /// When the secret is too short.
@@ -132,7 +133,7 @@ impl AssertionKey {
         })
     }
 
-    /// The key's id, 16 hexadecimal digits, as it stands in the header `kid` of what it signs.
+    /// The key's id for the header `kid`: 16 hexadecimal digits.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -147,8 +148,8 @@ impl std::fmt::Debug for AssertionKey {
     }
 }
 
-/// The first 16 hexadecimal digits of SHA-256 over a fixed text and the secret. The text keeps the id from being
-/// a plain hash of the secret, which something else might publish.
+/// The first 16 hexadecimal digits of SHA-256 over a fixed text and the secret. Without the text, the id would be a
+/// plain hash of the secret, which might also be used elsewhere.
 fn key_id(secret: &[u8]) -> String {
     use std::fmt::Write;
     let digest = Sha256::new()
@@ -159,7 +160,7 @@ fn key_id(secret: &[u8]) -> String {
         .iter()
         .take(8)
         .fold(String::with_capacity(16), |mut id, byte| {
-            // Writing to a String cannot fail.
+            // Writing to a String never fails.
             let _ = write!(id, "{byte:02x}");
             id
         })
@@ -180,11 +181,11 @@ struct Claims {
     jti: String,
 }
 
-/// Signs an assertion that is valid for one request: `method` and `path_and_query` exactly as they are forwarded.
+/// Signs an assertion for one request: `method` and `path_and_query` exactly as they are forwarded.
 /// `now_unix_secs` is the time in seconds since the Unix epoch.
 ///
 /// # Errors
-/// When the claims cannot be encoded; not for any input of this signature's types.
+/// When the claims cannot be encoded, which does not happen with these types.
 pub fn sign(
     key: &AssertionKey,
     caller: &Caller,
@@ -204,7 +205,7 @@ pub fn sign(
     )
 }
 
-/// Signs what the edge says in its own name, bound to one request of its own. `id` names it.
+/// Signs an assertion about the edge itself, for one of its own requests. `id` becomes the claim `jti`.
 ///
 /// # Errors
 /// As [`sign`].
@@ -247,7 +248,7 @@ fn encode(
 /// `now_unix_secs` (seconds since the Unix epoch).
 ///
 /// # Errors
-/// The first reason found not to believe it; see [`AssertionError`].
+/// The first reason found to refuse it.
 pub fn verify(
     keys: &[AssertionKey],
     token: &str,
@@ -258,7 +259,7 @@ pub fn verify(
     let claims = verified(keys, token, AUDIENCE, method, path_and_query, now_unix_secs)?;
     let client_address = claims
         .client_address
-        .ok_or_else(|| AssertionError::Malformed("it names no client".to_owned()))?;
+        .ok_or(AssertionError::Malformed("it has no client address"))?;
     Ok(Assertion {
         caller: Caller {
             user_id: claims.sub,
@@ -270,10 +271,10 @@ pub fn verify(
     })
 }
 
-/// Verifies that the edge says this in its own name, as [`verify`] does for a client, and answers its id.
+/// Verifies an assertion about the edge itself and returns its id.
 ///
 /// # Errors
-/// As [`verify`]; also for an assertion about a client.
+/// As [`verify`], and for an assertion about a client.
 pub fn verify_own(
     keys: &[AssertionKey],
     token: &str,
@@ -300,13 +301,11 @@ fn verified(
     }
     let header = jsonwebtoken::decode_header(token).map_err(malformed)?;
     if header.alg != Algorithm::HS256 {
-        return Err(AssertionError::Malformed(
-            "the algorithm must be HS256".to_owned(),
-        ));
+        return Err(AssertionError::Malformed("the algorithm must be HS256"));
     }
     if header.crit.is_some() {
         return Err(AssertionError::Malformed(
-            "critical header fields are not supported".to_owned(),
+            "critical header fields are not supported",
         ));
     }
     let key = keys
@@ -322,14 +321,10 @@ fn verified(
         .claims;
 
     if claims.iss != ISSUER || claims.aud != audience {
-        return Err(AssertionError::Malformed(
-            "it was not made by the edge for this".to_owned(),
-        ));
+        return Err(AssertionError::Malformed("it was not made by the edge for this"));
     }
     if claims.exp > claims.iat.saturating_add(LIFETIME_SECS) {
-        return Err(AssertionError::Malformed(format!(
-            "it is valid for more than {LIFETIME_SECS} s"
-        )));
+        return Err(AssertionError::Malformed("its lifetime is too long"));
     }
     if now_unix_secs >= claims.exp {
         return Err(AssertionError::Expired);
@@ -344,7 +339,7 @@ fn verified(
 }
 
 fn malformed(error: jsonwebtoken::errors::Error) -> AssertionError {
-    AssertionError::Malformed(error.to_string())
+    AssertionError::Malformed(malformed_reason(&error))
 }
 
 #[cfg(test)]
@@ -374,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fresh_assertion_names_its_caller() {
+    fn a_fresh_assertion_is_valid_and_contains_the_caller() {
         let assertion = verified(&signed(&key(1)), NOW).unwrap();
         assert_eq!(assertion.caller, caller());
         assert_eq!(assertion.request_id, "req-1");
@@ -397,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assertion_is_void_after_thirty_seconds() {
+    fn an_assertion_expires_after_thirty_seconds() {
         let token = signed(&key(1));
         assert!(verified(&token, NOW + 29).is_ok());
         assert_eq!(verified(&token, NOW + 30), Err(AssertionError::Expired));
@@ -428,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edges_own_word_is_none_about_a_client_nor_the_other_way_round() {
+    fn assertions_about_the_edge_and_about_clients_are_not_interchangeable() {
         let (method, path) = ("POST", "/api/jobs/analysis?x=1");
         let own = sign_own(&key(1), method, path, "report-1", NOW).unwrap();
         assert_eq!(
@@ -445,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_previous_key_still_verifies_while_keys_rotate() {
+    fn the_previous_key_is_valid_during_rotation() {
         let token = signed(&key(1));
         assert!(verify(&[key(2), key(1)], &token, "POST", "/api/jobs/analysis?x=1", NOW).is_ok());
         assert_eq!(
@@ -455,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_key_that_claims_a_known_id_is_refused() {
+    fn another_key_with_a_known_id_is_refused() {
         let mut forger = key(9);
         forger.id = key(1).id;
         assert_eq!(verified(&signed(&forger), NOW), Err(AssertionError::BadSignature));
@@ -486,7 +481,29 @@ mod tests {
     }
 
     #[test]
-    fn an_assertion_that_claims_a_longer_life_is_refused() {
+    fn a_refusal_does_not_echo_any_part_of_the_assertion() {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some(key(1).id);
+        let claims = serde_json::json!({"iss": "injected", "exp": "injected"});
+        let wrong_claims = jsonwebtoken::encode(&header, &claims, &key(1).encoding).unwrap();
+        // {"alg":"injected"} . {} .
+        let wrong_algorithm = "eyJhbGciOiJpbmplY3RlZCJ9.e30.";
+        for token in [
+            wrong_claims.as_str(),
+            wrong_algorithm,
+            "injected",
+            "injected.injected.injected",
+        ] {
+            let reason = verified(token, NOW).unwrap_err().to_string();
+            assert!(
+                reason.contains("malformed") && !reason.contains("injected"),
+                "{reason}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_assertion_with_a_longer_lifetime_is_refused() {
         let mut header = Header::new(Algorithm::HS256);
         header.kid = Some(key(1).id);
         let claims = serde_json::json!({
@@ -498,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_secret_makes_no_key() {
+    fn a_short_secret_is_refused() {
         assert_eq!(
             AssertionKey::new(&[7; 31]).unwrap_err(),
             KeyError::TooShort { got: 31 }
@@ -515,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_id_follows_from_the_secret() {
+    fn the_key_id_is_derived_from_the_secret() {
         assert_eq!(key(1).id().len(), 16);
         assert_eq!(key(1).id(), key(1).id());
         assert_ne!(key(1).id(), key(2).id());
@@ -523,24 +540,24 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused_without_a_panic(token in "[ -~]{0,300}") {
+        fn arbitrary_text_is_refused_without_a_panic(token in "[ -~]{0,300}") {
             prop_assert!(verified(&token, NOW).is_err());
         }
 
         #[test]
-        fn one_changed_character_voids_an_assertion(position in 0usize..400, replacement in "[A-Za-z0-9_.-]") {
+        fn one_changed_character_invalidates_an_assertion(position in 0usize..400, replacement in "[A-Za-z0-9_.-]") {
             let token = signed(&key(1));
             let position = position % token.len();
             let mut changed = token.clone();
             changed.replace_range(position..=position, &replacement);
-            // The last character of a base64 segment may carry bits that do not count.
+            // The last character of a base64 segment may have unused bits.
             let same_bits = position + 1 == token.len() || token.as_bytes()[position + 1] == b'.';
             prop_assume!(changed != token && !same_bits);
             prop_assert!(verified(&changed, NOW).is_err());
         }
 
         #[test]
-        fn what_was_signed_is_what_is_verified(
+        fn verification_returns_what_was_signed(
             user in proptest::option::of("[a-f0-9-]{1,36}"),
             address in "[0-9a-f.:/]{1,43}",
             method in "[A-Z]{3,7}",

@@ -1,30 +1,30 @@
-//! Lanes: which queue of a service a job goes to (ADR-16).
+//! Lanes: the queue of a service that a job is inserted into (ADR-16).
 
 use serde::{Deserialize, Serialize};
 
 use crate::tier::Tier;
 
-/// One of the three queues that every service has.
+/// One of the three queues of every service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lane {
     /// Jobs of paying users.
     Priority,
-    /// Everybody else's.
+    /// Jobs of all other users.
     Default,
     /// Periodic and background jobs.
     Scheduled,
 }
 
-/// The most characters that River takes in a queue name.
+/// The longest queue name that River accepts, in bytes.
 const RIVER_QUEUE_NAME_MAX: usize = 64;
 
 impl Lane {
-    /// Every lane, in the order in which they are shown.
+    /// All lanes, in display order.
     pub const ALL: [Self; 3] = [Self::Priority, Self::Default, Self::Scheduled];
 
-    /// ADR-16's table: scheduled wins; a paid tier goes to priority; everything else, a user of unknown tier
-    /// too, to default.
+    /// The lane of a job by ADR-16: scheduled jobs to `Scheduled`, paid tiers to `Priority`, and everything else,
+    /// unknown tiers too, to `Default`.
     #[must_use]
     pub fn select(tier: Option<Tier>, is_scheduled: bool) -> Self {
         if is_scheduled {
@@ -36,7 +36,7 @@ impl Lane {
         }
     }
 
-    /// The lane's name, which is also the ending of its queue's name.
+    /// The lane's name, the last part of its queue's name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -53,8 +53,8 @@ impl Lane {
     }
 }
 
-/// Whether River takes this as a queue name: lower-case letters and digits, with single `_`, `-` or `|` between
-/// them, at most 64 characters.
+/// Whether River accepts this queue name: at most 64 lower-case letters and digits, with single `_`, `-` or `|` between
+/// them.
 #[must_use]
 pub fn is_queue_name(name: &str) -> bool {
     let separator = |byte: u8| matches!(byte, b'_' | b'-' | b'|');
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn paying_users_go_to_priority_and_all_others_to_default() {
+    fn paid_tiers_get_priority_and_all_others_default() {
         assert_eq!(Lane::select(Some(Tier::Free), false), Lane::Default);
         assert_eq!(Lane::select(None, false), Lane::Default);
         for tier in [Tier::Pro, Tier::ProPlus, Tier::Enterprise] {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_names_are_those_of_adr_16_and_river_takes_them() {
+    fn queue_names_follow_adr_16_and_river_accepts_them() {
         let names: Vec<_> = Lane::ALL.iter().map(|lane| lane.queue("specview")).collect();
         assert_eq!(
             names,
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_river_refuses_are_refused() {
+    fn names_that_river_rejects_are_rejected() {
         for name in [
             "",
             "analysis:priority",

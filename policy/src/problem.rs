@@ -1,4 +1,4 @@
-//! Problem details for HTTP APIs, RFC 9457: the one shape of every error that the edge and the origin answer.
+//! Problem details for HTTP APIs (RFC 9457), the format of all errors of the edge and the origin.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -6,37 +6,37 @@ use serde_json::{Map, Value};
 /// The media type of a serialised [`Problem`].
 pub const CONTENT_TYPE: &str = "application/problem+json";
 
-/// The type of a problem that says no more than its status code does (RFC 9457, 4.2.1).
+/// The type of a problem that means no more than its status code (RFC 9457, 4.2.1).
 pub const ABOUT_BLANK: &str = "about:blank";
 
-/// The type of a problem that a quota policy caused; its member `violated-policies` names the policies
+/// The type of a problem caused by a quota policy. Its member `violated-policies` has the names of the policies
 /// (draft-ietf-httpapi-ratelimit-headers).
 pub const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// The type of a problem of a server that for a while can take less than it usually does
+/// The type of a problem of a server that temporarily accepts fewer requests than usual
 /// (draft-ietf-httpapi-ratelimit-headers).
 pub const TEMPORARY_REDUCED_CAPACITY: &str =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// Members that RFC 9457 defines; an extension may not take one of these names.
+/// The members that RFC 9457 defines. Extensions must not use their names.
 const STANDARD_MEMBERS: [&str; 5] = ["type", "title", "status", "detail", "instance"];
 
-/// One problem, as RFC 9457 describes it. Serialises to the body of an `application/problem+json` answer.
+/// A problem. It serialises to the body of an `application/problem+json` response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// A URI that names the kind of problem. [`ABOUT_BLANK`] when the status says it all.
+    /// A URI that identifies the type of problem, or [`ABOUT_BLANK`].
     #[serde(default = "about_blank")]
     pub r#type: String,
-    /// A short summary that does not change from one occurrence to the next.
+    /// A short summary, the same for every occurrence of the type.
     pub title: String,
-    /// The HTTP status code of the answer that carries this problem.
+    /// The HTTP status code.
     pub status: u16,
-    /// What happened this time and, where there is something to do, what to do.
+    /// What happened this time and what the client can do.
     pub detail: String,
-    /// A URI reference of this very occurrence.
+    /// A URI reference that identifies this occurrence.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// Members of the problem's own, beside the standard ones.
+    /// Extension members.
     #[serde(flatten)]
     pub extensions: Map<String, Value>,
 }
@@ -54,22 +54,22 @@ impl Problem {
         }
     }
 
-    /// The same problem with a type of its own.
+    /// The same problem with this type.
     #[must_use]
     pub fn with_type(mut self, uri: impl Into<String>) -> Self {
         self.r#type = uri.into();
         self
     }
 
-    /// The same problem with a reference to this occurrence.
+    /// The same problem with this reference to the occurrence.
     #[must_use]
     pub fn with_instance(mut self, reference: impl Into<String>) -> Self {
         self.instance = Some(reference.into());
         self
     }
 
-    /// The same problem with one more member of its own. A standard member's name is refused silently: the
-    /// standard member stays what it is, so that no body ever carries a name twice.
+    /// The same problem with another extension member. The name of a standard member is ignored, so that no body
+    /// contains a name twice.
     #[must_use]
     pub fn with(mut self, member: &str, value: impl Into<Value>) -> Self {
         if !STANDARD_MEMBERS.contains(&member) {
@@ -78,10 +78,9 @@ impl Problem {
         self
     }
 
-    /// The body of the answer, JSON.
+    /// The body of the response, as JSON.
     pub fn to_json(&self) -> String {
-        // A map with string keys and JSON values always serialises; the fallback is there so that an error
-        // answer can never itself fail.
+        // This always serialises. The fallback makes sure that an error response never fails itself.
         serde_json::to_string(self)
             .unwrap_or_else(|_| format!(r#"{{"type":"{ABOUT_BLANK}","status":{}}}"#, self.status))
     }
@@ -98,7 +97,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_problem_serialises_its_standard_members_and_its_own() {
+    fn a_problem_serialises_standard_and_extension_members() {
         let problem = Problem::new(429, "Quota Exceeded", "No analyses left.")
             .with_type(QUOTA_EXCEEDED)
             .with("quota", json!({"used": 10, "limit": 10}));
@@ -130,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_problem_comes_back_from_its_json(
+        fn every_problem_is_parsed_from_its_json(
             status in 400u16..600,
             title in ".{0,40}",
             detail in ".{0,80}",

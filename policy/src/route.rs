@@ -1,20 +1,21 @@
-//! Which requests fall under which anonymous policy, by method and path.
+//! Routes: which of the policies for anonymous requests applies, and which paths are reserved.
 
 use std::str::FromStr;
 
+use percent_encoding::percent_decode_str;
 use thiserror::Error;
 
-/// Which of the edge's policies an API request falls under.
+/// The class of an API request. Each class has its own policy for anonymous requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteClass {
-    /// Starts work and costs money: counted exactly (web ADR-21).
+    /// Starts work and costs money. Counted exactly (web ADR-21).
     Limited,
-    /// Any other API request, such as polling a job: under the looser policy.
+    /// Any other API request, such as polling a job. The policy is looser.
     Other,
 }
 
-/// The configured routes of the exact policy: methods with path prefixes, separated by commas, such as
-/// `POST /api/jobs/`. The method `*` stands for any.
+/// The routes under the exact policy: methods with path prefixes, separated by commas, such as `POST /api/jobs/`. The
+/// method `*` matches any method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitedRoutes(Vec<Route>);
 
@@ -24,9 +25,9 @@ struct Route {
     prefix: String,
 }
 
-/// What is wrong with a route of the configuration.
+/// A malformed route in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is not a route; wanted a method and a path under /api/, such as `POST /api/jobs/`")]
+#[error("`{0}` is not a route; expected a method and a path under /api/, such as `POST /api/jobs/`")]
 pub struct RouteError(String);
 
 impl FromStr for LimitedRoutes {
@@ -60,9 +61,10 @@ fn route(text: &str) -> Result<Route, RouteError> {
 impl LimitedRoutes {
     /// The class of an API request. `path` is the request's path without its query.
     pub fn class(&self, method: &str, path: &str) -> RouteClass {
-        let plain = plain(path);
+        let normalized = normalized(path);
         let limited = self.0.iter().any(|route| {
-            route.method.as_deref().is_none_or(|wanted| wanted == method) && plain.starts_with(&route.prefix)
+            route.method.as_deref().is_none_or(|wanted| wanted == method)
+                && normalized.starts_with(&route.prefix)
         });
         if limited {
             RouteClass::Limited
@@ -72,40 +74,53 @@ impl LimitedRoutes {
     }
 }
 
-/// Whether a path is one of those at the origin that are for the edge itself, in whatever spelling: no client's request
-/// is forwarded to one.
-pub fn is_the_edges_own(path: &str) -> bool {
-    plain(path).starts_with("/api/edge/")
+/// Who may send requests to a path of the origin through the edge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exposure {
+    /// Any client.
+    Public,
+    /// Clients on the machine of a developer, while development is switched on.
+    Development,
+    /// No client: routes of the edge itself, of operators, of workers, and any path outside `/api/`.
+    Private,
 }
 
-/// The path as any server behind the edge might come to read it: percent-decoded, without empty segments. Only for
-/// classing a request, so that another spelling of a path is not another policy; what is forwarded stays as it is.
-fn plain(path: &str) -> std::borrow::Cow<'_, str> {
-    if !path.contains('%') && !path.contains("//") {
+/// The exposure of a path. It is the same for every spelling of the path that a server behind the edge might accept.
+pub fn exposure(path: &str) -> Exposure {
+    let path = normalized(path);
+    let is_below = |prefix: &str| {
+        path.get(..prefix.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    if !path.starts_with("/api/") || is_below("/api/edge/") {
+        Exposure::Private
+    } else if is_below("/api/dev/") {
+        Exposure::Development
+    } else {
+        Exposure::Public
+    }
+}
+
+/// The path as a server behind the edge might interpret it: percent-decoded, with `\` as `/`, without empty and dot
+/// segments. It only serves to classify requests, so that another spelling of a path has the same policy. The
+/// forwarded path is unchanged.
+fn normalized(path: &str) -> std::borrow::Cow<'_, str> {
+    if !path.contains(['%', '\\']) && !path.contains("//") && !path.contains("/.") {
         return path.into();
     }
-    let bytes = path.as_bytes();
-    let mut decoded: Vec<u8> = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let escaped = (byte == b'%')
-            .then(|| hex_pair(bytes.get(at + 1..at + 3)?))
-            .flatten();
-        at += if escaped.is_some() { 3 } else { 1 };
-        let byte = escaped.unwrap_or(byte);
-        if byte != b'/' || decoded.last() != Some(&b'/') {
-            decoded.push(byte);
+    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split(['/', '\\']) {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            segment => segments.push(segment),
         }
     }
-    String::from_utf8_lossy(&decoded).into_owned().into()
-}
-
-fn hex_pair(pair: &[u8]) -> Option<u8> {
-    let digit = |byte: u8| (byte as char).to_digit(16);
-    match pair {
-        [high, low] => Some((digit(*high)? * 16 + digit(*low)?) as u8),
-        _ => None,
-    }
+    let directory = decoded.ends_with(['/', '\\']) && !segments.is_empty();
+    format!("/{}{}", segments.join("/"), if directory { "/" } else { "" }).into()
 }
 
 #[cfg(test)]
@@ -114,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_the_edges_own_is_so_in_any_spelling() {
+    fn no_spelling_of_a_path_exposes_a_private_route() {
         let report = crate::counts::PATH;
         for path in [
             report,
@@ -122,11 +137,45 @@ mod tests {
             "/api/%65dge/counts",
             "/api/edge%2Fcounts",
             "/api/edge/",
+            "/api/EDGE/counts",
+            "/api/jobs/%2e%2e/edge/counts",
+            "/admin/holders/x",
+            "/worker/jobs/1/complete",
+            "/api/..%2fadmin",
+            "/api/..%5cadmin",
+            "/api/%2e%2e%2f%2e%2e%2fworker/",
+            "/api",
+            "/",
+            "",
         ] {
-            assert!(is_the_edges_own(path), "{path}");
+            assert_eq!(exposure(path), Exposure::Private, "{path}");
         }
-        for path in ["/api/edges", "/api/jobs/edge/", "/api/edge"] {
-            assert!(!is_the_edges_own(path), "{path}");
+        for path in [
+            "/api/dev/token",
+            "/api//dev/token",
+            "/api/%64ev/token",
+            "/api/Dev/token",
+            "/api/jobs/../dev/token",
+            "/api/jobs%2f..%5Cdev%2ftoken",
+            "/api/./dev/",
+        ] {
+            assert_eq!(exposure(path), Exposure::Development, "{path}");
+        }
+        for path in [
+            "/api/edges",
+            "/api/jobs/edge/",
+            "/api/edge",
+            "/api/devices/",
+            "/api/jobs/..",
+            "/api/jobs/../",
+            "/api/%zz/%c3%28",
+        ] {
+            let expected = if path == "/api/jobs/.." {
+                Exposure::Private
+            } else {
+                Exposure::Public
+            };
+            assert_eq!(exposure(path), expected, "{path}");
         }
     }
 
@@ -146,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn another_spelling_of_a_path_is_not_another_policy() {
+    fn another_spelling_of_a_path_has_the_same_policy() {
         for path in [
             "/api//jobs/analysis",
             "/api/%6aobs/analysis",
@@ -166,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_that_is_none_is_refused() {
+    fn a_malformed_route_is_refused() {
         for text in [
             "/api/jobs/",
             "POST",
@@ -184,12 +233,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_is_classed_without_a_panic(path in ".{0,80}") {
+        fn classifying_an_arbitrary_path_does_not_panic(path in ".{0,80}") {
             class("POST", &path);
         }
 
         #[test]
-        fn escaping_any_letters_changes_no_class(escape in proptest::collection::vec(any::<bool>(), 18)) {
+        fn percent_encoding_does_not_change_the_class(escape in proptest::collection::vec(any::<bool>(), 18)) {
             let path: String = "/api/jobs/analysis"
                 .bytes()
                 .zip(escape)

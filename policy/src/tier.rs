@@ -1,4 +1,4 @@
-//! Plan tiers and how many jobs of one user each tier lets run at once (ADR-10).
+//! Plan tiers, and the number of a user's jobs that may run at once in each (ADR-10).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
-    /// No payment; also what an unknown user or an unknown tier counts as.
+    /// The tier without payment, and of unknown users and unknown tiers.
     #[default]
     Free,
     /// The first paid plan.
@@ -18,10 +18,10 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// Every tier, cheapest first.
+    /// All tiers, cheapest first.
     pub const ALL: [Self; 4] = [Self::Free, Self::Pro, Self::ProPlus, Self::Enterprise];
 
-    /// The name that the database and the API use.
+    /// The name in the database and the API.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -32,7 +32,7 @@ impl Tier {
         }
     }
 
-    /// The tier of that name; `None` for a name that this version does not know.
+    /// The tier of this name; `None` for an unknown name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|tier| tier.as_str() == name)
@@ -45,18 +45,18 @@ impl std::fmt::Display for Tier {
     }
 }
 
-/// How many slots a holder has per event type: jobs that may be worked on at the same time.
+/// The slots of a holder per event type: how many of its jobs may be worked on at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotLimits {
     /// `FAIRNESS_FREE_LIMIT`.
     pub free: u32,
     /// `FAIRNESS_PRO_LIMIT`.
     pub pro: u32,
-    /// `FAIRNESS_PRO_PLUS_LIMIT`; ADR-10 gives Pro Plus what Pro has.
+    /// `FAIRNESS_PRO_PLUS_LIMIT`. In ADR-10, Pro Plus has the limit of Pro.
     pub pro_plus: u32,
     /// `FAIRNESS_ENTERPRISE_LIMIT`.
     pub enterprise: u32,
-    /// `FAIRNESS_ANONYMOUS_LIMIT`, for one client address.
+    /// `FAIRNESS_ANONYMOUS_LIMIT`, per client address.
     pub anonymous: u32,
 }
 
@@ -74,7 +74,7 @@ impl Default for SlotLimits {
 }
 
 impl SlotLimits {
-    /// The slots of a user of that tier.
+    /// The slots of a user of this tier.
     #[must_use]
     pub fn of(&self, tier: Tier) -> u32 {
         match tier {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_tier_is_found_under_its_own_name() {
+    fn every_tier_is_parsed_from_its_name() {
         for tier in Tier::ALL {
             assert_eq!(Tier::parse(tier.as_str()), Some(tier));
             assert_eq!(serde_json::to_value(tier).unwrap(), tier.as_str());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_are_those_of_adr_10() {
+    fn the_default_limits_follow_adr_10() {
         let limits = SlotLimits::default();
         assert_eq!(Tier::ALL.map(|tier| limits.of(tier)), [1, 3, 3, 5]);
     }

@@ -1,39 +1,39 @@
-//! User tokens: JWTs (RFC 7519) that say who a user is, until when.
+//! Users' tokens: JWTs (RFC 7519) that identify a user until they expire.
 //!
-//! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, RS256). The
-//! algorithm is a property of the key and never the token's choice (RFC 8725, 3.1). Times are seconds since the Unix
-//! epoch and come in as arguments.
+//! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, RS256). The key
+//! determines the algorithm, never the token (RFC 8725, 3.1). Times are seconds since the Unix epoch.
 
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
-use crate::jwt::signature_only;
 use uuid::Uuid;
 
-/// The longest token that is looked at, in bytes. Longer ones are refused before anything is decoded.
+use crate::jwt::{malformed_reason, signature_only};
+
+/// The longest token that is decoded, in bytes.
 pub const MAX_BYTES: usize = 8 * 1024;
 
-/// How far clocks may differ, in seconds, for `exp` and `nbf`.
+/// The tolerated clock difference for `exp` and `nbf`, in seconds.
 pub const LEEWAY_SECS: u64 = 30;
 
-/// The shortest secret for HS256, in bytes: as long as the hash's output (RFC 7518, 3.2).
+/// The shortest secret for HS256, in bytes: the length of the hash (RFC 7518, 3.2).
 pub const MIN_SECRET_BYTES: usize = 32;
 
-/// The most keys that are taken from a key set, so that what a `kid` is compared with stays bounded.
+/// The most keys that are taken from a key set. It bounds the search for a `kid`.
 pub const MAX_KEYS: usize = 32;
 
-/// What a token must say beside its user and times. Nothing by default.
+/// Required claims besides user and times. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
-    /// The claim `iss`, when one is required.
+    /// The required claim `iss`.
     pub issuer: Option<String>,
-    /// A member of the claim `aud`, when one is required.
+    /// A required member of the claim `aud`.
     pub audience: Option<String>,
 }
 
-/// Why keys could not be made.
+/// An invalid secret or key set.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// The secret is shorter than [`MIN_SECRET_BYTES`].
@@ -52,36 +52,37 @@ pub enum KeyError {
     NoUsableKey,
 }
 
-/// Why a token is refused.
+/// The reason to refuse a token.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TokenError {
     /// It is longer than [`MAX_BYTES`].
     #[error("the token is longer than {MAX_BYTES} bytes")]
     TooLong,
-    /// It is not a signed JWT, or says what it must not.
+    /// It is not a signed JWT, or its claims are invalid. The reason is a constant: it is sent to clients, and must not
+    /// contain any part of the token.
     #[error("the token is malformed: {0}")]
-    Malformed(String),
-    /// No known key has its `kid` and algorithm.
+    Malformed(&'static str),
+    /// No key has its `kid` and algorithm.
     #[error("the token is signed with an unknown key")]
     UnknownKey,
-    /// Its signature is not that of the key.
+    /// The signature is invalid.
     #[error("the token's signature does not match")]
     BadSignature,
-    /// It is past its time.
+    /// It has expired.
     #[error("the token has expired")]
     Expired,
-    /// Its time has not come.
+    /// It is not valid yet.
     #[error("the token is not valid yet")]
     NotYetValid,
-    /// It is from another issuer, or for another audience.
+    /// It is by another issuer or for another audience.
     #[error("the token was not made for this service")]
     OtherService,
 }
 
-/// Why a token could not be issued.
+/// The reason why a token could not be issued.
 #[derive(Debug, Error)]
 pub enum IssueError {
-    /// The secret does not make a key.
+    /// The secret is invalid.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The claims cannot be encoded.
@@ -89,7 +90,7 @@ pub enum IssueError {
     Sign(#[from] jsonwebtoken::errors::Error),
 }
 
-/// A user that a token proved.
+/// An authenticated user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The claim `sub`, a UUID, in its hyphenated lower-case form.
@@ -98,7 +99,7 @@ pub struct User {
     pub expires_at: u64,
 }
 
-/// One key that verifies tokens, with the one algorithm that it verifies.
+/// A key that verifies tokens, with its algorithm.
 #[derive(Clone)]
 struct VerifyingKey {
     id: Option<String>,
@@ -119,8 +120,8 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// The one key of a shared secret, for HS256. It verifies tokens with any `kid` or none, as issuers with one
-    /// secret differ in what they put there.
+    /// The key of a shared secret, for HS256. It verifies tokens with any `kid` or none: issuers with one secret
+    /// differ in what they put there.
     ///
     /// # Errors
     /// When the secret is too short.
@@ -134,18 +135,18 @@ impl Keys {
         }]))
     }
 
-    /// The keys of a JSON Web Key Set (RFC 7517) that verify EdDSA, ES256 or RS256. Others are passed over, symmetric
-    /// ones above all: who can read a published secret could sign with it.
+    /// The keys of a JSON Web Key Set (RFC 7517) that verify EdDSA, ES256 or RS256. Others are ignored, above all
+    /// symmetric ones: anybody who can read a published secret can sign with it.
     ///
     /// # Errors
-    /// When the text is no key set or none of its keys is usable.
+    /// When the text is not a key set or has no usable key.
     pub fn from_jwks(json: &str) -> Result<Self, KeyError> {
         #[derive(Deserialize)]
         struct Set {
             keys: Vec<serde_json::Value>,
         }
         let set: Set = serde_json::from_str(json).map_err(|error| KeyError::NotAKeySet(error.to_string()))?;
-        // Each key by itself: one of a kind that the library does not know must not void the others.
+        // Parse each key by itself: one of an unknown type must not invalidate the others.
         let keys: Vec<_> = set
             .keys
             .into_iter()
@@ -160,20 +161,20 @@ impl Keys {
         }
     }
 
-    /// These keys and those.
+    /// The keys of both.
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
     }
 
-    /// Whether there is none, so that no token can be valid.
+    /// Whether there are no keys, so that no token is valid.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Keys that could have signed a token with this header. A key with an id must be named by it; a token without
-    /// `kid` can only mean a key without one, or the only one of its algorithm.
+    /// The keys that may have signed a token with this header. The `kid` must match a key that has an id. A token
+    /// without `kid` matches keys without an id, or the only key of its algorithm.
     fn candidates(&self, kid: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &VerifyingKey> {
         let only = self.0.iter().filter(|key| key.algorithm == algorithm).count() == 1;
         self.0.iter().filter(move |key| {
@@ -194,7 +195,7 @@ fn check_secret(secret: &[u8]) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// The verifying key of a JWK, unless it is for encryption, symmetric, or of an algorithm that is not accepted.
+/// The verifying key of a JWK; `None` if it is for encryption, symmetric, or of an algorithm that is not accepted.
 fn verifying_key(jwk: &Jwk) -> Option<VerifyingKey> {
     if matches!(
         jwk.common.public_key_use,
@@ -263,10 +264,10 @@ impl Audience {
     }
 }
 
-/// A NumericDate (RFC 7519, 2): seconds since the epoch, which may have a fraction.
+/// A NumericDate (RFC 7519, 2): seconds since the Unix epoch, possibly with a fraction.
 fn numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     let seconds = f64::deserialize(deserializer)?;
-    // Beyond 2^53 a double is no longer exact to the second, and no date is meant.
+    // From 2^53 on, a double is not exact to the second.
     if !(0.0..9_007_199_254_740_992.0).contains(&seconds) {
         return Err(serde::de::Error::custom("a date is out of range"));
     }
@@ -305,19 +306,17 @@ pub fn issue(
     )?)
 }
 
-/// Verifies a token at `now_unix_secs` (seconds since the Unix epoch) and names its user.
+/// Verifies a token at `now_unix_secs` (seconds since the Unix epoch) and returns its user.
 ///
 /// # Errors
-/// The first reason found to refuse it. [`TokenError::UnknownKey`] may become valid with a newer key set.
+/// The first reason found to refuse it. After [`TokenError::UnknownKey`], it may be valid with a newer key set.
 pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64) -> Result<User, TokenError> {
     if token.len() > MAX_BYTES {
         return Err(TokenError::TooLong);
     }
     let header = jsonwebtoken::decode_header(token).map_err(malformed)?;
     if header.crit.is_some() {
-        return Err(TokenError::Malformed(
-            "critical header fields are not supported".to_owned(),
-        ));
+        return Err(TokenError::Malformed("critical header fields are not supported"));
     }
 
     let mut refused = TokenError::UnknownKey;
@@ -356,7 +355,7 @@ fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenErr
         return Err(TokenError::OtherService);
     }
     let id = Uuid::try_parse(&claims.sub)
-        .map_err(|_| TokenError::Malformed("its subject is not a user's UUID".to_owned()))?;
+        .map_err(|_| TokenError::Malformed("its subject is not a user's UUID"))?;
     Ok(User {
         id: id.hyphenated().to_string(),
         expires_at: claims.exp,
@@ -364,7 +363,7 @@ fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenErr
 }
 
 fn malformed(error: jsonwebtoken::errors::Error) -> TokenError {
-    TokenError::Malformed(error.to_string())
+    TokenError::Malformed(malformed_reason(&error))
 }
 
 #[cfg(test)]
@@ -395,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_with_only_sub_and_exp_names_its_user() {
+    fn a_token_with_only_sub_and_exp_is_valid() {
         let user = verified(&json!({"sub": USER, "exp": NOW + 60})).unwrap();
         assert_eq!(
             user,
@@ -446,18 +445,41 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_does_not_echo_any_part_of_the_token() {
+        let wrong_claims = signed(&json!({"sub": USER, "exp": "injected"}));
+        let wrong_subject = signed(&json!({"sub": "injected", "exp": NOW + 60}));
+        // {"alg":"injected"} . {} .
+        let wrong_algorithm = "eyJhbGciOiJpbmplY3RlZCJ9.e30.";
+        for token in [
+            &wrong_claims,
+            &wrong_subject,
+            wrong_algorithm,
+            "injected",
+            "injected.injected.injected",
+        ] {
+            let reason = verify(&keys(), token, &Expected::default(), NOW)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                reason.contains("malformed") && !reason.contains("injected"),
+                "{reason}"
+            );
+        }
+    }
+
+    #[test]
     fn a_date_may_have_a_fraction() {
         assert!(verified(&json!({"sub": USER, "exp": NOW as f64 + 60.5, "nbf": NOW as f64 - 0.5})).is_ok());
     }
 
     #[test]
-    fn a_token_is_refused_before_its_time() {
+    fn a_token_is_refused_before_nbf() {
         let claims = json!({"sub": USER, "exp": NOW + 3600, "nbf": NOW + LEEWAY_SECS + 1});
         assert_eq!(verified(&claims), Err(TokenError::NotYetValid));
     }
 
     #[test]
-    fn a_user_is_a_uuid_in_one_spelling() {
+    fn a_user_id_is_normalised() {
         let claims = json!({"sub": USER.to_uppercase(), "exp": NOW + 60});
         assert_eq!(verified(&claims).unwrap().id, USER);
         for sub in [
@@ -549,7 +571,7 @@ mod tests {
 
     /// An RSA, a P-256 and an Ed25519 public key, a symmetric one, one for encryption and one of an unknown kind.
     const JWKS: &str = include_str!("../tests/fixtures/jwks.json");
-    /// Tokens signed by the private halves of those keys: for USER, until the year 2100.
+    /// Tokens for USER, signed with the private keys, valid until the year 2100.
     const JWKS_TOKENS: &str = include_str!("../tests/fixtures/jwks_tokens.json");
 
     fn jwks_token(name: &str) -> String {
@@ -615,7 +637,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_and_key_set_go_together() {
+    fn a_secret_and_a_key_set_can_be_combined() {
         let keys = keys().and(Keys::from_jwks(JWKS).unwrap());
         assert!(verify(&keys, &jwks_token("EdDSA"), &Expected::default(), NOW).is_ok());
         assert!(
@@ -636,17 +658,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_refused_without_a_panic(token in "[ -~]{0,300}") {
+        fn arbitrary_text_is_refused_without_a_panic(token in "[ -~]{0,300}") {
             prop_assert!(verify(&keys(), &token, &Expected::default(), NOW).is_err());
         }
 
         #[test]
-        fn a_valid_signature_over_any_claims_never_panics(sub in ".{0,60}", exp in any::<f64>(), nbf in any::<i64>()) {
+        fn arbitrary_claims_with_a_valid_signature_do_not_panic(
+            sub in ".{0,60}", exp in any::<f64>(), nbf in any::<i64>(),
+        ) {
             let _ = verified(&json!({"sub": sub, "exp": exp, "nbf": nbf}));
         }
 
         #[test]
-        fn any_text_as_a_key_set_is_refused_without_a_panic(json in "[ -~]{0,200}") {
+        fn arbitrary_text_is_no_key_set_and_does_not_panic(json in "[ -~]{0,200}") {
             prop_assert!(Keys::from_jwks(&json).is_err());
         }
     }

@@ -1,12 +1,11 @@
 //! Counting requests per client address and window of time (web ADR-21).
 //!
-//! The fixed window begins with an address's first request and ends a window's length later, so the windows of
-//! different addresses do not end together. The sliding window admits at most the limit in any stretch of its
-//! length. Both are exact. Times are milliseconds since the Unix epoch and come in as arguments; a clock that jumps
-//! back stands still until it has caught up.
+//! The fixed window of an address starts with its first request, so the windows of different addresses do not end
+//! together. The sliding window admits at most the limit in any interval of its length. Both are exact. Times are
+//! milliseconds since the Unix epoch; a clock that jumps back stands still until it has caught up.
 //!
-//! Memory is bounded whatever is sent: beyond the capacity, new addresses share counts with others. They may be
-//! denied early then, never admitted beyond the limit.
+//! Memory is bounded: beyond the capacity, new addresses share counts with others. They may be denied early then, but
+//! never admitted beyond the limit.
 
 use std::collections::BTreeMap;
 
@@ -15,71 +14,65 @@ use thiserror::Error;
 
 use crate::address::AddressKey;
 
-/// The largest limit that can be configured: what [`Verdict::pack`] has room for.
+/// The largest limit that can be configured: [`LimitResult::pack`] has room for no more.
 pub const MAX_LIMIT: u32 = (1 << 20) - 1;
 
 /// The longest window that can be configured, in milliseconds: a day.
 pub const MAX_WINDOW_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The most addresses that are counted each by themselves.
-const MAX_ADDRESSES: usize = 50_000;
+/// The most counts that addresses beyond the capacity share.
+const MAX_SHARED_COUNTS: usize = 1024;
 
-/// The most bytes that an encoded snapshot may take: below the 2 MB that one stored value can have.
-const MAX_SNAPSHOT_BYTES: usize = 1_800_000;
-
-/// How many counts addresses beyond the capacity share, at most.
-const SHARED_COUNTS: usize = 1024;
-
-/// The largest limit of a sliding window, which remembers the time of each request.
+/// The largest limit of a sliding window, which stores the time of each request.
 pub const MAX_SLIDING_LIMIT: u32 = 1000;
 
 /// How requests are counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
-    /// A window from an address's first request on; the count starts anew after it.
+    /// The window starts with an address's first request. After its end, the next request starts a new one.
     #[default]
     Fixed,
-    /// The limit holds in every stretch of a window's length. Remembers each admitted request's time.
+    /// The limit holds in every interval of a window's length. Stores the time of each admitted request.
     Sliding,
 }
 
-/// How many requests an address may make in which time.
+/// A limit per address and window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// How many, 1 to [`MAX_LIMIT`].
+    /// The number of requests, 1 to [`MAX_LIMIT`].
     pub limit: u32,
-    /// In which time, in milliseconds, up to [`MAX_WINDOW_MS`].
+    /// The length of the window, in milliseconds, at most [`MAX_WINDOW_MS`].
     pub window_ms: u64,
-    /// How they are counted.
+    /// How requests are counted.
     pub algorithm: Algorithm,
 }
 
-/// What became of one request.
+/// The result of counting one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict {
-    /// Whether it may pass.
+pub struct LimitResult {
+    /// Whether the request is within the limit.
     pub admitted: bool,
-    /// How many of the limit are used now, this one included.
+    /// The requests counted in the window, including this one if it is admitted.
     pub used: u32,
-    /// In how many milliseconds there will be more.
+    /// The time until more requests are admitted, in milliseconds.
     pub reset_after_ms: u64,
 }
 
-impl Verdict {
-    /// How many more requests there are until then.
+impl LimitResult {
+    /// The requests left until then.
     pub fn remaining(&self, limit: u32) -> u32 {
         limit.saturating_sub(self.used)
     }
 
-    /// The verdict as one number that a double holds exactly: the cheapest thing to send back from an object.
+    /// The result as one number that a double represents exactly: the cheapest return value of a Durable Object.
     pub fn pack(&self) -> f64 {
         let used = u64::from(self.used.min(MAX_LIMIT));
         let reset = self.reset_after_ms.min(MAX_WINDOW_MS);
         (reset << 21 | used << 1 | u64::from(self.admitted)) as f64
     }
 
-    /// The verdict that [`Verdict::pack`] made a number of; `None` for a number that it cannot have made.
+    /// Decodes a number that [`LimitResult::pack`] returned. Returns `None` for any other number.
     pub fn unpack(packed: f64) -> Option<Self> {
         let whole =
             packed.fract() == 0.0 && (0.0..=((MAX_WINDOW_MS << 21 | 0x1f_ffff) as f64)).contains(&packed);
@@ -92,29 +85,29 @@ impl Verdict {
     }
 }
 
-/// What somebody else has seen of an address in its present window: brought along with a request, it makes up for
-/// what a counter that was restarted has forgotten.
+/// The usage of an address in its current window, as a caller remembers it. Sent with a request, it restores what a
+/// restarted counter has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
-    /// How many were used.
+pub struct KnownUsage {
+    /// The requests counted.
     pub used: u32,
-    /// When the window ends, in milliseconds since the Unix epoch.
+    /// The end of the window, in milliseconds since the Unix epoch.
     pub reset_at_ms: u64,
 }
 
-/// Why a snapshot could not be read.
+/// A snapshot cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the snapshot is not one, or of a version that is not known")]
+#[error("the snapshot is malformed or of an unknown version")]
 pub struct SnapshotError;
 
-/// The admitted requests of one address (or of several that share a count).
+/// The admitted requests of one address, or of several that share a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Window {
     Fixed {
         start: u64,
         used: u32,
     },
-    /// The times of the last admitted requests, oldest first; at most the limit.
+    /// The times of the admitted requests, oldest first; at most the limit.
     Sliding(Vec<u64>),
 }
 
@@ -126,7 +119,7 @@ impl Window {
         }
     }
 
-    /// When nothing of it counts any more.
+    /// The time from which on none of its requests counts.
     fn over_at(&self, window_ms: u64) -> u64 {
         match self {
             Self::Fixed { start, .. } => start + window_ms,
@@ -134,7 +127,7 @@ impl Window {
         }
     }
 
-    fn take(&mut self, policy: &Policy, now: u64) -> Verdict {
+    fn take(&mut self, policy: &Policy, now: u64) -> LimitResult {
         match self {
             Self::Fixed { start, used } => {
                 if now >= *start + policy.window_ms {
@@ -142,7 +135,7 @@ impl Window {
                 }
                 let admitted = *used < policy.limit;
                 *used = if admitted { *used + 1 } else { policy.limit };
-                Verdict {
+                LimitResult {
                     admitted,
                     used: *used,
                     reset_after_ms: *start + policy.window_ms - now,
@@ -155,7 +148,7 @@ impl Window {
                     times.push(now);
                 }
                 let oldest = times.first().copied().unwrap_or(now);
-                Verdict {
+                LimitResult {
                     admitted,
                     used: times.len() as u32,
                     reset_after_ms: oldest + policy.window_ms - now,
@@ -164,18 +157,18 @@ impl Window {
         }
     }
 
-    /// Takes over what somebody else has seen. Only counts of a fixed window can be taken over; nobody else knows
-    /// the times of a sliding one.
-    fn catch_up(&mut self, seen: Seen, policy: &Policy, now: u64) {
+    /// Raises the count to what the caller remembers. A sliding window stays as it is: the caller does not know the
+    /// times of its requests.
+    fn catch_up(&mut self, known: KnownUsage, policy: &Policy, now: u64) {
         let Self::Fixed { start, used } = self else { return };
-        let live = seen.reset_at_ms > now && seen.reset_at_ms <= now + policy.window_ms;
-        if !live || seen.used <= *used {
+        let current = known.reset_at_ms > now && known.reset_at_ms <= now + policy.window_ms;
+        if !current || known.used <= *used {
             return;
         }
         if *used == 0 {
-            *start = seen.reset_at_ms.saturating_sub(policy.window_ms);
+            *start = known.reset_at_ms.saturating_sub(policy.window_ms);
         }
-        *used = seen.used;
+        *used = known.used;
     }
 }
 
@@ -185,7 +178,7 @@ pub struct Counters {
     policy: Policy,
     capacity: usize,
     shared_capacity: usize,
-    /// A tree rather than a hash table: an attacker chooses the keys, and wasm has no random seed for a hash.
+    /// Not a hash table: clients choose the keys, and wasm has no random seed against hash collisions.
     windows: BTreeMap<AddressKey, Window>,
     shared: BTreeMap<u64, Window>,
     latest: u64,
@@ -193,23 +186,26 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts under `policy`, none taken yet, for as many addresses as a snapshot has room for.
-    pub fn new(policy: Policy) -> Self {
+    /// Empty counters under `policy` with counts of their own for at most `capacity` addresses, or fewer if a
+    /// snapshot of them would be larger than `max_bytes`.
+    pub fn for_snapshot(policy: Policy, max_bytes: usize, capacity: usize) -> Self {
         let times = if policy.algorithm == Algorithm::Sliding {
             policy.limit as usize
         } else {
             0
         };
-        let room = MAX_SNAPSHOT_BYTES / (ENTRY_BYTES + 4 * times);
-        let mut counters = Self::with_capacity(policy, MAX_ADDRESSES.min(room - room / 4));
-        counters.shared_capacity = SHARED_COUNTS.min(room / 4).max(1);
-        counters
+        let room = max_bytes / (ENTRY_BYTES + 4 * times);
+        let shared_capacity = MAX_SHARED_COUNTS.min(room / 4).max(1);
+        Self {
+            shared_capacity,
+            ..Self::with_capacity(policy, capacity.min(room - shared_capacity))
+        }
     }
 
-    /// Counts for at most `capacity` addresses each by themselves.
+    /// Empty counters under `policy` with counts of their own for at most `capacity` addresses.
     pub fn with_capacity(policy: Policy, capacity: usize) -> Self {
         let (windows, shared) = Default::default();
-        let shared_capacity = SHARED_COUNTS;
+        let shared_capacity = MAX_SHARED_COUNTS;
         Self {
             policy,
             capacity,
@@ -221,14 +217,14 @@ impl Counters {
         }
     }
 
-    /// The policy that they are counted under.
+    /// The policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Counts one request of `key` at `now_ms` and says whether it may pass. A denied one is not counted.
-    /// `seen` is what the caller remembers of the address, if anything.
-    pub fn take(&mut self, key: AddressKey, seen: Option<Seen>, now_ms: u64) -> Verdict {
+    /// Counts one request of `key` at `now_ms` if it is within the limit. A denied request is not counted.
+    /// `known` is what the caller remembers of the address.
+    pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> LimitResult {
         let now = now_ms.max(self.latest);
         self.latest = now;
         let policy = self.policy;
@@ -237,25 +233,38 @@ impl Counters {
                 .shared
                 .entry(slot)
                 .or_insert_with(|| Window::new(policy.algorithm, now));
-            let verdict = window.take(&policy, now);
-            if let (Window::Fixed { start, .. }, true) = (window, verdict.admitted) {
-                // Begun by one address, the window is shared by others: each must find it whole after its last request.
+            let result = window.take(&policy, now);
+            if let (Window::Fixed { start, .. }, true) = (window, result.admitted) {
+                // Several addresses share the window. It must not end less than its length after any request in it.
                 *start = now;
             }
-            return verdict;
+            return result;
         }
         let window = self
             .windows
             .entry(key)
             .or_insert_with(|| Window::new(policy.algorithm, now));
-        if let Some(seen) = seen {
-            window.catch_up(seen, &policy, now);
+        if let Some(known) = known {
+            window.catch_up(known, &policy, now);
         }
         window.take(&policy, now)
     }
 
-    /// Which shared count an address falls under, if it has none of its own: when there is no room, and for as long as
-    /// its requests of that time may still count.
+    /// The result that [`Self::take`] would have, without counting the request.
+    pub fn peek(&mut self, key: AddressKey, now_ms: u64) -> LimitResult {
+        let now = now_ms.max(self.latest);
+        let window = match self.shared_slot(key, now) {
+            Some(slot) => self.shared.get(&slot),
+            None => self.windows.get(&key),
+        };
+        window
+            .cloned()
+            .unwrap_or_else(|| Window::new(self.policy.algorithm, now))
+            .take(&self.policy, now)
+    }
+
+    /// The shared count of an address that has none of its own: while there is no room for one, and as long
+    /// afterwards as requests in the shared count may be its own.
     fn shared_slot(&mut self, key: AddressKey, now: u64) -> Option<u64> {
         let full = self.windows.len() >= self.capacity;
         if (!full && self.shared.is_empty()) || self.windows.contains_key(&key) {
@@ -272,13 +281,13 @@ impl Counters {
         (live || self.windows.len() >= self.capacity).then_some(slot)
     }
 
-    /// Forgets what does not count any more.
+    /// Removes the windows that have ended.
     pub fn prune(&mut self, now_ms: u64) {
         let now = now_ms.max(self.latest);
         let window_ms = self.policy.window_ms;
         self.windows.retain(|_, window| window.over_at(window_ms) > now);
         self.shared.retain(|_, window| window.over_at(window_ms) > now);
-        // While all are live, looking at each of them again for every newcomer would be an attack of its own.
+        // Before the first window ends, another pass would remove nothing, yet each new address would cause one.
         self.prune_at = self
             .windows
             .values()
@@ -287,23 +296,23 @@ impl Counters {
             .unwrap_or(0);
     }
 
-    /// How many counts are kept.
+    /// The number of counts.
     pub fn len(&self) -> usize {
         self.windows.len() + self.shared.len()
     }
 
-    /// Whether none is kept.
+    /// Whether there are no counts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// When the last of them will not count any more, in milliseconds since the Unix epoch; `None` when none is kept.
+    /// The end of the last window, in milliseconds since the Unix epoch; `None` without any.
     pub fn over_at(&self) -> Option<u64> {
         let windows = self.windows.values().chain(self.shared.values());
         windows.map(|window| window.over_at(self.policy.window_ms)).max()
     }
 
-    /// All counts as bytes, to be stored.
+    /// Encodes all counts as a snapshot.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = vec![SNAPSHOT_VERSION, self.policy.algorithm as u8];
         for (key, window) in &self.windows {
@@ -316,11 +325,11 @@ impl Counters {
         bytes
     }
 
-    /// Takes over the counts of a snapshot, except those that do not count any more at `now_ms`.
+    /// Replaces the counts by those of a snapshot, without windows that have ended at `now_ms`. A snapshot of the other
+    /// algorithm changes nothing.
     ///
     /// # Errors
-    /// When the bytes are no snapshot. Then nothing was taken over. A snapshot of the other algorithm is one, but has
-    /// nothing to take over.
+    /// When the bytes are not a snapshot. Nothing is changed then.
     pub fn restore(&mut self, bytes: &[u8], now_ms: u64) -> Result<(), SnapshotError> {
         let mut rest = Reader(bytes);
         let (version, algorithm) = (rest.u8()?, rest.u8()?);
@@ -360,7 +369,7 @@ impl Counters {
 }
 
 const SNAPSHOT_VERSION: u8 = 1;
-/// Of an address and its window, without a sliding window's times.
+/// The bytes of an address and its window, without the times of a sliding window.
 const ENTRY_BYTES: usize = 21;
 const SHARED_KIND: u8 = 255;
 
@@ -423,8 +432,12 @@ mod tests {
         }
     }
 
+    fn counters(algorithm: Algorithm) -> Counters {
+        Counters::with_capacity(policy(algorithm), 1_000)
+    }
+
     fn fixed() -> Counters {
-        Counters::new(policy(Algorithm::Fixed))
+        counters(Algorithm::Fixed)
     }
 
     fn admitted(counters: &mut Counters, key: AddressKey, times: usize, now: u64) -> usize {
@@ -434,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_requests_pass_and_the_eleventh_does_not() {
+    fn ten_requests_are_admitted_and_the_eleventh_is_denied() {
         let mut counters = fixed();
         assert_eq!(admitted(&mut counters, ANNE, 1000, START), 10);
         assert_eq!(
@@ -445,12 +458,12 @@ mod tests {
     }
 
     #[test]
-    fn the_window_begins_with_the_first_request_and_denials_do_not_move_it() {
+    fn the_window_starts_with_the_first_request_and_denials_do_not_extend_it() {
         let mut counters = fixed();
         let first = counters.take(ANNE, None, START);
         assert_eq!(
             first,
-            Verdict {
+            LimitResult {
                 admitted: true,
                 used: 1,
                 reset_after_ms: 60_000
@@ -460,7 +473,7 @@ mod tests {
         let denied = counters.take(ANNE, None, START + 59_999);
         assert_eq!(
             denied,
-            Verdict {
+            LimitResult {
                 admitted: false,
                 used: 10,
                 reset_after_ms: 1
@@ -471,7 +484,7 @@ mod tests {
 
     #[test]
     fn a_sliding_window_admits_no_burst_at_its_edge() {
-        let mut counters = Counters::new(policy(Algorithm::Sliding));
+        let mut counters = counters(Algorithm::Sliding);
         assert_eq!(admitted(&mut counters, ANNE, 1, START), 1);
         assert_eq!(admitted(&mut counters, ANNE, 20, START + 59_000), 9);
         let again = counters.take(ANNE, None, START + 60_000);
@@ -481,9 +494,195 @@ mod tests {
     }
 
     #[test]
+    fn a_request_leaves_a_sliding_window_exactly_when_it_is_a_window_old() {
+        let mut counters = counters(Algorithm::Sliding);
+        for offset in [0, 10, 10, 30] {
+            counters.take(ANNE, None, START + offset);
+        }
+        for (after, used, reset_after_ms) in [
+            (59_999, 4, 1),
+            (60_000, 3, 10),
+            (60_009, 3, 1),
+            (60_010, 1, 20),
+            (60_029, 1, 1),
+            (60_030, 0, 60_000),
+        ] {
+            let peeked = counters.clone().peek(ANNE, START + after);
+            let expected = LimitResult {
+                admitted: true,
+                used: used + 1,
+                reset_after_ms,
+            };
+            assert_eq!(peeked, expected, "{after}");
+        }
+    }
+
+    #[test]
+    fn a_window_is_pruned_exactly_at_its_end() {
+        for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
+            // The second address has a shared count.
+            let mut counters = Counters::with_capacity(policy(algorithm), 1);
+            counters.take(ANNE, None, START);
+            counters.take(BOB, None, START + 10);
+            assert_eq!((counters.windows.len(), counters.shared.len()), (1, 1));
+            for (after, left) in [
+                (59_999, (1, 1)),
+                (60_000, (0, 1)),
+                (60_009, (0, 1)),
+                (60_010, (0, 0)),
+            ] {
+                counters.prune(START + after);
+                assert_eq!(
+                    (counters.windows.len(), counters.shared.len()),
+                    left,
+                    "{algorithm:?} {after}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_address_gets_its_own_count_as_soon_as_a_window_ends() {
+        let mut counters = Counters::with_capacity(policy(Algorithm::Fixed), 1);
+        counters.take(ANNE, None, START);
+        counters.prune(START);
+        let others: Vec<_> = (100..200).map(AddressKey::V4).collect();
+        for key in &others {
+            counters.take(*key, None, START + 59_999);
+        }
+        assert_eq!((counters.windows.len(), counters.prune_at), (1, START + 60_000));
+        // The shared window of a new address may contain its own requests, so it stays in use until it ends.
+        counters.take(others[0], None, START + 60_000);
+        assert!(!counters.windows.contains_key(&others[0]));
+        counters.take(others[0], None, START + 59_999 + 60_000 * 2);
+        assert!(counters.windows.contains_key(&others[0]));
+    }
+
+    #[test]
+    fn a_peek_counts_nothing_and_says_what_a_request_would_get() {
+        for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
+            for capacity in [1, 10] {
+                let mut counters = Counters::with_capacity(policy(algorithm), capacity);
+                counters.take(BOB, None, START);
+                for offset in (0..30).chain([60_000, 60_050]) {
+                    let peeked = counters.peek(ANNE, START + offset);
+                    assert_eq!(counters.peek(ANNE, START + offset), peeked);
+                    assert_eq!(
+                        counters.take(ANNE, None, START + offset),
+                        peeked,
+                        "{algorithm:?} {offset}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn counters_for_a_snapshot_always_fit_it() {
+        for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
+            for limit in 1..=MAX_SLIDING_LIMIT {
+                for (max_bytes, capacity) in [(1_100_000, 50_000), (50_000, 50_000), (1_100_000, 10)] {
+                    let policy = Policy {
+                        limit,
+                        ..policy(algorithm)
+                    };
+                    let counters = Counters::for_snapshot(policy, max_bytes, capacity);
+                    let times = if algorithm == Algorithm::Sliding {
+                        4 * limit as usize
+                    } else {
+                        0
+                    };
+                    let bytes = (counters.capacity + counters.shared_capacity) * (ENTRY_BYTES + times);
+                    assert!(bytes <= max_bytes && counters.capacity <= capacity);
+                    assert!((1..=MAX_SHARED_COUNTS).contains(&counters.shared_capacity));
+                    // Not more than a quarter is given away to shared counts.
+                    let room = max_bytes / (ENTRY_BYTES + times);
+                    assert!(counters.capacity >= capacity.min(room - room / 4 - 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_of_a_snapshot_has_the_size_that_capacities_are_computed_from() {
+        for (algorithm, bytes) in [(Algorithm::Fixed, 21), (Algorithm::Sliding, 21 + 4 * 3)] {
+            let mut counters = counters(algorithm);
+            admitted(&mut counters, ANNE, 3, START);
+            assert_eq!(counters.encode().len(), 2 + bytes);
+        }
+    }
+
+    #[test]
+    fn known_usage_never_lowers_a_count() {
+        let mut counters = fixed();
+        admitted(&mut counters, ANNE, 5, START);
+        for used in [0, 4, 5] {
+            let known = KnownUsage {
+                used,
+                reset_at_ms: START + 1_000,
+            };
+            let before = counters.peek(ANNE, START);
+            assert_eq!(counters.clone().take(ANNE, Some(known), START), before, "{used}");
+        }
+        // More than is known here raises the count, but does not move the window that has started here.
+        let known = KnownUsage {
+            used: 9,
+            reset_at_ms: START + 1_000,
+        };
+        let expected = LimitResult {
+            admitted: true,
+            used: 10,
+            reset_after_ms: 60_000,
+        };
+        assert_eq!(counters.take(ANNE, Some(known), START), expected);
+    }
+
+    #[test]
+    fn a_number_that_is_no_result_is_not_unpacked() {
+        let largest = LimitResult {
+            admitted: true,
+            used: MAX_LIMIT,
+            reset_after_ms: MAX_WINDOW_MS,
+        };
+        assert_eq!(MAX_WINDOW_MS, 86_400_000);
+        assert_eq!(LimitResult::unpack(largest.pack()), Some(largest));
+        assert_eq!(
+            LimitResult::unpack(0.0).map(|result| result.admitted),
+            Some(false)
+        );
+        for number in [
+            largest.pack() + 1.0,
+            largest.pack() * 2.0,
+            -1.0,
+            0.5,
+            f64::NAN,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::MAX,
+        ] {
+            assert_eq!(LimitResult::unpack(number), None, "{number}");
+        }
+        // Each field has its own bits.
+        let bits = |admitted, used, reset_after_ms| {
+            LimitResult {
+                admitted,
+                used,
+                reset_after_ms,
+            }
+            .pack()
+        };
+        assert_eq!(
+            [bits(true, 0, 0), bits(false, 1, 0), bits(false, 0, 1)],
+            [1.0, 2.0, 2_097_152.0]
+        );
+        // What does not fit is cut to the largest value that does.
+        assert_eq!(bits(true, u32::MAX, u64::MAX), largest.pack());
+    }
+
+    #[test]
     fn a_clock_that_jumps_back_admits_nothing_more() {
         for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
-            let mut counters = Counters::new(policy(algorithm));
+            let mut counters = counters(algorithm);
             assert_eq!(admitted(&mut counters, ANNE, 10, START), 10);
             assert_eq!(admitted(&mut counters, ANNE, 10, START - 3_600_000), 0);
             assert_eq!(admitted(&mut counters, ANNE, 10, START + 59_999), 0);
@@ -491,13 +690,13 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_capacity_newcomers_share_counts_and_nobody_is_forgotten() {
+    fn beyond_the_capacity_new_addresses_share_counts_and_none_is_forgotten() {
         let mut counters = Counters::with_capacity(policy(Algorithm::Fixed), 100);
         assert_eq!(admitted(&mut counters, ANNE, 10, START), 10);
         for other in 100..100_000 {
             counters.take(AddressKey::V4(other), None, START + 1);
         }
-        assert!(counters.len() <= 100 + SHARED_COUNTS);
+        assert!(counters.len() <= 100 + MAX_SHARED_COUNTS);
         assert_eq!(admitted(&mut counters, ANNE, 10, START + 2), 0);
         assert_eq!(
             admitted(&mut counters, AddressKey::V4(100_001), 20, START + 60_002),
@@ -507,40 +706,16 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_at_full_capacity_fits_one_stored_value() {
-        for (algorithm, limit) in [
-            (Algorithm::Fixed, 10),
-            (Algorithm::Sliding, 10),
-            (Algorithm::Sliding, 1000),
-        ] {
-            let mut counters = Counters::new(Policy {
-                limit,
-                ..policy(algorithm)
-            });
-            for address in 0..60_000 {
-                for _ in 0..if algorithm == Algorithm::Sliding {
-                    limit.min(20)
-                } else {
-                    1
-                } {
-                    counters.take(AddressKey::V6(address), None, START);
-                }
-            }
-            assert!(counters.encode().len() < 2_000_000);
-        }
-    }
-
-    #[test]
-    fn what_another_has_seen_makes_up_for_what_was_forgotten() {
+    fn known_usage_restores_lost_counts() {
         let mut counters = fixed();
-        let seen = Seen {
+        let known = KnownUsage {
             used: 7,
             reset_at_ms: START + 20_000,
         };
-        let verdict = counters.take(ANNE, Some(seen), START);
+        let result = counters.take(ANNE, Some(known), START);
         assert_eq!(
-            verdict,
-            Verdict {
+            result,
+            LimitResult {
                 admitted: true,
                 used: 8,
                 reset_after_ms: 20_000
@@ -550,24 +725,24 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_in_an_earlier_or_impossible_window_does_not_count() {
+    fn known_usage_of_an_earlier_or_impossible_window_is_ignored() {
         let mut counters = fixed();
-        for seen in [
-            Seen {
+        for known in [
+            KnownUsage {
                 used: 10,
                 reset_at_ms: START,
             },
-            Seen {
+            KnownUsage {
                 used: 10,
                 reset_at_ms: START + 60_001,
             },
         ] {
-            assert!(counters.take(ANNE, Some(seen), START).admitted);
+            assert!(counters.take(ANNE, Some(known), START).admitted);
         }
     }
 
     #[test]
-    fn nothing_is_kept_after_the_last_window() {
+    fn nothing_remains_after_the_last_window() {
         let mut counters = fixed();
         counters.take(ANNE, None, START);
         counters.take(BOB, None, START + 5);
@@ -578,8 +753,8 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_of_the_other_algorithm_has_nothing_to_take_over() {
-        let mut sliding = Counters::new(policy(Algorithm::Sliding));
+    fn a_snapshot_of_the_other_algorithm_changes_nothing() {
+        let mut sliding = counters(Algorithm::Sliding);
         sliding.take(ANNE, None, START);
         let mut counters = fixed();
         assert_eq!(counters.restore(&sliding.encode(), START), Ok(()));
@@ -590,8 +765,8 @@ mod tests {
         prop_oneof![Just(Algorithm::Fixed), Just(Algorithm::Sliding)]
     }
 
-    /// Requests of five addresses, each at a time that differs from the one before: mostly forwards, now and then
-    /// back, by anything up to four windows.
+    /// Requests of five addresses, each with the time since the previous one: mostly forward, sometimes back, by up to
+    /// four windows.
     fn requests() -> impl Strategy<Value = Vec<(u32, i64)>> {
         proptest::collection::vec(
             (0u32..5, prop_oneof![3 => 0i64..700, 1 => -2_000i64..4_000]),
@@ -601,7 +776,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_than_the_limit_per_window_whatever_the_order_and_the_clock(
+        fn no_window_exceeds_the_limit_for_any_order_and_clock(
             algorithm in algorithms(), limit in 1u32..6, capacity in 1usize..6, requests in requests(),
             lose_memory_at in proptest::collection::vec(any::<prop::sample::Index>(), 0..4),
         ) {
@@ -610,12 +785,12 @@ mod tests {
             let losses: Vec<_> = lose_memory_at.iter().map(|index| index.index(requests.len())).collect();
             let mut clock = START as i64;
             let mut highest = i64::MIN;
-            // For each address, the highest time that the clock had shown at each admitted request.
+            // For each address, the highest time that the clock had shown when a request was admitted.
             let mut admissions: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
             for (at, (address, step)) in requests.into_iter().enumerate() {
                 clock += step;
                 if losses.contains(&at) {
-                    // Evicted after its snapshot, and made again. A new object knows no earlier time than its own.
+                    // The object is evicted after its snapshot and constructed again. It does not know earlier times.
                     clock = clock.max(highest);
                     let snapshot = counters.encode();
                     counters = Counters::with_capacity(policy, capacity);
@@ -628,11 +803,11 @@ mod tests {
             }
             for times in admissions.values() {
                 match algorithm {
-                    // No stretch of a window's length holds more than the limit.
+                    // No interval of a window's length contains more than the limit.
                     Algorithm::Sliding => for pair in times.windows(limit as usize + 1) {
                         prop_assert!(pair[limit as usize] - pair[0] >= 1_000);
                     },
-                    // Counted anew from each window's first request, no window holds more than the limit.
+                    // No window contains more than the limit when each starts with its first request.
                     Algorithm::Fixed => {
                         let (mut start, mut used) = (i64::MIN / 2, 0);
                         for time in times {
@@ -646,24 +821,24 @@ mod tests {
         }
 
         #[test]
-        fn a_denial_names_the_moment_from_which_on_a_request_passes(
+        fn a_denial_says_exactly_when_a_request_is_admitted_again(
             algorithm in algorithms(), gaps in proptest::collection::vec(0u64..20_000, 10..40),
         ) {
-            let mut counters = Counters::new(policy(algorithm));
+            let mut counters = counters(algorithm);
             let mut now = START;
             for gap in gaps {
                 now += gap;
-                let verdict = counters.take(ANNE, None, now);
-                if !verdict.admitted {
-                    prop_assert!(verdict.reset_after_ms > 0 && verdict.reset_after_ms <= 60_000);
-                    prop_assert!(!counters.clone().take(ANNE, None, now + verdict.reset_after_ms - 1).admitted);
-                    prop_assert!(counters.clone().take(ANNE, None, now + verdict.reset_after_ms).admitted);
+                let result = counters.take(ANNE, None, now);
+                if !result.admitted {
+                    prop_assert!(result.reset_after_ms > 0 && result.reset_after_ms <= 60_000);
+                    prop_assert!(!counters.clone().take(ANNE, None, now + result.reset_after_ms - 1).admitted);
+                    prop_assert!(counters.clone().take(ANNE, None, now + result.reset_after_ms).admitted);
                 }
             }
         }
 
         #[test]
-        fn counts_come_back_from_a_snapshot(
+        fn a_snapshot_restores_the_counts(
             algorithm in algorithms(), hits in proptest::collection::vec((any::<u64>(), 0u64..50_000), 0..60),
         ) {
             let mut counters = Counters::with_capacity(policy(algorithm), 20);
@@ -680,21 +855,25 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), now in any::<u64>()) {
+        fn restoring_arbitrary_bytes_does_not_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..200), now in any::<u64>(),
+        ) {
             let mut counters = fixed();
             let _ = counters.restore(&bytes, now / 4);
             counters.take(ANNE, None, now / 4);
         }
 
         #[test]
-        fn a_verdict_comes_back_from_its_number(admitted: bool, used in 0..=MAX_LIMIT, reset_after_ms in 0..=MAX_WINDOW_MS) {
-            let verdict = Verdict { admitted, used, reset_after_ms };
-            prop_assert_eq!(Verdict::unpack(verdict.pack()), Some(verdict));
+        fn a_result_is_unpacked_from_its_number(
+            admitted: bool, used in 0..=MAX_LIMIT, reset_after_ms in 0..=MAX_WINDOW_MS,
+        ) {
+            let result = LimitResult { admitted, used, reset_after_ms };
+            prop_assert_eq!(LimitResult::unpack(result.pack()), Some(result));
         }
 
         #[test]
-        fn any_number_is_unpacked_without_a_panic(number in any::<f64>()) {
-            let _ = Verdict::unpack(number);
+        fn unpacking_an_arbitrary_number_does_not_panic(number in any::<f64>()) {
+            let _ = LimitResult::unpack(number);
         }
     }
 }

@@ -8,7 +8,8 @@ import { startEdge, type Edge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 const hanging = await startOrigin({ after }, () => undefined);
-const start = (vars: Record<string, string> = {}, to = origin): Promise<Edge> => startEdge({ after }, { originUrl: to.url, secrets: to.secrets, vars });
+const start = (vars: Record<string, string> = {}, to = origin): Promise<Edge> =>
+  startEdge({ after }, { originUrl: to.url, secrets: to.secrets, vars });
 
 interface Line {
   event: string;
@@ -21,15 +22,19 @@ interface Line {
   duration_ms: number;
 }
 
-/** The access log, when it has had the time to arrive. */
+/** The access log, once it has this many lines. */
 async function lines(edge: Edge, wanted: number): Promise<Line[]> {
-  const read = (): Line[] => edge.logs.filter((line) => line.startsWith("{")).map((line) => JSON.parse(line) as Line).filter((line) => line.event === "request");
+  const read = (): Line[] =>
+    edge.logs
+      .filter((line) => line.startsWith("{"))
+      .map((line) => JSON.parse(line) as Line)
+      .filter((line) => line.event === "request");
   for (let waited = 0; waited < 3000 && read().length < wanted; waited += 25) await wait(25);
   await wait(100);
   return read();
 }
 
-test("with all of it, each request has one line, with the id that its answer and the origin have", async () => {
+test("with ACCESS_LOG=all, each request has one line, with the request id of the response and the origin", async () => {
   const edge = await start({ ACCESS_LOG: "all" });
   const user = randomUUID();
   const token = await tokenFor(origin.secrets.jwt, user);
@@ -40,35 +45,78 @@ test("with all of it, each request has one line, with the id that its answer and
   answers.push(await ask("/api/lanes", { headers: { authorization: "Bearer bad.token.here" } }));
   const log = await lines(edge, 13);
   assert.equal(log.length, 13);
-  assert.deepEqual(log.map((line) => line.request_id), answers.map((answer) => answer.headers.get("x-request-id")));
-  assert.deepEqual(log.map((line) => line.status), answers.map((answer) => answer.status));
+  assert.deepEqual(
+    log.map((line) => line.request_id),
+    answers.map((answer) => answer.headers.get("x-request-id")),
+  );
+  assert.deepEqual(
+    log.map((line) => line.status),
+    answers.map((answer) => answer.status),
+  );
   const [first, second] = log;
   assert.ok(first && second && first.duration_ms >= 0 && first.duration_ms < 5000);
-  assert.deepEqual({ ...first, request_id: "", duration_ms: 0 }, { event: "request", request_id: "", user, method: "GET", path: "/api/usage", status: 200, outcome: "user", duration_ms: 0 });
-  assert.deepEqual({ ...second, request_id: "", duration_ms: 0 }, { event: "request", request_id: "", method: "POST", path: "/api/jobs/analysis", status: 200, outcome: "anonymous", duration_ms: 0 });
-  assert.deepEqual([log[11]?.status, log[11]?.outcome, log[12]?.status, log[12]?.outcome], [429, "denied", 401, "bad_token"]);
+  assert.deepEqual(
+    { ...first, request_id: "", duration_ms: 0 },
+    {
+      event: "request",
+      request_id: "",
+      user,
+      method: "GET",
+      path: "/api/usage",
+      status: 200,
+      outcome: "user",
+      duration_ms: 0,
+    },
+  );
+  assert.deepEqual(
+    { ...second, request_id: "", duration_ms: 0 },
+    {
+      event: "request",
+      request_id: "",
+      method: "POST",
+      path: "/api/jobs/analysis",
+      status: 200,
+      outcome: "anonymous",
+      duration_ms: 0,
+    },
+  );
+  assert.deepEqual(
+    [log[11]?.status, log[11]?.outcome, log[12]?.status, log[12]?.outcome],
+    [429, "denied", 401, "bad_token"],
+  );
   for (const text of edge.logs) assert.doesNotMatch(text, /203\.0\.113|eyJ|secret|bad\.token/, text);
 });
 
-test("by default only what ends at the edge and somebody will ask about has a line", async () => {
+test("by default, only errors that end at the edge are logged", async () => {
   const edge = await start({ ORIGIN_TIMEOUT_MS: "150" }, hanging);
   const ask = edge.from("203.0.113.2");
   const late = await ask("/api/lanes");
   assert.equal(late.status, 504);
   assert.equal((await ask("/api/lanes", { headers: { authorization: "Bearer bad" } })).status, 401);
-  for (let sent = 0; sent < 11; sent++) await ask("/api/jobs/analysis", { method: "OPTIONS", headers: { origin: "https://a.example", "access-control-request-method": "POST" } });
+  for (let sent = 0; sent < 11; sent++)
+    await ask("/api/jobs/analysis", {
+      method: "OPTIONS",
+      headers: { origin: "https://a.example", "access-control-request-method": "POST" },
+    });
   const log = await lines(edge, 2);
-  assert.deepEqual(log.map((line) => [line.status, line.outcome]), [[504, "anonymous"], [401, "bad_token"]]);
+  assert.deepEqual(
+    log.map((line) => [line.status, line.outcome]),
+    [
+      [504, "anonymous"],
+      [401, "bad_token"],
+    ],
+  );
   assert.equal(log[0]?.request_id, late.headers.get("x-request-id"));
   const event = edge.logs.find((line) => line.includes("origin_timed_out"));
-  assert.equal((JSON.parse(event ?? "{}") as Line).request_id, log[0]?.request_id, "the reason has the same id");
+  assert.equal((JSON.parse(event ?? "{}") as Line).request_id, log[0]?.request_id, "the event has the same id");
 
   const good = await start();
-  for (let sent = 0; sent < 12; sent++) await good.from("203.0.113.2")("/api/jobs/analysis", { method: "POST", body: "{}" });
+  for (let sent = 0; sent < 12; sent++)
+    await good.from("203.0.113.2")("/api/jobs/analysis", { method: "POST", body: "{}" });
   assert.deepEqual(await lines(good, 1), [], "neither admissions nor denials");
 });
 
-test("it can be switched off", async () => {
+test("with ACCESS_LOG=off, nothing is logged", async () => {
   const edge = await start({ ACCESS_LOG: "off", ORIGIN_TIMEOUT_MS: "150" }, hanging);
   assert.equal((await edge.from("203.0.113.3")("/api/lanes")).status, 504);
   assert.deepEqual(await lines(edge, 1), []);

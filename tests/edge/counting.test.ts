@@ -16,14 +16,14 @@ const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin
 const submit = (address: string, init: RequestInit = {}): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", ...init });
 
-/** So many submissions one after the other; how each was answered. */
+/** The statuses of this many submissions, sent one after the other. */
 async function statuses(address: string, count: number): Promise<number[]> {
   const statuses = [];
   for (let sent = 0; sent < count; sent++) statuses.push((await submit(address)).status);
   return statuses;
 }
 
-test("ten of one address pass in a window and the eleventh does not", async () => {
+test("ten submissions of an address are admitted in a window and the eleventh is denied", async () => {
   const answers = await statuses("203.0.113.1", 12);
   assert.deepEqual(answers, [...Array(10).fill(200), 429, 429]);
   assert.equal((await submit("203.0.113.2")).status, 200);
@@ -50,22 +50,22 @@ test("a denial has the body of the ADR and the fields of the draft", async () =>
   assert.match(denied.headers.get("access-control-expose-headers") ?? "", /RateLimit, RateLimit-Policy, Retry-After/);
 });
 
-test("an admitted one is told what is left", async () => {
+test("the response to an admitted submission says how much is left", async () => {
   const first = await submit("203.0.113.4");
   assert.equal(first.headers.get("ratelimit-policy"), '"anon";q=10;w=60');
   assert.equal(first.headers.get("ratelimit"), '"anon";r=9;t=60');
   const second = await submit("203.0.113.4");
-  assert.match(second.headers.get("ratelimit") ?? "", /^"anon";r=8;t=(60|59)$/);
+  assert.match(second.headers.get("ratelimit") ?? "", /^"anon";r=8;t=(60|5\d)$/);
 });
 
-test("exactly ten of a thousand at once pass", async () => {
+test("exactly 10 of 1000 concurrent submissions are admitted", async () => {
   const answers = await Promise.all(Array.from({ length: 1000 }, () => submit("203.0.113.5")));
   const passed = answers.filter((answer) => answer.status === 200).length;
   const denied = answers.filter((answer) => answer.status === 429).length;
   assert.deepEqual({ passed, denied }, { passed: 10, denied: 990 });
 });
 
-test("all of an IPv6 subscriber's addresses are one, and a v4-mapped address is the v4 address", async () => {
+test("all addresses of an IPv6 /64 share a count, and a v4-mapped address has that of the v4 address", async () => {
   for (let n = 0; n < 10; n++) assert.equal((await submit(`2001:db8:1:2::${n}`)).status, 200);
   assert.equal((await submit("2001:db8:1:2:ffff:ffff:ffff:ffff")).status, 429);
   assert.equal((await submit("2001:db8:1:3::1")).status, 200);
@@ -74,9 +74,14 @@ test("all of an IPv6 subscriber's addresses are one, and a v4-mapped address is 
   assert.equal((await submit("::ffff:cb00:713c")).status, 429);
 });
 
-test("what a client writes into forwarding headers changes nothing", async () => {
+test("forwarding headers of a client are ignored", async () => {
   for (let n = 0; n < 10; n++) {
-    const headers = { "x-forwarded-for": `198.51.100.${n}`, "x-real-ip": `198.51.100.${n}`, forwarded: `for=198.51.100.${n}`, "true-client-ip": `198.51.100.${n}` };
+    const headers = {
+      "x-forwarded-for": `198.51.100.${n}`,
+      "x-real-ip": `198.51.100.${n}`,
+      forwarded: `for=198.51.100.${n}`,
+      "true-client-ip": `198.51.100.${n}`,
+    };
     assert.equal((await submit("203.0.113.61", { headers })).status, 200);
   }
   assert.equal((await submit("203.0.113.61", { headers: { "x-forwarded-for": "198.51.100.200" } })).status, 429);
@@ -84,11 +89,16 @@ test("what a client writes into forwarding headers changes nothing", async () =>
 
 test("the count survives an eviction after ten seconds without requests", { timeout: 60_000 }, async () => {
   const quiet = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
-  const submit = async (): Promise<number> => (await quiet.from("203.0.113.6")("/api/jobs/analysis", { method: "POST", body: "{}" })).status;
+  const submit = async (): Promise<number> =>
+    (await quiet.from("203.0.113.6")("/api/jobs/analysis", { method: "POST", body: "{}" })).status;
   for (let sent = 0; sent < 7; sent++) assert.equal(await submit(), 200);
-  // The snapshot's alarm is the last thing that wakes it, after eight seconds.
-  await wait(20_000);
-  assert.deepEqual(await costs(quiet), { calls: 0, rows: 0, addresses: 1 }, "the object has been taken out of memory and made again");
+  // The last event in the object is the alarm of its snapshot, after eight seconds.
+  await wait(25_000);
+  assert.deepEqual(
+    await costs(quiet),
+    { calls: 0, rows: 0, addresses: 1 },
+    "the object was evicted and constructed again",
+  );
   const answers = [];
   for (let sent = 0; sent < 5; sent++) answers.push(await submit());
   assert.deepEqual(answers, [200, 200, 200, 429, 429]);

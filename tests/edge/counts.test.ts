@@ -8,12 +8,15 @@ import { costs, startEdge, type Edge } from "./workerd.ts";
 
 const interval = 300;
 const start = (origin: Origin, vars: Record<string, string> = {}): Promise<Edge> =>
-  startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars: { REPORT_INTERVAL_MS: String(interval), ...vars } });
+  startEdge(
+    { after },
+    { originUrl: origin.url, secrets: origin.secrets, vars: { REPORT_INTERVAL_MS: String(interval), ...vars } },
+  );
 const submit = (edge: Edge, address: string, headers: Record<string, string> = {}): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", headers });
 
-/** The sum of all reports; one that came again counts once. */
-function told(reports: EdgeReport[]): { requests: Record<string, number>; events: Record<string, number> } {
+/** The sum of all reports. A repeated report counts once. */
+function total(reports: EdgeReport[]): { requests: Record<string, number>; events: Record<string, number> } {
   const sum = { requests: {} as Record<string, number>, events: {} as Record<string, number> };
   for (const report of new Map(reports.map((report) => [report.id, report])).values()) {
     for (const kind of ["requests", "events"] as const) {
@@ -28,7 +31,7 @@ async function until(holds: () => boolean): Promise<void> {
   assert.ok(holds(), String(holds));
 }
 
-test("the origin is told what became of every request", async () => {
+test("the outcome of every request is reported to the origin", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin, { ANON_READ_LIMIT: "2" });
   const token = await tokenFor(origin.secrets.jwt);
@@ -37,75 +40,81 @@ test("the origin is told what became of every request", async () => {
   await submit(edge, "203.0.113.2", { authorization: "Bearer bad" });
   for (let sent = 0; sent < 3; sent++) await edge.from("203.0.113.3")("/api/lanes");
   await edge.from("203.0.113.3")("/nothing");
-  const wanted = { requests: { anonymous: 12, denied: 2, user: 3, bad_token: 1, denied_read: 1, other: 1 }, events: {} };
+  const wanted = {
+    requests: { anonymous: 12, denied: 2, user: 3, bad_token: 1, denied_read: 1, other: 1 },
+    events: {},
+  };
   const sum = (of: Record<string, number>): number => Object.values(of).reduce((sum, count) => sum + count, 0);
-  await until(() => sum(told(origin.reports).requests) === 20);
-  assert.deepEqual(told(origin.reports), wanted);
+  await until(() => sum(total(origin.reports).requests) === 20);
+  assert.deepEqual(total(origin.reports), wanted);
 });
 
-test("a flood of denials is told of in few reports, though none of it is forwarded and no object called", async () => {
+test("a flood of denials is reported in few reports, and neither forwarded nor counted by an object", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin);
   for (let sent = 0; sent < 10; sent++) await submit(edge, "203.0.113.1");
-  await until(() => told(origin.reports).requests.anonymous === 10);
+  await until(() => total(origin.reports).requests.anonymous === 10);
   const { calls } = await costs(edge);
   const began = Date.now();
   const reported = origin.reports.length;
   for (let sent = 0; sent < 500; sent++) assert.equal((await submit(edge, "203.0.113.1")).status, 429);
-  await until(() => told(origin.reports).requests.denied === 500);
+  await until(() => total(origin.reports).requests.denied === 500);
   const most = Math.ceil((Date.now() - began) / interval);
   assert.ok(origin.reports.length - reported <= most, `${origin.reports.length - reported} reports, ${most} intervals`);
   assert.equal((await costs(edge)).calls, calls);
   const quiet = origin.reports.length;
   await wait(3 * interval);
-  assert.equal(origin.reports.length, quiet, "who has nothing to tell says nothing");
+  assert.equal(origin.reports.length, quiet, "without counts there are no reports");
 });
 
-test("what an origin does not take is kept, under its id, and comes later", async () => {
+test("a report that the origin does not accept is repeated under the same id", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin);
   let refusals = 2;
-  origin.takesReports = (_, response) => response.writeHead(refusals-- > 0 ? 503 : 204).end();
+  origin.answerReport = (_, response) => response.writeHead(refusals-- > 0 ? 503 : 204).end();
   const poke = setInterval(() => void submit(edge, "203.0.113.9"), 100);
   await submit(edge, "203.0.113.1");
   await until(() => origin.reports.length >= 4);
   clearInterval(poke);
   const ids = origin.reports.map((report) => report.id);
-  assert.deepEqual([ids[0], ids[0]], [ids[1], ids[2]], "the same until it is taken");
+  assert.deepEqual([ids[0], ids[0]], [ids[1], ids[2]], "the same until it is accepted");
   assert.deepEqual(origin.reports[0], origin.reports[2]);
   assert.notEqual(ids[3], ids[0]);
   assert.equal(origin.reports[3]?.events.counts_not_taken, 2);
   assert.ok(edge.logs.some((line) => line.includes("counts_not_taken") && line.includes("503")));
 });
 
-test("an origin that is away, and the fallback of the limiter, are events", async () => {
+test("an unavailable origin and the fallback of the limiter are events", async () => {
   const origin = await startOrigin({ after });
-  // The reports go where the requests go; so the origin refuses these itself.
+  // An origin that hangs on requests but accepts reports.
   const hanging = await startOrigin({ after }, () => undefined);
   const edge = await start(hanging, { ORIGIN_TIMEOUT_MS: "150" });
   assert.equal((await submit(edge, "203.0.113.1")).status, 504);
-  await until(() => told(hanging.reports).events.origin_timed_out === 1);
-  assert.equal(told(hanging.reports).requests.anonymous, 1, "it was forwarded");
+  await until(() => total(hanging.reports).events.origin_timed_out === 1);
+  assert.equal(total(hanging.reports).requests.anonymous, 1, "it was forwarded");
 
-  const noObject = await startEdge({ after }, {
-    originUrl: origin.url,
-    secrets: origin.secrets,
-    vars: { REPORT_INTERVAL_MS: String(interval), ANON_MODE: "shadow" },
-    worker: { durableObjects: {} },
-  });
+  const noObject = await startEdge(
+    { after },
+    {
+      originUrl: origin.url,
+      secrets: origin.secrets,
+      vars: { REPORT_INTERVAL_MS: String(interval), ANON_MODE: "shadow" },
+      worker: { durableObjects: {} },
+    },
+  );
   for (let sent = 0; sent < 12; sent++) assert.equal((await submit(noObject, "203.0.113.1")).status, 200);
-  await until(() => told(origin.reports).requests.anonymous === 12);
-  assert.deepEqual(told(origin.reports).events, { counter_unavailable: 12, shadow_denial: 2 });
+  await until(() => total(origin.reports).requests.anonymous === 12);
+  assert.deepEqual(total(origin.reports).events, { counter_unavailable: 12, shadow_denial: 2 });
 });
 
-test("counts survive a panic, which is counted", async () => {
+test("counts are preserved across a panic, which is counted too", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin, { DRILLS: "on" });
   for (let sent = 0; sent < 3; sent++) await submit(edge, "203.0.113.1");
   assert.equal((await submit(edge, "203.0.113.1", { "weir-drill-panic": "1" })).status, 500);
   await submit(edge, "203.0.113.1");
-  await until(() => (told(origin.reports).requests.anonymous ?? 0) >= 4);
-  assert.deepEqual(told(origin.reports), { requests: { anonymous: 4, failed: 1 }, events: { internal_error: 1 } });
+  await until(() => (total(origin.reports).requests.anonymous ?? 0) >= 4);
+  assert.deepEqual(total(origin.reports), { requests: { anonymous: 4, failed: 1 }, events: { internal_error: 1 } });
 });
 
 test("no client reaches the origin's route for reports, in any spelling", async () => {
@@ -113,18 +122,29 @@ test("no client reaches the origin's route for reports, in any spelling", async 
   const edge = await start(origin);
   const token = await tokenFor(origin.secrets.jwt);
   const body = JSON.stringify({ requests: { user: 1000 } });
-  for (const path of ["/api/edge/counts", "/api//edge/counts", "/api/%65dge/counts", "/api/edge%2Fcounts", "/api/edge/counts?x", "/api/x/../edge/counts", "/api/edge/"]) {
+  for (const path of [
+    "/api/edge/counts",
+    "/api//edge/counts",
+    "/api/%65dge/counts",
+    "/api/edge%2Fcounts",
+    "/api/edge/counts?x",
+    "/api/x/../edge/counts",
+    "/api/edge/",
+  ]) {
     for (const headers of [{}, { authorization: `Bearer ${token}` }]) {
       assert.equal((await edge.from("203.0.113.1")(path, { method: "POST", body, headers })).status, 404, path);
     }
   }
   assert.equal(origin.received.length, 0);
-  await until(() => told(origin.reports).requests.other === 14);
-  assert.deepEqual(told(origin.reports).requests, { other: 14 });
+  await until(() => total(origin.reports).requests.other === 14);
+  assert.deepEqual(total(origin.reports).requests, { other: 14 });
 });
 
-test("while no origin is there, requests are answered as ever", async () => {
-  const edge = await startEdge({ after }, { originUrl: `http://127.0.0.1:${await freePort()}`, vars: { REPORT_INTERVAL_MS: String(interval) } });
+test("while the origin is unreachable, limits still apply", async () => {
+  const edge = await startEdge(
+    { after },
+    { originUrl: `http://127.0.0.1:${await freePort()}`, vars: { REPORT_INTERVAL_MS: String(interval) } },
+  );
   for (let sent = 0; sent < 12; sent++) {
     assert.equal((await submit(edge, "203.0.113.1")).status, sent < 10 ? 502 : 429);
     await wait(50);

@@ -1,4 +1,4 @@
-// An edge in a process and a workerd of its own. With a name, its counting objects are those of the edge that started it.
+// An edge in its own process and workerd. With a name, it uses the counting objects of the edge that started it.
 import type { V4WorkerOptions } from "miniflare";
 import { edgeName, startEdge, type EdgeOptions } from "./workerd.ts";
 
@@ -8,7 +8,10 @@ process.once("message", async (options: EdgeOptions & { name?: string }) => {
     name: `${edgeName}-${options.name}`,
     durableObjects: { ADDRESS_COUNTERS: { className: "AddressCounter", scriptName: edgeName, useSQLite: true } },
   } as Partial<V4WorkerOptions>;
-  const edge = await startEdge({ after: (end) => void ends.push(end) }, { ...options, ...(options.name ? { worker } : {}) });
+  const edge = await startEdge(
+    { after: (end) => void ends.push(end) },
+    { ...options, ...(options.name ? { worker } : {}) },
+  );
   process.send?.(edge.url);
   process.once("disconnect", async () => {
     for (const end of ends) await end();

@@ -10,8 +10,11 @@ import { startEdge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 const loose = { ANON_LIMIT: "100000", ANON_READ_LIMIT: "100000" };
-// The native limiter's own limits are in wrangler.toml; without it, only the Worker's own count decides on reads.
-const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars: loose, worker: { ratelimits: {} } });
+// Without the native limiter, whose limits are in wrangler.toml, only the Worker's own count decides on reads.
+const edge = await startEdge(
+  { after },
+  { originUrl: origin.url, secrets: origin.secrets, vars: loose, worker: { ratelimits: {} } },
+);
 const ask = edge.from("203.0.113.20");
 
 test("every method is forwarded, with its body", async () => {
@@ -24,12 +27,31 @@ test("every method is forwarded, with its body", async () => {
   }
 });
 
-// Not in it: backquotes, quotation marks and angle brackets, with which the runtime refuses a request by itself.
-test("path and query arrive as they were signed, whatever is in them", async () => {
+// Without backquotes, quotation marks and angle brackets: the runtime refuses requests with them.
+test("any path and query arrive as they were signed", async () => {
   const targets = [
-    "/api/jobs?limit=1&before=2", "/api/jobs/%E2%82%AC", "/api/a%2Fb/c%20d", "/api/a?b=c%26d&e=%", "/api/a;b=c,d", "/api/a'b(c)*!~$",
-    "/api/[a]|{b}^c", "/api/a\\b", "/api/x?q=[a]|{b}^`'", "/api/a//b", "/api/a/./b/../c", "/api/a/%2e%2e/b", "/api/jobs?", "/api/a?b?c=d?", "/api/ü", "/api/a+b?c+d=e+f",
-    "/api/a%zz", "/api/?", "/api/a%00b", "/api/a:b@c", "/api/a?x=%c3%28", "/api/a?u=http://evil.example/../..",
+    "/api/jobs?limit=1&before=2",
+    "/api/jobs/%E2%82%AC",
+    "/api/a%2Fb/c%20d",
+    "/api/a?b=c%26d&e=%",
+    "/api/a;b=c,d",
+    "/api/a'b(c)*!~$",
+    "/api/[a]|{b}^c",
+    "/api/a\\b",
+    "/api/x?q=[a]|{b}^`'",
+    "/api/a//b",
+    "/api/a/./b/../c",
+    "/api/a/%2e%2e/b",
+    "/api/jobs?",
+    "/api/a?b?c=d?",
+    "/api/ü",
+    "/api/a+b?c+d=e+f",
+    "/api/a%zz",
+    "/api/?",
+    "/api/a%00b",
+    "/api/a:b@c",
+    "/api/a?x=%c3%28",
+    "/api/a?u=http://evil.example/../..",
   ];
   for (const target of targets) {
     const status = await raw("GET", target);
@@ -38,7 +60,7 @@ test("path and query arrive as they were signed, whatever is in them", async () 
   }
 });
 
-/** A request with its target exactly as given, which `fetch` would tidy up. */
+/** Sends a request with exactly this target, which `fetch` would normalise. */
 function raw(method: string, target: string): Promise<number> {
   const { port } = new URL(edge.url);
   return new Promise((done, failed) => {
@@ -47,47 +69,86 @@ function raw(method: string, target: string): Promise<number> {
     socket.on("data", (data) => (text += String(data)));
     socket.on("end", () => done(Number(text.split(" ")[1])));
     socket.on("error", failed);
-    socket.write(`${method} ${target} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nCF-Connecting-IP: 203.0.113.20\r\nConnection: close\r\n\r\n`);
+    socket.write(
+      `${method} ${target} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\n` +
+        "CF-Connecting-IP: 203.0.113.20\r\nConnection: close\r\n\r\n",
+    );
   });
 }
 
-test("nothing of the origin but the API can be reached", async () => {
+test("no route of the origin outside the API can be reached", async () => {
   const before = origin.received.length;
-  for (const target of ["/metrics", "/healthz", "/readyz", "/api", "//api/jobs", "/api/../metrics", "/api/%2e%2e/metrics", "/api/..\\metrics", "/API/jobs", "/./metrics"]) {
+  for (const target of [
+    "/metrics",
+    "/healthz",
+    "/readyz",
+    "/api",
+    "//api/jobs",
+    "/api/../metrics",
+    "/api/%2e%2e/metrics",
+    "/api/..\\metrics",
+    "/API/jobs",
+    "/./metrics",
+  ]) {
     assert.equal(await raw("GET", target), 404, target);
   }
   assert.equal(await raw("POST", "/metrics"), 404);
   assert.equal(origin.received.length, before);
 });
 
-test("the page is served, and no object is asked about it", async () => {
+test("the page is served without a call of the counting object", async () => {
   const page = await ask("/");
   assert.equal(page.status, 200);
   assert.match(await page.text(), /<!doctype html>/i);
 });
 
-test("a request has an id and a place in a trace", async () => {
+test("a request has an id and a trace context", async () => {
   const answer = await ask("/api/jobs/1");
-  assert.match(answer.headers.get("x-request-id") ?? "", /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/);
+  assert.match(
+    answer.headers.get("x-request-id") ?? "",
+    /^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}$/,
+  );
   assert.equal(origin.last().headers["x-request-id"], answer.headers.get("x-request-id"));
   assert.equal(origin.last().claims.jti, answer.headers.get("x-request-id"));
   assert.match(String(origin.last().headers.traceparent), /^00-[0-9a-f]{32}-[0-9a-f]{16}-01$/);
   const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
   await ask("/api/jobs/1", { headers: { traceparent, tracestate: "a=b" } });
-  assert.match(String(origin.last().headers.traceparent), /^00-4bf92f3577b34da6a3ce929d0e0e4736-(?!00f067aa0ba902b7)[0-9a-f]{16}-01$/);
+  assert.match(
+    String(origin.last().headers.traceparent),
+    /^00-4bf92f3577b34da6a3ce929d0e0e4736-(?!00f067aa0ba902b7)[0-9a-f]{16}-01$/,
+  );
   assert.equal(origin.last().headers.tracestate, "a=b");
   assert.match(answer.headers.get("server-timing") ?? "", /^edge;dur=\d+, origin;dur=\d+$/);
 });
 
-test("only listed headers go either way", async () => {
-  const allowed = { accept: "text/plain", "content-type": "application/json", "idempotency-key": "k", "if-none-match": '"x"', "last-event-id": "7", "user-agent": "test", prefer: "wait=1" };
+test("only listed headers are forwarded in either direction", async () => {
+  const allowed = {
+    accept: "text/plain",
+    "content-type": "application/json",
+    "idempotency-key": "k",
+    "if-none-match": '"x"',
+    "last-event-id": "7",
+    "user-agent": "test",
+    prefer: "wait=1",
+  };
   await ask("/api/jobs/analysis", { method: "POST", body: "{}", headers: allowed });
   for (const [name, value] of Object.entries(allowed)) assert.equal(origin.last().headers[name], value, name);
 
   const chatty = await startOrigin({ after }, (_, response) => {
     response.writeHead(201, {
-      location: "/api/jobs/17", etag: '"e"', "content-type": "application/json", "retry-after": "5", "cache-control": "public, max-age=60, s-maxage=60",
-      "set-cookie": "a=b", server: "origin/1.0", "x-powered-by": "x", "x-internal": "x", "server-timing": "db;dur=1", "proxy-authenticate": "Basic", ratelimit: '"fake";r=1;t=1', "access-control-allow-origin": "*",
+      location: "/api/jobs/17",
+      etag: '"e"',
+      "content-type": "application/json",
+      "retry-after": "5",
+      "cache-control": "public, max-age=60, s-maxage=60",
+      "set-cookie": "a=b",
+      server: "origin/1.0",
+      "x-powered-by": "x",
+      "x-internal": "x",
+      "server-timing": "db;dur=1",
+      "proxy-authenticate": "Basic",
+      ratelimit: '"fake";r=1;t=1',
+      "access-control-allow-origin": "*",
     });
     response.end("{}");
   });
@@ -97,25 +158,35 @@ test("only listed headers go either way", async () => {
   assert.equal(answer.headers.get("location"), "/api/jobs/17");
   assert.equal(answer.headers.get("etag"), '"e"');
   assert.equal(answer.headers.get("retry-after"), "5");
-  assert.equal(answer.headers.get("cache-control"), "private, max-age=60", "no shared cache may keep it");
+  assert.equal(answer.headers.get("cache-control"), "private, max-age=60", "no shared cache may store it");
   assert.match(answer.headers.get("server-timing") ?? "", /db;dur=1, edge;dur=\d+, origin;dur=\d+/);
   assert.equal(answer.headers.get("ratelimit"), '"anon";r=9;t=60');
-  for (const name of ["set-cookie", "server", "x-powered-by", "x-internal", "proxy-authenticate", "access-control-allow-origin"]) assert.equal(answer.headers.get(name), null, name);
+  for (const name of [
+    "set-cookie",
+    "server",
+    "x-powered-by",
+    "x-internal",
+    "proxy-authenticate",
+    "access-control-allow-origin",
+  ])
+    assert.equal(answer.headers.get(name), null, name);
 });
 
-test("an answer that says nothing about caching is not to be kept", async () => {
+test("a response without Cache-Control must not be stored", async () => {
   assert.equal((await ask("/api/usage")).headers.get("cache-control"), "no-store");
 });
 
-test("redirects are the client's to follow", async () => {
-  const redirecting = await startOrigin({ after }, (_, response) => response.writeHead(302, { location: "http://127.0.0.1:1/secret" }).end());
+test("redirects are passed to the client", async () => {
+  const redirecting = await startOrigin({ after }, (_, response) =>
+    response.writeHead(302, { location: "http://127.0.0.1:1/secret" }).end(),
+  );
   const other = await startEdge({ after }, { originUrl: redirecting.url, secrets: redirecting.secrets });
   const answer = await other.from("203.0.113.22")("/api/usage");
   assert.equal(answer.status, 302);
   assert.equal(answer.headers.get("location"), "http://127.0.0.1:1/secret");
 });
 
-test("an origin that is not there is a 502, one that is silent a 504", async () => {
+test("an unreachable origin is a 502, and one that does not respond a 504", async () => {
   const gone = await startEdge({ after }, { originUrl: `http://127.0.0.1:${await freePort()}` });
   const refused = await gone.from("203.0.113.23")("/api/usage");
   assert.equal(refused.status, 502);
@@ -128,15 +199,18 @@ test("an origin that is not there is a 502, one that is silent a 504", async () 
   after(() => silent.closeAllConnections());
   after(() => void silent.close());
   const { port } = silent.address() as AddressInfo;
-  const slow = await startEdge({ after }, { originUrl: `http://127.0.0.1:${port}`, vars: { ORIGIN_TIMEOUT_MS: "300" } });
+  const slow = await startEdge(
+    { after },
+    { originUrl: `http://127.0.0.1:${port}`, vars: { ORIGIN_TIMEOUT_MS: "300" } },
+  );
   const started = Date.now();
   const late = await slow.from("203.0.113.24")("/api/usage");
   assert.equal(late.status, 504);
-  assert.ok(Date.now() - started < 3000);
+  assert.ok(Date.now() - started < 20_000, "long before the default timeout");
   assert.equal(((await late.json()) as { title: string }).title, "Gateway Timeout");
 });
 
-test("server-sent events pass one by one, for longer than the origin may take to begin", async () => {
+test("server-sent events are streamed one by one, for longer than ORIGIN_TIMEOUT_MS", async () => {
   const events = await startOrigin({ after }, async (_, response) => {
     response.writeHead(200, { "content-type": "text/event-stream" });
     for (let sent = 0; sent < 6; sent++) {
@@ -145,7 +219,10 @@ test("server-sent events pass one by one, for longer than the origin may take to
     }
     response.end();
   });
-  const other = await startEdge({ after }, { originUrl: events.url, secrets: events.secrets, vars: { ORIGIN_TIMEOUT_MS: "500" } });
+  const other = await startEdge(
+    { after },
+    { originUrl: events.url, secrets: events.secrets, vars: { ORIGIN_TIMEOUT_MS: "500" } },
+  );
   const answer = await other.from("203.0.113.25")("/api/jobs/1/events");
   assert.equal(answer.headers.get("content-type"), "text/event-stream");
   const arrivals: number[] = [];
@@ -157,17 +234,17 @@ test("server-sent events pass one by one, for longer than the origin may take to
   }
   assert.equal(text.match(/event: job/g)?.length, 6);
   assert.ok(arrivals.length >= 5, `${arrivals.length} chunks`);
-  assert.ok((arrivals.at(-1) ?? 0) - (arrivals[0] ?? 0) > 700, "not gathered and sent at once");
+  assert.ok((arrivals.at(-1) ?? 0) - (arrivals[0] ?? 0) > 700, "not buffered");
 });
 
-test("when the client hangs up, the origin is told", async () => {
-  let told = 0;
+test("when the client disconnects, the request to the origin is cancelled", async () => {
+  let cancelled = 0;
   const endless = await startOrigin({ after }, (_, response) => {
     response.writeHead(200, { "content-type": "text/event-stream" });
     const beat = setInterval(() => response.write("data: x\n\n"), 50);
     response.on("close", () => {
       clearInterval(beat);
-      told++;
+      cancelled++;
     });
   });
   const other = await startEdge({ after }, { originUrl: endless.url, secrets: endless.secrets });
@@ -175,23 +252,26 @@ test("when the client hangs up, the origin is told", async () => {
   const answer = await other.from("203.0.113.27")("/api/lanes/events", { signal: hangUp.signal });
   await answer.body?.getReader().read();
   hangUp.abort();
-  for (let waited = 0; waited < 3000 && told === 0; waited += 50) await wait(50);
-  assert.equal(told, 1);
+  for (let waited = 0; waited < 3000 && cancelled === 0; waited += 50) await wait(50);
+  assert.equal(cancelled, 1);
 });
 
-test("an origin that refuses a body before it has all of it is heard", async () => {
+test("the response of an origin that refuses a body early is passed on", async () => {
   const strict = await startOrigin({ after }, (request, response) => {
     response.writeHead(413, { "content-type": "application/problem+json" });
     response.end('{"title":"Content Too Large"}');
     request.resume();
   });
   const other = await startEdge({ after }, { originUrl: strict.url, secrets: strict.secrets });
-  const answer = await other.from("203.0.113.28")("/api/jobs/analysis", { method: "POST", body: Buffer.alloc(1024 * 1024, 32) });
+  const answer = await other.from("203.0.113.28")("/api/jobs/analysis", {
+    method: "POST",
+    body: Buffer.alloc(1024 * 1024, 32),
+  });
   assert.equal(answer.status, 413);
   assert.equal(((await answer.json()) as { title: string }).title, "Content Too Large");
 });
 
-/** How many megabytes the runtimes that this test has started hold in memory. */
+/** The resident memory of the runtimes that this test has started, in megabytes. */
 function residentMegabytes(): number {
   let sum = 0;
   for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name))) {
@@ -206,7 +286,10 @@ function residentMegabytes(): number {
   return sum;
 }
 
-test("fifty megabytes stream up while the origin is still reading, and down again, with flat memory", { timeout: 60_000 }, async () => {
+test("50 MB are streamed in both directions without being buffered", {
+  timeout: 60_000,
+  skip: process.platform === "linux" ? false : "memory is measured in /proc",
+}, async () => {
   const size = 50 * 1024 * 1024;
   let firstByteAt = 0;
   let taken = 0;
@@ -217,7 +300,8 @@ test("fifty megabytes stream up while the origin is still reading, and down agai
     }
     response.writeHead(200, { "content-type": "application/octet-stream", "content-length": size });
     const block = Buffer.alloc(1024 * 1024, 7);
-    for (let sent = 0; sent < 50; sent++) if (!response.write(block)) await new Promise((done) => response.once("drain", done));
+    for (let sent = 0; sent < 50; sent++)
+      if (!response.write(block)) await new Promise((done) => response.once("drain", done));
     response.end();
   });
   const other = await startEdge({ after }, { originUrl: upload.url, secrets: upload.secrets });
@@ -228,12 +312,21 @@ test("fifty megabytes stream up while the origin is still reading, and down agai
   const watch = setInterval(() => (peak = Math.max(peak, residentMegabytes())), 20);
   let lastByteSentAt = 0;
   const received = await new Promise<number>((done, failed) => {
-    const outgoing = httpRequest({ host: "127.0.0.1", port, path: "/api/jobs/analysis", method: "POST", headers: { "content-length": size, "cf-connecting-ip": "203.0.113.26" } }, async (response) => {
-      assert.equal(response.statusCode, 200);
-      let count = 0;
-      for await (const chunk of response) count += (chunk as Buffer).length;
-      done(count);
-    });
+    const outgoing = httpRequest(
+      {
+        host: "127.0.0.1",
+        port,
+        path: "/api/jobs/analysis",
+        method: "POST",
+        headers: { "content-length": size, "cf-connecting-ip": "203.0.113.26" },
+      },
+      async (response) => {
+        assert.equal(response.statusCode, 200);
+        let count = 0;
+        for await (const chunk of response) count += (chunk as Buffer).length;
+        done(count);
+      },
+    );
     outgoing.on("error", failed);
     void (async () => {
       const block = Buffer.alloc(1024 * 1024, 7);
@@ -246,17 +339,25 @@ test("fifty megabytes stream up while the origin is still reading, and down agai
     })();
   });
   clearInterval(watch);
-  if (before > 0) assert.ok(peak - before < 25, `from ${before.toFixed(0)} to ${peak.toFixed(0)} MB`);
+  assert.ok(before > 0, "the memory of the runtime is known");
+  assert.ok(peak - before < 25, `from ${before.toFixed(0)} to ${peak.toFixed(0)} MB`);
   assert.equal(taken, size);
   assert.equal(received, size);
   assert.ok(firstByteAt < lastByteSentAt - 200, "the origin reads before the client has sent all");
 });
 
-test("an assertion is good for its own request and no other", async () => {
+test("an assertion is valid for its own request only", async () => {
   await ask("/api/jobs/analysis", { method: "POST", body: "{}" });
   const stolen = String(origin.last().headers["weir-assertion"]);
   const key = Buffer.from(origin.secrets.edge);
-  const message = (method: string, url: string): never => ({ method, url, headers: { "weir-assertion": stolen }, rawHeaders: [], async *[Symbol.asyncIterator]() {} }) as never;
+  const message = (method: string, url: string): never =>
+    ({
+      method,
+      url,
+      headers: { "weir-assertion": stolen },
+      rawHeaders: [],
+      async *[Symbol.asyncIterator]() {},
+    }) as never;
   await receive(message("POST", "/api/jobs/analysis"), key);
   await assert.rejects(receive(message("POST", "/api/jobs/specview"), key));
   await assert.rejects(receive(message("DELETE", "/api/jobs/analysis"), key));

@@ -4,15 +4,15 @@ import { whenOver, type Lifetime } from "../harness/lifetime.ts";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
 import { freePort } from "../harness/ports.ts";
 
-/** What the origin was asked, as it came over the wire. */
+/** A request that the origin received. */
 export interface Received {
   method: string;
   /** Path and query. */
   target: string;
   headers: IncomingHttpHeaders;
-  /** Names as they were sent, in order, each as often as it came. */
+  /** The header names in the order sent, with repetitions. */
   names: string[];
-  /** What the edge's assertion says, once it is verified the way the real origin does it. */
+  /** The claims of the edge's assertion, verified as the real origin does. */
   claims: JWTPayload & { client_address: string; htm: string; htu: string };
   body: string;
 }
@@ -20,13 +20,13 @@ export interface Received {
 export interface Origin {
   url: string;
   secrets: Secrets;
-  /** Everything that came in so far. */
+  /** All requests so far, except reports. */
   received: Received[];
-  /** What the edge has told of its own work, each verified; not among what came in. */
+  /** All reports so far, verified. */
   reports: EdgeReport[];
-  /** How it answers such a report. */
-  takesReports: (report: EdgeReport, response: ServerResponse) => unknown;
-  /** The last of what came in. */
+  /** Answers a report. */
+  answerReport: (report: EdgeReport, response: ServerResponse) => unknown;
+  /** The last request. */
   last(): Received;
 }
 
@@ -40,8 +40,8 @@ export interface EdgeReport {
 export type Respond = (request: IncomingMessage, response: ServerResponse, origin: Origin) => unknown;
 
 /**
- * A small real origin: it checks each assertion as the real one does and answers with what it received. With `respond`,
- * it answers (and reads the body) in a way of its own.
+ * A small origin that verifies each assertion as the real one does and answers with what it received. `respond`, if
+ * given, reads the body and answers instead.
  */
 export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promise<Origin> {
   const port = await freePort();
@@ -50,7 +50,7 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
     secrets: freshSecrets(),
     received: [],
     reports: [],
-    takesReports: (_, response) => response.writeHead(204).end(),
+    answerReport: (_, response) => response.writeHead(204).end(),
     last() {
       const last = origin.received.at(-1);
       if (!last) throw new Error("nothing has reached the origin");
@@ -64,7 +64,7 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
         if (request.url === "/api/edge/counts") {
           const report = await receiveReport(request, key);
           origin.reports.push(report);
-          origin.takesReports(report, response);
+          origin.answerReport(report, response);
           return;
         }
         if (respond) {
@@ -91,18 +91,23 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
 }
 
 async function receiveReport(request: IncomingMessage, key: Uint8Array): Promise<EdgeReport> {
-  const { payload } = await jwtVerify<{ htm: string; htu: string }>(String(request.headers["weir-assertion"] ?? ""), key, {
-    algorithms: ["HS256"],
-    issuer: "weir-edge",
-    audience: "weir-origin/edge",
-  });
-  if (`${request.method} ${request.url}` !== `${payload.htm} ${payload.htu}`) throw new Error("asserted for another request");
+  const { payload } = await jwtVerify<{ htm: string; htu: string }>(
+    String(request.headers["weir-assertion"] ?? ""),
+    key,
+    {
+      algorithms: ["HS256"],
+      issuer: "weir-edge",
+      audience: "weir-origin/edge",
+    },
+  );
+  if (`${request.method} ${request.url}` !== `${payload.htm} ${payload.htu}`)
+    throw new Error("asserted for another request");
   let body = "";
   for await (const chunk of request) body += String(chunk);
   return { id: String(payload.jti), ...(JSON.parse(body) as Omit<EdgeReport, "id">) };
 }
 
-/** Reads a request and verifies its assertion; throws when the assertion is not what it must be. */
+/** Reads a request and verifies its assertion. Throws if it is not valid. */
 export async function receive(request: IncomingMessage, key: Uint8Array): Promise<Received> {
   const method = request.method ?? "";
   const target = request.url ?? "";
@@ -117,5 +122,12 @@ export async function receive(request: IncomingMessage, key: Uint8Array): Promis
   if ((payload.exp ?? 0) - (payload.iat ?? 0) !== 30) throw new Error("an assertion lives for 30 seconds");
   let body = "";
   for await (const chunk of request) body += String(chunk);
-  return { method, target, headers: request.headers, names: request.rawHeaders.filter((_, index) => index % 2 === 0), claims: payload, body };
+  return {
+    method,
+    target,
+    headers: request.headers,
+    names: request.rawHeaders.filter((_, index) => index % 2 === 0),
+    claims: payload,
+    body,
+  };
 }

@@ -5,7 +5,8 @@ import { startOrigin } from "./origin.ts";
 import { costs, startEdge, type Edge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
-const start = (vars: Record<string, string> = {}): Promise<Edge> => startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars });
+const start = (vars: Record<string, string> = {}): Promise<Edge> =>
+  startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars });
 
 const submit = (edge: Edge, address: string, headers: Record<string, string> = {}): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", headers });
@@ -20,13 +21,13 @@ test("other anonymous requests fall under the looser policy, which calls no obje
   const denied = await read("/api/lanes");
   assert.equal(denied.status, 429);
   assert.deepEqual(((await denied.json()) as Record<string, unknown>)["violated-policies"], ["anon-read"]);
-  assert.match(denied.headers.get("retry-after") ?? "", /^(60|59)$/);
+  assert.match(denied.headers.get("retry-after") ?? "", /^(60|5\d)$/);
   assert.equal((await costs(edge)).calls, 0);
-  assert.equal((await submit(edge, "203.0.113.50")).status, 200, "submissions have a count of their own");
-  assert.equal((await read("/")).status, 200, "the page is nobody's API");
+  assert.equal((await submit(edge, "203.0.113.50")).status, 200, "submissions are counted separately");
+  assert.equal((await read("/")).status, 200, "the page is not limited");
 });
 
-test("what is limited is a matter of configuration", async () => {
+test("the limited routes are configurable", async () => {
   const edge = await start({ LIMITED_ROUTES: "* /api/lanes", ANON_LIMIT: "2", ANON_WINDOW: "5" });
   const ask = edge.from("203.0.113.51");
   assert.equal((await ask("/api/lanes")).headers.get("ratelimit-policy"), '"anon";q=2;w=5');
@@ -35,7 +36,7 @@ test("what is limited is a matter of configuration", async () => {
   assert.match((await submit(edge, "203.0.113.51")).headers.get("ratelimit-policy") ?? "", /anon-read/);
 });
 
-test("another spelling of a path is not another policy", async () => {
+test("another spelling of a path does not have another policy", async () => {
   const edge = await start({ ANON_LIMIT: "2" });
   const spell = (path: string): Promise<Response> => edge.from("203.0.113.52")(path, { method: "POST", body: "{}" });
   await spell("/api/jobs/analysis");
@@ -43,7 +44,7 @@ test("another spelling of a path is not another policy", async () => {
   assert.equal((await spell("/api/%6aobs/analysis")).status, 429);
 });
 
-test("in shadow mode everything is counted and reported and nothing denied", async () => {
+test("in shadow mode, everything is counted and reported and nothing is denied", async () => {
   const edge = await start({ ANON_MODE: "shadow" });
   const statuses = [];
   for (let sent = 0; sent < 13; sent++) statuses.push(await submit(edge, "203.0.113.53"));
@@ -52,29 +53,58 @@ test("in shadow mode everything is counted and reported and nothing denied", asy
   assert.equal(edge.logs.filter((line) => line.includes("shadow_denial")).length, 3);
 });
 
-test("the fixed window ends for each address a window's length after its first request", { timeout: 30_000 }, async () => {
-  const edge = await start({ ANON_LIMIT: "3", ANON_WINDOW: "4" });
-  const status = async (): Promise<number> => (await submit(edge, "203.0.113.54")).status;
-  const began = Date.now();
-  assert.equal(await status(), 200);
-  await wait(2500);
-  assert.deepEqual([await status(), await status(), await status()], [200, 200, 429]);
-  await wait(began + 4100 - Date.now());
-  assert.deepEqual([await status(), await status(), await status(), await status()], [200, 200, 200, 429]);
+/**
+ * Sends four submissions within one window: one, and three more after 60 % of the window, of which the last is denied.
+ * Returns when the window has certainly ended. The edge counts a submission after it was sent and before it is
+ * answered. If a busy machine is too slow for one window, another address tries again.
+ */
+async function acrossAWindow(edge: Edge, windowMs: number, network: string): Promise<() => Promise<number>> {
+  for (let host = 1; host <= 5; host++) {
+    const status = async (): Promise<number> => (await submit(edge, `${network}.${host}`)).status;
+    const sentAt = Date.now();
+    assert.equal(await status(), 200);
+    const answeredAt = Date.now();
+    await wait(answeredAt + windowMs * 0.6 - Date.now());
+    const statuses = [await status(), await status(), await status()];
+    if (Date.now() >= sentAt + windowMs) continue;
+    assert.deepEqual(statuses, [200, 200, 429]);
+    // Timers may fire a millisecond early.
+    await wait(answeredAt + windowMs + 5 - Date.now());
+    return status;
+  }
+  throw new Error("this machine is too busy to send four requests within a window");
+}
+
+test("the fixed window of an address ends its length after the first request", {
+  timeout: 120_000,
+}, async () => {
+  const edge = await start({ ANON_LIMIT: "3", ANON_WINDOW: "10" });
+  for (let tries = 0; tries < 5; tries++) {
+    const status = await acrossAWindow(edge, 10_000, `203.0.${tries}`);
+    const startedAt = Date.now();
+    const statuses = [await status(), await status(), await status(), await status()];
+    if (Date.now() >= startedAt + 10_000) continue;
+    assert.deepEqual(statuses, [200, 200, 200, 429]);
+    return;
+  }
+  assert.fail("this machine is too busy to send four requests within a window");
 });
 
-test("the sliding window admits no burst where the fixed one would", { timeout: 30_000 }, async () => {
-  const edge = await start({ ANON_LIMIT: "3", ANON_WINDOW: "4", ANON_ALGORITHM: "sliding" });
-  const status = async (): Promise<number> => (await submit(edge, "203.0.113.55")).status;
-  const began = Date.now();
-  assert.equal(await status(), 200);
-  await wait(2500);
-  assert.deepEqual([await status(), await status(), await status()], [200, 200, 429]);
-  await wait(began + 4100 - Date.now());
-  assert.deepEqual([await status(), await status()], [200, 429]);
+test("the sliding window admits no burst where the fixed one would", { timeout: 120_000 }, async () => {
+  const edge = await start({ ANON_LIMIT: "3", ANON_WINDOW: "10", ANON_ALGORITHM: "sliding" });
+  for (let tries = 0; tries < 5; tries++) {
+    const status = await acrossAWindow(edge, 10_000, `203.1.${tries}`);
+    // The second and third submission leave the window 6 s after the first one.
+    const startedAt = Date.now();
+    const statuses = [await status(), await status()];
+    if (Date.now() >= startedAt + 5_000) continue;
+    assert.deepEqual(statuses, [200, 429]);
+    return;
+  }
+  assert.fail("this machine is too busy to send two requests in five seconds");
 });
 
-test("behind a trusted proxy, its headers name the client in the order of the ADR", async () => {
+test("behind a trusted proxy, its headers have the client's address in the order of the ADR", async () => {
   const edge = await start({ CLIENT_IP_SOURCE: "proxy", ANON_LIMIT: "2" });
   const from = (headers: Record<string, string>): Promise<Response> => submit(edge, "192.0.2.1", headers);
   await from({ "x-forwarded-for": "198.51.100.1, 10.0.0.1" });
@@ -87,7 +117,7 @@ test("behind a trusted proxy, its headers name the client in the order of the AD
   assert.equal(origin.last().claims.client_address, "192.0.2.1");
 });
 
-test("requests that nothing names share one count; those of other zones' Workers count by zone", async () => {
+test("requests without an address share one count, and those of other zones' Workers have one per zone", async () => {
   const edge = await start({ ANON_LIMIT: "2" });
   for (const garbage of ["not an address", "999.1.1.1"]) assert.equal((await submit(edge, garbage)).status, 200);
   assert.equal(origin.last().claims.client_address, "unknown");
@@ -100,7 +130,7 @@ test("requests that nothing names share one count; those of other zones' Workers
   assert.equal((await worker("b.example")).status, 200);
 });
 
-test("with several objects per region, each address keeps to one and its count is as exact", async () => {
+test("with several objects per region, counts are exact too", async () => {
   const edge = await start({ COUNTER_SHARDS: "4" });
   const passed: Record<string, number> = {};
   await Promise.all(
@@ -111,20 +141,11 @@ test("with several objects per region, each address keeps to one and its count i
   );
   assert.deepEqual(Object.values(passed), Array(20).fill(10));
   const held = await Promise.all([0, 1, 2, 3].map(async (shard) => (await costs(edge, `enam-${shard}`)).addresses));
-  assert.equal(held.reduce((sum, addresses) => sum + addresses, 0), 20);
+  assert.equal(
+    held.reduce((sum, addresses) => sum + addresses, 0),
+    20,
+  );
   assert.ok(held.filter((addresses) => addresses > 0).length >= 3, String(held));
-});
-
-test("a configuration with errors answers all of them at once and forwards nothing", async () => {
-  const before = origin.received.length;
-  const edge = await start({ ANON_LIMIT: "ten", LIMITED_ROUTES: "jobs", EDGE_SECRET: "", ORIGIN_URL: "nowhere", JWT_SECRET: "short" });
-  const answer = await submit(edge, "203.0.113.56");
-  assert.equal(answer.status, 500);
-  const { title, errors } = (await answer.json()) as { title: string; errors: string[] };
-  assert.equal(title, "Misconfigured");
-  assert.deepEqual(errors.map((line) => line.split(/[ :]/)[0]).sort(), ["ANON_LIMIT", "EDGE_SECRET", "JWT_SECRET", "LIMITED_ROUTES", "ORIGIN_URL"]);
-  assert.ok(edge.logs.some((line) => line.includes("ANON_LIMIT")));
-  assert.equal(origin.received.length, before);
 });
 
 test("a panic is answered with a problem and loses no counts", async () => {
@@ -146,18 +167,21 @@ test("a panic is answered with a problem and loses no counts", async () => {
   assert.match(String((await read("/api/lanes")).headers.get("ratelimit")), /"anon-read";r=118/);
 });
 
-test("a panic beside many requests answers them all", async () => {
+test("all requests that run during a panic are answered", async () => {
   const edge = await start({ DRILLS: "on" });
   const all = await Promise.all(
-    Array.from({ length: 40 }, (_, n) => submit(edge, `203.0.113.${100 + n}`, n === 20 ? { "weir-drill-panic": "1" } : {})),
+    Array.from({ length: 40 }, (_, n) =>
+      submit(edge, `203.0.113.${100 + n}`, n === 20 ? { "weir-drill-panic": "1" } : {}),
+    ),
   );
   assert.equal(all.filter((answer) => answer.status !== 200 && answer.status !== 500).length, 0);
   assert.ok(all.filter((answer) => answer.status === 500).length >= 1);
-  for (const answer of all) if (answer.status === 500) assert.equal(answer.headers.get("content-type"), "application/problem+json");
+  for (const answer of all)
+    if (answer.status === 500) assert.equal(answer.headers.get("content-type"), "application/problem+json");
   assert.equal((await submit(edge, "203.0.113.99")).status, 200);
 });
 
-test("a drill is for drills only", async () => {
+test("without DRILLS, no request can cause a panic", async () => {
   const edge = await start();
   assert.equal((await submit(edge, "203.0.113.58", { "weir-drill-panic": "1" })).status, 200);
 });

@@ -9,12 +9,26 @@ import { whenOver } from "../harness/lifetime.ts";
 import { startOrigin } from "./origin.ts";
 import { startEdge } from "./workerd.ts";
 
-test("exactly ten of a thousand at once pass, over three edges in processes of their own that share the objects", { timeout: 60_000 }, async () => {
+test("exactly 10 of 1000 concurrent submissions are admitted by three edges in separate processes", {
+  timeout: 60_000,
+}, async () => {
   const registry = mkdtempSync(join(tmpdir(), "weir-registry-"));
   whenOver({ after }, () => rm(registry, { recursive: true, force: true }));
   const origin = await startOrigin({ after });
-  const home = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, registry, vars: { COUNTER_TIMEOUT_MS: "20000" } });
-  const others = await Promise.all(["north", "south"].map((name) => startFar(name, { originUrl: origin.url, secrets: origin.secrets, registry, vars: { COUNTER_TIMEOUT_MS: "20000" } })));
+  const home = await startEdge(
+    { after },
+    { originUrl: origin.url, secrets: origin.secrets, registry, vars: { COUNTER_TIMEOUT_MS: "20000" } },
+  );
+  const others = await Promise.all(
+    ["north", "south"].map((name) =>
+      startFar(name, {
+        originUrl: origin.url,
+        secrets: origin.secrets,
+        registry,
+        vars: { COUNTER_TIMEOUT_MS: "20000" },
+      }),
+    ),
+  );
   const urls = [home.url, ...others];
 
   const submit = (url: string): Promise<Response> =>
@@ -22,7 +36,10 @@ test("exactly ten of a thousand at once pass, over three edges in processes of t
   const answers = await Promise.all(Array.from({ length: 1000 }, (_, n) => submit(urls[n % urls.length] ?? "")));
   const count = (status: number): number => answers.filter((answer) => answer.status === status).length;
   assert.deepEqual({ passed: count(200), denied: count(429) }, { passed: 10, denied: 990 });
-  assert.ok(answers.every((answer) => answer.headers.has("ratelimit")), "the object has decided, not a fallback");
+  assert.ok(
+    answers.every((answer) => answer.headers.has("ratelimit")),
+    "the object has decided, not a fallback",
+  );
 });
 
 function startFar(name: string, options: object): Promise<string> {

@@ -1,23 +1,28 @@
 import { join } from "node:path";
-import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions, type V4WorkerOptions as WorkerOptions } from "miniflare";
+import {
+  convertV4MiniflareOptions,
+  Miniflare,
+  type V4MiniflareOptions,
+  type V4WorkerOptions as WorkerOptions,
+} from "miniflare";
 import { unstable_getMiniflareWorkerOptions } from "wrangler";
 import { root } from "../../scripts/lib/places.ts";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
 import { whenOver, type Lifetime } from "../harness/lifetime.ts";
 
 /**
- * The built edge in workerd as `wrangler.toml` describes it, by Miniflare itself. The harness for tests of the whole
- * lets Node make the edge's own requests, which hides how workerd streams, times out and fails; here they are workerd's,
- * and other Workers can stand in for the objects and limiters that the edge calls.
+ * The built edge in workerd, configured by `wrangler.toml`, started by Miniflare. In the harness of the whole system,
+ * Node sends the edge's own requests, which hides how workerd streams, times out and fails. Here workerd sends them,
+ * and other Workers can replace the objects and limiters that the edge calls.
  */
 export interface Edge {
   url: string;
   miniflare: Miniflare;
-  /** A request as if from this client address. */
+  /** Sends a request with this client address. */
   from(address: string): (path: string, init?: RequestInit) => Promise<Response>;
-  /** Drops the counting objects' memory, as Cloudflare does after ten seconds without requests. */
+  /** Evicts a counting object from memory, as Cloudflare does after ten seconds without requests. */
   evict(name?: string): Promise<void>;
-  /** Lines that the Worker wrote to its log. */
+  /** The lines of the Worker's log. */
   logs: string[];
 }
 
@@ -27,21 +32,21 @@ export interface EdgeOptions {
   vars?: Record<string, string>;
   /** Changes to the Worker that `wrangler.toml` describes. */
   worker?: Partial<WorkerOptions>;
-  /** Workers beside it. */
+  /** Other Workers in the same runtime. */
   beside?: WorkerOptions[];
-  /** Where objects keep what they write; else nowhere that outlives the edge. */
+  /** The folder where objects store what they write. By default, it is lost with the edge. */
   storage?: string;
-  /** Where several edges find each other. */
+  /** The folder where several edges find each other. */
   registry?: string;
   port?: number;
 }
 
 export const edgeName = "weir-edge";
 
-/** The counting object of all tests: the local runtime places every client in Austin, Texas. */
+/** The counting object of all tests: in the local runtime, every client is in Austin, Texas. */
 export const counterName = "enam-0";
 
-/** The Worker of `wrangler.toml`, from what `npm run build:edge` has built. */
+/** The Worker of `wrangler.toml`, as built by `npm run build:edge`. */
 export function edgeWorker(options: EdgeOptions): WorkerOptions {
   const { workerOptions } = unstable_getMiniflareWorkerOptions(join(root, "wrangler.toml"));
   const secrets = options.secrets ?? freshSecrets();
@@ -54,10 +59,27 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
       { type: "ESModule", path: join(root, "build", "index.js") },
       { type: "CompiledWasm", path: join(root, "build", "index_bg.wasm") },
     ],
-    bindings: { ...(workerOptions.bindings as Record<string, string>), ORIGIN_URL: options.originUrl, JWT_SECRET: secrets.jwt, EDGE_SECRET: secrets.edge, ...options.vars },
+    bindings: {
+      ...(workerOptions.bindings as Record<string, string>),
+      ORIGIN_URL: options.originUrl,
+      JWT_SECRET: secrets.jwt,
+      EDGE_SECRET: secrets.edge,
+      ...options.vars,
+    },
     ...options.worker,
   } as WorkerOptions;
 }
+
+/** The logs of all edges that this test file has started. */
+const journals = new Map<string, string[]>();
+
+process.once("exit", (code) => {
+  if (code === 0) return;
+  for (const [url, lines] of journals) {
+    if (lines.length > 0)
+      console.log(`the last lines that the edge at ${url} logged:\n  ${lines.slice(-30).join("\n  ")}`);
+  }
+});
 
 export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promise<Edge> {
   const logs: string[] = [];
@@ -74,22 +96,28 @@ export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promi
   const miniflare = new Miniflare(convertV4MiniflareOptions(settings));
   whenOver(lifetime, () => miniflare.dispose());
   const url = (await miniflare.ready).href.replace(/\/$/, "");
+  journals.set(url, logs);
   return {
     url,
     miniflare,
     logs,
-    from: (address) => (path, init = {}) => {
-      const headers = new Headers(init.headers);
-      // Cloudflare drops what a client sends here; the local runtime does not, so a test can say who it is.
-      headers.set("CF-Connecting-IP", address);
-      return fetch(url + path, { redirect: "manual", ...init, headers });
-    },
+    from:
+      (address) =>
+      (path, init = {}) => {
+        const headers = new Headers(init.headers);
+        // Cloudflare overwrites this header; the local runtime does not, so a test can set it.
+        headers.set("CF-Connecting-IP", address);
+        return fetch(url + path, { redirect: "manual", ...init, headers });
+      },
     evict: (name = counterName) => miniflare.unsafeEvictDurableObject(edgeName, "AddressCounter", { name }),
   };
 }
 
-/** What the counting object has cost since it was last made: calls, rows written, addresses held. */
-export async function costs(edge: Edge, name = counterName): Promise<{ calls: number; rows: number; addresses: number }> {
+/** The cost of a counting object since it was constructed: calls, rows written, addresses held. */
+export async function costs(
+  edge: Edge,
+  name = counterName,
+): Promise<{ calls: number; rows: number; addresses: number }> {
   const namespace = (await edge.miniflare.getDurableObjectNamespace("ADDRESS_COUNTERS", edgeName)) as unknown as {
     get(id: unknown): { costs(): Promise<[number, number, number]> };
     idFromName(name: string): unknown;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
-use weir_policy::counts::{Counts, Event, Outcome};
+use weir_policy::counts::{Counts, Event, RequestOutcome};
 use weir_policy::tier::Tier;
 
 use crate::config::service::Service;
@@ -269,12 +269,12 @@ pub(crate) const OUTCOMES: [&str; 6] = [
 
 /// Adds what the edge counted of its own work; an empty report lets the counters start at zero.
 pub(crate) fn add_edge_counts(counts: &Counts) {
-    for outcome in Outcome::ALL {
+    for outcome in RequestOutcome::ALL {
         metrics::counter!("weir_edge_requests_total", "outcome" => outcome.name())
-            .increment(counts.of(outcome));
+            .increment(counts.of(*outcome));
     }
     for event in Event::ALL {
         metrics::counter!("weir_edge_events_total", "event" => event.name())
-            .increment(counts.of_event(event));
+            .increment(counts.of_event(*event));
     }
 }

@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::Context;
 use super::attempt_log::AttemptLog;
 use super::current_holders::CurrentHolders;
 use super::fenced;
@@ -21,6 +20,7 @@ use super::pool::{self, Pools};
 use super::retry;
 use crate::config::fairness::FairnessScope;
 use crate::config::retry::Retry;
+use crate::context::Context;
 use crate::handler::{Attempt, Handler, HandlerError};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holders;

@@ -1,4 +1,4 @@
-//! Waiting for a promise, but not for ever.
+//! Waiting for a promise with a timeout.
 
 use js_sys::Promise;
 use wasm_bindgen::{JsCast, JsValue};
@@ -6,17 +6,17 @@ use wasm_bindgen_futures::JsFuture;
 
 use crate::glue;
 
-/// Why there is no value.
+/// Why a promise has no value.
 #[derive(Debug)]
-pub(crate) enum NoValue {
-    /// It took too long.
+pub(crate) enum WaitError {
+    /// The timeout has passed.
     TimedOut,
-    /// It failed.
+    /// The promise was rejected.
     Failed(JsValue),
 }
 
-impl NoValue {
-    /// In a word, for logs.
+impl WaitError {
+    /// The reason as text, for logs.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::TimedOut => glue::TIMED_OUT.to_owned(),
@@ -25,20 +25,23 @@ impl NoValue {
     }
 }
 
-/// The value of `promise`, if it comes within `timeout_ms` milliseconds.
-pub(crate) async fn within(promise: Promise, timeout_ms: u32) -> Result<JsValue, NoValue> {
-    JsFuture::from(glue::within(&promise, timeout_ms))
+/// The value of `promise`.
+///
+/// # Errors
+/// When the promise is rejected, or has no value after `timeout_ms` milliseconds.
+pub(crate) async fn with_timeout(promise: Promise, timeout_ms: u32) -> Result<JsValue, WaitError> {
+    JsFuture::from(glue::with_timeout(&promise, timeout_ms))
         .await
         .map_err(|error| {
             if error == JsValue::from_str(glue::TIMED_OUT) {
-                NoValue::TimedOut
+                WaitError::TimedOut
             } else {
-                NoValue::Failed(error)
+                WaitError::Failed(error)
             }
         })
 }
 
-/// What a JavaScript error says.
+/// The message of a JavaScript error.
 pub(crate) fn message(error: &JsValue) -> String {
     match error.dyn_ref::<js_sys::Error>() {
         Some(error) => String::from(error.message()),

@@ -1,0 +1,484 @@
+//! Counting requests per address and per IPv6 /48.
+//!
+//! A subscriber with a /48 has 65,536 /64s, each with a count of its own (see [`crate::address`]). So all /64s of a /48
+//! share a second, higher limit over the same window: the prefix limit. Exactly:
+//!
+//! - A request of an IPv6 address is admitted if its /64 and its /48 are both below their limits, and counts in both.
+//! - A denied request counts in neither.
+//! - Each window starts with its own first request, so the windows of a /64 and of its /48 end at different times.
+//! - Requests of other keys (IPv4, Workers, unknown addresses) have no prefix limit.
+//! - A restarted counter restores the prefix count from its snapshot only: [`KnownUsage`] is of the /64.
+
+use crate::address::AddressKey;
+use crate::window::{Algorithm, Counters, KnownUsage, LimitResult, Policy, SnapshotError};
+
+/// The most bytes of a snapshot that the counts of addresses take.
+const ADDRESS_BYTES: usize = 1_100_000;
+
+/// The most bytes of a snapshot that the counts of prefixes take. Together they stay below the 2 MB limit of a stored
+/// value.
+const PREFIX_BYTES: usize = 700_000;
+
+/// The most addresses that have counts of their own.
+const MAX_ADDRESSES: usize = 50_000;
+
+/// The most prefixes that have counts of their own.
+const MAX_PREFIXES: usize = 25_000;
+
+/// The limits of an address and of its prefix, over windows of the same length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The limit of an address: an IPv4 address or an IPv6 /64.
+    pub address: u32,
+    /// The limit of an IPv6 /48.
+    pub prefix: u32,
+    /// The length of the windows, in milliseconds.
+    pub window_ms: u64,
+    /// How requests are counted.
+    pub algorithm: Algorithm,
+}
+
+impl Limits {
+    /// The policy for `scope`.
+    pub fn policy(&self, scope: Scope) -> Policy {
+        Policy {
+            limit: match scope {
+                Scope::Address => self.address,
+                Scope::Prefix => self.prefix,
+            },
+            window_ms: self.window_ms,
+            algorithm: self.algorithm,
+        }
+    }
+}
+
+/// Which of the two limits a result is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The limit of the address.
+    Address,
+    /// The limit of the address's prefix.
+    Prefix,
+}
+
+/// The result for the limit that decides: on a denial, the one that denies (if both do, the one that does so
+/// longer); on an admission, the one with fewer requests left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScopedResult {
+    /// Which limit decides.
+    pub scope: Scope,
+    /// Its result.
+    pub result: LimitResult,
+}
+
+/// The bit of a packed result that says that the prefix limit decides: above the bits of [`LimitResult::pack`].
+const PREFIX_BIT: u64 = 1 << 48;
+
+impl ScopedResult {
+    /// The result as one number that a double represents exactly; see [`LimitResult::pack`].
+    pub fn pack(&self) -> f64 {
+        let scope = match self.scope {
+            Scope::Address => 0,
+            Scope::Prefix => PREFIX_BIT,
+        };
+        self.result.pack() + scope as f64
+    }
+
+    /// Decodes a number that [`ScopedResult::pack`] returned. Returns `None` for any other number.
+    pub fn unpack(packed: f64) -> Option<Self> {
+        let prefix = packed >= PREFIX_BIT as f64;
+        let (scope, packed) = if prefix {
+            (Scope::Prefix, packed - PREFIX_BIT as f64)
+        } else {
+            (Scope::Address, packed)
+        };
+        LimitResult::unpack(packed).map(|result| Self { scope, result })
+    }
+}
+
+/// The counts of many addresses and their prefixes.
+#[derive(Clone, Debug)]
+pub struct PrefixCounters {
+    limits: Limits,
+    addresses: Counters,
+    prefixes: Counters,
+    latest: u64,
+}
+
+impl PrefixCounters {
+    /// Empty counters for as many addresses and prefixes as a snapshot has room for.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            addresses: Counters::for_snapshot(limits.policy(Scope::Address), ADDRESS_BYTES, MAX_ADDRESSES),
+            prefixes: Counters::for_snapshot(limits.policy(Scope::Prefix), PREFIX_BYTES, MAX_PREFIXES),
+            latest: 0,
+        }
+    }
+
+    /// Empty counters with counts of their own for at most `capacity` addresses and as many prefixes.
+    pub fn with_capacity(limits: Limits, capacity: usize) -> Self {
+        Self {
+            limits,
+            addresses: Counters::with_capacity(limits.policy(Scope::Address), capacity),
+            prefixes: Counters::with_capacity(limits.policy(Scope::Prefix), capacity),
+            latest: 0,
+        }
+    }
+
+    /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within both limits.
+    /// `known` is what the caller remembers of the address.
+    pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> ScopedResult {
+        let now = now_ms.max(self.latest);
+        self.latest = now;
+        let of_address = |result| ScopedResult {
+            scope: Scope::Address,
+            result,
+        };
+        let of_prefix = |result| ScopedResult {
+            scope: Scope::Prefix,
+            result,
+        };
+        let Some(prefix) = key.prefix() else {
+            return of_address(self.addresses.take(key, known, now));
+        };
+        let denial = self.prefixes.peek(prefix, now);
+        if !denial.admitted {
+            let own = self.addresses.peek(key, now);
+            let own_is_longer = !own.admitted && own.reset_after_ms > denial.reset_after_ms;
+            return if own_is_longer {
+                of_address(own)
+            } else {
+                of_prefix(denial)
+            };
+        }
+        let result = self.addresses.take(key, known, now);
+        if !result.admitted {
+            return of_address(result);
+        }
+        let prefix_result = self.prefixes.take(prefix, None, now);
+        if prefix_result.remaining(self.limits.prefix) < result.remaining(self.limits.address) {
+            of_prefix(prefix_result)
+        } else {
+            of_address(result)
+        }
+    }
+
+    /// Removes the windows that have ended.
+    pub fn prune(&mut self, now_ms: u64) {
+        self.addresses.prune(now_ms);
+        self.prefixes.prune(now_ms);
+    }
+
+    /// The number of counts of addresses.
+    pub fn addresses(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// The end of the last window, in milliseconds since the Unix epoch; `None` without any.
+    pub fn over_at(&self) -> Option<u64> {
+        self.addresses.over_at().max(self.prefixes.over_at())
+    }
+
+    /// Encodes all counts as a snapshot.
+    pub fn encode(&self) -> Vec<u8> {
+        let addresses = self.addresses.encode();
+        let mut bytes = vec![SNAPSHOT_VERSION];
+        bytes.extend((addresses.len() as u32).to_le_bytes());
+        bytes.extend(addresses);
+        bytes.extend(self.prefixes.encode());
+        bytes
+    }
+
+    /// Replaces the counts by those of a snapshot, without windows that have ended at `now_ms`.
+    ///
+    /// # Errors
+    /// When the bytes are not a snapshot.
+    pub fn restore(&mut self, bytes: &[u8], now_ms: u64) -> Result<(), SnapshotError> {
+        let (&version, rest) = bytes.split_first().ok_or(SnapshotError)?;
+        if version != SNAPSHOT_VERSION {
+            // Before there were prefixes, a snapshot had the counts of addresses alone.
+            return self.addresses.restore(bytes, now_ms);
+        }
+        let (length, rest) = rest.split_first_chunk().ok_or(SnapshotError)?;
+        let (addresses, prefixes) = rest
+            .split_at_checked(u32::from_le_bytes(*length) as usize)
+            .ok_or(SnapshotError)?;
+        let mut restored = self.clone();
+        restored.addresses.restore(addresses, now_ms)?;
+        restored.prefixes.restore(prefixes, now_ms)?;
+        *self = restored;
+        Ok(())
+    }
+}
+
+const SNAPSHOT_VERSION: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const START: u64 = 1_800_000_000_000;
+
+    fn limits(algorithm: Algorithm) -> Limits {
+        Limits {
+            address: 3,
+            prefix: 7,
+            window_ms: 60_000,
+            algorithm,
+        }
+    }
+
+    fn fixed() -> PrefixCounters {
+        PrefixCounters::new(limits(Algorithm::Fixed))
+    }
+
+    fn subnet(site: u64, subnet: u64) -> AddressKey {
+        AddressKey::V6(0x2001_0db8_0000_0000 | site << 16 | subnet)
+    }
+
+    fn admitted(counters: &mut PrefixCounters, key: AddressKey, times: usize, now: u64) -> usize {
+        (0..times)
+            .filter(|_| counters.take(key, None, now).result.admitted)
+            .count()
+    }
+
+    #[test]
+    fn the_64s_of_a_48_do_not_exceed_its_limit_together() {
+        let mut counters = fixed();
+        let admissions: Vec<_> = (0..4)
+            .map(|n| admitted(&mut counters, subnet(1, n), 5, START))
+            .collect();
+        assert_eq!(admissions, [3, 3, 1, 0]);
+        assert_eq!(admitted(&mut counters, subnet(2, 0), 5, START), 3, "another /48");
+    }
+
+    #[test]
+    fn keys_without_a_prefix_have_no_prefix_limit() {
+        let mut counters = fixed();
+        for key in (0..20)
+            .map(AddressKey::V4)
+            .chain([AddressKey::Unknown, AddressKey::Worker(1)])
+        {
+            assert_eq!(admitted(&mut counters, key, 5, START), 3, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_denied_request_counts_neither_in_the_64_nor_in_the_48() {
+        let mut counters = fixed();
+        assert_eq!(admitted(&mut counters, subnet(1, 0), 100, START), 3);
+        assert_eq!(admitted(&mut counters, subnet(1, 1), 100, START), 3);
+        assert_eq!(
+            admitted(&mut counters, subnet(1, 2), 100, START),
+            1,
+            "97 denials left the /48 as it was"
+        );
+        // The window of the /48 has ended, and that of the last /64, which was denied throughout, has two left.
+        assert_eq!(admitted(&mut counters, subnet(1, 2), 100, START + 60_000), 3);
+    }
+
+    #[test]
+    fn the_result_is_that_of_the_limit_that_decides() {
+        let mut counters = fixed();
+        let mut take = |key, now| counters.take(key, None, now);
+        assert_eq!(
+            take(subnet(1, 0), START).scope,
+            Scope::Address,
+            "2 left against 6"
+        );
+        for _ in 0..2 {
+            take(subnet(1, 0), START);
+        }
+        let denied = take(subnet(1, 0), START + 10);
+        assert_eq!((denied.scope, denied.result.admitted), (Scope::Address, false));
+        for _ in 0..3 {
+            assert_eq!(take(subnet(1, 1), START + 20).scope, Scope::Address);
+        }
+        let last = take(subnet(1, 2), START + 30);
+        assert_eq!(
+            (last.scope, last.result.used),
+            (Scope::Prefix, 7),
+            "0 left against 2"
+        );
+        let denied = take(subnet(1, 3), START + 40);
+        let expected = LimitResult {
+            admitted: false,
+            used: 7,
+            reset_after_ms: 59_960,
+        };
+        assert_eq!((denied.scope, denied.result), (Scope::Prefix, expected));
+        // Both limits deny, and that of the address does so longer.
+        let denied = take(subnet(1, 1), START + 40);
+        assert_eq!(
+            (denied.scope, denied.result.reset_after_ms),
+            (Scope::Address, 59_980)
+        );
+        // Both limits deny for the same time.
+        assert_eq!(take(subnet(1, 0), START + 40).scope, Scope::Prefix);
+    }
+
+    #[test]
+    fn a_number_that_is_no_result_is_not_unpacked() {
+        let result = LimitResult {
+            admitted: true,
+            used: 1,
+            reset_after_ms: 1,
+        };
+        let [address, prefix] = [Scope::Address, Scope::Prefix].map(|scope| ScopedResult { scope, result });
+        assert_eq!(ScopedResult::unpack(address.pack()), Some(address));
+        assert_eq!(ScopedResult::unpack(prefix.pack()), Some(prefix));
+        // An isolate of the version before prefixes reads a result of an address as ever, and none of a prefix.
+        assert_eq!(LimitResult::unpack(address.pack()), Some(result));
+        assert_eq!(LimitResult::unpack(prefix.pack()), None);
+        for number in [
+            -1.0,
+            0.5,
+            f64::NAN,
+            PREFIX_BIT as f64 * 2.0,
+            PREFIX_BIT as f64 - 1.0,
+        ] {
+            assert_eq!(ScopedResult::unpack(number), None, "{number}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_jumps_back_admits_no_more_of_a_48() {
+        let mut counters = fixed();
+        for n in 0..10 {
+            admitted(&mut counters, subnet(1, n), 3, START);
+        }
+        admitted(&mut counters, AddressKey::V4(1), 1, START + 30_000);
+        assert_eq!(admitted(&mut counters, subnet(1, 20), 3, START - 3_600_000), 0);
+        assert_eq!(
+            counters.take(subnet(1, 20), None, START).result.reset_after_ms,
+            30_000
+        );
+    }
+
+    #[test]
+    fn a_snapshot_restores_both_counts_and_one_without_prefixes_the_addresses() {
+        let mut counters = fixed();
+        for n in 0..2 {
+            admitted(&mut counters, subnet(1, n), 3, START);
+        }
+        let mut restored = fixed();
+        assert_eq!(restored.restore(&counters.encode(), START + 1), Ok(()));
+        assert_eq!(admitted(&mut restored, subnet(1, 5), 3, START + 1), 1);
+        assert_eq!(restored.over_at(), Some(START + 60_001));
+
+        let mut without_prefixes = fixed();
+        assert_eq!(
+            without_prefixes.restore(&counters.addresses.encode(), START + 1),
+            Ok(())
+        );
+        assert_eq!(without_prefixes.addresses(), 2);
+        assert_eq!(admitted(&mut without_prefixes, subnet(1, 0), 3, START + 1), 0);
+    }
+
+    #[test]
+    fn a_damaged_snapshot_changes_nothing() {
+        let mut counters = fixed();
+        admitted(&mut counters, subnet(1, 0), 3, START);
+        let snapshot = counters.encode();
+        for length in 0..snapshot.len() {
+            let mut other = fixed();
+            admitted(&mut other, subnet(9, 9), 1, START);
+            // Cut between two entries, the rest is a snapshot of fewer prefixes.
+            if other.restore(&snapshot[..length], START).is_err() {
+                assert_eq!(other.addresses(), 1, "{length}");
+            }
+        }
+        assert_eq!(fixed().restore(&[], START), Err(SnapshotError));
+    }
+
+    #[test]
+    fn nothing_remains_after_the_last_window_of_either() {
+        let mut counters = fixed();
+        admitted(&mut counters, subnet(1, 0), 1, START);
+        admitted(&mut counters, subnet(1, 1), 1, START + 5);
+        assert_eq!(counters.over_at(), Some(START + 60_005));
+        counters.prune(START + 60_000);
+        assert_eq!(counters.over_at(), Some(START + 60_005));
+        counters.prune(START + 60_005);
+        assert_eq!(counters.over_at(), None);
+    }
+
+    #[test]
+    fn a_snapshot_at_full_capacity_fits_one_stored_value() {
+        let mut counters = fixed();
+        for site in 0..50_000 {
+            counters.take(subnet(site, 0), None, START);
+            counters.take(subnet(site, 1), None, START);
+        }
+        for address in 0..20_000 {
+            counters.take(AddressKey::V4(address), None, START);
+        }
+        assert_eq!(
+            counters.addresses.len(),
+            MAX_ADDRESSES + 1024,
+            "with the shared counts"
+        );
+        assert_eq!(counters.prefixes.len(), MAX_PREFIXES + 1024);
+        assert!(counters.encode().len() < ADDRESS_BYTES + PREFIX_BYTES);
+        const { assert!(ADDRESS_BYTES + PREFIX_BYTES + 5 < 2_000_000) };
+    }
+
+    proptest! {
+        #[test]
+        fn neither_limit_is_exceeded_for_any_order(
+            sliding: bool, address in 1u32..4, prefix in 1u32..8, capacity in 1usize..6,
+            requests in proptest::collection::vec((0u64..3, 0u64..4, 0u64..400), 1..300),
+        ) {
+            let algorithm = if sliding { Algorithm::Sliding } else { Algorithm::Fixed };
+            let mut counters =
+                PrefixCounters::with_capacity(Limits { address, prefix, window_ms: 1_000, algorithm }, capacity);
+            let mut now = START;
+            let mut admissions: BTreeMap<(u64, Option<u64>), Vec<u64>> = BTreeMap::new();
+            for (site, net, gap) in requests {
+                now += gap;
+                let before = counters.clone();
+                let scoped = counters.take(subnet(site, net), None, now);
+                if scoped.result.admitted {
+                    admissions.entry((site, None)).or_default().push(now);
+                    admissions.entry((site, Some(net))).or_default().push(now);
+                } else {
+                    // A denial says exactly when the request is admitted again.
+                    let again = |after_ms| {
+                        let mut counters = before.clone();
+                        counters.take(subnet(site, net), None, now + after_ms).result.admitted
+                    };
+                    prop_assert!(!again(scoped.result.reset_after_ms - 1));
+                    prop_assert!(again(scoped.result.reset_after_ms));
+                }
+                prop_assert_eq!(ScopedResult::unpack(scoped.pack()), Some(scoped));
+            }
+            for ((_, net), times) in admissions {
+                let limit = if net.is_some() { address } else { prefix } as usize;
+                if sliding {
+                    for times in times.windows(limit + 1) {
+                        prop_assert!(times[limit] - times[0] >= 1_000);
+                    }
+                } else {
+                    let (mut start, mut used) = (0, 0);
+                    for time in times {
+                        if time - start >= 1_000 { (start, used) = (time, 0); }
+                        used += 1;
+                        prop_assert!(used <= limit);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn restoring_arbitrary_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut counters = fixed();
+            let _ = counters.restore(&bytes, START);
+            let versioned: Vec<u8> = [SNAPSHOT_VERSION].into_iter().chain(bytes).collect();
+            let _ = counters.restore(&versioned, START);
+            counters.take(subnet(1, 1), None, START);
+        }
+    }
+}

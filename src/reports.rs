@@ -1,0 +1,69 @@
+//! Reporting the isolate's tally to the origin, which exports it as metrics.
+//!
+//! Counting adds one in the isolate's memory. The first request that finds something to report claims the report:
+//! once it has been answered, it waits for the report interval and then sends everything counted until then. So an
+//! isolate sends at most one report per interval, a flood of denials is reported although none of it is forwarded,
+//! and no client waits for a report. Counts since the last report are lost when Cloudflare evicts the isolate.
+
+use std::rc::Rc;
+
+use wasm_bindgen::JsValue;
+use wasm_bindgen_futures::{JsFuture, future_to_promise};
+use weir_policy::assertion;
+use weir_policy::counts::{Event, PATH, Report};
+
+use crate::bindings::{Bindings, random_uuid};
+use crate::clock;
+use crate::config::Config;
+use crate::events;
+use crate::glue::{self, HeaderChanges};
+use crate::tally;
+use crate::timeout::with_timeout;
+
+/// How long the origin may take to accept a report, in milliseconds.
+const TIMEOUT_MS: u32 = 5_000;
+
+/// Schedules a report if there is something to report and no other request has claimed it. Call it once per request;
+/// the report is sent in the time that the request has left after its response.
+pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
+    let interval_ms = config.report_interval_ms;
+    if !tally::with(|tally| tally.claim(clock::now_ms(), u64::from(interval_ms))) {
+        return;
+    }
+    let (bindings, config) = (bindings.clone(), Rc::clone(config));
+    glue::wait_until(&future_to_promise(async move {
+        let _ = JsFuture::from(glue::sleep(interval_ms)).await;
+        if let Some(report) = tally::with(|tally| tally.report(random_uuid)) {
+            match send(&config, &report).await {
+                Ok(()) => tally::with(|tally| tally.acknowledge(&report.id)),
+                Err(reason) => events::report(&bindings, Event::CountsNotTaken, None, &reason),
+            }
+        }
+        tally::with(|tally| tally.release_claim());
+        Ok(JsValue::UNDEFINED)
+    }));
+}
+
+async fn send(config: &Config, report: &Report) -> Result<(), String> {
+    let signed = assertion::sign_own(
+        &config.assertion_key,
+        "POST",
+        PATH,
+        &report.id,
+        clock::now_ms() / 1000,
+    );
+    let mut headers = HeaderChanges::default();
+    headers
+        .set(assertion::HEADER, &signed.map_err(|error| error.to_string())?)
+        .set("content-type", "application/json");
+    let body = serde_json::to_string(&report.counts).map_err(|error| error.to_string())?;
+    let sent = glue::post(&format!("{}{PATH}", config.origin), headers.packed(), &body);
+    match with_timeout(sent, TIMEOUT_MS).await {
+        Ok(status) if status.as_f64() == Some(204.0) => Ok(()),
+        Ok(status) => Err(format!(
+            "the origin answered {}",
+            status.as_f64().unwrap_or_default()
+        )),
+        Err(error) => Err(error.reason()),
+    }
+}

@@ -1,0 +1,166 @@
+//! Responses that the edge makes itself.
+
+use serde_json::json;
+use wasm_bindgen::JsValue;
+use web_sys::Response;
+use weir_policy::problem::{self, Problem};
+use weir_policy::token::TokenError;
+
+use crate::glue::{self, HeaderChanges};
+use crate::rate_limit_fields::PolicyStatus;
+
+/// The fields of every response that the edge makes or passes on. HSTS (RFC 6797) is only valid over TLS.
+pub(crate) fn base_fields(is_https: bool) -> HeaderChanges {
+    let mut fields = HeaderChanges::default();
+    fields.set("x-content-type-options", "nosniff");
+    if is_https {
+        fields.set("strict-transport-security", "max-age=31536000");
+    }
+    fields
+}
+
+/// A response with a problem as its body. It must not be cached: the problem may be gone a moment later.
+pub(crate) fn problem(problem: &Problem, fields: &HeaderChanges) -> Result<Response, JsValue> {
+    let mut headers = HeaderChanges::default();
+    headers
+        .set("content-type", problem::CONTENT_TYPE)
+        .set("cache-control", "no-store")
+        .extend(fields);
+    glue::respond(problem.status, headers.packed(), Some(&problem.to_json()))
+}
+
+/// A response without a body.
+pub(crate) fn empty(status: u16, fields: &HeaderChanges) -> Result<Response, JsValue> {
+    glue::respond(status, fields.packed(), None)
+}
+
+/// Sets the fields that tell an anonymous client about its policy.
+pub(crate) fn set_rate_limit_fields(status: &PolicyStatus, fields: &mut HeaderChanges) {
+    fields.set("ratelimit-policy", &status.policy_field());
+    if let Some(field) = status.limit_field() {
+        fields.set("ratelimit", &field);
+    }
+}
+
+/// An anonymous client is over its limit. Title, status and detail are those of web ADR-21 word for word, since clients
+/// may match them; type and `violated-policies` are those of the draft on rate limit fields.
+pub(crate) fn too_many_requests(status: &PolicyStatus) -> Problem {
+    Problem::new(
+        429,
+        "Too Many Requests",
+        "Rate limit exceeded. Please sign in for higher limits or try again later.",
+    )
+    .with_type(problem::QUOTA_EXCEEDED)
+    .with("violated-policies", json!([status.named.name]))
+}
+
+/// Neither counting object nor native limiter can count a submission.
+pub(crate) fn counting_unavailable() -> Problem {
+    Problem::new(
+        503,
+        "Service Unavailable",
+        "Anonymous requests cannot be accepted right now. Please sign in or try again later.",
+    )
+    .with_type(problem::TEMPORARY_REDUCED_CAPACITY)
+}
+
+/// The bearer token is not valid.
+pub(crate) fn unauthenticated(error: &TokenError) -> Problem {
+    Problem::new(401, "Unauthorized", sentence(&error.to_string()))
+}
+
+/// The field `WWW-Authenticate` for a bearer token that is not valid (RFC 6750, 3).
+pub(crate) fn challenge(error: &TokenError) -> String {
+    format!("Bearer realm=\"weir\", error=\"invalid_token\", error_description=\"{error}\"")
+}
+
+/// The path does not exist.
+pub(crate) fn not_found() -> Problem {
+    Problem::new(404, "Not Found", "There is nothing at this path.")
+}
+
+/// The edge itself failed. The log has the reason.
+pub(crate) fn internal() -> Problem {
+    Problem::new(
+        500,
+        "Internal Server Error",
+        "The edge could not handle the request.",
+    )
+}
+
+/// The edge's configuration has errors. They are in the log only: they tell an attacker how the edge is set up.
+pub(crate) fn misconfigured() -> Problem {
+    Problem::new(
+        500,
+        "Misconfigured",
+        "The edge is misconfigured. Its log has the errors.",
+    )
+}
+
+fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| {
+        format!("{}{}.", first.to_uppercase(), letters.as_str())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rate_limit_fields::NamedPolicy;
+    use weir_policy::window::{Algorithm, Policy};
+
+    #[test]
+    fn the_429_has_the_wording_of_the_adr() {
+        let policy = Policy {
+            limit: 10,
+            window_ms: 60_000,
+            algorithm: Algorithm::Fixed,
+        };
+        let status = PolicyStatus {
+            named: NamedPolicy { name: "anon", policy },
+            result: None,
+        };
+        assert_eq!(
+            serde_json::to_value(too_many_requests(&status)).unwrap(),
+            json!({
+                "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+                "title": "Too Many Requests",
+                "status": 429,
+                "detail": "Rate limit exceeded. Please sign in for higher limits or try again later.",
+                "violated-policies": ["anon"],
+            })
+        );
+    }
+
+    #[test]
+    fn no_reason_to_refuse_a_token_breaks_the_header_that_it_is_sent_in() {
+        let errors = [
+            TokenError::TooLong,
+            TokenError::Malformed("it does not have three parts"),
+            TokenError::UnknownKey,
+            TokenError::BadSignature,
+            TokenError::Expired,
+            TokenError::NotYetValid,
+            TokenError::OtherService,
+        ];
+        for error in errors {
+            let challenge = challenge(&error);
+            assert_eq!(challenge.matches('"').count(), 6, "{challenge}");
+            assert!(
+                !challenge.contains(['\\', '\r', '\n']) && challenge.is_ascii(),
+                "{challenge}"
+            );
+        }
+        assert_eq!(
+            unauthenticated(&TokenError::Expired).detail,
+            "The token has expired."
+        );
+    }
+
+    #[test]
+    fn hsts_is_not_sent_over_plain_http() {
+        assert!(!base_fields(false).packed().contains("strict-transport-security"));
+        assert!(base_fields(true).packed().contains("strict-transport-security"));
+    }
+}
