@@ -3,109 +3,35 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod common;
+#[path = "common/proxy.rs"]
+mod proxy;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::Weir;
+use proxy::{Cut, Proxy};
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use weir_ledger::database::Database;
 use weir_ledger::event_type::EventType;
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::{Answer, Idempotency, Reserver, Submission};
 use weir_policy::tier::Tier;
 
-/// When to break a connection.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Cut {
-    /// The COMMIT never arrives.
-    BeforeCommit,
-    /// The COMMIT arrives, its answer does not.
-    AfterCommit,
-}
-
-/// A proxy that breaks each of its first connections that sends a COMMIT.
-struct Scissors {
-    address: SocketAddr,
-    left: Arc<AtomicUsize>,
-}
-
-impl Scissors {
-    async fn new(target: SocketAddr, cut: Cut, times: usize) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let left = Arc::new(AtomicUsize::new(times));
-        let counter = Arc::clone(&left);
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                let counter = Arc::clone(&counter);
-                tokio::spawn(async move {
-                    let server = TcpStream::connect(target).await.unwrap();
-                    carry(client, server, cut, &counter).await;
-                });
-            }
-        });
-        Self { address, left }
-    }
-}
-
-async fn carry(mut client: TcpStream, mut server: TcpStream, cut: Cut, left: &AtomicUsize) {
-    let (mut up, mut down) = (vec![0; 256 * 1024], vec![0; 256 * 1024]);
-    loop {
-        tokio::select! {
-            read = client.read(&mut up) => {
-                let Ok(read @ 1..) = read else { return };
-                let commits = up[..read].windows(7).any(|bytes| bytes == b"COMMIT\0");
-                let cuts = commits && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
-                if cuts && cut == Cut::BeforeCommit {
-                    return;
-                }
-                if server.write_all(&up[..read]).await.is_err() {
-                    return;
-                }
-                if cuts {
-                    // Until PostgreSQL has answered, so that it has committed; the answer goes nowhere.
-                    while !matches!(server.read(&mut down).await, Ok(read) if down[..read].windows(6).any(|bytes| bytes == b"COMMIT")) {}
-                    return;
-                }
-            }
-            read = server.read(&mut down) => {
-                let Ok(read @ 1..) = read else { return };
-                if client.write_all(&down[..read]).await.is_err() {
-                    return;
-                }
-            }
-        }
-    }
-}
-
 const TIMES: usize = 3;
 
 async fn through(cut: Cut) {
     let weir = Weir::new().await;
     let user = weir.user(Tier::Pro).await;
-    let config: tokio_postgres::Config = weir.url().parse().unwrap();
-    let target = SocketAddr::from(([127, 0, 0, 1], config.get_ports()[0]));
-    let scissors = Scissors::new(target, cut, TIMES).await;
-    let authority = weir
-        .url()
-        .split('@')
-        .nth(1)
-        .unwrap()
-        .split('/')
-        .next()
-        .unwrap()
-        .to_owned();
-    let url = weir.url().replace(&authority, &scissors.address.to_string());
+    let proxy = Proxy::start(&weir, cut, TIMES).await;
     // The holder is known, so that the only COMMIT is that of the reservation.
     Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules))
         .submit(submission(user, "first"))
         .await
         .unwrap();
-    let reserver = Reserver::start(&Database::at(&url).unwrap(), Arc::clone(&weir.context.rules));
+    let reserver = Reserver::start(
+        &Database::at(&proxy.url(&weir)).unwrap(),
+        Arc::clone(&weir.context.rules),
+    );
     let mut failures = 0;
     let answer = loop {
         match reserver.submit(submission(user, "second")).await {
@@ -121,10 +47,12 @@ async fn through(cut: Cut) {
         "every cut is told to the caller, and nothing else is"
     );
     match (cut, answer) {
-        (Cut::BeforeCommit, Answer::Accepted { .. }) | (Cut::AfterCommit, Answer::Repeated { .. }) => {}
-        other => panic!("{other:?}"),
+        (Cut::BeforeCommit, Answer::Accepted { .. }) => {}
+        (Cut::BeforeCommit, other) => panic!("{other:?}"),
+        (_, Answer::Repeated { .. }) => {}
+        (_, other) => panic!("{other:?}"),
     }
-    assert_eq!(scissors.left.load(Ordering::SeqCst), 0);
+    assert_eq!(proxy.left(), 0);
     let jobs: i64 = weir
         .client()
         .await
@@ -162,4 +90,57 @@ async fn a_connection_cut_before_commit_leaves_nothing_and_the_retry_gets_its_jo
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_cut_after_commit_is_found_again_by_its_key() {
     through(Cut::AfterCommit).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_answers_with_an_error_after_commit_doubles_nothing() {
+    through(Cut::PoolerErrorAfterCommit).await;
+    through(Cut::ShutdownAfterCommit).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_of_which_nobody_knows_whether_it_committed_is_never_run_again() {
+    for cut in [
+        Cut::PoolerErrorAfterCommit,
+        Cut::ShutdownAfterCommit,
+        Cut::AfterCommit,
+    ] {
+        let weir = Weir::new().await;
+        let mut users = Vec::new();
+        for _ in 0..7 {
+            users.push(weir.user(Tier::Pro).await);
+        }
+        let direct = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
+        for user in &users {
+            direct.submit(without_key(*user)).await.unwrap();
+        }
+        let proxy = Proxy::start(&weir, cut, 1).await;
+        let reserver = Reserver::start(
+            &Database::at(&proxy.url(&weir)).unwrap(),
+            Arc::clone(&weir.context.rules),
+        );
+        let submitted = users.iter().map(|user| reserver.submit(without_key(*user)));
+        let answers = futures_util::future::join_all(submitted).await;
+        let failed = answers.iter().filter(|answer| answer.is_err()).count();
+        assert!(failed > 0, "{cut:?}: {answers:?}");
+        let jobs: i64 = weir
+            .client()
+            .await
+            .query_one("SELECT count(*) FROM river_job", &[])
+            .await
+            .unwrap()
+            .get(0);
+        assert_eq!(
+            jobs, 14,
+            "{cut:?}: one job a submission, whatever its caller was told"
+        );
+        weir.end().await;
+    }
+}
+
+fn without_key(user: uuid::Uuid) -> Submission {
+    Submission {
+        idempotency: None,
+        ..submission(user, "")
+    }
 }

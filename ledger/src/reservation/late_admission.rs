@@ -90,11 +90,10 @@ pub async fn admit_late(
         .query_one(include_str!("sql/read.sql"), &account)
         .await?;
     let mut locked = LockedAccount::from_row(&row, rules);
-    // Its own place in line must not keep it out.
+    // A slot that is free while others wait is one that they cannot use: a slot is given on in the transaction that
+    // frees it. So a job that is claimed already overtakes nobody, and left alone nobody would wake it.
+    locked.account.parked = 0;
     let was_parked: bool = standing.get("parked");
-    if was_parked {
-        locked.account.parked = locked.account.parked.saturating_sub(1);
-    }
     if standing.get("admitted") {
         return Ok(LateAdmission::Admitted);
     }

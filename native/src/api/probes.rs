@@ -38,6 +38,10 @@ pub enum ListenError {
     Serve(std::io::Error),
 }
 
+/// Whether a submission could be written: not while the server is a standby, or read-only after a failover.
+const WRITABLE: &str =
+    "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writable";
+
 /// What the probes' routes share.
 pub struct Probes {
     pool: Pool,
@@ -101,15 +105,28 @@ impl Probes {
     async fn readiness(&self) -> Readiness {
         let database = async {
             let client = self.pool.get().await?;
+            let writable: bool = client.query_one(WRITABLE, &[]).await?.get("writable");
+            if !writable {
+                // Others that were made meanwhile are looked at next.
+                drop(deadpool_postgres::Object::take(client));
+                return Ok(None);
+            }
             let current = weir_ledger::migrate::is_current(&client).await?;
             // Without River's tables there is nobody to ask for.
             let led = current && client.query_one(LEADER_KNOWN, &[]).await?.get(0);
-            Ok::<_, DatabaseError>((current, led))
+            Ok::<_, DatabaseError>(Some((current, led)))
         };
         let database = tokio::time::timeout(DATABASE_TIMEOUT, database).await;
         let stopping = self.stopping.is_cancelled();
         match database {
-            Ok(Ok((current, led))) => Readiness {
+            Ok(Ok(None)) => Readiness {
+                ready: false,
+                database: "read-only",
+                migrations: "not known",
+                leader: "not known",
+                stopping,
+            },
+            Ok(Ok(Some((current, led)))) => Readiness {
                 ready: current && !stopping,
                 database: "up",
                 migrations: if current {

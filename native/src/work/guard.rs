@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use deadpool_postgres::Object;
 use riverqueue::{JobRow, WorkContext, WorkError, WorkMiddleware, WorkNext, WorkOutcome};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -179,5 +180,10 @@ async fn admit(
         event_type,
         backlog: user.as_deref().map(|user| (user, &*kinds)),
     };
-    admit_late(&mut client, &context.rules, late).await
+    let admission = admit_late(&mut client, &context.rules, late).await;
+    if admission.is_err() {
+        // A connection that failed is not given to the next one.
+        drop(Object::take(client));
+    }
+    admission
 }

@@ -1,0 +1,372 @@
+//! Failure is one's own: what goes wrong for one holder, or with one connection, stops nobody else.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
+mod common;
+#[path = "common/gate.rs"]
+mod gate;
+#[path = "common/proxy.rs"]
+mod proxy;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use common::{GO_TESTS, Weir, Who, files};
+use gate::Gate;
+use proxy::{Cut, Proxy};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
+use weir_policy::tier::Tier;
+
+/// Long enough for a busy machine, and far below the 36 s for which everybody used to wait.
+const OTHERS_WAIT_AT_MOST: Duration = Duration::from_secs(8);
+
+async fn users(weir: &Weir, tier: Tier, count: usize) -> Vec<Uuid> {
+    let mut users = Vec::new();
+    for _ in 0..count {
+        users.push(weir.user(tier).await);
+    }
+    users
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
+    let weir = Weir::new().await;
+    let gate = Gate::new();
+    let locked = weir.user(Tier::Pro).await;
+    let others = users(&weir, Tier::Pro, 20).await;
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    // All of them have a job under way before.
+    let mut jobs = Vec::new();
+    for user in others.iter().chain([&locked]) {
+        jobs.push((*user, weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await));
+    }
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute(
+        "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 1)",
+        &[&locked],
+    )
+    .await
+    .unwrap();
+
+    let started = Instant::now();
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string().into_bytes();
+    let blocked = weir.call("POST", "/api/jobs/analysis", Who::User(locked), &[], body.clone());
+    let submissions = others
+        .iter()
+        .map(|user| weir.call("POST", "/api/jobs/analysis", Who::User(*user), &[], body.clone()));
+    let (answers, blocked) = tokio::join!(futures_util::future::join_all(submissions), async {
+        let blocked = blocked.await;
+        (blocked, started.elapsed())
+    });
+    let (blocked, waited) = blocked;
+    assert!(answers.iter().all(|answer| answer.status == 202));
+    assert_eq!(blocked.status, 503, "{}", blocked.body);
+    assert!(
+        waited > Duration::from_secs(3),
+        "it is waited for, but not for ever: {waited:?}"
+    );
+
+    // Their jobs end and are settled while the lock is held.
+    gate.open();
+    let settled = Instant::now();
+    for (user, id) in jobs.iter().filter(|(user, _)| *user != locked) {
+        assert_eq!(weir.finished(*id, Who::User(*user)).await["status"], "completed");
+    }
+    assert!(settled.elapsed() < OTHERS_WAIT_AT_MOST, "{:?}", settled.elapsed());
+    open.rollback().await.unwrap();
+    let (_, id) = jobs.last().unwrap();
+    assert_eq!(weir.finished(*id, Who::User(locked)).await["status"], "completed");
+    weir.all_finished().await;
+    working.stop().await;
+    weir.end().await;
+}
+
+/// Ends when it is told to, with an output that PostgreSQL refuses where the arguments want it.
+struct Refused(Arc<Gate>);
+
+#[async_trait]
+impl Handler for Refused {
+    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+        self.0.reserve(holder, args).await
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let poisons = attempt.args["files"][0]["path"] == "poison_test.go";
+        let outcome = Handler::work(&*self.0, attempt).await?;
+        Ok(if poisons {
+            Outcome {
+                output: json!("a NUL character: \u{0}"),
+                used: None,
+            }
+        } else {
+            outcome
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drifted_counter_and_a_refused_output_fail_alone_and_the_counter_is_rebuilt() {
+    let weir = Weir::new().await;
+    let gate = Gate::new();
+    let (drifted, poisoned) = (weir.user(Tier::Pro).await, weir.user(Tier::Pro).await);
+    let others = users(&weir, Tier::Pro, 5).await;
+    let context = weir
+        .another(&[("ANALYZER_QUEUE_PRIORITY_WORKERS", "10")])
+        .with_handler(gate::KIND, Arc::new(Refused(Arc::clone(&gate))));
+    let working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    let mut jobs = Vec::new();
+    for user in others.iter().chain([&drifted]) {
+        jobs.push((*user, weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await));
+    }
+    let poison = weir
+        .analyse(Who::User(poisoned), "poison_test.go", GO_TESTS)
+        .await;
+    gate.until_running(&weir, 7).await;
+    weir.client()
+        .await
+        .execute(
+            "UPDATE holders SET slots_in_use = 0 WHERE holder = $1",
+            &[&drifted],
+        )
+        .await
+        .unwrap();
+    // All of them end together, in one group.
+    gate.open();
+    for (user, id) in jobs {
+        let job = weir.finished(id, Who::User(user)).await;
+        assert_eq!(
+            (&job["status"], &job["charged"]),
+            (&json!("completed"), &json!(1)),
+            "{job}"
+        );
+    }
+    let job = weir.finished(poison, Who::User(poisoned)).await;
+    assert_eq!(job["status"], "failed", "{job}");
+    let message = job["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("cannot be stored"),
+        "its owner is told why: {message}"
+    );
+    weir.released(Who::User(poisoned), "analysis").await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
+    let weir = Weir::new().await;
+    let (blocked, waits) = (weir.user(Tier::Free).await, weir.user(Tier::Free).await);
+    let stuck = weir.analyse(Who::User(blocked), "a_test.go", GO_TESTS).await;
+    weir.analyse(Who::User(waits), "a_test.go", GO_TESTS).await;
+    let parked = weir.analyse(Who::User(waits), "b_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    // The one ends elsewhere and can never be settled while its row is locked; the other user is upgraded.
+    client
+        .execute(
+            "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $1",
+            &[&stuck],
+        )
+        .await
+        .unwrap();
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute("SELECT 1 FROM holders WHERE holder = $1 FOR UPDATE", &[&blocked])
+        .await
+        .unwrap();
+    client
+        .execute(
+            "UPDATE user_subscriptions SET plan_id = (SELECT id FROM subscription_plans WHERE tier = 'pro') \
+             WHERE user_id = $1",
+            &[&waits],
+        )
+        .await
+        .unwrap();
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let reconciling = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
+    weir.until("the upgraded user's job to get a slot", async || {
+        let row = client
+            .query_one(
+                "SELECT state::text AS state FROM river_job WHERE id = $1",
+                &[&parked],
+            )
+            .await
+            .unwrap();
+        (row.get::<_, String>("state") == "available").then_some(())
+    })
+    .await;
+    open.rollback().await.unwrap();
+    weir.released(Who::User(blocked), "analysis").await;
+    stopped.cancel();
+    reconciling.await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submissions_say() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let admin = weir.admin().await;
+    let read_only = async |on: bool| {
+        admin
+            .batch_execute(&format!(
+                "ALTER DATABASE {} SET default_transaction_read_only = {on}",
+                weir.name()
+            ))
+            .await
+            .unwrap();
+        // What a failover does to the connections that are open.
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+        admin.execute(sql, &[&weir.name()]).await.unwrap();
+    };
+    read_only(true).await;
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    weir.until("submissions and readiness to say the same", async || {
+        let submitted = weir.post("/api/jobs/analysis", who, &body).await.status;
+        let ready = weir.get("/readyz", who).await.status;
+        (submitted == 503 && ready == 503).then_some(())
+    })
+    .await;
+    // The server is writable again, and no connection is cut: those that were made meanwhile are read-only still.
+    admin
+        .batch_execute(&format!(
+            "ALTER DATABASE {} SET default_transaction_read_only = false",
+            weir.name()
+        ))
+        .await
+        .unwrap();
+    weir.until("the next submission", async || {
+        (weir.post("/api/jobs/analysis", who, &body).await.status == 202).then_some(())
+    })
+    .await;
+    weir.until("readiness", async || {
+        (weir.get("/readyz", who).await.status == 200).then_some(())
+    })
+    .await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Pro).await;
+    let proxy = Proxy::start(&weir, Cut::Never, 0).await;
+    let database = weir_ledger::database::Database::at(&proxy.url(&weir)).unwrap();
+    let reserver = weir_ledger::reservation::Reserver::start(&database, Arc::clone(&weir.context.rules));
+    let submission = || weir_ledger::reservation::Submission {
+        holder: weir_ledger::holder::Holders::user(user),
+        service: "analysis".to_owned(),
+        event_type: weir_ledger::event_type::EventType::Analysis,
+        kind: gate::KIND.to_owned(),
+        max_attempts: 3,
+        args: json!({ "user_id": user }),
+        metadata: json!({}),
+        amount: 1,
+        idempotency: None,
+        unique_key: None,
+    };
+    reserver.submit(submission()).await.unwrap();
+    proxy.freeze();
+    let answered = tokio::time::timeout(Duration::from_secs(30), reserver.submit(submission())).await;
+    assert!(answered.expect("there is an answer").is_err());
+    proxy.thaw();
+    weir.until("submissions to go on", async || {
+        reserver.submit(submission()).await.ok()
+    })
+    .await;
+    weir.end().await;
+}
+
+/// Fails twice within milliseconds, and counts who runs together.
+#[derive(Default)]
+struct Hasty {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[async_trait]
+impl Handler for Hasty {
+    async fn reserve(&self, _: Holder, _: &Map<String, Value>) -> Result<i32, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        if attempt.attempt <= 2 {
+            return Err(HandlerError::Failed("as the test wants it".to_owned()));
+        }
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_that_falls_due_while_its_slot_is_released_never_runs_beside_its_successor() {
+    let services = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hasty.toml");
+    let weir = Weir::with(&[
+        ("WEIR_CONFIG", services),
+        ("FAIRNESS_SNOOZE_DURATION", "1s"),
+        ("FAIRNESS_SNOOZE_JITTER", "0s"),
+    ])
+    .await;
+    let hasty = Arc::new(Hasty::default());
+    let user = weir.user(Tier::Free).await;
+    let context = weir
+        .another(&[])
+        .with_handler(gate::KIND, Arc::clone(&hasty) as Arc<dyn Handler>);
+    let working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    for _ in 0..25 {
+        weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    }
+    weir.all_finished().await;
+    assert_eq!(hasty.most.load(Ordering::SeqCst), 1, "a Free user has one slot");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_accepted_submission_is_described_as_a_reader_sees_it() {
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Pro).await;
+    let answer = weir
+        .post(
+            "/api/jobs/analysis",
+            Who::User(user),
+            &files(&[("a_test.go", GO_TESTS)]),
+        )
+        .await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let described = answer.body["job"].clone();
+    let id = described["id"].as_i64().unwrap();
+    let read = weir.get(&format!("/api/jobs/{id}"), Who::User(user)).await.body;
+    assert_eq!(described, read, "it is what a reader sees");
+    let other = weir
+        .post(
+            "/api/jobs/analysis",
+            Who::Address("192.0.2.77"),
+            &files(&[("a_test.go", GO_TESTS)]),
+        )
+        .await;
+    let id = other.body["job"]["id"].as_i64().unwrap();
+    let read = weir
+        .get(&format!("/api/jobs/{id}"), Who::Address("192.0.2.77"))
+        .await
+        .body;
+    assert_eq!(other.body["job"], read);
+    weir.end().await;
+}
