@@ -350,10 +350,16 @@ impl Weir {
         }
     }
 
-    /// Drops the database. A test that fails leaves it to the server, which does not outlive the tests.
+    /// Checks that nothing is wrong, and drops the database. A test that fails leaves it to the server, which does not
+    /// outlive the tests.
     pub async fn end(self) {
-        self.stopping.cancel();
         self.is_clean().await;
+        self.abandon().await;
+    }
+
+    /// Drops the database, whatever is wrong in it.
+    pub async fn abandon(self) {
+        self.stopping.cancel();
         let (admin, connection) = self.server.connect(tokio_postgres::NoTls).await.unwrap();
         tokio::spawn(connection);
         admin
