@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::api::probes::{self, Probes};
 use weir::api::serve;
-use weir::config::Settings;
 use weir::config::service::Service;
+use weir::config::{Environment, Settings};
 use weir::context::Context;
 use weir::telemetry::{logs, metrics, traces};
 use weir::work::{Duty, Working, reconcile};
@@ -330,6 +330,15 @@ struct Parts {
 impl Parts {
     async fn run(self, settings: Settings) -> CommandResult {
         logs::start();
+        if settings.environment == Environment::Production {
+            // Programs of handlers run as the same user, and must not read this process's memory or environment.
+            if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+                tracing::warn!(%error, "other processes of this user can read this one's secrets");
+            }
+        }
+        if let Some(warning) = settings.database()?.warning() {
+            tracing::warn!("{warning}");
+        }
         let metrics = metrics::start(&settings.services)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;

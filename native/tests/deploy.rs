@@ -19,12 +19,42 @@ fn read(path: &str) -> String {
 
 /// All variables of the example, those too that are commented out.
 fn example() -> Variables {
-    read("deploy/weir.env.example")
-        .lines()
+    let both = read("deploy/weir.env.example") + &read("deploy/serve.env.example");
+    both.lines()
         .filter_map(|line| line.trim_start_matches('#').split_once('='))
         .filter(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .map(|(name, value)| {
+            // The placeholder itself is refused.
+            let value = value.replace(
+                "replace-this-with-the-output-of",
+                "0123456789-0123456789-0123456789",
+            );
+            (name.to_owned(), value)
+        })
         .collect()
+}
+
+#[test]
+fn the_placeholder_of_the_example_is_no_secret() {
+    let mut variables = example();
+    let placeholder = "replace-this-with-the-output-of-openssl-rand".to_owned();
+    assert!(read("deploy/serve.env.example").contains(&placeholder));
+    variables.insert("EDGE_SECRET".to_owned(), placeholder);
+    let error = Settings::read(&variables, &root().join("weir.toml")).unwrap_err();
+    assert!(
+        error.to_string().contains("EDGE_SECRET is the placeholder"),
+        "{error}"
+    );
+}
+
+#[test]
+fn only_the_process_that_verifies_assertions_has_their_secret() {
+    assert!(!read("deploy/weir.env.example").contains("EDGE_SECRET"));
+    for part in ["work", "schedule"] {
+        let unit = read(&format!("deploy/systemd/weir-{part}.service"));
+        assert!(!unit.contains("serve.env"), "{part}");
+    }
+    assert!(read("deploy/systemd/weir-serve.service").contains("EnvironmentFile=/etc/weir/serve.env"));
 }
 
 #[test]
@@ -38,6 +68,31 @@ fn the_example_environment_has_the_defaults() {
         .into();
     let defaults = Settings::read(&needed, &root().join("weir.toml")).unwrap();
     assert_eq!(format!("{settings:?}"), format!("{defaults:?}"));
+}
+
+#[tokio::test]
+async fn the_periodic_example_of_the_services_file_is_one_that_its_handler_takes() {
+    let shipped = read("weir.toml");
+    let (_, example) = shipped.split_once("# [[periodic]]").unwrap();
+    let example: String = example
+        .lines()
+        .map(|line| line.trim_start_matches("# ").to_owned() + "\n")
+        .collect();
+    let file = std::env::temp_dir().join(format!("weir-periodic-{}.toml", std::process::id()));
+    std::fs::write(&file, format!("{shipped}\n[[periodic]]\n{example}")).unwrap();
+    let settings = Settings::read(&self::example(), &file);
+    std::fs::remove_file(&file).unwrap();
+    let context = weir::context::Context::new(settings.unwrap()).unwrap();
+    let periodic = &context.settings.periodic[0];
+    let service = context.settings.service(&periodic.service).unwrap();
+    let nobody = weir_ledger::holder::Holder {
+        id: uuid::Uuid::nil(),
+        user_id: None,
+    };
+    let amount = context.handlers[&service.kind]
+        .reserve(nobody, &periodic.args)
+        .await;
+    assert_eq!(amount.unwrap(), 1);
 }
 
 #[test]

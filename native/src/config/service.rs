@@ -64,6 +64,9 @@ pub enum HandlerSpec {
     Exec {
         /// The program and its arguments.
         command: Vec<String>,
+        /// Variables of this process that the program gets, beside the usual ones.
+        #[serde(default)]
+        env: Vec<String>,
         /// How much one job reserves.
         #[serde(default)]
         amount: Amount,

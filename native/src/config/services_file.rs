@@ -12,6 +12,14 @@ use super::retry::Retry;
 use super::service::{Amount, HandlerSpec, MOST_WORKERS, Service};
 use super::variables::Reader;
 
+/// What no program gets, whatever its service asks for.
+const SECRETS: [&str; 4] = [
+    "DATABASE_URL",
+    "JWT_SECRET",
+    "EDGE_SECRET",
+    "EDGE_SECRET_PREVIOUS",
+];
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -90,12 +98,17 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
                 entry.max_attempts
             ));
         }
-        if let HandlerSpec::Exec { command, amount } = &entry.handler
+        if let HandlerSpec::Exec { command, amount, .. } = &entry.handler
             && (command.is_empty() || matches!(amount, Amount::Fixed(..=0)))
         {
             reader.fault(format!(
                 "{place}: an exec handler needs a command that is not empty and an amount of at least 1"
             ));
+        }
+        if let HandlerSpec::Exec { env, .. } = &entry.handler
+            && let Some(secret) = env.iter().find(|name| SECRETS.contains(&name.as_str()))
+        {
+            reader.fault(format!("{place}: env has {secret}, which no program may have"));
         }
         if let HandlerSpec::Http {
             amount: Amount::Fixed(..=0),

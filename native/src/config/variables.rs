@@ -107,6 +107,11 @@ impl<'a> Reader<'a> {
                 text.len()
             ));
         }
+        if text.starts_with("replace-this") {
+            self.fault(format!(
+                "{name} is the placeholder of the example; make a secret: openssl rand -hex 32"
+            ));
+        }
         Some(SecretString::from(text))
     }
 }

@@ -11,11 +11,21 @@ use regex::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
 use weir_ledger::holder::Holder;
 
 /// More files than this are refused.
 const MOST_FILES: usize = 500;
+
+/// A longer path is refused, in bytes: each test found repeats it.
+const LONGEST_PATH: usize = 512;
+
+/// A longer name is cut, in bytes: each test found repeats the names of the suites around it.
+const LONGEST_NAME: usize = 512;
+
+/// What the tests found may take, in bytes of paths and names. Beyond it the job ends with an error, before it has
+/// taken the memory of everybody else.
+const MOST_TEXT: usize = LARGEST_OUTPUT / 2;
 
 pub(super) struct Analysis;
 
@@ -33,13 +43,13 @@ struct File {
 
 /// A test case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TestCase {
+pub(super) struct TestCase {
     /// The path of its file.
-    pub file: String,
+    pub(super) file: String,
     /// Its name, with the suites around it: `suite > name`.
-    pub name: String,
+    pub(super) name: String,
     /// The line where it is declared, from 1.
-    pub line: usize,
+    pub(super) line: usize,
 }
 
 fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
@@ -57,6 +67,9 @@ fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
     }
     if arguments.files.iter().any(|file| file.path.is_empty()) {
         return Err("every file needs a \"path\", since its ending tells the language".to_owned());
+    }
+    if arguments.files.iter().any(|file| file.path.len() > LONGEST_PATH) {
+        return Err(format!("a \"path\" may have at most {LONGEST_PATH} bytes"));
     }
     for name in ["owner", "repo", "commit_sha"] {
         if args.get(name).is_some_and(|value| !value.is_string()) {
@@ -78,17 +91,24 @@ impl Handler for Analysis {
         let found = tokio::task::spawn_blocking(move || {
             let mut frameworks = BTreeSet::new();
             let mut tests = Vec::new();
+            let mut left = MOST_TEXT;
             for file in &arguments.files {
-                let (framework, mut found) = find_tests(&file.path, &file.content);
-                if !found.is_empty() {
-                    frameworks.extend(framework);
+                let Some((framework, pattern)) = language(&file.path, &file.content) else {
+                    continue;
+                };
+                let before = tests.len();
+                scan(&file.path, &file.content, pattern, &mut tests, &mut left)?;
+                if tests.len() > before {
+                    frameworks.insert(framework);
                 }
-                tests.append(&mut found);
             }
-            json!({ "count": tests.len(), "tests": tests, "frameworks": frameworks })
+            Ok(json!({ "count": tests.len(), "tests": tests, "frameworks": frameworks }))
         })
         .await
         .map_err(|error| HandlerError::Failed(error.to_string()))?;
+        let found = found.map_err(|TooMuch| {
+            HandlerError::Permanent("the files have too many tests for one job; send fewer files".to_owned())
+        })?;
         Ok(Outcome {
             output: found,
             used: None,
@@ -168,14 +188,13 @@ static RUBY: LazyLock<Pattern> = LazyLock::new(|| {
     }
 });
 
-/// Finds the test cases of one file; the path's ending tells the language. Also says which framework it looked for.
-#[must_use]
-pub fn find_tests(path: &str, content: &str) -> (Option<&'static str>, Vec<TestCase>) {
+/// The framework and the pattern of a file; the path's ending tells the language. `None` for one that is not known.
+fn language(path: &str, content: &str) -> Option<(&'static str, &'static Pattern)> {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path);
     let ending = name
         .rsplit_once('.')
         .map(|(_, ending)| ending.to_ascii_lowercase());
-    let (framework, pattern): (&str, &Pattern) = match ending.as_deref() {
+    let (framework, pattern): (&str, &'static Pattern) = match ending.as_deref() {
         Some("rs") => ("rust", &RUST),
         Some("go") => ("go testing", &GO),
         Some("py") => (
@@ -198,10 +217,13 @@ pub fn find_tests(path: &str, content: &str) -> (Option<&'static str>, Vec<TestC
             },
             &RUBY,
         ),
-        _ => return (None, Vec::new()),
+        _ => return None,
     };
-    (Some(framework), scan(path, content, pattern))
+    Some((framework, pattern))
 }
+
+/// The tests found take more than a job may keep.
+struct TooMuch;
 
 fn javascript_framework(content: &str) -> &'static str {
     if content.contains("vitest") {
@@ -221,8 +243,14 @@ fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-fn scan(path: &str, content: &str, pattern: &Pattern) -> Vec<TestCase> {
-    let mut tests = Vec::new();
+/// Adds the test cases of one file. What their texts take is taken off `left`.
+fn scan(
+    path: &str,
+    content: &str,
+    pattern: &Pattern,
+    tests: &mut Vec<TestCase>,
+    left: &mut usize,
+) -> Result<(), TooMuch> {
     let mut suites: Vec<(usize, String)> = Vec::new();
     let mut marked = false;
     let mut parent: Option<String> = None;
@@ -246,7 +274,7 @@ fn scan(path: &str, content: &str, pattern: &Pattern) -> Vec<TestCase> {
         }
         if let Some(found) = pattern.suite.as_ref().and_then(|suite| suite.captures(line)) {
             if let Some(name) = captured(&found) {
-                suites.push((indent, name));
+                suites.push((indent, shortened(name)));
             }
             continue;
         }
@@ -271,9 +299,11 @@ fn scan(path: &str, content: &str, pattern: &Pattern) -> Vec<TestCase> {
                 parent = Some(name.clone());
             }
             names.push(name);
+            let name = shortened(names.join(" > "));
+            *left = left.checked_sub(path.len() + name.len()).ok_or(TooMuch)?;
             tests.push(TestCase {
                 file: path.to_owned(),
-                name: names.join(" > "),
+                name,
                 line: index + 1,
             });
             marked = false;
@@ -281,7 +311,19 @@ fn scan(path: &str, content: &str, pattern: &Pattern) -> Vec<TestCase> {
             marked = false;
         }
     }
-    tests
+    Ok(())
+}
+
+/// At most [`LONGEST_NAME`] bytes of a name, the end of it: that is the test's own.
+fn shortened(name: String) -> String {
+    if name.len() <= LONGEST_NAME {
+        return name;
+    }
+    let mut from = name.len() - (LONGEST_NAME - '…'.len_utf8());
+    while !name.is_char_boundary(from) {
+        from += 1;
+    }
+    format!("…{}", &name[from..])
 }
 
 /// The name in whichever of the groups matched.
@@ -298,12 +340,47 @@ fn captured(found: &regex::Captures<'_>) -> Option<String> {
 mod tests {
     use super::*;
 
+    fn find(path: &str, content: &str, mut left: usize) -> Result<Vec<TestCase>, TooMuch> {
+        let mut tests = Vec::new();
+        if let Some((_, pattern)) = language(path, content) {
+            scan(path, content, pattern, &mut tests, &mut left)?;
+        }
+        Ok(tests)
+    }
+
+    fn find_tests(path: &str, content: &str) -> Vec<TestCase> {
+        find(path, content, MOST_TEXT).ok().unwrap()
+    }
+
     fn names(path: &str, content: &str) -> Vec<String> {
         find_tests(path, content)
-            .1
             .into_iter()
             .map(|test| test.name)
             .collect()
+    }
+
+    #[test]
+    fn names_that_repeat_their_suites_do_not_grow_without_bound() {
+        let deep = format!("describe('{}', () => {{\n", "x".repeat(400)).repeat(3);
+        let indented: String = deep
+            .lines()
+            .enumerate()
+            .map(|(depth, line)| format!("{}{line}\n", "  ".repeat(depth)))
+            .collect();
+        let tests = find_tests(
+            "a.test.ts",
+            &format!("{indented}      it('is the name', () => {{}});\n"),
+        );
+        assert!(tests[0].name.len() <= LONGEST_NAME, "{}", tests[0].name.len());
+        assert!(tests[0].name.starts_with('…') && tests[0].name.ends_with(" > is the name"));
+        assert!(shortened("é".repeat(LONGEST_NAME)).len() <= LONGEST_NAME);
+    }
+
+    #[test]
+    fn more_tests_than_an_output_may_have_are_an_error_and_not_memory() {
+        let many = "it('a', () => {});\n".repeat(100);
+        assert_eq!(find("a.test.ts", &many, 1000).ok().unwrap().len(), 100);
+        assert!(find("a.test.ts", &many, 999).is_err());
     }
 
     #[test]
@@ -325,7 +402,7 @@ mod tests {
 }
 ";
         assert_eq!(names("src/a.rs", source), ["one", "two"]);
-        assert_eq!(find_tests("src/a.rs", source).1[0].line, 7);
+        assert_eq!(find_tests("src/a.rs", source)[0].line, 7);
     }
 
     #[test]
@@ -425,7 +502,7 @@ class CartTest {
     fn a_file_of_an_unknown_language_has_no_tests() {
         assert_eq!(
             find_tests("notes.txt", "func TestAdd(t *testing.T) {}"),
-            (None, Vec::new())
+            Vec::new()
         );
     }
 

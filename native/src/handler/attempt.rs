@@ -8,6 +8,9 @@ use tokio_util::sync::CancellationToken;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 
+/// The most bytes of an output, as JSON. A larger one ends the job.
+pub const LARGEST_OUTPUT: usize = 4 * 1024 * 1024;
+
 /// One attempt at one job.
 #[derive(Clone, Debug)]
 pub struct Attempt {
@@ -32,6 +35,32 @@ pub struct Outcome {
     pub output: Value,
     /// What it used of its reservation, in the event type's unit; `None` means all of it.
     pub used: Option<i64>,
+}
+
+impl Outcome {
+    /// Whether the output is within [`LARGEST_OUTPUT`].
+    #[must_use]
+    pub fn fits(&self) -> bool {
+        let mut left = Left(LARGEST_OUTPUT);
+        serde_json::to_writer(&mut left, &self.output).is_ok()
+    }
+}
+
+/// Counts bytes down, and refuses those that are too many. Keeps none of them.
+struct Left(usize);
+
+impl std::io::Write for Left {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0 = self
+            .0
+            .checked_sub(bytes.len())
+            .ok_or(std::io::ErrorKind::FileTooLarge)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Why an attempt failed.

@@ -1,12 +1,20 @@
 //! `exec`: any program does the work.
 //!
-//! It gets the job's arguments as JSON on its standard input, `WEIR_JOB_ID` and `WEIR_ATTEMPT` (and `TRACEPARENT`, where
-//! traces are exported) in its environment, and prints the output as JSON; a number `used` in it is what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard error as the message. It runs in a
-//! process group of its own, which is killed as a whole when the attempt is over before the program is.
+//! It gets the job's arguments as JSON on its standard input, and prints the output as JSON; a number `used` in it is
+//! what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard
+//! error as the message.
+//!
+//! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT` (and `TRACEPARENT`, where traces are exported), what a program needs
+//! to run at all ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and so
+//! none of its secrets. It runs in a process group of its own, which is killed as a whole when the attempt is over, and
+//! a moment after the program itself has exited.
 
 use std::collections::HashSet;
+use std::ffi::OsString;
+use std::pin::pin;
 use std::process::Stdio;
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::sys::signal::{Signal, killpg};
@@ -16,24 +24,46 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
 use crate::config::service::Amount;
 use weir_ledger::holder::Holder;
 
-/// More output than this is a failure.
-const LARGEST_OUTPUT: u64 = 4 * 1024 * 1024;
+/// What a program gets of this process's environment, beside what the services file names.
+const PASSED_ON: [&str; 11] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "TZ",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+];
+
+/// How long the output is read after the program has exited: something that it started may hold it open.
+const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 
 /// As much of the standard error becomes the message.
 const LONGEST_MESSAGE: usize = 2_000;
 
 pub(super) struct Exec {
     command: Vec<String>,
+    env: Vec<String>,
     amount: Amount,
 }
 
 impl Exec {
-    pub(super) fn new(command: Vec<String>, amount: Amount) -> Self {
-        Self { command, amount }
+    pub(super) fn new(command: Vec<String>, env: Vec<String>, amount: Amount) -> Self {
+        Self { command, env, amount }
+    }
+
+    /// What the program gets of this process's environment.
+    fn environment(&self) -> impl Iterator<Item = (&str, OsString)> {
+        let names = PASSED_ON.into_iter().chain(self.env.iter().map(String::as_str));
+        names.filter_map(|name| Some((name, std::env::var_os(name)?)))
     }
 }
 
@@ -80,9 +110,11 @@ impl Handler for Exec {
         };
         let mut child = Command::new(program)
             .args(arguments)
+            .env_clear()
+            .envs(self.environment())
             .env("WEIR_JOB_ID", attempt.job_id.to_string())
             .env("WEIR_ATTEMPT", attempt.attempt.to_string())
-            .envs(attempt.traceparent.iter().map(|place| ("TRACEPARENT", place)))
+            .envs(attempt.traceparent.iter().map(|parent| ("TRACEPARENT", parent)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -118,15 +150,32 @@ async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, H
         drop(stdin);
         Ok(())
     };
-    let ((), output, message) = tokio::try_join!(write, beginning(stdout), end(stderr)).map_err(failed)?;
-    let status = child.wait().await.map_err(failed)?;
+    let (mut output, mut message) = (Vec::new(), Vec::new());
+    let status = {
+        let mut streams = pin!(async {
+            tokio::try_join!(write, start_of(stdout, &mut output), end_of(stderr, &mut message))
+        });
+        tokio::select! {
+            read = &mut streams => {
+                read.map_err(failed)?;
+                child.wait().await.map_err(failed)?
+            }
+            exited = child.wait() => {
+                // What is still open is held by something that the program left behind.
+                if let Ok(read) = tokio::time::timeout(OUTPUT_GRACE, streams).await {
+                    read.map_err(failed)?;
+                }
+                exited.map_err(failed)?
+            }
+        }
+    };
     if !status.success() {
         let message = String::from_utf8_lossy(&message);
         let tail: String = message.trim().chars().rev().take(LONGEST_MESSAGE).collect();
         let tail: String = tail.chars().rev().collect();
         return Err(HandlerError::Failed(format!("{status}: {tail}")));
     }
-    if output.len() as u64 > LARGEST_OUTPUT {
+    if output.len() > LARGEST_OUTPUT {
         return Err(HandlerError::Permanent(format!(
             "the output is larger than {LARGEST_OUTPUT} bytes"
         )));
@@ -137,34 +186,32 @@ async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, H
     Ok(Outcome { output, used })
 }
 
-/// As much as an output may have, and a byte more if there is more.
-async fn beginning(mut stream: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
-    let mut read = Vec::new();
+/// Reads as much as an output may have, and a byte more if there is more.
+async fn start_of(mut stream: impl AsyncRead + Unpin, read: &mut Vec<u8>) -> std::io::Result<()> {
     (&mut stream)
-        .take(LARGEST_OUTPUT + 1)
-        .read_to_end(&mut read)
+        .take(LARGEST_OUTPUT as u64 + 1)
+        .read_to_end(read)
         .await?;
     // The rest is thrown away, so that the program does not wait for a reader for ever.
     tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
-    Ok(read)
+    Ok(())
 }
 
-/// As much of the end as a message may have.
-async fn end(mut stream: impl AsyncRead + Unpin) -> std::io::Result<Vec<u8>> {
+/// Reads as much of the end as a message may have.
+async fn end_of(mut stream: impl AsyncRead + Unpin, read: &mut Vec<u8>) -> std::io::Result<()> {
     // A character has four bytes at most, and the first one may be cut.
     const MOST: usize = 4 * (LONGEST_MESSAGE + 1);
-    let mut read = Vec::with_capacity(2 * MOST);
-    while stream.read_buf(&mut read).await? > 0 {
+    while stream.read_buf(read).await? > 0 {
         if read.len() > MOST {
             read.drain(..read.len() - MOST);
         }
     }
-    Ok(read)
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use serde_json::json;
     use tokio_util::sync::CancellationToken;
@@ -188,6 +235,7 @@ mod tests {
     fn shell(script: &str) -> Exec {
         Exec::new(
             vec!["sh".to_owned(), "-c".to_owned(), script.to_owned()],
+            vec!["CARGO_PKG_NAME".to_owned()],
             Amount::Fixed(1),
         )
     }
@@ -200,6 +248,33 @@ mod tests {
             .unwrap();
         assert_eq!(outcome.output, json!({"a": [1, 2], "used": 3}));
         assert_eq!(outcome.used, Some(3));
+    }
+
+    #[tokio::test]
+    async fn a_program_gets_no_variable_that_nobody_named() {
+        // Cargo sets both for this process.
+        let outcome =
+            shell("printf '\"%s %s %s\"' \"$CARGO_PKG_NAME\" \"$CARGO_PKG_VERSION\" \"$WEIR_JOB_ID\"")
+                .work(attempt(json!({})))
+                .await
+                .unwrap();
+        assert_eq!(outcome.output, json!("weir-native  7"));
+    }
+
+    #[tokio::test]
+    async fn a_grandchild_that_keeps_the_output_open_delays_nothing_and_is_killed() {
+        let file = std::env::temp_dir().join(format!("weir-exec-{}", uuid::Uuid::new_v4()));
+        let script = format!("(sleep 3; touch {0}) & echo 7", file.display());
+        let started = Instant::now();
+        let outcome = shell(&script).work(attempt(json!({}))).await.unwrap();
+        assert_eq!(outcome.output, json!(7));
+        assert!(
+            started.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            started.elapsed()
+        );
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert!(!file.exists(), "the grandchild lived on");
     }
 
     #[tokio::test]
@@ -217,14 +292,14 @@ mod tests {
 
     #[tokio::test]
     async fn an_output_may_have_as_many_bytes_as_the_limit_says_and_no_more() {
-        let text_of = |bytes: u64| {
+        let text_of = |bytes: usize| {
             shell(&format!(
                 "printf '\"'; head -c {} /dev/zero | tr '\\0' x; printf '\"'",
                 bytes - 2
             ))
         };
         let outcome = text_of(LARGEST_OUTPUT).work(attempt(json!({}))).await.unwrap();
-        assert_eq!(outcome.output.as_str().unwrap().len() as u64, LARGEST_OUTPUT - 2);
+        assert_eq!(outcome.output.as_str().unwrap().len(), LARGEST_OUTPUT - 2);
         let error = text_of(LARGEST_OUTPUT + 1)
             .work(attempt(json!({})))
             .await

@@ -15,13 +15,10 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use serde_json::{Map, Value};
 
-use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
 use crate::config::service::Amount;
 use crate::http_client;
 use weir_ledger::holder::Holder;
-
-/// A longer answer is a failure.
-const LARGEST_OUTPUT: usize = 4 * 1024 * 1024;
 
 /// As much of an error's body becomes the message.
 const LONGEST_MESSAGE: usize = 2_000;

@@ -12,8 +12,7 @@ use deadpool_postgres::Pool;
 
 use crate::config::service::{Builtin, HandlerSpec, Service};
 
-pub use analysis::{TestCase, find_tests};
-pub use attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+pub use attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
 pub(crate) use exec::kill_programs;
 
 /// The handler that a service is configured with.
@@ -25,6 +24,8 @@ pub fn of(service: &Service, pool: &Pool) -> Arc<dyn Handler> {
             Builtin::Specview => Arc::new(specview::Specview::new(pool.clone())),
         },
         HandlerSpec::Http { url, amount } => Arc::new(http::Http::new(url.0.clone(), amount.clone())),
-        HandlerSpec::Exec { command, amount } => Arc::new(exec::Exec::new(command.clone(), amount.clone())),
+        HandlerSpec::Exec { command, env, amount } => {
+            Arc::new(exec::Exec::new(command.clone(), env.clone(), amount.clone()))
+        }
     }
 }

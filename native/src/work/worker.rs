@@ -21,7 +21,7 @@ use super::retry;
 use crate::config::fairness::FairnessScope;
 use crate::config::retry::Retry;
 use crate::context::Context;
-use crate::handler::{Attempt, Handler, HandlerError};
+use crate::handler::{Attempt, Handler, HandlerError, LARGEST_OUTPUT};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holders;
 use weir_ledger::job_metadata::REASON;
@@ -216,6 +216,10 @@ impl Worker<AnyArgs> for AnyWorker {
             cancelled: cancelled.clone(),
         };
         let error = match AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind().await {
+            Ok(Ok(outcome)) if !outcome.fits() => {
+                drop(worker);
+                AttemptError::Permanent(format!("the output is larger than {LARGEST_OUTPUT} bytes"))
+            }
             Ok(Ok(outcome)) => {
                 let success = Success {
                     attempt: number,
