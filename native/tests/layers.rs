@@ -145,6 +145,8 @@ const NATIVE: &[&str] = &[
     "token",
     "api::edge_reports",
     "api::feed",
+    "api::live_view",
+    "api::job_token",
     "api::quota",
     "api::probes",
     "api::problem",

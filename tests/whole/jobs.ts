@@ -9,6 +9,8 @@ type PlanUsage = { [Member in keyof Usage]-?: NonNullable<Usage[Member]> };
 export class Caller {
   #send: (path: string, init?: RequestInit) => Promise<Response>;
   #token: string | undefined;
+  /** The tokens of its anonymous jobs. */
+  #jobTokens = new Map<string, string>();
 
   constructor(send: (path: string, init?: RequestInit) => Promise<Response>, token?: string) {
     this.#send = send;
@@ -17,16 +19,23 @@ export class Caller {
 
   request(path: string, init: RequestInit = {}): Promise<Response> {
     const headers = new Headers(init.headers);
+    const jobToken = this.#jobTokens.get(path.split("/")[3] ?? "");
+    if (jobToken) headers.set("Weir-Job-Token", jobToken);
     if (this.#token) headers.set("Authorization", `Bearer ${this.#token}`);
     return this.#send(path, { ...init, headers });
   }
 
-  submit(service: string, args: unknown, headers: Record<string, string> = {}): Promise<Response> {
-    return this.request(`/api/jobs/${service}`, {
+  async submit(service: string, args: unknown, headers: Record<string, string> = {}): Promise<Response> {
+    const response = await this.request(`/api/jobs/${service}`, {
       method: "POST",
       headers: { "Content-Type": "application/json", ...headers },
       body: JSON.stringify(args),
     });
+    if (response.status === 202) {
+      const { job, token } = (await response.clone().json()) as Accepted;
+      if (token) this.#jobTokens.set(String(job.id), token);
+    }
+    return response;
   }
 
   /** Submits, and fails unless the submission is accepted. */

@@ -47,15 +47,18 @@ interface Asking {
   body?: unknown;
   /** Instead of the signed-in user's, which the cookie holds. */
   token?: string | undefined;
+  /** What an anonymous submitter proves itself with. */
+  jobToken?: string | undefined;
 }
 
 async function ask<T>(
   path: string,
-  { method = "GET", body, token }: Asking = {},
+  { method = "GET", body, token, jobToken }: Asking = {},
 ): Promise<{ body: T; headers: Headers }> {
   const headers = new Headers();
   if (body !== undefined) headers.set("Content-Type", "application/json");
   if (token !== undefined) headers.set("Authorization", `Bearer ${token}`);
+  if (jobToken !== undefined) headers.set("Weir-Job-Token", jobToken);
   const response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body) });
   const answer: unknown = await response.json().catch(() => undefined);
   if (response.ok && answer !== undefined) return { body: answer as T, headers: response.headers };
@@ -68,13 +71,17 @@ async function ask<T>(
   );
 }
 
-export async function submit(service: string, args: unknown, token?: string): Promise<{ job: Job; headers: Headers }> {
+export async function submit(
+  service: string,
+  args: unknown,
+  token?: string,
+): Promise<{ job: Job; jobToken: string | undefined; headers: Headers }> {
   const { body, headers } = await ask<Accepted>(`/api/jobs/${service}`, { method: "POST", body: args, token });
-  return { job: body.job, headers };
+  return { job: body.job, jobToken: body.token, headers };
 }
 
-export async function readJob(id: number, token?: string): Promise<Job> {
-  return (await ask<Job>(`/api/jobs/${id}`, { token })).body;
+export async function readJob(id: number, jobToken?: string): Promise<Job> {
+  return (await ask<Job>(`/api/jobs/${id}`, { jobToken })).body;
 }
 
 export async function listJobs(limit: number, token?: string): Promise<Job[]> {

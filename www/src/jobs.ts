@@ -1,4 +1,4 @@
-import { type AnalysisOutput, cancelJob, isFinished, type Job, type SpecviewOutput, submit } from "./api.ts";
+import { type AnalysisOutput, cancelJob, isFinished, type Job, readJob, type SpecviewOutput, submit } from "./api.ts";
 import { element, make, makeButton } from "./elements.ts";
 import { showMarkdown } from "./markdown.ts";
 import { showProblem } from "./notice.ts";
@@ -111,7 +111,7 @@ function actionsFor(job: Job): HTMLElement[] {
   };
   if (!isFinished(job))
     return [named(makeButton(t("cancel"), () => void act(async () => take(await cancelJob(job.id))), "small"))];
-  if (job.status !== "completed" || !job.output) return [];
+  if (job.status !== "completed") return [];
   const show = named(makeButton(t("show"), () => void showOutput(job).catch(showProblem), "small"));
   if (job.service !== "analysis") return [show];
   const specify = named(
@@ -133,7 +133,9 @@ async function act(action: () => Promise<void>): Promise<void> {
   }
 }
 
-async function showOutput(job: Job): Promise<void> {
+async function showOutput(listed: Job): Promise<void> {
+  // Lists have no outputs.
+  const job = listed.output ? listed : await readJob(listed.id);
   outputTitle.textContent = `${t("job")} ${job.id}`;
   if (job.service === "specview") await showMarkdown(outputBody, (job.output as SpecviewOutput).markdown);
   else outputBody.replaceChildren(...testList((job.output as AnalysisOutput).tests));

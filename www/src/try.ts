@@ -18,10 +18,10 @@ async function run(): Promise<void> {
   hideNotice();
   analyse.disabled = true;
   try {
-    const { job, headers } = await submit("analysis", { files: filesInForm() });
+    const { job, jobToken, headers } = await submit("analysis", { files: filesInForm() });
     showAllowance(allowanceOf(headers));
     showJob(job);
-    await follow(job.id);
+    await follow(job.id, jobToken);
   } catch (error) {
     if (error instanceof Refusal) showAllowance(allowanceOf(error.headers));
     showProblem(error);
@@ -31,10 +31,10 @@ async function run(): Promise<void> {
 }
 
 /** By asking, and ever less often: an anonymous visitor has few requests, and a busy lane takes its time. */
-async function follow(id: number): Promise<void> {
+async function follow(id: number, jobToken: string | undefined): Promise<void> {
   for (let wait = 150; ; wait = Math.min(wait * 1.5, 2000)) {
     await new Promise((done) => setTimeout(done, wait));
-    const job = await readJob(id);
+    const job = await readJob(id, jobToken);
     showJob(job);
     if (isFinished(job)) return;
   }

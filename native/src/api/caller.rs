@@ -6,6 +6,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use weir_policy::assertion::{self, AssertionError};
 
+use super::job_token;
 use super::problem::ApiError;
 use super::state::Api;
 use crate::telemetry::traces::TraceContext;
@@ -18,6 +19,26 @@ pub(super) struct Caller {
     pub(super) request_id: String,
     /// From where in its trace the request goes on.
     pub(super) trace: TraceContext,
+    /// The job token that it shows.
+    pub(super) job_token: Option<String>,
+}
+
+impl Caller {
+    /// An anonymous caller has no list of jobs: its address is shared.
+    pub(super) fn signed_in(&self) -> Result<(), ApiError> {
+        self.holder.user_id.map(|_| ()).ok_or(ApiError::NoList)
+    }
+}
+
+/// The job token in the header, or in the query.
+fn job_token(parts: &Parts) -> Option<String> {
+    let header = parts.headers.get(job_token::HEADER);
+    if let Some(token) = header.and_then(|value| value.to_str().ok()) {
+        return Some(token.to_owned());
+    }
+    let query = parts.uri.query()?.split('&');
+    let mut values = query.filter_map(|pair| pair.strip_prefix(job_token::PARAMETER)?.strip_prefix('='));
+    values.next().map(str::to_owned)
 }
 
 /// What the access log learns of a request. The extractor of the caller fills it: nothing but a verified assertion gets
@@ -87,6 +108,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
         let caller = Self {
             holder,
             request_id: verified.request_id,
+            job_token: job_token(parts),
             trace: record.map(|record| record.trace.clone()).unwrap_or_default(),
         };
         if let Some(record) = record {

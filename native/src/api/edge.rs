@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
+use axum::extract::{FromRequestParts, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use weir_policy::assertion;
@@ -16,24 +16,33 @@ use super::problem::ApiError;
 use super::state::Api;
 use crate::telemetry::metrics::add_edge_counts;
 
+/// The id of a report that the edge signed in its own name. Verified before the body is read.
+pub(super) struct ReportId(String);
+
+impl FromRequestParts<Arc<Api>> for ReportId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let Asserted {
+            token,
+            method,
+            path,
+            now,
+        } = Asserted::of(parts);
+        let id = assertion::verify_own(&api.keys, token, method, path, now).map_err(|error| {
+            tracing::warn!(%error, "refused a report of the edge's counts");
+            ApiError::Unauthorized(error.to_string())
+        })?;
+        Ok(Self(id))
+    }
+}
+
 /// Takes a report.
 pub(super) async fn counts(
     State(api): State<Arc<Api>>,
-    parts: Parts,
+    ReportId(id): ReportId,
     body: String,
 ) -> Result<StatusCode, ApiError> {
-    let asserted = Asserted::of(&parts);
-    let id = assertion::verify_own(
-        &api.keys,
-        asserted.token,
-        asserted.method,
-        asserted.path,
-        asserted.now,
-    )
-    .map_err(|error| {
-        tracing::warn!(%error, "refused a report of the edge's counts");
-        ApiError::Unauthorized(error.to_string())
-    })?;
     let counts: Counts =
         serde_json::from_str(&body).map_err(|error| ApiError::Malformed(error.to_string()))?;
     if api.reports.is_first(&id) {

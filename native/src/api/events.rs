@@ -9,8 +9,7 @@ use std::time::Duration;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
-use futures_util::Stream;
-use futures_util::stream;
+use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
@@ -20,14 +19,15 @@ use super::feed::{NEWEST, Watch};
 use super::job::Job;
 use super::problem::ApiError;
 use super::state::Api;
-use super::{jobs, system};
+use super::{jobs, live_view, system};
 use weir_ledger::holder::Holder;
 
 /// Before jobs that could not be read are read again.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Between two looks at the lanes.
-const LANES_PAUSE: Duration = Duration::from_secs(1);
+/// No stream lasts longer. Its client connects again, and is verified again: nobody listens on with a token that has
+/// expired or an account that is gone.
+const LONGEST_STREAM: Duration = Duration::from_secs(10 * 60);
 
 /// Of how many jobs a stream remembers what it has sent.
 const REMEMBERED: usize = 2000;
@@ -35,6 +35,10 @@ const REMEMBERED: usize = 2000;
 /// Often enough that proxies do not take the stream for dead.
 fn keep_alive() -> KeepAlive {
     KeepAlive::new().interval(Duration::from_secs(15))
+}
+
+fn bounded<T>(events: impl Stream<Item = T>) -> impl Stream<Item = T> {
+    events.take_until(tokio::time::sleep(LONGEST_STREAM))
 }
 
 fn event(name: &str, data: impl Serialize) -> Event {
@@ -45,7 +49,10 @@ fn event(name: &str, data: impl Serialize) -> Event {
 #[utoipa::path(
     get,
     path = "/api/jobs/{id}/events",
-    params(("id" = i64, Path, description = "The job's id")),
+    params(
+        ("id" = i64, Path, description = "The job's id"),
+        ("token" = Option<String>, Query, description = "The job's token, for an anonymous caller"),
+    ),
     responses(
         (status = 200, description = "Events `job`, each with a Job as its data", content_type = "text/event-stream"),
         Unauthenticated, NoSuchJob, ManyStreams, Unavailable,
@@ -60,23 +67,23 @@ pub(super) async fn job(
         return Err(ApiError::NoJob);
     };
     // Before the first look, so that nothing happens unseen in between; but a place is only for those who have such a job.
-    jobs::by_id(&api, caller.holder, id).await?;
+    jobs::by_id(&api, &caller, id).await?;
     let watch = api.feed.watch(caller.holder.id, Some(id));
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
-    let first = jobs::by_id(&api, caller.holder, id).await?;
+    let first = jobs::by_id(&api, &caller, id).await?;
     let start = Following {
         api,
-        holder: caller.holder,
+        caller,
         watch,
         last: None,
         next: Some(first),
     };
-    Ok(Sse::new(stream::unfold(start, Following::step)).keep_alive(keep_alive()))
+    Ok(Sse::new(bounded(stream::unfold(start, Following::step))).keep_alive(keep_alive()))
 }
 
 struct Following {
     api: Arc<Api>,
-    holder: Holder,
+    caller: Caller,
     watch: Watch,
     last: Option<Job>,
     next: Option<Job>,
@@ -98,7 +105,7 @@ impl Following {
                 () = self.api.stopping.cancelled() => return None,
             };
             let id = self.last.as_ref()?.id;
-            match jobs::by_id(&self.api, self.holder, id).await {
+            match jobs::by_id(&self.api, &self.caller, id).await {
                 Ok(job) if Some(&job) != self.last.as_ref() => self.next = Some(job),
                 Ok(_) => {}
                 // An outage passes; the stream goes on then.
@@ -145,6 +152,7 @@ pub(super) async fn jobs(
             "limit must be a whole number from 1 to 100".to_owned(),
         ));
     }
+    caller.signed_in()?;
     // Before the list is read, so that nothing happens unseen in between.
     let watch = api.feed.watch(caller.holder.id, None);
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
@@ -159,7 +167,7 @@ pub(super) async fn jobs(
     for job in &newest {
         start.is_new(job);
     }
-    Ok(Sse::new(stream::unfold(start, Everything::step)).keep_alive(keep_alive()))
+    Ok(Sse::new(bounded(stream::unfold(start, Everything::step))).keep_alive(keep_alive()))
 }
 
 struct Everything {
@@ -220,17 +228,19 @@ impl Everything {
     path = "/api/lanes/events",
     responses(
         (status = 200, description = "Events `lanes`, each with a Lanes as its data", content_type = "text/event-stream"),
-        Unauthenticated,
+        Unauthenticated, ManyStreams,
     )
 )]
 pub(super) async fn lanes(
     State(api): State<Arc<Api>>,
-    _caller: Caller,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let events = stream::unfold((api, true), |(api, first)| async move {
+    caller: Caller,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let place = api.live_view.stream(caller.holder.id);
+    let place = place.ok_or(ApiError::TooManyStreams)?;
+    let events = stream::unfold((api, place, true), |(api, place, first)| async move {
         if !first {
             tokio::select! {
-                () = tokio::time::sleep(LANES_PAUSE) => {}
+                () = tokio::time::sleep(live_view::MAX_AGE) => {}
                 () = api.stopping.cancelled() => return None,
             }
         }
@@ -238,7 +248,7 @@ pub(super) async fn lanes(
             Ok(lanes) => event("lanes", lanes),
             Err(_) => Event::default().comment("the database cannot be reached"),
         };
-        Some((Ok(event), (api, false)))
+        Some((Ok(event), (api, place, false)))
     });
-    Sse::new(events).keep_alive(keep_alive())
+    Ok(Sse::new(bounded(events)).keep_alive(keep_alive()))
 }

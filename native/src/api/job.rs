@@ -77,7 +77,7 @@ pub struct Job {
     pub reserved: i32,
     /// What of the quota it cost.
     pub charged: i32,
-    /// What it made; null until it is completed.
+    /// What it made; null until it is completed, and in lists.
     pub output: Option<Value>,
     /// What went wrong last, also when it will be tried again.
     pub error: Option<JobError>,

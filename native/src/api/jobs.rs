@@ -39,6 +39,10 @@ pub(super) struct Accepted {
     quota: Option<Quota>,
     /// Whether this is a job that was there already, which River's uniqueness takes for the same: nothing was reserved.
     folded: bool,
+    /// What an anonymous caller reads, follows and cancels the job with; only in answers to anonymous callers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    token: Option<String>,
 }
 
 /// Submits a job. The body is the job's arguments.
@@ -94,7 +98,11 @@ pub(super) async fn submit(
     if let Some(user) = caller.holder.user_id {
         args.insert("user_id".to_owned(), user.to_string().into());
     }
-    let unique_key = unique_key::key(&service.kind, &args, &service.unique_by);
+    // All who share an address would be answered with each other's jobs.
+    let unique_key = caller
+        .holder
+        .user_id
+        .and_then(|_| unique_key::key(&service.kind, &args, &service.unique_by));
     let mut span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
     let mut metadata = json!({ REQUEST_ID: caller.request_id });
     if let Some(traceparent) = span.context().traceparent() {
@@ -118,8 +126,8 @@ pub(super) async fn submit(
     let (job, quota, folded) = match answer {
         // Described from what was committed: whatever the database does next, the job is accepted.
         Answer::Accepted { job, quota } => (Job::accepted(job, service), quota, false),
-        Answer::Repeated { job_id, quota } => (by_id(&api, caller.holder, job_id).await?, quota, false),
-        Answer::Folded { job_id, quota } => (by_id(&api, caller.holder, job_id).await?, quota, true),
+        Answer::Repeated { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, false),
+        Answer::Folded { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, true),
         Answer::OverQuota { quota } => return Err(ApiError::OverQuota(quota.into())),
         Answer::KeyReused => {
             return Err(ApiError::Unprocessable(
@@ -132,13 +140,16 @@ pub(super) async fn submit(
     drop(span);
     api.feed.hurry();
     let location = [(header::LOCATION, format!("/api/jobs/{}", job.id))];
-    let quota = quota.map(Quota::from);
-    Ok((
-        StatusCode::ACCEPTED,
-        location,
-        Json(Accepted { job, quota, folded }),
-    )
-        .into_response())
+    let accepted = Accepted {
+        token: match caller.holder.user_id {
+            Some(_) => None,
+            None => api.job_tokens.of(job.id),
+        },
+        job,
+        quota: quota.map(Quota::from),
+        folded,
+    };
+    Ok((StatusCode::ACCEPTED, location, Json(accepted)).into_response())
 }
 
 fn idempotency(headers: &HeaderMap, service: &str, body: &[u8]) -> Result<Option<Idempotency>, ApiError> {
@@ -166,10 +177,24 @@ fn idempotency(headers: &HeaderMap, service: &str, body: &[u8]) -> Result<Option
     }))
 }
 
-/// The holder's job of that id.
-pub(super) async fn by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
-    let rest = "WHERE s.job_id = $1 AND s.holder = $2";
-    let found = select(api, rest, &[&id, &holder.id]).await?;
+/// The caller's job of that id: a signed-in user's own, or the one whose token the caller shows.
+pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, ApiError> {
+    let token = caller.job_token.as_deref();
+    if token.is_some_and(|token| api.job_tokens.verify(id, token)) {
+        let rest = "WHERE s.job_id = $1 AND s.user_id IS NULL";
+        return one(api, rest, &[&id]).await;
+    }
+    caller.holder.user_id.ok_or(ApiError::NoJob)?;
+    own_by_id(api, caller.holder, id).await
+}
+
+/// The holder's job of that id. An address is no proof of whose it is, so this is for jobs that the caller named otherwise.
+async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
+    one(api, "WHERE s.job_id = $1 AND s.holder = $2", &[&id, &holder.id]).await
+}
+
+async fn one(api: &Api, rest: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Job, ApiError> {
+    let found = select(api, WITH_OUTPUT, rest, params).await?;
     found.into_iter().next().ok_or(ApiError::NoJob)
 }
 
@@ -177,7 +202,10 @@ pub(super) async fn by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, Api
 #[utoipa::path(
     get,
     path = "/api/jobs/{id}",
-    params(("id" = i64, Path, description = "The job's id")),
+    params(
+        ("id" = i64, Path, description = "The job's id"),
+        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token, for an anonymous caller"),
+    ),
     responses(
         (status = 200, body = Job),
         Unauthenticated, NoSuchJob, Unavailable,
@@ -192,14 +220,17 @@ pub(super) async fn get(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    by_id(&api, caller.holder, id).await.map(Json)
+    by_id(&api, &caller, id).await.map(Json)
 }
 
 /// Cancels a job. One that is finished stays as it is.
 #[utoipa::path(
     delete,
     path = "/api/jobs/{id}",
-    params(("id" = i64, Path, description = "The job's id")),
+    params(
+        ("id" = i64, Path, description = "The job's id"),
+        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token, for an anonymous caller"),
+    ),
     responses(
         (status = 200, body = Job, description = "A job that is being worked on is cancelled a moment later"),
         Unauthenticated, NoSuchJob, Unavailable,
@@ -213,7 +244,7 @@ pub(super) async fn cancel(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    by_id(&api, caller.holder, id).await?;
+    by_id(&api, &caller, id).await?;
     api.river.jobs().cancel(id).await?;
     // What it held is free before the answer, so that the next submission may have it.
     if let Err(error) = api
@@ -227,7 +258,7 @@ pub(super) async fn cancel(
         tracing::warn!(job = id, %error, "left to reconciliation");
     }
     api.feed.hurry();
-    by_id(&api, caller.holder, id).await.map(Json)
+    by_id(&api, &caller, id).await.map(Json)
 }
 
 /// Which part of the list.
@@ -240,7 +271,7 @@ pub(super) struct Page {
     before: Option<i64>,
 }
 
-/// The caller's jobs, newest first.
+/// The caller's jobs, newest first, without their outputs. An anonymous caller has no list.
 #[utoipa::path(
     get,
     path = "/api/jobs",
@@ -255,6 +286,7 @@ pub(super) async fn list(
     page: Result<Query<Page>, QueryRejection>,
     caller: Caller,
 ) -> Result<Json<Vec<Job>>, ApiError> {
+    caller.signed_in()?;
     let wants = "limit must be a whole number from 1 to 100, before the id of a job";
     let Ok(Query(Page { limit, before })) = page else {
         return Err(ApiError::Unprocessable(wants.to_owned()));
@@ -274,22 +306,34 @@ pub(super) async fn newest_first(
     limit: i64,
 ) -> Result<Vec<Job>, ApiError> {
     let rest = "WHERE s.holder = $1 AND s.job_id < $2 ORDER BY s.job_id DESC LIMIT $3";
-    select(api, rest, &[&holder.id, &before.unwrap_or(i64::MAX), &limit]).await
+    let params: [&(dyn ToSql + Sync); 3] = [&holder.id, &before.unwrap_or(i64::MAX), &limit];
+    select(api, WITHOUT_OUTPUT, rest, &params).await
 }
 
 /// Those of these jobs that the holder has.
 pub(super) async fn by_ids(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec<Job>, ApiError> {
     select(
         api,
+        WITH_OUTPUT,
         "WHERE s.holder = $1 AND s.job_id = ANY ($2)",
         &[&holder.id, &ids],
     )
     .await
 }
 
-async fn select(api: &Api, rest: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Job>, ApiError> {
+/// The column `output`, and what stands in its place in lists: a hundred outputs may have hundreds of megabytes.
+const WITH_OUTPUT: &str = "j.metadata -> 'output'";
+const WITHOUT_OUTPUT: &str = "NULL::jsonb";
+
+async fn select(
+    api: &Api,
+    output: &str,
+    rest: &str,
+    params: &[&(dyn ToSql + Sync)],
+) -> Result<Vec<Job>, ApiError> {
     let client = api.pool.get().await?;
-    let statement = client.prepare_cached(&format!("{SELECT} {rest}")).await?;
+    let columns = SELECT.replace("$output", output);
+    let statement = client.prepare_cached(&format!("{columns} {rest}")).await?;
     let rows = client.query(&statement, params).await?;
     Ok(rows.iter().map(|row| Job::from_row(row, &api.settings)).collect())
 }

@@ -38,6 +38,9 @@ pub enum ApiError {
     /// No valid assertion of the edge's.
     #[error("unauthorized: {0}")]
     Unauthorized(String),
+    /// An anonymous caller asks for a list.
+    #[error("no list without signing in")]
+    NoList,
     /// A path that does not exist.
     #[error("no such route")]
     NoRoute,
@@ -136,6 +139,14 @@ impl ApiError {
                 problem(
                     StatusCode::UNAUTHORIZED,
                     &format!("{reason}. Requests must come through the edge."),
+                ),
+                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
+            ),
+            Self::NoList => (
+                problem(
+                    StatusCode::UNAUTHORIZED,
+                    "Sign in to list jobs. Without signing in, read each job with the token that its submission was \
+                     answered with (header Weir-Job-Token).",
                 ),
                 vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
             ),

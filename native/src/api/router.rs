@@ -8,9 +8,14 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::response::IntoResponse;
 use std::sync::Arc;
+use std::time::Duration;
+use tower_http::timeout::RequestBodyTimeoutLayer;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+
+/// A body of which nothing arrives for this long is given up.
+const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The most that a request's body may have: 256 KiB.
 pub const LARGEST_BODY: usize = 256 * 1024;
@@ -49,6 +54,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .fallback(async || ApiError::NoRoute)
         .method_not_allowed_fallback(async || ApiError::NoMethod)
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(RequestBodyTimeoutLayer::new(BODY_IDLE_TIMEOUT))
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(|_| {
             ApiError::Internal.into_response()
         }))

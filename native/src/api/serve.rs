@@ -9,6 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
+use super::job_token::JobTokens;
+use super::live_view::LiveView;
 use super::probes::{self, Probes};
 use super::router;
 use super::state::Api;
@@ -97,6 +99,15 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         holders,
         river,
         feed: Feed::start(context.pool.clone(), stopping.clone()),
+        job_tokens: JobTokens::new(
+            [
+                &context.settings.edge_secret,
+                &context.settings.edge_secret_previous,
+            ]
+            .into_iter()
+            .flatten(),
+        ),
+        live_view: LiveView::default(),
         stopping,
     })
 }

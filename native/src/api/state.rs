@@ -12,6 +12,8 @@ use weir_policy::assertion::AssertionKey;
 
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
+use super::job_token::JobTokens;
+use super::live_view::LiveView;
 use crate::config::Settings;
 use crate::handler::Handler;
 
@@ -37,6 +39,10 @@ pub(super) struct Api {
     pub(super) river: riverqueue::Client,
     /// Tells event streams which jobs have changed.
     pub(super) feed: Feed,
+    /// What anonymous submitters read their jobs with.
+    pub(super) job_tokens: JobTokens,
+    /// The lanes, for all who look.
+    pub(super) live_view: LiveView,
     /// Cancelled when the process is to stop.
     pub(super) stopping: CancellationToken,
 }

@@ -15,11 +15,11 @@ use super::answers::{Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::problem::{ApiError, ProblemDetails};
 use super::state::Api;
-use crate::status::{self, Lanes};
+use crate::status::Lanes;
 
 pub(super) async fn live_view(api: &Api) -> Result<Lanes, ApiError> {
-    let client = api.pool.get().await?;
-    Ok(status::lanes(&client, &api.settings.services).await?)
+    let lanes = api.live_view.lanes(&api.pool, &api.settings.services).await?;
+    Ok(lanes)
 }
 
 /// What waits and what runs, in all lanes. It names nobody.

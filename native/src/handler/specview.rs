@@ -95,6 +95,13 @@ impl Specview {
 impl Handler for Specview {
     async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
         let arguments = arguments(args).map_err(Refusal::Arguments)?;
+        // All who share an address would read each other's analyses.
+        if holder.user_id.is_none() {
+            return Err(Refusal::Arguments(
+                "sign in to render a specification: an analysis belongs to the user who submitted it"
+                    .to_owned(),
+            ));
+        }
         let tests = self
             .tests(holder, arguments.analysis_id)
             .await?

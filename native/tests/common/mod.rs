@@ -6,9 +6,9 @@
     reason = "a test that cannot go on fails"
 )]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -39,6 +39,8 @@ pub struct Weir {
     server: tokio_postgres::Config,
     name: String,
     variables: Variables,
+    /// The tokens of anonymous jobs, by who submitted them.
+    tokens: Mutex<HashMap<(&'static str, i64), String>>,
 }
 
 pub struct Answer {
@@ -98,6 +100,7 @@ impl Weir {
             server: config,
             name,
             variables,
+            tokens: Mutex::default(),
         }
     }
 
@@ -176,10 +179,28 @@ impl Weir {
             .method(method)
             .uri(path)
             .header(assertion::HEADER, assertion);
+        if let Some(token) = self.job_token(path, who) {
+            request = request.header("weir-job-token", token);
+        }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.send(request.body(Body::from(body)).unwrap()).await
+        let answer = self.send(request.body(Body::from(body)).unwrap()).await;
+        if let (Who::Address(address), Some(token)) = (who, answer.body["token"].as_str()) {
+            let id = answer.body["job"]["id"].as_i64().unwrap();
+            self.tokens
+                .lock()
+                .unwrap()
+                .insert((address, id), token.to_owned());
+        }
+        answer
+    }
+
+    /// The token of the job at this path, if this caller submitted it.
+    fn job_token(&self, path: &str, who: Who) -> Option<String> {
+        let Who::Address(address) = who else { return None };
+        let id = path.strip_prefix("/api/jobs/")?.split('/').next()?.parse().ok()?;
+        self.tokens.lock().unwrap().get(&(address, id)).cloned()
     }
 
     pub async fn send(&self, request: Request<Body>) -> Answer {
@@ -198,7 +219,10 @@ impl Weir {
     /// An answer whose body has no end.
     pub async fn stream(&self, path: &str, who: Who) -> Response<Body> {
         let assertion = who.assertion(EDGE_SECRET, "GET", path, "request-1");
-        let request = Request::builder().uri(path);
+        let mut request = Request::builder().uri(path);
+        if let Some(token) = self.job_token(path, who) {
+            request = request.header("weir-job-token", token);
+        }
         let request = request.header(assertion::HEADER, assertion).body(Body::empty());
         self.router.clone().oneshot(request.unwrap()).await.unwrap()
     }

@@ -1,8 +1,9 @@
+-- A job as its owner sees it. $output is put in: a list has none.
 SELECT j.id, j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts, j.created_at, j.attempted_at,
        j.finalized_at,
        j.scheduled_at > now() AS later,
        coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error') AS error,
-       j.metadata -> 'output' AS output,
+       $output AS output,
        r.parked_at IS NOT NULL AS parked,
        coalesce(r.reserved_amount, 0) AS reserved,
        coalesce(u.quota_amount, 0) AS charged,

@@ -1,0 +1,70 @@
+//! Job tokens: what an anonymous submitter proves itself with. An address is shared by all who are behind the same
+//! router, and by whatever website a browser there visits; so it opens no job.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, Mac};
+use secrecy::{ExposeSecret, SecretString};
+use sha2::Sha256;
+
+/// The header with a job's token.
+pub(super) const HEADER: &str = "weir-job-token";
+
+/// The query parameter, for event streams, to which a browser adds no header.
+pub(super) const PARAMETER: &str = "token";
+
+/// Makes and verifies job tokens. A token is the HMAC-SHA256 of the job's id, so nothing has to be stored for it.
+pub(super) struct JobTokens {
+    /// The current key first; the one before is accepted while secrets are rotated.
+    keys: Vec<Hmac<Sha256>>,
+}
+
+impl JobTokens {
+    /// Keys derived from the secrets that the edge and the origin share, the current one first.
+    pub(super) fn new<'a>(secrets: impl IntoIterator<Item = &'a SecretString>) -> Self {
+        let keys = secrets.into_iter().filter_map(|secret| {
+            let mut key = Hmac::<Sha256>::new_from_slice(secret.expose_secret().as_bytes()).ok()?;
+            // Nothing else that is signed with this secret starts so.
+            key.update(b"weir job token\0");
+            Some(key)
+        });
+        Self { keys: keys.collect() }
+    }
+
+    /// The token of a job; `None` without a secret.
+    pub(super) fn of(&self, job_id: i64) -> Option<String> {
+        let mac = self.keys.first()?.clone().chain_update(job_id.to_be_bytes());
+        Some(URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
+    }
+
+    /// Whether this is the token of that job. Takes the same time whatever is wrong with it.
+    pub(super) fn verify(&self, job_id: i64, token: &str) -> bool {
+        let Ok(bytes) = URL_SAFE_NO_PAD.decode(token) else {
+            return false;
+        };
+        self.keys.iter().any(|key| {
+            let mac = key.clone().chain_update(job_id.to_be_bytes());
+            mac.verify_slice(&bytes).is_ok()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_opens_its_job_and_no_other_also_while_the_secret_is_rotated() {
+        let (old, new) = (SecretString::from("old"), SecretString::from("new"));
+        let before = JobTokens::new([&old]).of(7).unwrap();
+        let rotated = JobTokens::new([&new, &old]);
+        assert!(rotated.verify(7, &before));
+        assert!(rotated.verify(7, &rotated.of(7).unwrap()));
+        assert!(!rotated.verify(8, &before));
+        assert!(!JobTokens::new([&new]).verify(7, &before));
+        for wrong in ["", "x", &before[1..], &format!("{before}A")] {
+            assert!(!rotated.verify(7, wrong), "{wrong:?}");
+        }
+        assert_eq!(JobTokens::new([]).of(7), None);
+    }
+}
