@@ -554,8 +554,31 @@ mod tests {
         // The shared window of a new address may contain its own requests, so it stays in use until it ends.
         counters.take(others[0], None, START + 60_000);
         assert!(!counters.windows.contains_key(&others[0]));
-        counters.take(others[0], None, START + 59_999 + 60_000 * 2);
+        counters.take(others[0], None, START + 120_000);
         assert!(counters.windows.contains_key(&others[0]));
+    }
+
+    #[test]
+    fn a_shared_count_is_left_exactly_when_its_window_ends() {
+        for (at, own) in [(60_009, false), (60_010, true)] {
+            let mut counters = Counters::with_capacity(policy(Algorithm::Fixed), 2);
+            counters.shared_capacity = 1;
+            for n in 0..2 {
+                counters.take(AddressKey::V4(100 + n), None, START);
+            }
+            counters.take(ANNE, None, START + 10);
+            // Prunes the first two.
+            counters.take(BOB, None, START + 60_005);
+            assert_eq!((counters.windows.len(), counters.shared.len()), (0, 1));
+            counters.shared.values_mut().for_each(|window| {
+                *window = Window::Fixed {
+                    start: START + 10,
+                    used: 2,
+                };
+            });
+            counters.take(ANNE, None, START + at);
+            assert_eq!(counters.windows.contains_key(&ANNE), own, "{at}");
+        }
     }
 
     #[test]
