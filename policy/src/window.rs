@@ -636,6 +636,30 @@ mod tests {
     }
 
     #[test]
+    fn a_snapshot_of_another_version_or_with_an_impossible_time_is_refused() {
+        let mut one = fixed();
+        one.take(ANNE, None, START);
+        let snapshot = one.encode();
+        let restored = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = snapshot.clone();
+            change(&mut bytes);
+            let mut counters = fixed();
+            counters.restore(&bytes, START).map(|()| counters.len())
+        };
+        assert_eq!(restored(&|_| {}), Ok(1));
+        assert_eq!(
+            restored(&|bytes| bytes[0] = SNAPSHOT_VERSION + 1),
+            Err(SnapshotError)
+        );
+        assert_eq!(restored(&|bytes| bytes[1] = 2), Err(SnapshotError));
+        let with_start = |start: u64| restored(&|bytes| bytes[11..19].copy_from_slice(&start.to_le_bytes()));
+        assert_eq!(with_start(u64::MAX / 4), Ok(1));
+        assert_eq!(with_start(u64::MAX / 4 + 1), Err(SnapshotError));
+        assert_eq!(with_start(u64::MAX), Err(SnapshotError));
+        assert!(!one.is_empty());
+    }
+
+    #[test]
     fn known_usage_never_lowers_a_count() {
         let mut counters = fixed();
         admitted(&mut counters, ANNE, 5, START);
