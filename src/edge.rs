@@ -110,7 +110,7 @@ async fn route(
     let (origin, is_preflight) = (headers.value(), headers.value().is_some());
     let is_forwarded = match exposure(target.path()) {
         Exposure::Public => true,
-        Exposure::Development => context.config.development && is_developer(target, origin),
+        Exposure::Development => context.config.development && is_same_site(target, origin),
         Exposure::Private => false,
     };
     if !is_forwarded {
@@ -140,10 +140,9 @@ async fn route(
     api(context, request, &api_request).await
 }
 
-/// Whether a request comes from the developer's machine and not from a page of another website that is open there.
-/// Such a page may have a name that resolves to this machine, so the host must be an address of the loopback
-/// interface.
-fn is_developer(target: Target<'_>, origin: Option<&str>) -> bool {
+/// Whether a request was not sent by a page of another website that is open on the developer's machine. Such a page may
+/// have a name that resolves to this machine, so the host must be one of the loopback interface.
+fn is_same_site(target: Target<'_>, origin: Option<&str>) -> bool {
     url::is_loopback(target.host()) && origin.is_none_or(|origin| origin == target.origin())
 }
 

@@ -269,6 +269,9 @@ mod tests {
             assert_eq!(cache.len(), 3);
             assert!(cache.denial(key(now as u32), now).is_some());
         }
+        assert_eq!(cache.prune_at, 1_200, "without another pass over all entries");
+        cache.remember(key(5), &admitted(10, 400), 10, 1_200);
+        assert_eq!((cache.len(), cache.prune_at), (3, 1_500), "with another pass");
         // All have ended.
         cache.remember(key(9), &admitted(10, 400), 10, 9_000);
         assert_eq!(cache.len(), 1);

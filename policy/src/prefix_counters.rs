@@ -316,6 +316,14 @@ mod tests {
             (denied.scope, denied.result.reset_after_ms),
             (Scope::Address, 59_980)
         );
+        for n in [0, 0, 0, 1] {
+            take(subnet(2, n), START);
+        }
+        assert_eq!(
+            take(subnet(2, 2), START).scope,
+            Scope::Address,
+            "2 left against 2"
+        );
         // Both limits deny for the same time.
         assert_eq!(take(subnet(1, 0), START + 40).scope, Scope::Prefix);
     }

@@ -79,7 +79,7 @@ impl LimitedRoutes {
 pub enum Exposure {
     /// Any client.
     Public,
-    /// Clients on the machine of a developer, while development is switched on.
+    /// Clients of a development stack, while development is switched on.
     Development,
     /// No client: routes of the edge itself, of operators, of workers, and any path outside `/api/`.
     Private,

@@ -554,8 +554,31 @@ mod tests {
         // The shared window of a new address may contain its own requests, so it stays in use until it ends.
         counters.take(others[0], None, START + 60_000);
         assert!(!counters.windows.contains_key(&others[0]));
-        counters.take(others[0], None, START + 59_999 + 60_000 * 2);
+        counters.take(others[0], None, START + 120_000);
         assert!(counters.windows.contains_key(&others[0]));
+    }
+
+    #[test]
+    fn a_shared_count_is_left_exactly_when_its_window_ends() {
+        for (at, own) in [(60_009, false), (60_010, true)] {
+            let mut counters = Counters::with_capacity(policy(Algorithm::Fixed), 2);
+            counters.shared_capacity = 1;
+            for n in 0..2 {
+                counters.take(AddressKey::V4(100 + n), None, START);
+            }
+            counters.take(ANNE, None, START + 10);
+            // Prunes the first two.
+            counters.take(BOB, None, START + 60_005);
+            assert_eq!((counters.windows.len(), counters.shared.len()), (0, 1));
+            counters.shared.values_mut().for_each(|window| {
+                *window = Window::Fixed {
+                    start: START + 10,
+                    used: 2,
+                };
+            });
+            counters.take(ANNE, None, START + at);
+            assert_eq!(counters.windows.contains_key(&ANNE), own, "{at}");
+        }
     }
 
     #[test]
@@ -610,6 +633,30 @@ mod tests {
             admitted(&mut counters, ANNE, 3, START);
             assert_eq!(counters.encode().len(), 2 + bytes);
         }
+    }
+
+    #[test]
+    fn a_snapshot_of_another_version_or_with_an_impossible_time_is_refused() {
+        let mut one = fixed();
+        one.take(ANNE, None, START);
+        let snapshot = one.encode();
+        let restored = |change: &dyn Fn(&mut Vec<u8>)| {
+            let mut bytes = snapshot.clone();
+            change(&mut bytes);
+            let mut counters = fixed();
+            counters.restore(&bytes, START).map(|()| counters.len())
+        };
+        assert_eq!(restored(&|_| {}), Ok(1));
+        assert_eq!(
+            restored(&|bytes| bytes[0] = SNAPSHOT_VERSION + 1),
+            Err(SnapshotError)
+        );
+        assert_eq!(restored(&|bytes| bytes[1] = 2), Err(SnapshotError));
+        let with_start = |start: u64| restored(&|bytes| bytes[11..19].copy_from_slice(&start.to_le_bytes()));
+        assert_eq!(with_start(u64::MAX / 4), Ok(1));
+        assert_eq!(with_start(u64::MAX / 4 + 1), Err(SnapshotError));
+        assert_eq!(with_start(u64::MAX), Err(SnapshotError));
+        assert!(!one.is_empty());
     }
 
     #[test]
