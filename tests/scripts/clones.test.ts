@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { globSync, readFileSync, utimesSync } from "node:fs";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
+import { run } from "../../scripts/lib/process.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import { type Built, build, type Clone, cloneFolder } from "./clones.ts";
 
@@ -23,6 +24,15 @@ async function halfway(building: Promise<Built>): Promise<void> {
   void building.finally(() => (ended = true));
   while (!ended && libraries().length < 3) await sleep(20);
 }
+
+it("every crate of the workspace is named weir-…, which tells it from the dependencies that clones share", async () => {
+  const metadata = await run("cargo", ["metadata", "--no-deps", "--format-version", "1"]);
+  const { packages } = JSON.parse(metadata) as { packages: { name: string }[] };
+  assert.deepEqual(
+    packages.map(({ name }) => name).filter((name) => !name.startsWith("weir-")),
+    [],
+  );
+});
 
 describe("clones that share a cache", () => {
   const first = clone("first");
