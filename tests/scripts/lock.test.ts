@@ -42,7 +42,9 @@ describe("a lock", () => {
     const holder = locked(file, `console.log("held"); await sleep(60_000);`);
     await new Promise((done) => holder.stdout?.once("data", done));
     let free = false;
-    const waiting = withLock(file, "testing", async () => void (free = true));
+    const waiting = withLock(file, "testing", async () => {
+      free = true;
+    });
     await new Promise((done) => setTimeout(done, 200));
     assert.equal(free, false);
     holder.kill("SIGKILL");
