@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
-import { globSync, readFileSync, utimesSync } from "node:fs";
-import { join } from "node:path";
+import { globSync, readFileSync, rmSync, utimesSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { after, describe, it } from "node:test";
 import { run } from "../../scripts/lib/process.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
@@ -64,5 +64,19 @@ describe("clones that share a cache", () => {
       isOwn(two, second);
       assert.deepEqual([...new Set([...one.compiled, ...two.compiled])], ["weir_policy"]);
     }
+  });
+
+  it("the build folders of deleted clones are removed, except the last one used", async () => {
+    const builds = (): number => globSync(join(cache, "weir", "builds", "*", "clone.json")).length;
+    const before = builds();
+    const last = clone("last");
+    await build(last, cache);
+    assert.equal(builds(), before + 1);
+    for (const folder of globSync(join(dirname(cache), "*"))) {
+      if (folder !== cache && folder !== first.folder) rmSync(folder, { recursive: true });
+    }
+    const next = clone("next");
+    assert.deepEqual((await build(next, cache)).compiled, ["weir_policy"]);
+    assert.equal(builds(), 3, "those of the first, the last and the next clone");
   });
 });
