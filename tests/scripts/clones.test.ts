@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
-import { globSync, readFileSync, utimesSync } from "node:fs";
-import { join } from "node:path";
+import { globSync, readFileSync, rmSync, utimesSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { after, describe, it } from "node:test";
+import { run } from "../../scripts/lib/process.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import { type Built, build, type Clone, cloneFolder } from "./clones.ts";
 
@@ -16,17 +17,29 @@ function edit(clone: Clone): void {
   utimesSync(join(clone.folder, "policy", "src", "lib.rs"), new Date(), new Date());
 }
 
-async function untilSomeAreBuilt(): Promise<void> {
+/** Waits until a build has made a few libraries, or has ended. */
+async function halfway(building: Promise<Built>): Promise<void> {
   const libraries = (): string[] => globSync(join(cache, "**", "debug", "deps", "*.rlib"));
-  while (libraries().length < 25) await sleep(50);
+  let ended = false;
+  void building.finally(() => (ended = true));
+  while (!ended && libraries().length < 3) await sleep(20);
 }
+
+it("every crate of the workspace is named weir-…, which tells it from the dependencies that clones share", async () => {
+  const metadata = await run("cargo", ["metadata", "--no-deps", "--format-version", "1"]);
+  const { packages } = JSON.parse(metadata) as { packages: { name: string }[] };
+  assert.deepEqual(
+    packages.map(({ name }) => name).filter((name) => !name.startsWith("weir-")),
+    [],
+  );
+});
 
 describe("clones that share a cache", () => {
   const first = clone("first");
 
   it("a clone that is seeded while another one builds works, and both build their own sources", async () => {
     const building = build(first, cache);
-    await untilSomeAreBuilt();
+    await halfway(building);
     const early = clone("early");
     const [one, two] = await Promise.all([building, build(early, cache)]);
     isOwn(one, first);
@@ -51,5 +64,19 @@ describe("clones that share a cache", () => {
       isOwn(two, second);
       assert.deepEqual([...new Set([...one.compiled, ...two.compiled])], ["weir_policy"]);
     }
+  });
+
+  it("the build folders of deleted clones are removed, except the last one used", async () => {
+    const builds = (): number => globSync(join(cache, "weir", "builds", "*", "clone.json")).length;
+    const before = builds();
+    const last = clone("last");
+    await build(last, cache);
+    assert.equal(builds(), before + 1);
+    for (const folder of globSync(join(dirname(cache), "*"))) {
+      if (folder !== cache && folder !== first.folder) rmSync(folder, { recursive: true });
+    }
+    const next = clone("next");
+    assert.deepEqual((await build(next, cache)).compiled, ["weir_policy"]);
+    assert.equal(builds(), 3, "those of the first, the last and the next clone");
   });
 });
