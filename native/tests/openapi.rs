@@ -87,6 +87,25 @@ impl Described {
     }
 }
 
+/// The page's and the tests' types are made from this file. After a change: `UPDATE_SNAPSHOTS=1 npm test -- openapi.rs`,
+/// look at the difference, and run `npm run generate`.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_is_the_one_in_the_repository() {
+    let weir = Weir::with(&[("WEIR_ENV", "development")]).await;
+    let document = Described::of(&weir).await.document;
+    let document = serde_json::to_string_pretty(&document).unwrap() + "\n";
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots/openapi.json");
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(file, &document).unwrap();
+    }
+    let known = std::fs::read_to_string(file).unwrap();
+    assert!(
+        document == known,
+        "the API's description has changed: see the comment of this test"
+    );
+    weir.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn every_documented_answer_happens_and_is_as_documented() {
     let weir = Weir::new().await;
@@ -167,7 +186,14 @@ async fn every_documented_answer_happens_and_is_as_documented() {
         assert_eq!(answer.status, 429, "{}", answer.body);
         described.check(route, "GET", &answer);
     }
-    drop(streams);
+    let mut live = Vec::new();
+    for _ in 0..8 {
+        live.push(weir.stream("/api/lanes/events", who).await);
+    }
+    let answer = weir.get("/api/lanes/events", who).await;
+    assert_eq!(answer.status, 429, "{}", answer.body);
+    described.check("/api/lanes/events", "GET", &answer);
+    drop((streams, live));
     assert_eq!(weir.head_of("/api/jobs/events", who).await.status, 200);
 
     // And without a database.

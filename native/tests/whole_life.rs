@@ -221,13 +221,61 @@ async fn a_job_is_its_owners_alone() {
     for who in [theirs, anonymous[0]] {
         assert_eq!(weir.get(&path, who).await.status, 404);
         assert_eq!(weir.call("DELETE", &path, who, &[], Vec::new()).await.status, 404);
-        assert_eq!(weir.get("/api/jobs", who).await.body, json!([]));
     }
+    assert_eq!(weir.get("/api/jobs", theirs).await.body, json!([]));
+    assert_eq!(weir.get("/api/jobs", anonymous[0]).await.status, 401);
     let id = weir.analyse(anonymous[0], "a_test.go", GO_TESTS).await;
     let path = format!("/api/jobs/{id}");
     let job = weir.get(&path, anonymous[0]).await.body;
     assert_eq!((&job["tier"], &job["reserved"]), (&json!("anonymous"), &json!(0)));
     assert_eq!(weir.get(&path, anonymous[1]).await.status, 404);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_behind_the_same_address_reads_or_cancels_an_anonymous_job() {
+    let weir = Weir::new().await;
+    let here = Who::Address("198.51.100.1");
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let answers = [
+        weir.post("/api/jobs/analysis", here, &body).await.body,
+        weir.post("/api/jobs/analysis", here, &body).await.body,
+    ];
+    let [first, second] = [&answers[0], &answers[1]];
+    assert_ne!(first["job"]["id"], second["job"]["id"]);
+    let path = format!("/api/jobs/{}", first["job"]["id"]);
+    let ask = async |method: &str, token: Option<&Value>, who: Who| {
+        let mut request = axum::http::Request::builder().method(method).uri(&path).header(
+            weir_policy::assertion::HEADER,
+            who.assertion(common::EDGE_SECRET, method, &path, "request-1"),
+        );
+        if let Some(token) = token {
+            request = request.header("weir-job-token", token.as_str().unwrap());
+        }
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        weir.send(request).await.status.as_u16()
+    };
+    for method in ["GET", "DELETE"] {
+        assert_eq!(ask(method, None, here).await, 404, "{method} without a token");
+        assert_eq!(
+            ask(method, Some(&second["token"]), here).await,
+            404,
+            "{method} with another's"
+        );
+    }
+    // The token is enough, also from another network.
+    let elsewhere = Who::Address("203.0.113.9");
+    assert_eq!(ask("GET", Some(&first["token"]), elsewhere).await, 200);
+    assert_eq!(ask("DELETE", Some(&first["token"]), elsewhere).await, 200);
+    // A signed-in user's job has no token, and its answer none to show.
+    let user = Who::User(weir.user(Tier::Free).await);
+    assert!(
+        weir.post("/api/jobs/analysis", user, &body)
+            .await
+            .body
+            .get("token")
+            .is_none()
+    );
     weir.end().await;
 }
 

@@ -4,7 +4,7 @@ import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { tokenFor } from "../harness/identity.ts";
 import { startOrigin } from "./origin.ts";
-import { startEdge, type Edge } from "./workerd.ts";
+import { type Edge, startEdge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 const hanging = await startOrigin({ after }, () => undefined);

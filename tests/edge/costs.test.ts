@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { startOrigin } from "./origin.ts";
-import { costs, counterName, edgeName, startEdge, type Edge } from "./workerd.ts";
+import { costs, counterName, type Edge, edgeName, startEdge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 const submit = (edge: Edge, address: string): Promise<Response> =>

@@ -3,8 +3,8 @@ import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { tokenFor } from "../harness/identity.ts";
 import { freePort } from "../harness/ports.ts";
-import { startOrigin, type EdgeReport, type Origin } from "./origin.ts";
-import { costs, startEdge, type Edge } from "./workerd.ts";
+import { type EdgeReport, type Origin, startOrigin } from "./origin.ts";
+import { costs, type Edge, startEdge } from "./workerd.ts";
 
 const interval = 300;
 const start = (origin: Origin, vars: Record<string, string> = {}): Promise<Edge> =>

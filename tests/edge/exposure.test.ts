@@ -4,9 +4,9 @@ import { createConnection } from "node:net";
 import { join } from "node:path";
 import { after, test } from "node:test";
 import { unstable_readConfig as readConfig } from "wrangler";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { startOrigin } from "./origin.ts";
-import { startEdge, type Edge } from "./workerd.ts";
+import { type Edge, startEdge } from "./workerd.ts";
 
 // What the edge must not disclose, forward or leave open.
 

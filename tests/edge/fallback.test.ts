@@ -3,7 +3,7 @@ import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import type { V4WorkerOptions as WorkerOptions } from "miniflare";
 import { startOrigin } from "./origin.ts";
-import { startEdge, type Edge } from "./workerd.ts";
+import { type Edge, startEdge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 

@@ -1,6 +1,6 @@
 // An edge in its own process and workerd. With a name, it uses the counting objects of the edge that started it.
 import type { V4WorkerOptions } from "miniflare";
-import { edgeName, startEdge, type EdgeOptions } from "./workerd.ts";
+import { type EdgeOptions, edgeName, startEdge } from "./workerd.ts";
 
 process.once("message", async (options: EdgeOptions & { name?: string }) => {
   const ends: (() => Promise<void> | void)[] = [];

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 import { createServer, request as httpRequest } from "node:http";
-import { createConnection, type AddressInfo } from "node:net";
+import { type AddressInfo, createConnection } from "node:net";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { freePort } from "../harness/ports.ts";

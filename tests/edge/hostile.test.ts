@@ -5,7 +5,7 @@ import { readFileSync } from "node:fs";
 import { createConnection } from "node:net";
 import { join } from "node:path";
 import { after, test } from "node:test";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { tokenFor } from "../harness/identity.ts";
 import { startOrigin } from "./origin.ts";
 import { costs, startEdge } from "./workerd.ts";

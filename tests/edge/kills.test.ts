@@ -8,7 +8,7 @@ import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { whenOver } from "../harness/lifetime.ts";
 import { startOrigin } from "./origin.ts";
-import { startEdge, type Edge } from "./workerd.ts";
+import { type Edge, startEdge } from "./workerd.ts";
 
 // When the runtime is killed, the objects lose their memory, and so do the isolates that would restore their counts.
 

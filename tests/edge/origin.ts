@@ -1,7 +1,7 @@
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from "node:http";
-import { jwtVerify, type JWTPayload } from "jose";
-import { whenOver, type Lifetime } from "../harness/lifetime.ts";
+import { type JWTPayload, jwtVerify } from "jose";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
+import { type Lifetime, whenOver } from "../harness/lifetime.ts";
 import { freePort } from "../harness/ports.ts";
 
 /** A request that the origin received. */

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { startOrigin } from "./origin.ts";
-import { costs, startEdge, type Edge } from "./workerd.ts";
+import { costs, type Edge, startEdge } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 const start = (vars: Record<string, string> = {}): Promise<Edge> =>

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import { startOrigin } from "./origin.ts";
-import { costs, startEdge, type Edge } from "./workerd.ts";
+import { costs, type Edge, startEdge } from "./workerd.ts";
 
 // A subscriber with an IPv6 /48 has 65,536 /64s, each with a limit of its own.
 

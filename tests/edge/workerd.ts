@@ -6,9 +6,9 @@ import {
   type V4WorkerOptions as WorkerOptions,
 } from "miniflare";
 import { unstable_getMiniflareWorkerOptions } from "wrangler";
-import { root } from "../../scripts/lib/places.ts";
+import { root } from "../../scripts/lib/paths.ts";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
-import { whenOver, type Lifetime } from "../harness/lifetime.ts";
+import { type Lifetime, whenOver } from "../harness/lifetime.ts";
 
 /**
  * The built edge in workerd, configured by `wrangler.toml`, started by Miniflare. In the harness of the whole system,

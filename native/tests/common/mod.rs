@@ -187,11 +187,12 @@ impl Weir {
         }
         let answer = self.send(request.body(Body::from(body)).unwrap()).await;
         if let (Who::Address(address), Some(token)) = (who, answer.body["token"].as_str()) {
-            let id = answer.body["job"]["id"].as_i64().unwrap();
-            self.tokens
-                .lock()
-                .unwrap()
-                .insert((address, id), token.to_owned());
+            if let Some(id) = answer.body["job"]["id"].as_i64() {
+                self.tokens
+                    .lock()
+                    .unwrap()
+                    .insert((address, id), token.to_owned());
+            }
         }
         answer
     }

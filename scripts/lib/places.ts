@@ -1,2 +1,0 @@
-// Until its last importers name the new file.
-export * from "./paths.ts";
