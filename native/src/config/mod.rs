@@ -11,6 +11,7 @@ mod services_file;
 pub mod traces;
 mod variables;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -96,6 +97,26 @@ impl Settings {
     /// Everything that is wrong, at once.
     pub fn read(variables: &Variables, services: &Path) -> Result<Self, ConfigError> {
         let mut reader = Reader::new(variables);
+        let settings = Self::from_reader(&mut reader, services);
+        let faults = reader.into_faults();
+        if faults.is_empty() {
+            Ok(settings)
+        } else {
+            Err(ConfigError { faults })
+        }
+    }
+
+    /// Every variable that is read with this services file, and what it must be.
+    #[must_use]
+    pub fn reference(services: &Path) -> BTreeMap<String, String> {
+        let variables = Variables::new();
+        let mut reader = Reader::new(&variables);
+        Self::from_reader(&mut reader, services);
+        reader.asked()
+    }
+
+    /// What the reader says; something that parses, where it has a fault.
+    fn from_reader(reader: &mut Reader<'_>, services: &Path) -> Self {
         let environment = reader.parsed(
             "WEIR_ENV",
             Environment::Production,
@@ -142,37 +163,32 @@ impl Settings {
                 ));
                 SocketAddr::from(([127, 0, 0, 1], port))
             });
-        let probes = probes(&mut reader);
-        let fairness = fairness::read(&mut reader);
+        let probes = probes(reader);
+        let fairness = fairness::read(reader);
         let second = Duration::from_secs(1);
         let reservation_ttl = reader.duration("RESERVATION_TTL", 3600 * second, 60 * second);
         let lend_idle_workers = reader.flag("LEND_IDLE_WORKERS", false);
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
-        let traces = traces::read(&mut reader);
-        let (services, periodic) = services_file::read(&mut reader, services);
-        let faults = reader.into_faults();
-        if faults.is_empty() {
-            Ok(Self {
-                database_url,
-                application_name: "weir",
-                environment,
-                jwt_secret,
-                jwt_issuer,
-                jwt_audience,
-                edge_secret,
-                edge_secret_previous,
-                listen,
-                probes,
-                fairness,
-                reservation_ttl,
-                lend_idle_workers,
-                drain_timeout,
-                traces,
-                services,
-                periodic,
-            })
-        } else {
-            Err(ConfigError { faults })
+        let traces = traces::read(reader);
+        let (services, periodic) = services_file::read(reader, services);
+        Self {
+            database_url,
+            application_name: "weir",
+            environment,
+            jwt_secret,
+            jwt_issuer,
+            jwt_audience,
+            edge_secret,
+            edge_secret_previous,
+            listen,
+            probes,
+            fairness,
+            reservation_ttl,
+            lend_idle_workers,
+            drain_timeout,
+            traces,
+            services,
+            periodic,
         }
     }
 

@@ -1,5 +1,6 @@
 //! Reads variables and collects every fault instead of stopping at the first.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -30,6 +31,8 @@ impl fmt::Display for ConfigError {
 pub(crate) struct Reader<'a> {
     variables: &'a Variables,
     faults: Vec<String>,
+    /// Every variable that was asked for, and what it must be.
+    asked: RefCell<BTreeMap<String, String>>,
 }
 
 impl<'a> Reader<'a> {
@@ -37,6 +40,7 @@ impl<'a> Reader<'a> {
         Self {
             variables,
             faults: Vec::new(),
+            asked: RefCell::default(),
         }
     }
 
@@ -46,6 +50,10 @@ impl<'a> Reader<'a> {
 
     /// An unset and an empty variable are the same.
     pub(super) fn text(&self, name: &str) -> Option<&'a str> {
+        self.asked
+            .borrow_mut()
+            .entry(name.to_owned())
+            .or_insert_with(|| "text".to_owned());
         self.variables
             .get(name)
             .map(|value| value.trim())
@@ -59,6 +67,7 @@ impl<'a> Reader<'a> {
         wants: &str,
         parse: impl Fn(&str) -> Option<T>,
     ) -> T {
+        self.asked.borrow_mut().insert(name.to_owned(), wants.to_owned());
         let Some(text) = self.text(name) else {
             return default;
         };
@@ -66,6 +75,11 @@ impl<'a> Reader<'a> {
             self.fault(format!("{name} is {text:?}, but must be {wants}"));
             default
         })
+    }
+
+    /// Every variable that was asked for so far, and what it must be.
+    pub(super) fn asked(&self) -> BTreeMap<String, String> {
+        self.asked.borrow().clone()
     }
 
     /// Everything that was wrong so far.
@@ -100,6 +114,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn secret(&mut self, name: &str) -> Option<SecretString> {
+        let wants = "a secret of at least 32 characters".to_owned();
+        self.asked.borrow_mut().insert(name.to_owned(), wants);
         let text = self.text(name)?;
         if text.len() < 32 {
             self.fault(format!(

@@ -51,6 +51,16 @@ pub fn start(services: &[Service]) -> Result<PrometheusHandle, BuildError> {
     Ok(handle)
 }
 
+/// Every metric: its type, its name and its help.
+pub fn reference() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let of = |kind: &'static str| move |(name, help): (&'static str, &'static str)| (kind, name, help);
+    COUNTERS
+        .into_iter()
+        .map(of("counter"))
+        .chain(HISTOGRAMS.into_iter().map(of("histogram")))
+        .chain(GAUGES.into_iter().map(of("gauge")))
+}
+
 fn describe() {
     for (name, help) in COUNTERS {
         metrics::describe_counter!(name, help);

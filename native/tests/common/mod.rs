@@ -186,13 +186,12 @@ impl Weir {
             request = request.header(*name, *value);
         }
         let answer = self.send(request.body(Body::from(body)).unwrap()).await;
-        if let (Who::Address(address), Some(token)) = (who, answer.body["token"].as_str()) {
-            if let Some(id) = answer.body["job"]["id"].as_i64() {
-                self.tokens
-                    .lock()
-                    .unwrap()
-                    .insert((address, id), token.to_owned());
-            }
+        let id = answer.body["job"]["id"].as_i64();
+        if let (Who::Address(address), Some(token), Some(id)) = (who, answer.body["token"].as_str(), id) {
+            self.tokens
+                .lock()
+                .unwrap()
+                .insert((address, id), token.to_owned());
         }
         answer
     }
