@@ -58,7 +58,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
     /// The most bytes that wait.
     const LONGEST_QUEUE_BYTES: usize;
     /// How long an item that is set aside waits for its lock.
-    const PATIENCE: Duration;
+    const BLOCKED_TIMEOUT: Duration;
 
     /// The holder whose row the item locks, if that is known before the row is read.
     fn holder(item: &Self::Item) -> Option<Uuid>;
@@ -80,7 +80,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Self::Output>, GroupFailure>> + Send;
 
     /// Called when PostgreSQL refuses a single item, before its caller is told. Returns whether to run it again.
-    fn mend(
+    fn repair(
         &self,
         _connection: &Connection<Self::Statements>,
         _item: &Self::Item,
@@ -380,7 +380,7 @@ async fn serve<T: Transact>(
                             parts.extend(halves);
                             break;
                         }
-                        Err(one) if tries < TRIES && mend(session, transact, &one, &error).await => {
+                        Err(one) if tries < TRIES && repair(session, transact, &one, &error).await => {
                             part = vec![one];
                         }
                         Err(one) => {
@@ -421,17 +421,17 @@ async fn run<T: Transact>(
     done
 }
 
-async fn mend<T: Transact>(
+async fn repair<T: Transact>(
     session: &mut Session<T::Statements>,
     transact: &T,
     one: &Waiting<T>,
     error: &DatabaseError,
 ) -> bool {
-    let mended = match session.connection().await {
-        Ok(connection) => with_deadline(transact.mend(connection, &one.item, error)).await,
+    let repaired = match session.connection().await {
+        Ok(connection) => with_deadline(transact.repair(connection, &one.item, error)).await,
         Err(failure) => Err(failure),
     };
-    match mended {
+    match repaired {
         Ok(again) => again,
         Err(failure) => {
             session.recover(&failure).await;
@@ -522,7 +522,7 @@ impl<T: Transact> Aside<T> {
             let left = serve(&mut session, &*aside.transact, group, HashSet::new).await;
             let mut again = VecDeque::new();
             for (_, one) in left {
-                if one.since.elapsed() < T::PATIENCE {
+                if one.since.elapsed() < T::BLOCKED_TIMEOUT {
                     again.push_back(one);
                 } else {
                     one.answer(Err(Rejection::Unavailable(DatabaseError::Locked)));

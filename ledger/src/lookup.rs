@@ -50,7 +50,7 @@ impl Transact for LookUp {
     const LARGEST_GROUP: usize = 1000;
     const LONGEST_QUEUE: usize = 20_000;
     const LONGEST_QUEUE_BYTES: usize = 20_000 * 1024;
-    const PATIENCE: Duration = Duration::ZERO;
+    const BLOCKED_TIMEOUT: Duration = Duration::ZERO;
 
     fn holder(_: &i64) -> Option<Uuid> {
         None

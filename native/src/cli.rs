@@ -32,7 +32,7 @@ Settings come from the environment; a wrong one stops the start, and all that is
   FAIRNESS_..., ..._WORKERS     slots by tier, pool sizes (LEND_IDLE_WORKERS: whether idle ones are lent)
   OTEL_EXPORTER_OTLP_ENDPOINT   where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
                                 and the like as OpenTelemetry has them
-README.md has the whole list, deploy/weir.env.example the defaults.
+docs/reference/settings.md has the whole list, deploy/weir.env.example the defaults.
 
 weir.toml has a [[service]] for each kind of work: its pools, its timeout, `retry` for when a failed job is tried again,
 and who does it: a `builtin` handler, a program (`exec`) or an endpoint (`http`). A [[periodic]] enqueues a job by a

@@ -490,7 +490,7 @@ async fn rows_that_others_write_never_leave_the_counters_wrong() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_audit_finds_what_is_wrong_and_repair_mends_the_counters() {
+async fn the_audit_finds_what_is_wrong_and_repair_repairs_the_counters() {
     let weir = Weir::new().await;
     let user = weir.user(Tier::Free).await;
     weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
@@ -663,5 +663,29 @@ async fn an_exhausted_pool_is_503_and_never_a_hung_request() {
     assert!(started.elapsed() < Duration::from_secs(10));
     held.clear();
     assert_eq!(weir.get("/api/usage", who).await.status, 200);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_databases_enums_are_in_the_order_that_the_statements_rely_on() {
+    let weir = Weir::new().await;
+    let row = weir
+        .client()
+        .await
+        .query_one(
+            "SELECT enum_range(NULL::plan_tier)::text[], enum_range(NULL::usage_event_type)::text[]",
+            &[],
+        )
+        .await
+        .unwrap();
+    // Limits by tier are sent as arrays.
+    assert_eq!(row.get::<_, Vec<String>>(0), Tier::ALL.map(Tier::as_str));
+    // Slices of the holders start before the first event type.
+    let event_types: Vec<String> = row.get(1);
+    assert_eq!(
+        event_types[0],
+        weir_ledger::reconciliation::FIRST_HOLDER.1.as_str()
+    );
+    assert_eq!(event_types.len(), EventType::ALL.len());
     weir.end().await;
 }

@@ -38,8 +38,10 @@ pub(super) struct TlsOptions {
 pub(super) fn split(text: &str) -> Result<(String, TlsOptions), DatabaseError> {
     let mut options = TlsOptions::default();
     let Ok(mut url) = url::Url::parse(text) else {
-        // Key-value form; only what `tokio_postgres` knows.
-        return Ok((text.to_owned(), options));
+        // River's driver takes a URL only.
+        return Err(DatabaseError::Url(
+            "it must be a URL such as postgres://user@host:5432/name".to_owned(),
+        ));
     };
     let mut rest = Vec::new();
     for (name, value) in url.query_pairs() {

@@ -32,7 +32,7 @@ impl Transact for Admit {
     const LARGEST_GROUP: usize = 256;
     const LONGEST_QUEUE: usize = 20_000;
     const LONGEST_QUEUE_BYTES: usize = 64 * 1024 * 1024;
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
 
     fn holder(one: &Submission) -> Option<Uuid> {
         Some(one.holder.id)
@@ -94,7 +94,10 @@ async fn admit<C: GenericClient + Sync>(
     let decided = decide::decide(group, &mut snapshot);
     write::write(client, statements, rules, group, &snapshot, &decided, own)
         .await
-        .map_err(|error| Unread::Failed(Failure::of(error, Phase::Committing).into()))?;
+        .map_err(|error| {
+            let phase = if own { Phase::Committing } else { Phase::Open };
+            Unread::Failed(Failure::of(error, phase).into())
+        })?;
     if own {
         decide::record(group, &decided);
     }

@@ -36,7 +36,7 @@ impl Transact for Settle {
     const LARGEST_GROUP: usize = 512;
     const LONGEST_QUEUE: usize = 20_000;
     const LONGEST_QUEUE_BYTES: usize = 128 * 1024 * 1024;
-    const PATIENCE: Duration = Duration::from_secs(15);
+    const BLOCKED_TIMEOUT: Duration = Duration::from_secs(15);
 
     /// Known only from the reservation.
     fn holder(_: &Ended) -> Option<Uuid> {
@@ -79,7 +79,7 @@ impl Transact for Settle {
 
     /// A counter that has drifted below what it stands for meets its CHECK, and would refuse all that its holder
     /// settles for ever. It is rebuilt from its rows.
-    async fn mend(
+    async fn repair(
         &self,
         connection: &Connection<SettlementStatements>,
         ended: &Ended,

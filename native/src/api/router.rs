@@ -58,7 +58,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(|_| {
             ApiError::Internal.into_response()
         }))
-        // Unauthenticated of the net under panics, so that they get their line too.
+        // Outside of the net under panics, so that they get their line too.
         .layer(axum::middleware::from_fn(access::log))
         // The edge's reports and probes come every few seconds and have no line.
         .route(

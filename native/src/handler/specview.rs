@@ -133,13 +133,14 @@ impl Handler for Specview {
             )
             .await
             .map_err(DatabaseError::from)?;
-        let mut known: HashMap<Vec<u8>, String> = hits.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let mut known: HashMap<Vec<u8>, String> = hits
+            .iter()
+            .map(|row| (row.get("test_key"), row.get("rendered")))
+            .collect();
         let (mut new_keys, mut new_texts) = (Vec::new(), Vec::new());
-        let mut used = 0_i64;
         let mut sentences = Vec::with_capacity(tests.len());
         for (test, key) in tests.iter().zip(keys) {
             let rendered = known.entry(key.clone()).or_insert_with(|| {
-                used += 1;
                 let rendered = sentence(&test.name, language);
                 new_keys.push(key);
                 new_texts.push(rendered.clone());
@@ -150,13 +151,18 @@ impl Handler for Specview {
         if attempt.cancelled.is_cancelled() {
             return Err(HandlerError::Cancelled);
         }
-        client
-            .execute(
+        // A test is charged to the job that has its row. Another job that renders the same one at this moment has it,
+        // or waits here until this one has: nobody pays twice for a test.
+        let claimed = client
+            .query(
                 "INSERT INTO specview_cache AS c (holder, language, test_key, rendered, job_id) \
                  SELECT $1, $2, k, t, $5 FROM unnest($3::bytea[], $4::text[]) AS n (k, t) ORDER BY k \
                  ON CONFLICT (holder, language, test_key) \
                  DO UPDATE SET rendered = excluded.rendered, job_id = excluded.job_id \
-                 WHERE NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id)",
+                 WHERE NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id) \
+                   AND (c.job_id = excluded.job_id \
+                        OR NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = c.job_id AND j.state = 'running')) \
+                 RETURNING test_key",
                 &[
                     &holder.id,
                     &language.as_str(),
@@ -167,6 +173,7 @@ impl Handler for Specview {
             )
             .await
             .map_err(DatabaseError::from)?;
+        let used = i64::try_from(claimed.len()).unwrap_or(i64::MAX);
         let markdown = markdown(&tests, &sentences, language);
         Ok(Outcome {
             output: json!({ "markdown": markdown, "count": tests.len() }),

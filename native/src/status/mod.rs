@@ -61,8 +61,10 @@ pub struct LaneState {
     pub queued: i64,
     /// Jobs that are worked on.
     pub running: i64,
-    /// Workers over all living processes.
+    /// Workers over all living processes. Those of other River clients are not known.
     pub workers: i64,
+    /// Whether River gives out none of its jobs until somebody resumes the queue.
+    pub paused: bool,
     /// For how long its oldest job that could run now has waited, in milliseconds.
     pub oldest_wait_ms: i64,
 }
@@ -75,7 +77,7 @@ pub struct LaneState {
 pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Result<Lanes, DatabaseError> {
     let dead_after = DEAD_AFTER.as_secs_f64();
     let pool_params: [&(dyn postgres_types::ToSql + Sync); 1] = [&dead_after];
-    let (jobs, slots, pools) = tokio::try_join!(
+    let (jobs, slots, pools, paused) = tokio::try_join!(
         client.query(include_str!("sql/lane_jobs.sql"), &[]),
         client.query(
             // Of the unfinished jobs, of which there are fewer than holders.
@@ -87,6 +89,7 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
              WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
             &pool_params
         ),
+        client.query("SELECT name FROM river_queue WHERE paused_at IS NOT NULL", &[]),
     )?;
     let mut lanes = Lanes::default();
     let mut lanes_by_queue = BTreeMap::new();
@@ -115,6 +118,9 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
     }
     for row in &pools {
         at(row.get(0), &mut |state| state.workers = row.get(1));
+    }
+    for row in &paused {
+        at(row.get(0), &mut |state| state.paused = true);
     }
     for row in &slots {
         let event_type: &str = row.get(0);
@@ -171,7 +177,11 @@ pub fn table(lanes: &Lanes) -> String {
             };
             table.add_row([
                 Cell::new(if index == 0 { name.as_str() } else { "" }),
-                Cell::new(lane.as_str()),
+                Cell::new(if state.paused {
+                    format!("{} (paused)", lane.as_str())
+                } else {
+                    lane.as_str().to_owned()
+                }),
                 number(state.queued),
                 number(state.running),
                 number(state.workers),

@@ -160,5 +160,7 @@ impl Gauges {
     }
 }
 
-/// Whether some process leads: River's leader renews its row every few seconds.
-pub(crate) const LEADER_KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM river_leader WHERE expires_at > now())";
+/// Whether a process of Weir's leads: River's leader renews its row every few seconds. Another River client may lead
+/// as well; then River's own duties are done, and Weir's periodic jobs are not.
+pub(crate) const LEADER_KNOWN: &str =
+    "SELECT EXISTS (SELECT 1 FROM river_leader WHERE expires_at > now() AND leader_id LIKE 'weir\\_%')";

@@ -105,13 +105,13 @@ const COUNTERS: [(&str, &str); 15] = [
     ),
     (
         "weir_attempts_total",
-        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, fenced_out, broken_off)",
+        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, timed_out, fenced_out, broken_off)",
     ),
     ("weir_orphans_total", "Reservations whose job was gone"),
     ("weir_reclaimed_total", "Jobs taken back from processes that died"),
     (
         "weir_fenced_attempts_total",
-        "Successes dropped because the job had been taken back",
+        "Attempts whose result was dropped because the job had been taken back",
     ),
     (
         "weir_blocked_holders_total",
@@ -159,7 +159,7 @@ const GAUGES: [(&str, &str); 10] = [
     ("weir_database_up", "1 while the database answers, else 0"),
     (
         "weir_leader_known",
-        "1 while some process leads, else 0; NaN while the database does not answer",
+        "1 while a process of Weir leads, else 0; NaN while the database does not answer",
     ),
     ("weir_worker_processes", "Living processes that work jobs"),
     (
@@ -268,12 +268,13 @@ fn register(services: &[Service]) {
 }
 
 /// How an attempt can end.
-pub(crate) const OUTCOMES: [&str; 6] = [
+pub(crate) const OUTCOMES: [&str; 7] = [
     "completed",
     "failed",
     "discarded",
     "cancelled",
     "fenced_out",
+    "timed_out",
     "broken_off",
 ];
 

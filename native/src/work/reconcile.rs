@@ -24,6 +24,10 @@ const CLEAN_INTERVAL: Duration = Duration::from_secs(15);
 /// No step of a round takes longer. A step that does is broken off, with its connection.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long the settlements of a look are waited for. One that takes longer, since its holder is locked, goes on
+/// without anybody waiting, and keeps neither the other steps nor the connection.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A job that another River client runs is stuck after this long, or after its timeout when that is longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
 
@@ -187,7 +191,7 @@ impl Reconciler {
         loop {
             let ended = ledger::ended_since(client, since).await?;
             let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MOST_ENDED;
-            let failed = self.settle(&ended).await;
+            let failed = ended.len() - self.settle(&ended).await.len();
             if is_all && failed == 0 {
                 self.ended_since = Some(started);
                 return Ok(());
@@ -203,36 +207,53 @@ impl Reconciler {
     async fn sweep(&mut self, client: &Client) -> Result<(), DatabaseError> {
         let sweep = ledger::sweep(client, self.swept, self.context.rules.ttl).await?;
         self.swept = sweep.next;
-        for job_id in &sweep.orphans {
+        let settled = self.settle(&sweep.orphans).await;
+        for job_id in &settled {
             metrics::counter!("weir_orphans_total").increment(1);
             tracing::info!(job = job_id, "the job was deleted; what it held is released");
         }
-        self.settle(&sweep.orphans).await;
         self.settle(&sweep.ended).await;
         Ok(())
     }
 
-    /// Settles these jobs. Returns how many could not be.
-    async fn settle(&self, jobs: &[i64]) -> usize {
-        let mut settled = tokio::task::JoinSet::new();
+    /// Settles these jobs. Returns those that are settled.
+    async fn settle(&self, jobs: &[i64]) -> Vec<i64> {
+        let mut settlements = tokio::task::JoinSet::new();
         for &job_id in jobs {
             let settler = self.context.settler.clone();
-            settled.spawn(async move {
+            settlements.spawn(async move {
                 let ended = Ended {
                     job_id,
                     success: None,
                 };
-                settler.settle(ended).await.map_err(|error| (job_id, error))
+                settler
+                    .settle(ended)
+                    .await
+                    .map(|_| job_id)
+                    .map_err(|error| (job_id, error))
             });
         }
-        let mut failed = 0;
-        while let Some(one) = settled.join_next().await {
-            if let Ok(Err((job_id, error))) = one {
-                failed += 1;
-                tracing::warn!(job = job_id, %error, "an ended job could not be settled");
+        let mut settled = Vec::with_capacity(jobs.len());
+        let mut waited = 0;
+        // Anew with each one: what takes long is one settlement and not their number.
+        while let Ok(Some(one)) = tokio::time::timeout(SETTLE_TIMEOUT, settlements.join_next()).await {
+            waited += 1;
+            match one {
+                Ok(Ok(job_id)) => settled.push(job_id),
+                Ok(Err((job_id, error))) => {
+                    tracing::warn!(job = job_id, %error, "an ended job could not be settled");
+                }
+                Err(_) => {}
             }
         }
-        failed
+        let left = jobs.len() - waited;
+        if left > 0 {
+            tracing::warn!(
+                jobs = left,
+                "ended jobs wait for a lock of their holder; they are looked at again"
+            );
+        }
+        settled
     }
 
     async fn promote(&mut self) -> Result<(), DatabaseError> {
