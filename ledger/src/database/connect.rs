@@ -23,6 +23,13 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 /// No read takes longer; one that does is broken off by the server.
 const READ_TIMEOUT: &str = "-c statement_timeout=10s";
 
+/// River's clients notify and listen on channels that are named after the current schema. Where River's tables are in
+/// another schema of the search path than the first one, that schema comes first for River.
+const RIVERS_SCHEMA_FIRST: &str = "SELECT set_config('search_path', \
+     coalesce((SELECT quote_ident(n.nspname) || ', ' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+               WHERE c.oid = to_regclass('river_job') AND n.nspname <> current_schema()), '') \
+     || current_setting('search_path'), false)";
+
 /// How to reach the database. Cheap to clone.
 #[derive(Clone)]
 pub struct Database {
@@ -190,6 +197,12 @@ impl Database {
         Ok(sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT)
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    sqlx::query(RIVERS_SCHEMA_FIRST).execute(connection).await?;
+                    Ok(())
+                })
+            })
             .connect_lazy_with(options))
     }
 }
