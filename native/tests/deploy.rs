@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+#[path = "common/skip.rs"]
+mod skip;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -170,6 +173,7 @@ fn the_units_start_subcommands_that_there_are_and_wait_for_the_drain() {
 #[test]
 fn systemd_finds_no_fault_with_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        skip::skip("systemd-analyze is not installed");
         return;
     }
     let folder = std::env::temp_dir().join(format!("weir-units-{}", std::process::id()));

@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "common/skip.rs"]
+mod skip;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,6 +21,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use common::{GO_TESTS, Weir, Who};
 use serde_json::{Map, Value, json};
+use skip::skip;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
@@ -117,7 +120,9 @@ fn python() -> Option<PathBuf> {
         Ok(python) => Some(python),
         Err(reason) if std::env::var("CI").as_deref() == Ok("true") => panic!("{reason}"),
         Err(reason) => {
-            eprintln!("SKIPPED: River's client for Python is not here, and could not be installed: {reason}");
+            skip(&format!(
+                "River's client for Python is not here, and could not be installed: {reason}"
+            ));
             None
         }
     }
@@ -161,7 +166,7 @@ fn run(command: &mut Command) -> Result<(), String> {
 /// River's client for Go, built from the module beside these tests into the folder; `None` where Go is not installed.
 fn go(folder: &Path) -> Option<PathBuf> {
     if Command::new("go").arg("version").output().is_err() {
-        eprintln!("SKIPPED: River's client for Go: go is not installed");
+        skip("River's client for Go: go is not installed");
         return None;
     }
     let program = folder.join("insert");
@@ -174,7 +179,7 @@ fn go(folder: &Path) -> Option<PathBuf> {
         Ok(()) => Some(program),
         Err(reason) if std::env::var("CI").as_deref() == Ok("true") => panic!("{reason}"),
         Err(reason) => {
-            eprintln!("SKIPPED: River's client for Go could not be built: {reason}");
+            skip(&format!("River's client for Go could not be built: {reason}"));
             None
         }
     }

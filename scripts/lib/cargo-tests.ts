@@ -1,4 +1,6 @@
 import { spawn } from "node:child_process";
+import { existsSync, readFileSync, rmSync } from "node:fs";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { cargoEnvironment } from "./cargo.ts";
 import { onExit } from "./lifecycle.ts";
@@ -30,6 +32,17 @@ export async function runCargoTests({ args }: CargoTests, env: NodeJS.ProcessEnv
     child.on("close", done);
   });
   forget();
+  countSkipped(env, totals);
   // A crate that does not compile has no result line, and is a failure all the same.
   if (code !== 0 && totals.failed === failedBefore) totals.add(0, 1, 0);
+}
+
+/** Cargo knows no test that finds out by itself that it cannot run: such a test writes a line, and passes. */
+function countSkipped(env: NodeJS.ProcessEnv, totals: Totals): void {
+  const file = join(env.WEIR_TEST_FOLDER ?? "", "skipped");
+  if (!env.WEIR_TEST_FOLDER || !existsSync(file)) return;
+  const reasons = readFileSync(file, "utf8").trim().split("\n");
+  rmSync(file);
+  for (const reason of reasons) console.log(`skipped: ${reason}`);
+  totals.add(-reasons.length, 0, reasons.length);
 }
