@@ -27,7 +27,7 @@ export interface Outcome {
 const path = "/api/jobs/analysis";
 const body = JSON.stringify({ files: [{ path: "a_test.go", content: "func TestA(t *testing.T) {}" }] });
 
-/** Submissions over sixteen connections for so many seconds. */
+/** Submissions over sixteen connections for a number of seconds. */
 export async function load(url: string, addresses: Addresses, seconds: number): Promise<Outcome> {
   const statuses: Record<string, number> = {};
   const instance = autocannon({
@@ -57,7 +57,7 @@ export async function load(url: string, addresses: Addresses, seconds: number): 
   return { rps: answers / elapsed, statuses };
 }
 
-/** So many submissions, sixteen at a time or, with `over`, evenly spread over so many seconds. */
+/** A number of submissions, sixteen at a time or, with `over`, evenly spread over that many seconds. */
 export async function send(
   url: string,
   addresses: Addresses,

@@ -6,7 +6,7 @@ pub const REQUEST_ID: &str = "weir:request_id";
 /// The submission's place in its trace, as a W3C `traceparent`.
 pub const TRACEPARENT: &str = "weir:traceparent";
 
-/// What the handler used, in the event type's unit, for whoever settles the job.
+/// What the handler used, in the event type's unit, for the settlement of the job.
 pub const USED: &str = "weir:used";
 
 /// Why a handler gave the job up for good, for the job's owner.

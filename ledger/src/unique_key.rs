@@ -1,12 +1,13 @@
 //! Uniqueness: the key by which River folds a job into one that is still live.
 //!
-//! The key is byte for byte the one that River's clients in every language compute, so jobs fold whoever inserts them.
+//! The key is byte for byte the one that River's clients in every language compute, so jobs fold whichever client
+//! inserts them.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 /// The states in which a key is unique, as River's `unique_states`, leftmost bit first: all but completed, discarded
-/// and cancelled. Whoever asks again for something finished gets it done again.
+/// and cancelled. A finished job is done again when it is submitted again.
 pub const LIVE_STATES: &str = "11110001";
 
 /// River's `unique_key` for these arguments: SHA-256 over the kind and the chosen members, in Go's encoding.

@@ -87,8 +87,8 @@ impl Described {
     }
 }
 
-/// The page's and the tests' types are made from this file. After a change: `UPDATE_SNAPSHOTS=1 npm test -- openapi.rs`,
-/// look at the difference, and run `npm run generate`.
+/// The page's and the tests' types are made from this file. After a change: `UPDATE_SNAPSHOTS=1 npm test --
+/// openapi.rs`, look at the difference, and run `npm run generate`.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_description_is_the_one_in_the_repository() {
     let weir = Weir::with(&[("WEIR_ENV", "development")]).await;

@@ -185,7 +185,8 @@ fn go(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Has the program insert 30 jobs of one Free user, then works them in a lane that has more workers than that user slots.
+/// Has the program insert 30 jobs of one Free user, then works them in a lane that has more workers than that user
+/// slots.
 async fn limits_hold_for_jobs_of(mut inserts: Command) {
     let weir = Weir::new().await;
     let counting = Arc::new(Counting::default());

@@ -29,7 +29,7 @@ async fn start(weir: &Weir, gate: &Arc<Gate>, lend: &'static str) -> Working {
         .await
 }
 
-/// One job of each of so many users of this tier.
+/// One job of each of `count` new users of this tier.
 async fn submit(weir: &Weir, tier: Tier, count: usize) -> Vec<Uuid> {
     let mut users = Vec::new();
     for _ in 0..count {

@@ -87,7 +87,7 @@ function showRow(job: Job): void {
     // A button that stays keeps the focus, also for when a dialog that it has opened is closed.
     if (row.cells[n]?.innerHTML !== cell.innerHTML) row.cells[n]?.replaceWith(cell);
   }
-  // Whoever is at this row by keyboard stays there.
+  // The keyboard focus stays in this row.
   if (hadFocus && !row.contains(document.activeElement))
     (actions.querySelector("button") ?? scroll).focus({ preventScroll: true });
 }

@@ -36,7 +36,7 @@ export class Race {
     this.relabel();
   }
 
-  /** So many Free jobs are done; so many of them were before the Pro job was, if it is. */
+  /** How many Free jobs are done, and how many of them were done before the Pro job; `undefined` while it is not. */
   finished(free: number, before: number | undefined): void {
     this.#finished = free;
     this.#before = before;
@@ -72,7 +72,7 @@ class Lap {
     this.#box.append(this.#free, this.#passed, this.#pro);
   }
 
-  /** So many Free jobs, those after that number passed by; and the Pro job after so many. */
+  /** How many Free jobs are shown, from which on they are passed by, and after how many the Pro job comes. */
   show(free: number, total: number, proAfter: number | undefined, passedFrom = free): void {
     this.#free.style.width = `${(100 * Math.min(free, passedFrom)) / total}%`;
     this.#passed.style.width = `${(100 * Math.max(0, free - passedFrom)) / total}%`;

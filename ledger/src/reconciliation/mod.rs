@@ -1,5 +1,5 @@
-//! Reconciliation's queries: what ended without its worker's settlement, what a dead process ran, what must live on, and
-//! what nobody will ask for any more.
+//! Reconciliation's queries: what ended without its worker's settlement, what a dead process ran, what must live on,
+//! and what nobody will ask for any more.
 //!
 //! Each goes through a bounded slice and says where the next one starts, so that a round costs what is in its slices
 //! and not what is in the database.

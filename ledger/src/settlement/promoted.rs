@@ -1,4 +1,5 @@
-//! What this process promoted just now. Whoever claims it here knows that it has its slot, and need not look it up.
+//! What this process promoted just now. A worker that claims it here knows that it has its
+//! slot, and does not look it up.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -12,7 +12,8 @@ use crate::database::{Database, DatabaseError};
 use crate::reservation;
 use crate::rules::Rules;
 
-/// This many wait before the second transaction pays: much of what one costs does not depend on how many jobs are in it.
+/// This many wait before the second transaction pays: much of what one costs does not depend on how many jobs are in
+/// it.
 const MANY: usize = 128;
 
 /// Takes ended attempts from any task and settles them over connections of its own. Cheap to clone.
@@ -49,7 +50,7 @@ impl Settler {
         &self.promoted
     }
 
-    /// Gives free slots to whoever waits for one although nothing of theirs ended.
+    /// Gives free slots to jobs that wait for one although nothing of their holder ended.
     #[must_use]
     pub fn promoter(&self) -> Promoter {
         Promoter::new(&self.database, Arc::clone(&self.rules), self.promoted.clone())

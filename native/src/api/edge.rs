@@ -1,7 +1,8 @@
 //! What the edge counted of its own work: it cannot be scraped, so it reports, and here its numbers become metrics.
 //!
-//! Not a route for clients: the edge forwards no request to it, and it believes only what the edge says in its own name.
-//! It is not in the API's description, and is not logged or counted as a request: each isolate reports every ten seconds.
+//! Not a route for clients: the edge forwards no request to it, and it believes only what the edge says in its own
+//! name. It is not in the API's description, and is not logged or counted as a request: each isolate reports every ten
+//! seconds.
 
 use std::sync::Arc;
 

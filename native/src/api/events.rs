@@ -66,7 +66,8 @@ pub(super) async fn job(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    // Before the first look, so that nothing happens unseen in between; but a place is only for those who have such a job.
+    // Before the first look, so that nothing happens unseen in between; but a place is only for those who have such a
+    // job.
     jobs::by_id(&api, &caller, id).await?;
     let watch = api.feed.watch(caller.holder.id, Some(id));
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
@@ -129,9 +130,10 @@ pub(super) struct FirstEvent {
 
 /// The changes of all of the caller's jobs, over one connection.
 ///
-/// The first event, `jobs`, has the newest jobs as `GET /api/jobs` lists them. After it comes an event `job` at each change of
-/// one of the caller's hundred newest jobs, and of every job submitted from then on, until that is finished; and `gone` when a
-/// job was deleted. A client that connects again gets `jobs` again, and so misses nothing: there are no event ids.
+/// The first event, `jobs`, has the newest jobs as `GET /api/jobs` lists them. After it comes an event `job` at each
+/// change of one of the caller's hundred newest jobs, and of every job submitted from then on, until that is finished;
+/// and `gone` when a job was deleted. A client that connects again gets `jobs` again, and so misses nothing: there are
+/// no event ids.
 #[utoipa::path(
     get,
     path = "/api/jobs/events",

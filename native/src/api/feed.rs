@@ -1,8 +1,8 @@
 //! Which jobs have changed: one look at the database for all event streams of a process, however many there are.
 //!
 //! River's tables have no trigger of ours, and not everything that happens to a job is notified; so this asks, for the
-//! unfinished jobs of those who watch, by primary key, and for their newest ones, from an index. It hands out ids only: each
-//! stream reads what the jobs are like then, so that no stream can show an older state after a newer one.
+//! unfinished jobs of those who watch, by primary key, and for their newest ones, from an index. It hands out ids
+//! only: each stream reads what the jobs are like then, so that no stream can show an older state after a newer one.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

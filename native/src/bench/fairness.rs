@@ -236,8 +236,8 @@ async fn resting(
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(context.clone(), stopped.clone()));
     tokio::time::sleep(Duration::from_secs(2)).await;
-    // Long enough for a slow round, unless it has to be quick. The middle one of several: the server's log is one for all
-    // its databases, and it vacuums whichever it likes.
+    // Long enough for a slow round, unless it has to be quick. The middle one of several: the server's log is one for
+    // all its databases, and it vacuums whichever it likes.
     let span = effort.span * if effort.turns > 2 { 4 } else { 1 };
     let (mut transactions, mut wal) = (Vec::new(), Vec::new());
     for _ in 0..3 {

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Forwards to `target` with this delay each way, until it is dropped.
 ///
-/// It runs on threads of its own: they sleep to a fraction of a millisecond, where Tokio's timer has a grain of one, and
-/// nothing of what is measured runs on them.
+/// It runs on threads of its own: they sleep to a fraction of a millisecond, where Tokio's timer has a grain of one,
+/// and nothing of what is measured runs on them.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
     ended: Arc<AtomicBool>,

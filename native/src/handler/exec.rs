@@ -4,10 +4,10 @@
 //! what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard
 //! error as the message.
 //!
-//! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT` (and `TRACEPARENT`, where traces are exported), what a program needs
-//! to run at all ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and so
-//! none of its secrets. It runs in a process group of its own, which is killed as a whole when the attempt is over, and
-//! a moment after the program itself has exited.
+//! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT` (and `TRACEPARENT`, where traces are exported), what a program
+//! needs to run at all ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and
+//! so none of its secrets. It runs in a process group of its own, which is killed as a whole when the attempt is over,
+//! and a moment after the program itself has exited.
 
 use std::collections::HashSet;
 use std::ffi::OsString;

@@ -1,10 +1,11 @@
 //! `http`: an endpoint does the work.
 //!
 //! It is sent the job's arguments as JSON with `POST`, and the headers `Weir-Job-Id`, `Weir-Attempt` and
-//! `Idempotency-Key`, which is both; and `traceparent`, where traces are exported. A 2xx answer is success: its body is the output, and a number `used` in it is what
-//! is charged. 4xx says that trying again will not help, except for 408, 425 and 429; everything else is tried again,
-//! not before the answer's `Retry-After`. Redirects are not followed: arguments go where the configuration says and
-//! nowhere else. The connection is closed when the attempt is over before the answer is.
+//! `Idempotency-Key`, which is both; and `traceparent`, where traces are exported. A 2xx answer is success: its body
+//! is the output, and a number `used` in it is what is charged. 4xx says that trying again will not help, except for
+//! 408, 425 and 429; everything else is tried again, not before the answer's `Retry-After`. Redirects are not
+//! followed: arguments go where the configuration says and nowhere else. The connection is closed when the attempt is
+//! over before the answer is.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! The attempt log: a line when an attempt starts and one when it ends, its metrics, and its span. The request id in them
-//! is the one that the edge gave the submission.
+//! The attempt log: a line when an attempt starts and one when it ends, its metrics, and its span. The request id in
+//! them is the one that the edge gave the submission.
 
 use std::time::Instant;
 

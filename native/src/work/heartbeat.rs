@@ -79,8 +79,8 @@ impl Drop for UntilOver<'_> {
     }
 }
 
-/// Ends the process. River would still write results of attempts that are somebody else's by then, and ending is the one
-/// way to be sure that it does not. What this process ran is run again.
+/// Ends the process. River would still write results of attempts that are somebody else's by then, and ending is the
+/// one way to be sure that it does not. What this process ran is run again.
 pub(super) fn end(reason: &str) -> ! {
     tracing::error!("{reason}: others may have this process's jobs, so it ends here; start it again");
     crate::handler::kill_programs();

@@ -37,8 +37,8 @@ const LEADER_QUEUE: &str = "weir_leader";
 /// time when jobs are short.
 pub(crate) const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 
-/// River's rescuer takes a job for stuck after this long. It would discard those of kinds that it does not know; what is
-/// stuck here is reconciliation's business.
+/// River's rescuer takes a job for stuck after this long. It would discard those of kinds that it does not know; what
+/// is stuck here is reconciliation's business.
 const RESCUE_AFTER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// What a River client of this process is for.

@@ -205,7 +205,7 @@ impl Pool {
         self.lend(state, client);
     }
 
-    /// Gives idle workers to whoever waits for one.
+    /// Gives idle workers to the jobs that wait for one.
     fn serve(self: &Arc<Self>, state: &mut State, client: &Client) {
         while state.has_idle()
             && let Some(hand_over) = state.waiting.pop_front()

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// For how long a prefetched job waits for its worker, as far as the handlers' pace tells. A claim is one transaction and
-/// takes about as long, so this much keeps the workers busy while River makes the next one.
+/// For how long a prefetched job waits for its worker, as far as the handlers' pace tells. A claim is one transaction
+/// and takes about as long, so this much keeps the workers busy while River makes the next one.
 const PREFETCH_WAIT: Duration = Duration::from_millis(5);
 
 /// Handlers that are done are counted for this long.
@@ -18,8 +18,8 @@ const FALL: u32 = 16;
 /// What a pool's prefetch depends on: how fast its handlers are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefetch {
-    /// How long they take: rises at once and falls slowly (a peak-sensitive moving average), so that one long job counts
-    /// for more than many short ones.
+    /// How long they take: rises at once and falls slowly (a peak-sensitive moving average), so that one long job
+    /// counts for more than many short ones.
     time: Duration,
     /// How many were done in the window that is under way, and in the one right before it.
     now: usize,
@@ -79,7 +79,7 @@ mod tests {
 
     const SHORT: Duration = Duration::from_micros(10);
 
-    /// A pool after so many handlers, one every so often, and the time then.
+    /// A pool after `count` handlers, one each `every`, and the time then.
     fn after(count: u32, every: Duration, took: Duration) -> (Prefetch, Instant) {
         let start = Instant::now();
         let mut prefetch = Prefetch::unknown(start);

@@ -121,7 +121,7 @@ pub struct Reconciler {
 }
 
 impl Reconciler {
-    /// Starts at the beginning of everything.
+    /// Starts with the first slice of everything.
     #[must_use]
     pub fn new(context: &Context) -> Self {
         Self {

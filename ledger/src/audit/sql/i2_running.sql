@@ -1,4 +1,5 @@
--- What runs, against the slots: submitted jobs that run without one. $2 slot limits by tier, $3 seconds within which a claimed job is looked at by the guard.
+-- What runs, against the slots: submitted jobs that run without one. $2 slot limits by tier, $3 seconds within which a
+-- claimed job is looked at by the guard.
 SELECT format('job %s of holder %s (%s) runs without a slot', j.id, coalesce(r.holder, s.holder), j.kind)
 FROM river_job j
 LEFT JOIN quota_reservations r ON r.job_id = j.id

@@ -1,6 +1,6 @@
 -- Holders with waiting jobs and a free slot. A slot is given on in the transaction that frees it, so this is never so,
--- except for moments after the limit was raised. $2 slot limits by tier and of an address, $3 seconds that promotion may
--- take after a change of plan.
+-- except for moments after the limit was raised. $2 slot limits by tier and of an address, $3 seconds that promotion
+-- may take after a change of plan.
 SELECT format('holder %s, %s: %s job(s) wait although %s of %s slots are in use',
               h.holder, h.event_type, h.parked, h.slots_in_use, t.slots)
 FROM (SELECT * FROM holders WHERE parked > 0) h

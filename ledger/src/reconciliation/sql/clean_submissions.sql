@@ -1,6 +1,6 @@
--- Deletes submissions older than 25 hours whose job River has deleted, from a slice in the order of their jobs, which is
--- nearly that of their age. $1 the last job of the slice before, $2 how many a slice has. `last` is null when the slice
--- reaches those that are too young.
+-- Deletes submissions older than 25 hours whose job River has deleted, from a slice in the order of their jobs, which
+-- is nearly that of their age. $1 the last job of the slice before, $2 how many a slice has. `last` is null when the
+-- slice reaches those that are too young.
 WITH slice AS MATERIALIZED (
     SELECT job_id, created_at FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2
 ), gone AS (

@@ -1,4 +1,4 @@
--- Reservations of jobs that ended since $1, whoever ended them. $2 how many at most.
+-- Reservations of jobs that ended since $1, in whatever way. $2 how many at most.
 SELECT r.job_id
 FROM river_job j
 JOIN quota_reservations r ON r.job_id = j.id

@@ -1,7 +1,8 @@
 //! Spans: where the time of a request and of its job went, as spans for an OpenTelemetry collector.
 //!
-//! Off unless `OTEL_EXPORTER_OTLP_ENDPOINT` is set: then nothing here does more than look whether it is on. One trace has the
-//! request, the submission, the wait, each attempt and its settlement, in whichever processes they happen: the edge's
+//! Off unless `OTEL_EXPORTER_OTLP_ENDPOINT` is set: then nothing here does more than look whether it is on. One trace
+//! has the request, the submission, the wait, each attempt and its settlement, in whichever processes they happen: the
+//! edge's
 //! `traceparent` comes with the request, and goes on in the job's metadata.
 
 use std::collections::HashMap;
