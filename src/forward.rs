@@ -15,7 +15,7 @@ use crate::trace::Trace;
 
 /// Request headers that are forwarded. All others are dropped: anything that could be taken for an identity, in any
 /// spelling, hop-by-hop headers, and `Authorization` and `Cookie`, which the edge has already checked.
-const REQUEST_HEADERS: [&str; 17] = [
+const REQUEST_HEADERS: [&str; 18] = [
     "accept",
     "accept-language",
     "cache-control",
@@ -33,6 +33,8 @@ const REQUEST_HEADERS: [&str; 17] = [
     "range",
     "tracestate",
     "user-agent",
+    // What an anonymous submitter proves itself with: not an identity, and only the origin can verify it.
+    "weir-job-token",
 ];
 
 /// Response headers that are passed to the client. `Set-Cookie` is not among them: the origin sets no cookies.

@@ -130,6 +130,7 @@ test("only listed headers are forwarded in either direction", async () => {
     "last-event-id": "7",
     "user-agent": "test",
     prefer: "wait=1",
+    "weir-job-token": "t",
   };
   await ask("/api/jobs/analysis", { method: "POST", body: "{}", headers: allowed });
   for (const [name, value] of Object.entries(allowed)) assert.equal(origin.last().headers[name], value, name);

@@ -87,8 +87,10 @@ describe("a first session, through the edge, the origin and the workers", () => 
     const send = stack.edge.from(someAddress());
     const bad = await send("/api/usage", { headers: { Authorization: "Bearer not.a.token" } });
     assert.equal(bad.status, 401);
-    const cookie = await send("/api/jobs?limit=1", { headers: { Cookie: "auth_token=not.a.token" } });
+    const cookie = await send("/api/lanes", { headers: { Cookie: "auth_token=not.a.token" } });
     assert.equal(cookie.status, 200);
+    const list = await send("/api/jobs?limit=1", { headers: { Cookie: "auth_token=not.a.token" } });
+    assert.equal(list.status, 401, "an anonymous caller has no list");
   });
 
   it("passes the audit at the end", async () => {

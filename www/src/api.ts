@@ -80,8 +80,9 @@ export async function submit(
   return { job: body.job, jobToken: body.token, headers };
 }
 
-export async function readJob(id: number, jobToken?: string): Promise<Job> {
-  return (await ask<Job>(`/api/jobs/${id}`, { jobToken })).body;
+/** Reads a job, as the signed-in user unless told as whom. */
+export async function readJob(id: number, as: Pick<Asking, "token" | "jobToken"> = {}): Promise<Job> {
+  return (await ask<Job>(`/api/jobs/${id}`, as)).body;
 }
 
 export async function listJobs(limit: number, token?: string): Promise<Job[]> {

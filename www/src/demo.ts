@@ -79,7 +79,7 @@ async function passOne(token: string, files: SourceFile[]): Promise<Job> {
   pro = () => t("demoProGoing", { total: total + 1 });
   say();
   for (;;) {
-    const now = await readJob(job.id, token);
+    const now = await readJob(job.id, { token });
     if (isFinished(now)) return now;
     await pause(50);
   }

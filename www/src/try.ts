@@ -34,7 +34,7 @@ async function run(): Promise<void> {
 async function follow(id: number, jobToken: string | undefined): Promise<void> {
   for (let wait = 150; ; wait = Math.min(wait * 1.5, 2000)) {
     await new Promise((done) => setTimeout(done, wait));
-    const job = await readJob(id, jobToken);
+    const job = await readJob(id, { jobToken });
     showJob(job);
     if (isFinished(job)) return;
   }
