@@ -11,9 +11,11 @@
 //! The queue is bounded in items and in bytes, and so is a group.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
@@ -33,6 +35,9 @@ const ASIDE_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many blocked holders are served at once, each over a connection of its own.
 const ASIDE_SESSIONS: usize = 4;
+
+/// A holder that is blocked keeps at most this part of a queue's room.
+const ASIDE_SHARE: usize = 8;
 
 /// How often a group that lost against another transaction is run in all.
 const TRIES: usize = 4;
@@ -78,6 +83,15 @@ pub(crate) trait Transact: Send + Sync + 'static {
         items: &[&Self::Item],
         locking: &Locking,
     ) -> impl Future<Output = Result<Vec<Self::Output>, GroupFailure>> + Send;
+
+    /// Names the members whose rows are locked by others, besides their holder's.
+    fn blocked(
+        &self,
+        _connection: &Connection<Self::Statements>,
+        _items: &[&Self::Item],
+    ) -> impl Future<Output = Result<Vec<(usize, Uuid)>, Failure>> + Send {
+        async { Ok(Vec::new()) }
+    }
 
     /// Called when PostgreSQL refuses a single item, before its caller is told. Returns whether to run it again.
     fn repair(
@@ -167,7 +181,8 @@ impl<T: Transact> Committer<T> {
             aside: Arc::new(Aside {
                 database: database.clone(),
                 waiting: Mutex::default(),
-                sessions: Semaphore::new(ASIDE_SESSIONS),
+                sessions: Mutex::default(),
+                permits: Semaphore::new(ASIDE_SESSIONS),
                 transact: Arc::clone(&transact),
             }),
             transact,
@@ -175,7 +190,12 @@ impl<T: Transact> Committer<T> {
         tokio::spawn(async move {
             let mut group = Vec::new();
             while gather::<T>(&mut waiting, &mut group).await {
-                lane.serve(std::mem::take(&mut group)).await;
+                let served = lane.serve(std::mem::take(&mut group));
+                // A panic is the fault of one group, whose callers are told; the next group is served.
+                if AssertUnwindSafe(served).catch_unwind().await.is_err() {
+                    tracing::error!("a group panicked; its outcome is unknown");
+                    lane.session.close();
+                }
             }
         });
         Self {
@@ -284,17 +304,18 @@ async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &m
     }
 }
 
-/// The bytes of a JSON value as text, roughly and without writing it.
+/// The bytes that a JSON value takes in memory, roughly; never less than its text has.
 pub(crate) fn json_bytes(value: &Value) -> usize {
-    match value {
-        Value::Null | Value::Bool(_) | Value::Number(_) => 8,
-        Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(json_bytes).sum::<usize>() + 8,
-        Value::Object(members) => members
-            .iter()
-            .map(|(name, value)| name.len() + 8 + json_bytes(value))
-            .sum(),
-    }
+    size_of::<Value>()
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(json_bytes).sum(),
+            Value::Object(members) => members
+                .iter()
+                .map(|(name, value)| size_of::<String>() + name.len() + json_bytes(value))
+                .sum(),
+        }
 }
 
 /// Serves groups one after the other over one session.
@@ -331,7 +352,7 @@ async fn serve<T: Transact>(
             continue;
         }
         let mut locking = Locking::Wait(blocked_holders());
-        let mut tries = 0;
+        let (mut tries, mut asked, mut repaired) = (0, false, false);
         loop {
             tries += 1;
             let failure = match run(session, transact, &part, &locking).await {
@@ -345,15 +366,7 @@ async fn serve<T: Transact>(
             };
             match failure {
                 GroupFailure::NotLocked(members) => {
-                    let members: HashMap<usize, Uuid> = members.into_iter().collect();
-                    let mut rest = Vec::with_capacity(part.len());
-                    for (index, one) in part.into_iter().enumerate() {
-                        match members.get(&index) {
-                            Some(holder) => blocked.push((*holder, one)),
-                            None => rest.push(one),
-                        }
-                    }
-                    parts.push(rest);
+                    parts.push(set_aside(part, members, &mut blocked));
                     break;
                 }
                 // Some row is locked: first whose, as far as holders go.
@@ -361,13 +374,21 @@ async fn serve<T: Transact>(
                     locking = Locking::Skip;
                 }
                 // No holder is, but another row: a job's, a balance.
+                GroupFailure::Failed(Failure::Blocked) if part.len() > 1 && !asked => {
+                    asked = true;
+                    let members = blocked_members(session, transact, &part).await;
+                    if !members.is_empty() {
+                        parts.push(set_aside(part, members, &mut blocked));
+                        break;
+                    }
+                }
                 GroupFailure::Failed(Failure::Blocked) => match halves(part) {
                     Ok(halves) => {
                         parts.extend(halves);
                         break;
                     }
                     Err(one) => {
-                        blocked.push((T::holder(&one.item).unwrap_or_else(|| T::id(&one.item)), one));
+                        blocked.push((key::<T>(&one.item), one));
                         break;
                     }
                 },
@@ -380,12 +401,17 @@ async fn serve<T: Transact>(
                             parts.extend(halves);
                             break;
                         }
-                        Err(one) if tries < TRIES && repair(session, transact, &one, &error).await => {
+                        Err(one) if !repaired && repair(session, transact, &one, &error).await => {
+                            (repaired, tries) = (true, 0);
                             part = vec![one];
                         }
                         Err(one) => {
                             tracing::warn!(%error, "the database refuses an item");
-                            one.answer(Err(Rejection::Refused(error)));
+                            one.answer(Err(if error.is_transient() {
+                                Rejection::Unavailable(error)
+                            } else {
+                                Rejection::Refused(error)
+                            }));
                             break;
                         }
                     }
@@ -402,6 +428,42 @@ async fn serve<T: Transact>(
         }
     }
     blocked
+}
+
+/// Takes these members out of a group, and returns the rest.
+fn set_aside<T: Transact>(
+    part: Vec<Waiting<T>>,
+    members: Vec<(usize, Uuid)>,
+    blocked: &mut Vec<(Uuid, Waiting<T>)>,
+) -> Vec<Waiting<T>> {
+    let members: HashMap<usize, Uuid> = members.into_iter().collect();
+    let mut rest = Vec::with_capacity(part.len());
+    for (index, one) in part.into_iter().enumerate() {
+        match members.get(&index) {
+            Some(holder) => blocked.push((*holder, one)),
+            None => rest.push(one),
+        }
+    }
+    rest
+}
+
+async fn blocked_members<T: Transact>(
+    session: &mut Session<T::Statements>,
+    transact: &T,
+    part: &[Waiting<T>],
+) -> Vec<(usize, Uuid)> {
+    let items: Vec<&T::Item> = part.iter().map(|one| &one.item).collect();
+    let asked = match session.connection().await {
+        Ok(connection) => with_deadline(transact.blocked(connection, &items)).await,
+        Err(failure) => Err(failure),
+    };
+    match asked {
+        Ok(members) => members,
+        Err(failure) => {
+            session.recover(&failure).await;
+            Vec::new()
+        }
+    }
 }
 
 async fn run<T: Transact>(
@@ -455,7 +517,9 @@ fn halves<T: Transact>(mut part: Vec<Waiting<T>>) -> Result<[Vec<Waiting<T>>; 2]
 struct Aside<T: Transact> {
     database: Database,
     waiting: Mutex<HashMap<Uuid, VecDeque<Waiting<T>>>>,
-    sessions: Semaphore,
+    /// Those that nobody uses now, at most as many as there are permits.
+    sessions: Mutex<Vec<Session<T::Statements>>>,
+    permits: Semaphore,
     transact: Arc<T>,
 }
 
@@ -470,26 +534,45 @@ impl<T: Transact> Aside<T> {
         if waiting.is_empty() {
             return group;
         }
-        let is_blocked =
-            |one: &mut Waiting<T>| T::holder(&one.item).is_some_and(|holder| waiting.contains_key(&holder));
+        let is_blocked = |one: &mut Waiting<T>| waiting.contains_key(&key::<T>(&one.item));
         let known: Vec<_> = group.extract_if(.., is_blocked).collect();
         for one in known {
-            if let Some(queue) = T::holder(&one.item).and_then(|holder| waiting.get_mut(&holder)) {
-                queue.push_back(one);
+            if let Some(queue) = waiting.get_mut(&key::<T>(&one.item)) {
+                Self::line_up(queue, one);
             }
         }
         group
     }
 
+    /// Puts an item into the line of its holder. A line that is too long is not joined: it would take the room of those
+    /// whose holder is not blocked.
+    fn line_up(queue: &mut VecDeque<Waiting<T>>, one: Waiting<T>) {
+        let bytes: usize = queue.iter().map(|one| T::bytes(&one.item)).sum();
+        let is_full = queue.len() >= T::LONGEST_QUEUE / ASIDE_SHARE
+            || bytes + T::bytes(&one.item) > T::LONGEST_QUEUE_BYTES / ASIDE_SHARE;
+        if is_full && !queue.is_empty() {
+            one.answer(Err(Rejection::Unavailable(DatabaseError::Locked)));
+        } else {
+            queue.push_back(one);
+        }
+    }
+
     fn push(aside: &Arc<Self>, holder: Uuid, one: Waiting<T>) {
         let mut waiting = aside.waiting.lock();
         match waiting.get_mut(&holder) {
-            Some(queue) => queue.push_back(one),
+            Some(queue) => Self::line_up(queue, one),
             None => {
                 metrics::counter!("weir_blocked_holders_total").increment(1);
                 tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
                 waiting.insert(holder, VecDeque::from([one]));
-                tokio::spawn(Self::serve(Arc::clone(aside), holder));
+                let serving = Self::serve(Arc::clone(aside), holder);
+                let aside = Arc::clone(aside);
+                tokio::spawn(async move {
+                    if AssertUnwindSafe(serving).catch_unwind().await.is_err() {
+                        tracing::error!(%holder, "serving a blocked holder panicked");
+                        aside.waiting.lock().remove(&holder);
+                    }
+                });
             }
         }
     }
@@ -514,24 +597,42 @@ impl<T: Transact> Aside<T> {
     }
 
     async fn serve(aside: Arc<Self>, holder: Uuid) {
-        let mut session = Session::new(aside.database.clone(), ASIDE_LOCK_TIMEOUT);
         while let Some(group) = aside.next(holder) {
-            let Ok(_permit) = aside.sessions.acquire().await else {
-                return;
-            };
-            let left = serve(&mut session, &*aside.transact, group, HashSet::new).await;
-            let mut again = VecDeque::new();
-            for (_, one) in left {
-                if one.since.elapsed() < T::BLOCKED_TIMEOUT {
-                    again.push_back(one);
-                } else {
+            let (group, late): (Vec<_>, Vec<_>) = group
+                .into_iter()
+                .partition(|one| one.since.elapsed() < T::BLOCKED_TIMEOUT);
+            for one in late {
+                one.answer(Err(Rejection::Unavailable(DatabaseError::Locked)));
+            }
+            if group.is_empty() {
+                continue;
+            }
+            let Ok(permit) = tokio::time::timeout(T::BLOCKED_TIMEOUT, aside.permits.acquire()).await else {
+                for one in group {
                     one.answer(Err(Rejection::Unavailable(DatabaseError::Locked)));
                 }
-            }
+                continue;
+            };
+            let session = aside.sessions.lock().pop();
+            let mut session =
+                session.unwrap_or_else(|| Session::new(aside.database.clone(), ASIDE_LOCK_TIMEOUT));
+            let left = serve(&mut session, &*aside.transact, group, HashSet::new).await;
+            aside.sessions.lock().push(session);
+            drop(permit);
             if let Some(queue) = aside.waiting.lock().get_mut(&holder) {
-                again.append(queue);
-                *queue = again;
+                for (_, one) in left.into_iter().rev() {
+                    queue.push_front(one);
+                }
             }
         }
+        // The connections go when nobody is blocked any more.
+        if aside.waiting.lock().is_empty() {
+            aside.sessions.lock().clear();
+        }
     }
+}
+
+/// Whose line an item stands in: its holder's, or one of its own where the holder is not known.
+fn key<T: Transact>(item: &T::Item) -> Uuid {
+    T::holder(item).unwrap_or_else(|| T::id(item))
 }

@@ -17,7 +17,7 @@ use serde::Deserialize;
     postgres_types::FromSql,
 )]
 #[serde(rename_all = "snake_case")]
-#[postgres(name = "usage_event_type", rename_all = "snake_case")]
+#[postgres(name = "usage_event_type", rename_all = "snake_case", allow_mismatch)]
 pub enum EventType {
     /// Unit: analyses.
     Analysis,

@@ -35,6 +35,12 @@ impl Holders {
         })
     }
 
+    /// What this database was given when it was made, and no other has.
+    #[must_use]
+    pub fn namespace(self) -> Uuid {
+        self.namespace
+    }
+
     /// The holder that this user is.
     #[must_use]
     pub fn user(id: Uuid) -> Holder {

@@ -370,3 +370,45 @@ async fn an_accepted_submission_is_described_as_a_reader_sees_it() {
     assert_eq!(other.body["job"], read);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_job_holds_up_no_settlement_but_its_own() {
+    let weir = Weir::new().await;
+    let gate = Gate::new();
+    let users = users(&weir, Tier::Pro, 12).await;
+    let working = gate
+        .work(
+            weir.another(&[("ANALYZER_QUEUE_PRIORITY_WORKERS", "12")]),
+            Duty::Both,
+        )
+        .await;
+    let mut jobs = Vec::new();
+    for user in &users {
+        jobs.push((*user, weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await));
+    }
+    gate.until_running(&weir, jobs.len()).await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    let (locked, others) = jobs.split_at(4);
+    let ids: Vec<i64> = locked.iter().map(|(_, id)| *id).collect();
+    open.execute("UPDATE river_job SET priority = 2 WHERE id = ANY ($1)", &[&ids])
+        .await
+        .unwrap();
+    gate.open();
+    let started = Instant::now();
+    for (user, id) in others {
+        assert_eq!(weir.finished(*id, Who::User(*user)).await["status"], "completed");
+    }
+    assert!(started.elapsed() < OTHERS_WAIT_AT_MOST, "{:?}", started.elapsed());
+    open.commit().await.unwrap();
+    for (user, id) in locked {
+        let job = weir.finished(*id, Who::User(*user)).await;
+        assert_eq!(
+            (&job["status"], &job["charged"]),
+            (&json!("completed"), &json!(1)),
+            "{job}"
+        );
+    }
+    working.stop().await;
+    weir.end().await;
+}

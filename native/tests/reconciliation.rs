@@ -209,8 +209,8 @@ async fn the_waiting_jobs_of_a_deleted_user_are_cancelled_and_say_why() {
     assert_eq!(state(&client, parked).await.0, "cancelled");
     assert_eq!(
         state(&client, first).await.0,
-        "available",
-        "it has a worker to end it"
+        "cancelled",
+        "nobody would pay for it"
     );
     let reason: String = client
         .query_one(
@@ -381,5 +381,54 @@ async fn a_discarded_job_that_an_operator_tries_again_is_charged_when_it_complet
         "{job}"
     );
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_job_keeps_no_other_from_being_taken_back() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        let who = Who::User(weir.user(Tier::Free).await);
+        jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    client
+        .batch_execute(
+            "INSERT INTO processes (client_id, beat_at) VALUES ('weir_dead', now() - interval '1 minute'); \
+             UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', attempted_at = now()",
+        )
+        .await
+        .unwrap();
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute("SELECT 1 FROM river_job WHERE id = $1 FOR UPDATE", &[&jobs[1]])
+        .await
+        .unwrap();
+    let bookkeeper = weir.bookkeeper().await;
+    let mut reconciler = Reconciler::new(&weir.context);
+    reconciler.round(&bookkeeper).await;
+    assert_eq!(state(&client, jobs[0]).await.0, "available");
+    assert_eq!(state(&client, jobs[2]).await.0, "available");
+    open.rollback().await.unwrap();
+    reconciler.round(&bookkeeper).await;
+    assert_eq!(state(&client, jobs[1]).await.0, "available");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_whose_holder_row_is_gone_is_settled_all_the_same() {
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Free).await;
+    let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    client
+        .batch_execute(&format!(
+            "DELETE FROM holders; UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = {id}"
+        ))
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 0);
     weir.end().await;
 }

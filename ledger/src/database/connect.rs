@@ -20,8 +20,9 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A silent connection is probed after this long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
-/// No read takes longer; one that does is broken off by the server.
-const READ_TIMEOUT: &str = "-c statement_timeout=10s";
+/// No statement takes longer, and no transaction waits longer for its next one: the server breaks it off, so that a
+/// process that vanishes leaves no lock behind.
+const READ_TIMEOUT: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=10s";
 
 /// River's clients notify and listen on channels that are named after the current schema. Where River's tables are in
 /// another schema of the search path than the first one, that schema comes first for River.

@@ -73,6 +73,19 @@ fn describe(error: &tokio_postgres::Error) -> String {
     )
 }
 
+impl DatabaseError {
+    /// Whether the same may succeed later: a statement that took too long, or a server without memory or disk.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Self::Postgres(error) => error.code().is_some_and(|code| {
+                *code == SqlState::QUERY_CANCELED || matches!(&code.code()[..2], "53" | "58")
+            }),
+            Self::Contended | Self::Locked | Self::Timeout(_) => true,
+            _ => false,
+        }
+    }
+}
+
 /// How far a transaction got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
@@ -122,8 +135,6 @@ impl Failure {
         match &code.code()[..2] {
             // Connection exception (a pooler's, too), operator intervention.
             "08" | "57" if code != SqlState::QUERY_CANCELED => Self::lost(error.into(), phase),
-            // Insufficient resources, system error, internal error.
-            "53" | "58" | "XX" => Self::lost(error.into(), phase),
             // Read-only after a failover, in both its spellings.
             "25" => Self::Unavailable(error.into()),
             _ => Self::Refused(error.into()),

@@ -96,6 +96,11 @@ impl<S: Statements> Session<S> {
             .unwrap_or(Err(DatabaseError::Timeout(TRANSACTION_TIMEOUT)))
     }
 
+    /// Closes the connection: nobody knows what state it is in.
+    pub(crate) fn close(&mut self) {
+        self.connection = None;
+    }
+
     /// Ends a transaction that failed. A connection that said or did anything unexpected is closed.
     pub(crate) async fn recover(&mut self, failure: &Failure) {
         if let Some(connection) = self.connection.take()

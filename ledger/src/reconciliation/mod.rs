@@ -56,14 +56,31 @@ pub struct Sweep {
     pub orphans: Vec<i64>,
     /// Where the next slice starts; 0 when this was the last.
     pub next: i64,
+    /// The last job of this slice.
+    pub last: i64,
 }
 
-/// Looks at the slice after this job and renews, for `ttl`, what lives in it.
+/// Renews, for `ttl`, the reservations of living jobs in the slice after one job and up to another.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn sweep(client: &Client, after: i64, ttl: Duration) -> Result<Sweep, Error> {
+pub async fn renew(client: &Client, after: i64, last: i64, ttl: Duration) -> Result<(), Error> {
+    client
+        .execute(
+            include_str!("sql/renew.sql"),
+            &[&after, &last, &ttl.as_secs_f64()],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Looks at the slice of all reservations after this job.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn sweep(client: &Client, after: i64) -> Result<Sweep, Error> {
     let row = client
         .query_one(include_str!("sql/sweep.sql"), &[&after, &SWEEP_SLICE])
         .await?;
@@ -71,13 +88,8 @@ pub async fn sweep(client: &Client, after: i64, ttl: Duration) -> Result<Sweep, 
     let Some(last) = last else {
         return Ok(Sweep::default());
     };
-    client
-        .execute(
-            include_str!("sql/renew.sql"),
-            &[&after, &last, &ttl.as_secs_f64()],
-        )
-        .await?;
     Ok(Sweep {
+        last,
         ended: row.get("ended"),
         orphans: row.get("orphans"),
         next: if size == SWEEP_SLICE { last } else { 0 },

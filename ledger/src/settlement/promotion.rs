@@ -49,18 +49,20 @@ impl Promoter {
     ///
     /// When the database cannot be used.
     pub async fn promote(&mut self) -> Result<usize, DatabaseError> {
+        // Whatever it is that fails in a slice, the next one is tried next.
+        let mut next = FIRST;
         let done = match self.session.connection().await {
-            Ok(connection) => with_deadline(slice(connection, &self.rules, &self.promoted, self.after)).await,
+            Ok(connection) => {
+                let slice = slice(connection, &self.rules, &self.promoted, self.after, &mut next);
+                with_deadline(slice).await
+            }
             Err(failure) => Err(failure),
         };
+        self.after = next;
         match done {
-            Ok((promoted, after)) => {
-                self.after = after;
-                Ok(promoted)
-            }
+            Ok(promoted) => Ok(promoted),
             Err(failure) => {
                 self.session.recover(&failure).await;
-                // Whatever it is that fails, the next slice is tried next.
                 Err(failure.into_error())
             }
         }
@@ -87,13 +89,14 @@ impl Promoter {
 /// Before every holder.
 const FIRST: Key = (Uuid::nil(), EventType::Specview);
 
-/// One slice; returns how many were promoted and where the next slice starts.
+/// One slice; returns how many were promoted, and leaves in `next` where the next slice starts.
 async fn slice(
     connection: &Connection<SettlementStatements>,
     rules: &Rules,
     promoted: &Promoted,
     after: Key,
-) -> Result<(usize, Key), Failure> {
+    next: &mut Key,
+) -> Result<usize, Failure> {
     let Connection { client, statements } = connection;
     let open = |error| Failure::of(error, Phase::Open);
     let limits = Rules::slots_by_tier(rules.slot_limits);
@@ -101,7 +104,7 @@ async fn slice(
     let params: [&(dyn ToSql + Sync); 5] = [&after.0, &after.1, &SLICE, &limits, &changed];
     let rows = client.query(&statements.waiting, &params).await.map_err(open)?;
     let last = rows.iter().max_by_key(|row| row.get::<_, Option<i32>>("n"));
-    let next = match last.map(|row| (row.get::<_, Option<i32>>("n"), row)) {
+    *next = match last.map(|row| (row.get::<_, Option<i32>>("n"), row)) {
         Some((Some(SLICE), row)) => (row.get("holder"), row.get("event_type")),
         _ => FIRST,
     };
@@ -115,7 +118,7 @@ async fn slice(
         })
         .unzip();
     if holders.is_empty() {
-        return Ok((0, next));
+        return Ok(0);
     }
     let params: [&(dyn ToSql + Sync); 2] = [&holders, &event_types];
     let ((), rows) = tokio::try_join!(
@@ -129,6 +132,9 @@ async fn slice(
     let count = transaction::write(connection, &changes, &locked, rules, promoted)
         .await
         .map_err(|error| Failure::of(error, Phase::Committing))?;
-    // What did not fit into one transaction is next.
-    Ok((count, if count < plan::MOST_PROMOTED { next } else { after }))
+    if count >= plan::MOST_PROMOTED {
+        // What did not fit into one transaction is next.
+        *next = after;
+    }
+    Ok(count)
 }

@@ -77,6 +77,29 @@ impl Transact for Settle {
         Ok(settled)
     }
 
+    async fn blocked(
+        &self,
+        connection: &Connection<SettlementStatements>,
+        group: &[&Ended],
+    ) -> Result<Vec<(usize, Uuid)>, Failure> {
+        let Connection { client, statements } = connection;
+        let ids: Vec<i64> = group.iter().map(|one| one.job_id).collect();
+        let params: [&(dyn ToSql + Sync); 1] = [&ids];
+        let ((), free, ()) = tokio::try_join!(
+            biased;
+            client.batch_execute("BEGIN"),
+            client.query(&statements.free_jobs, &params),
+            client.batch_execute("ROLLBACK"),
+        )
+        .map_err(|error| Failure::of(error, Phase::Open))?;
+        let free: HashSet<i64> = free.iter().map(|row| row.get("job_id")).collect();
+        let members = group.iter().enumerate();
+        Ok(members
+            .filter(|(_, one)| !free.contains(&one.job_id))
+            .map(|(index, one)| (index, Self::id(one)))
+            .collect())
+    }
+
     /// A counter that has drifted below what it stands for meets its CHECK, and would refuse all that its holder
     /// settles for ever. It is rebuilt from its rows.
     async fn repair(
@@ -85,14 +108,19 @@ impl Transact for Settle {
         ended: &Ended,
         error: &DatabaseError,
     ) -> Result<bool, Failure> {
-        let DatabaseError::Postgres(postgres) = error else {
-            return Ok(false);
-        };
-        if postgres.code() != Some(&SqlState::CHECK_VIOLATION) {
-            return Ok(false);
-        }
         let Connection { client, statements } = connection;
         let open = |error| Failure::of(error, Phase::Open);
+        let is_drifted = match error {
+            DatabaseError::Postgres(postgres) => postgres.code() == Some(&SqlState::CHECK_VIOLATION),
+            // Its holder's row may be gone: then there is nothing to lock.
+            _ => {
+                let made = client.execute(&statements.make_holder, &[&ended.job_id]).await;
+                made.map_err(open)? > 0
+            }
+        };
+        if !is_drifted {
+            return Ok(false);
+        }
         let job: [&(dyn ToSql + Sync); 1] = [&ended.job_id];
         let ((), rows) = tokio::try_join!(
             biased;
@@ -117,7 +145,7 @@ impl Transact for Settle {
             job = ended.job_id,
             %holder,
             reason = %error,
-            "the counters of a holder did not equal their rows; they were rebuilt"
+            "the counters of a holder did not equal their rows, or were gone; they were rebuilt"
         );
         Ok(true)
     }

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, Mac};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::Sha256;
+use uuid::Uuid;
 
 /// The header with a job's token.
 pub(super) const HEADER: &str = "weir-job-token";
@@ -21,11 +22,13 @@ pub(super) struct JobTokens {
 
 impl JobTokens {
     /// Keys derived from the secrets that the edge and the origin share, the current one first.
-    pub(super) fn new<'a>(secrets: impl IntoIterator<Item = &'a SecretString>) -> Self {
+    /// `database` tells databases apart: the same id is another job there.
+    pub(super) fn new<'a>(secrets: impl IntoIterator<Item = &'a SecretString>, database: Uuid) -> Self {
         let keys = secrets.into_iter().filter_map(|secret| {
             let mut key = Hmac::<Sha256>::new_from_slice(secret.expose_secret().as_bytes()).ok()?;
             // Nothing else that is signed with this secret starts so.
             key.update(b"weir job token\0");
+            key.update(database.as_bytes());
             Some(key)
         });
         Self { keys: keys.collect() }
@@ -56,15 +59,17 @@ mod tests {
     #[test]
     fn a_token_opens_its_job_and_no_other_also_while_the_secret_is_rotated() {
         let (old, new) = (SecretString::from("old"), SecretString::from("new"));
-        let before = JobTokens::new([&old]).of(7).unwrap();
-        let rotated = JobTokens::new([&new, &old]);
+        let before = JobTokens::new([&old], Uuid::nil()).of(7).unwrap();
+        let rotated = JobTokens::new([&new, &old], Uuid::nil());
         assert!(rotated.verify(7, &before));
         assert!(rotated.verify(7, &rotated.of(7).unwrap()));
         assert!(!rotated.verify(8, &before));
-        assert!(!JobTokens::new([&new]).verify(7, &before));
+        let elsewhere = JobTokens::new([&old], Uuid::from_u128(1));
+        assert!(!elsewhere.verify(7, &before), "another database");
+        assert!(!JobTokens::new([&new], Uuid::nil()).verify(7, &before));
         for wrong in ["", "x", &before[1..], &format!("{before}A")] {
             assert!(!rotated.verify(7, wrong), "{wrong:?}");
         }
-        assert_eq!(JobTokens::new([]).of(7), None);
+        assert_eq!(JobTokens::new([], Uuid::nil()).of(7), None);
     }
 }

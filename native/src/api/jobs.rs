@@ -315,7 +315,7 @@ pub(super) async fn newest_first(
 pub(super) async fn by_ids(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec<Job>, ApiError> {
     select(
         api,
-        WITH_OUTPUT,
+        WITHOUT_OUTPUT,
         "WHERE s.holder = $1 AND s.job_id = ANY ($2)",
         &[&holder.id, &ids],
     )

@@ -106,6 +106,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
             ]
             .into_iter()
             .flatten(),
+            holders.namespace(),
         ),
         live_view: LiveView::default(),
         stopping,

@@ -72,9 +72,12 @@ static GROUPS: LazyLock<Mutex<HashSet<Pid>>> = LazyLock::new(Mutex::default);
 
 /// Kills every program that runs, for a process that ends at once.
 pub(crate) fn kill_programs() {
-    for group in &*GROUPS.lock() {
+    let groups = GROUPS.lock();
+    for group in &*groups {
         let _ = killpg(*group, Signal::SIGKILL);
     }
+    // Nobody starts another one until the process is gone.
+    std::mem::forget(groups);
 }
 
 /// Kills the program's whole group when it goes out of scope, whichever way the attempt ended.

@@ -205,7 +205,8 @@ impl Reconciler {
 
     /// Looks at the next slice of all reservations.
     async fn sweep(&mut self, client: &Client) -> Result<(), DatabaseError> {
-        let sweep = ledger::sweep(client, self.swept, self.context.rules.ttl).await?;
+        let after = self.swept;
+        let sweep = ledger::sweep(client, after).await?;
         self.swept = sweep.next;
         let settled = self.settle(&sweep.orphans).await;
         for job_id in &settled {
@@ -213,7 +214,7 @@ impl Reconciler {
             tracing::info!(job = job_id, "the job was deleted; what it held is released");
         }
         self.settle(&sweep.ended).await;
-        Ok(())
+        Ok(ledger::renew(client, after, sweep.last, self.context.rules.ttl).await?)
     }
 
     /// Settles these jobs. Returns those that are settled.
@@ -271,24 +272,31 @@ impl Reconciler {
         if !is_under_way && !is_due {
             return Ok(());
         }
-        if is_due || self.cleaned_submissions > 0 {
-            self.cleaned_submissions = ledger::clean_submissions(client, self.cleaned_submissions).await?;
+        let is_due_for = |is_under_way: bool| is_due || is_under_way;
+        // Each on its own: what one of them cannot delete keeps no other from going on.
+        let mut failure = None;
+        let mut failed = |error: tokio_postgres::Error| failure = Some(error);
+        if is_due_for(self.cleaned_submissions > 0) {
+            let next = ledger::clean_submissions(client, self.cleaned_submissions).await;
+            self.cleaned_submissions = next.map_err(&mut failed).unwrap_or(0);
         }
-        if is_due || self.cancelled_abandoned > 0 {
-            let (cancelled, next) = ledger::cancel_abandoned(client, self.cancelled_abandoned).await?;
+        if is_due_for(self.cancelled_abandoned > 0) {
+            let done = ledger::cancel_abandoned(client, self.cancelled_abandoned).await;
+            let (cancelled, next) = done.map_err(&mut failed).unwrap_or((0, 0));
             self.cancelled_abandoned = next;
             if cancelled > 0 {
-                tracing::warn!(cancelled, "cancelled waiting jobs of deleted accounts");
+                tracing::warn!(cancelled, "cancelled jobs of deleted accounts");
             }
         }
-        if is_due || self.cleaned_holders != FIRST_HOLDER {
-            self.cleaned_holders = ledger::clean_holders(client, self.cleaned_holders).await?;
+        if is_due_for(self.cleaned_holders != FIRST_HOLDER) {
+            let next = ledger::clean_holders(client, self.cleaned_holders).await;
+            self.cleaned_holders = next.map_err(&mut failed).unwrap_or(FIRST_HOLDER);
         }
         if is_due {
-            ledger::clean_cache(client).await?;
+            ledger::clean_cache(client).await.unwrap_or_else(&mut failed);
             self.cleaned = Some(Instant::now());
         }
-        Ok(())
+        failure.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 

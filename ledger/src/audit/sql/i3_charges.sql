@@ -14,7 +14,7 @@ FROM (
                 ELSE 0 END AS due
     FROM submissions s
     JOIN river_job j ON j.id = s.job_id
-    WHERE s.user_id IS NOT NULL AND j.finalized_at <= now() - make_interval(secs => $3)
+    WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id) AND j.finalized_at <= now() - make_interval(secs => $3)
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = s.job_id)
 ) f
 WHERE f.charged <> f.due OR f.times > 1

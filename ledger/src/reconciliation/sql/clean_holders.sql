@@ -13,7 +13,7 @@ WITH slice AS MATERIALIZED (
     JOIN holders h ON h.holder = s.holder AND h.event_type = s.event_type
     WHERE s.user_id IS NULL AND h.slots_in_use = 0 AND h.parked = 0
       AND NOT EXISTS (SELECT 1 FROM submissions b WHERE b.holder = h.holder)
-      AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.holder = h.holder AND r.parked_at IS NOT NULL)
+      AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.holder = h.holder)
     ORDER BY 1, 2
     FOR UPDATE OF h SKIP LOCKED
 ), gone AS (

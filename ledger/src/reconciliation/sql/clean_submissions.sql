@@ -3,10 +3,14 @@
 -- slice reaches those that are too young.
 WITH slice AS MATERIALIZED (
     SELECT job_id, created_at FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2
-), gone AS (
-    DELETE FROM submissions s
-    USING slice o
-    WHERE s.job_id = o.job_id AND o.created_at < now() - interval '25 hours'
+), free AS (
+    SELECT s.job_id
+    FROM submissions s
+    JOIN slice o ON o.job_id = s.job_id
+    WHERE o.created_at < now() - interval '25 hours'
       AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = o.job_id)
+    FOR UPDATE OF s SKIP LOCKED
+), gone AS (
+    DELETE FROM submissions s USING free f WHERE s.job_id = f.job_id
 )
 SELECT CASE WHEN max(created_at) < now() - interval '25 hours' AND count(*) = $2 THEN max(job_id) END AS last FROM slice

@@ -16,6 +16,10 @@ WITH dead AS (
         SELECT 1 FROM processes p WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]
     )
     LIMIT $4
+), free AS (
+    -- A job whose row somebody has locked keeps nobody else's from being taken back.
+    SELECT j.id FROM river_job j JOIN lost l ON l.id = j.id WHERE j.state = 'running'
+    ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), taken AS (
     UPDATE river_job j
     SET state = (CASE WHEN j.metadata ? 'cancel_attempted_at' THEN 'cancelled'
@@ -27,7 +31,7 @@ WITH dead AS (
             'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
             'attempt', j.attempt, 'error', 'the process that worked the job died', 'trace', ''))
     FROM lost l
-    WHERE j.id = l.id AND j.state = 'running'
+    WHERE j.id = l.id AND j.id IN (SELECT id FROM free)
     RETURNING j.id, l.client_id, j.state::text AS state, j.queue
 ), told AS (
     SELECT pg_notify(river_channel('river_insert'), json_build_object('queue', q.queue)::text)

@@ -1,0 +1,4 @@
+-- Makes the row of a job's holder, where somebody deleted it. $1 job id.
+INSERT INTO holders (holder, event_type, user_id)
+SELECT r.holder, r.event_type, r.user_id FROM quota_reservations r WHERE r.job_id = $1
+ON CONFLICT (holder, event_type) DO NOTHING
