@@ -31,7 +31,7 @@ impl Holders {
             .query_one("SELECT address_namespace FROM weir_settings", &[])
             .await?;
         Ok(Self {
-            namespace: row.get(0),
+            namespace: row.get("address_namespace"),
         })
     }
 

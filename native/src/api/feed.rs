@@ -206,7 +206,10 @@ async fn look(shared: &Shared, pool: &Pool) -> Result<Option<Duration>, Database
     )?;
     let mut newest_of: HashMap<Uuid, BTreeSet<i64>> = HashMap::new();
     for row in newest {
-        newest_of.entry(row.get(0)).or_default().insert(row.get(1));
+        newest_of
+            .entry(row.get("holder"))
+            .or_default()
+            .insert(row.get("job_id"));
     }
     let arrived: Vec<i64> = {
         let watched = shared.watched();

@@ -113,7 +113,7 @@ impl Probes {
             }
             let current = weir_ledger::migrate::is_current(&client).await?;
             // Without River's tables there is nobody to ask for.
-            let led = current && client.query_one(LEADER_KNOWN, &[]).await?.get(0);
+            let led = current && client.query_one(LEADER_KNOWN, &[]).await?.get("known");
             Ok::<_, DatabaseError>(Some((current, led)))
         };
         let database = tokio::time::timeout(DATABASE_TIMEOUT, database).await;

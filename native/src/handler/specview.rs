@@ -67,7 +67,7 @@ impl Specview {
         let client = self.pool.get().await?;
         let row = client
             .query_opt(
-                "SELECT j.state::text, j.metadata -> 'output' FROM submissions s JOIN river_job j ON j.id = s.job_id \
+                "SELECT j.state::text AS state, j.metadata -> 'output' AS output FROM submissions s JOIN river_job j ON j.id = s.job_id \
                  WHERE s.job_id = $1 AND s.holder = $2 AND s.event_type = 'analysis'",
                 &[&analysis_id, &holder.id],
             )
@@ -77,7 +77,7 @@ impl Specview {
                 "there is no analysis {analysis_id} of yours; submit it again if it is old"
             )));
         };
-        let (state, output): (String, Option<Value>) = (row.get(0), row.get(1));
+        let (state, output): (String, Option<Value>) = (row.get("state"), row.get("output"));
         Ok(
             match (state.as_str(), output.map(serde_json::from_value::<Analysed>)) {
                 ("completed", Some(Ok(analysed))) if analysed.tests.is_empty() => Err(format!(

@@ -81,11 +81,11 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         client.query(include_str!("sql/lane_jobs.sql"), &[]),
         client.query(
             // Of the unfinished jobs, of which there are fewer than holders.
-            "SELECT event_type::text, count(admitted_at), count(parked_at) FROM quota_reservations GROUP BY 1",
+            "SELECT event_type::text AS event_type, count(admitted_at) AS slots_in_use, count(parked_at) AS parked FROM quota_reservations GROUP BY 1",
             &[]
         ),
         client.query(
-            "SELECT pool.key, sum(pool.value::bigint)::bigint FROM processes p, jsonb_each_text(p.pools) AS pool \
+            "SELECT pool.key AS queue, sum(pool.value::bigint)::bigint AS workers FROM processes p, jsonb_each_text(p.pools) AS pool \
              WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
             &pool_params
         ),
@@ -109,22 +109,22 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         }
     };
     for row in &jobs {
-        let queue: &str = row.get(0);
+        let queue: &str = row.get("queue");
         at(queue, &mut |state| {
-            state.queued = row.get(1);
-            state.running = row.get(2);
-            state.oldest_wait_ms = row.get(3);
+            state.queued = row.get("queued");
+            state.running = row.get("running");
+            state.oldest_wait_ms = row.get("oldest_wait_ms");
         });
     }
     for row in &pools {
-        at(row.get(0), &mut |state| state.workers = row.get(1));
+        at(row.get("queue"), &mut |state| state.workers = row.get("workers"));
     }
     for row in &paused {
-        at(row.get(0), &mut |state| state.paused = true);
+        at(row.get("name"), &mut |state| state.paused = true);
     }
     for row in &slots {
-        let event_type: &str = row.get(0);
-        let (in_use, parked): (i64, i64) = (row.get(1), row.get(2));
+        let event_type: &str = row.get("event_type");
+        let (in_use, parked): (i64, i64) = (row.get("slots_in_use"), row.get("parked"));
         lanes.slots_in_use += in_use;
         lanes.parked += parked;
         // Slots are counted by event type; the first service that is counted so shows them.
@@ -196,4 +196,39 @@ pub fn table(lanes: &Lanes) -> String {
         }
     }
     table.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_names_lanes_and_waits_and_fits_a_terminal() {
+        let busy = LaneState {
+            queued: 12,
+            running: 3,
+            workers: 3,
+            paused: false,
+            oldest_wait_ms: 61_500,
+        };
+        let paused = LaneState {
+            queued: 7,
+            paused: true,
+            ..LaneState::default()
+        };
+        let service = ServiceLanes {
+            priority: LaneState::default(),
+            default: busy,
+            scheduled: paused,
+            parked: 1234,
+            slots_in_use: 15,
+        };
+        let lanes = Lanes {
+            services: BTreeMap::from([("analysis".to_owned(), service)]),
+            ..Lanes::default()
+        };
+        let table = table(&lanes);
+        insta::assert_snapshot!(table);
+        assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
+    }
 }

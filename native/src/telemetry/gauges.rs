@@ -97,11 +97,11 @@ impl Gauges {
             client.query(include_str!("sql/jobs.sql"), &[]),
             client.query(include_str!("sql/reservations.sql"), &[]),
             client.query_one(
-                "SELECT count(*)::float8 FROM processes WHERE beat_at > clock_timestamp() - make_interval(secs => $1)",
+                "SELECT count(*)::float8 AS processes FROM processes WHERE beat_at > clock_timestamp() - make_interval(secs => $1)",
                 &living
             ),
             client.query(
-                "SELECT pool.key, sum(pool.value::bigint)::float8 FROM processes p, jsonb_each_text(p.pools) AS pool \
+                "SELECT pool.key AS queue, sum(pool.value::bigint)::float8 AS workers FROM processes p, jsonb_each_text(p.pools) AS pool \
                  WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
                 &living
             ),
@@ -113,23 +113,36 @@ impl Gauges {
                 .or_default() += value;
         };
         for row in &jobs {
-            let (queue, tier): (&str, &str) = (row.get(0), row.get(1));
+            let (queue, tier): (&str, &str) = (row.get("queue"), row.get("tier"));
             // A queue that no service of this configuration has is somebody else's.
             let Some((service, lane)) = self.lanes.get(queue) else {
                 continue;
             };
-            add(&["weir_lane_jobs", service, lane, tier, "queued"], row.get(2));
-            add(&["weir_lane_jobs", service, lane, tier, "running"], row.get(3));
-            add(&["weir_oldest_wait_seconds", service, lane, tier], row.get(4));
+            add(
+                &["weir_lane_jobs", service, lane, tier, "queued"],
+                row.get("queued"),
+            );
+            add(
+                &["weir_lane_jobs", service, lane, tier, "running"],
+                row.get("running"),
+            );
+            add(
+                &["weir_oldest_wait_seconds", service, lane, tier],
+                row.get("oldest_wait"),
+            );
         }
         for row in &pools {
-            if let Some((service, lane)) = self.lanes.get(row.get::<_, &str>(0)) {
-                add(&["weir_lane_workers", service, lane], row.get(1));
+            if let Some((service, lane)) = self.lanes.get(row.get::<_, &str>("queue")) {
+                add(&["weir_lane_workers", service, lane], row.get("workers"));
             }
         }
         for row in &reservations {
-            let (event_type, tier): (&str, &str) = (row.get(0), row.get(1));
-            let (admitted, parked, between): (f64, f64, f64) = (row.get(2), row.get(3), row.get(4));
+            let (event_type, tier): (&str, &str) = (row.get("event_type"), row.get("tier"));
+            let (admitted, parked, between): (f64, f64, f64) = (
+                row.get("admitted"),
+                row.get("parked"),
+                row.get("between_attempts"),
+            );
             add(&["weir_slots_in_use", event_type, tier], admitted);
             add(&["weir_parked_jobs", event_type, tier], parked);
             add(&["weir_open_reservations", event_type, "admitted"], admitted);
@@ -144,8 +157,8 @@ impl Gauges {
         }
         self.database_up.set(1.0);
         self.leader_known
-            .set(if leader.get::<_, bool>(0) { 1.0 } else { 0.0 });
-        self.processes.set(processes.get::<_, f64>(0));
+            .set(if leader.get::<_, bool>("known") { 1.0 } else { 0.0 });
+        self.processes.set(processes.get::<_, f64>("processes"));
         Ok(())
     }
 
@@ -162,5 +175,4 @@ impl Gauges {
 
 /// Whether a process of Weir's leads: River's leader renews its row every few seconds. Another River client may lead
 /// as well; then River's own duties are done, and Weir's periodic jobs are not.
-pub(crate) const LEADER_KNOWN: &str =
-    "SELECT EXISTS (SELECT 1 FROM river_leader WHERE expires_at > now() AND leader_id LIKE 'weir\\_%')";
+pub(crate) const LEADER_KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM river_leader WHERE expires_at > now() AND leader_id LIKE 'weir\\_%') AS known";

@@ -4,9 +4,9 @@
 SELECT w.queue,
        CASE WHEN w.unseen THEN 'unknown' WHEN w.user_id IS NULL THEN 'anonymous'
             ELSE coalesce(p.tier::text, 'free') END AS tier,
-       sum(w.queued)::float8,
-       sum(w.running)::float8,
-       coalesce(extract(epoch FROM now() - min(w.oldest)), 0)::float8
+       sum(w.queued)::float8 AS queued,
+       sum(w.running)::float8 AS running,
+       coalesce(extract(epoch FROM now() - min(w.oldest)), 0)::float8 AS oldest_wait
 FROM (
     SELECT j.queue, r.user_id, r.job_id IS NULL AS unseen,
            count(*) FILTER (WHERE j.state <> 'running') AS queued,

@@ -1,10 +1,10 @@
 -- Reservations by event type and by the tier that their owner has now: admitted ones hold a slot, parked ones wait for
 -- one, the others are between two attempts. One pass over the unfinished jobs, whatever the number of users.
-SELECT g.event_type::text,
+SELECT g.event_type::text AS event_type,
        CASE WHEN g.user_id IS NULL THEN 'anonymous' ELSE coalesce(p.tier::text, 'free') END AS tier,
-       sum(g.admitted)::float8,
-       sum(g.parked)::float8,
-       sum(g.between)::float8
+       sum(g.admitted)::float8 AS admitted,
+       sum(g.parked)::float8 AS parked,
+       sum(g.between)::float8 AS between_attempts
 FROM (
     SELECT event_type, user_id,
            count(admitted_at) AS admitted,
