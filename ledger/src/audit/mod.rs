@@ -3,6 +3,7 @@
 //! It looks at what is so and not only at Weir's own columns: jobs that run against slots, owners that live, holders
 //! with room and waiting jobs.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -38,8 +39,11 @@ pub const MOST_SHOWN: i64 = 50;
 /// How long a settlement, a promotion or a guard's look may take before the audit calls it missing.
 pub const GRACE: Duration = Duration::from_secs(5);
 
-/// Each query returns one text per violation. $1 is [`MOST_SHOWN`], $2 the slot limits of the tiers and of a client
-/// address, $3 the grace in seconds.
+const DRIFTED_BALANCES: &str = include_str!("sql/i6_balances.sql");
+const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
+
+/// The first column of each query is a text per violation. $1 is how many at most ([`MOST_SHOWN`]; NULL for all), $2 the
+/// slot limits of the tiers and of a client address, $3 the grace in seconds.
 const CHECKS: [(&str, &str, &str); 11] = [
     (
         "I1",
@@ -86,15 +90,11 @@ const CHECKS: [(&str, &str, &str); 11] = [
         "every running job has an owner that lives",
         include_str!("sql/i5_ownerless.sql"),
     ),
-    (
-        "I6",
-        "balances equal the sums of their rows",
-        include_str!("sql/i6_balances.sql"),
-    ),
+    ("I6", "balances equal the sums of their rows", DRIFTED_BALANCES),
     (
         "I6",
         "slot counters equal the rows that they count",
-        include_str!("sql/i6_counters.sql"),
+        DRIFTED_COUNTERS,
     ),
 ];
 
@@ -145,24 +145,27 @@ pub async fn audit(
 ///
 /// When the database cannot be used. Those that were rebuilt before stay so.
 pub async fn repair(client: &mut Client) -> Result<usize, DatabaseError> {
-    let drifted = client.query(include_str!("sql/drifted.sql"), &[]).await?;
-    for row in &drifted {
-        let holder: Uuid = row.get("holder");
+    let mut drifted = BTreeSet::<Uuid>::new();
+    for sql in [DRIFTED_BALANCES, DRIFTED_COUNTERS] {
+        let rows = client.query(sql, &[&None::<i64>]).await?;
+        drifted.extend(rows.iter().map(|row| row.get::<_, Uuid>("holder")));
+    }
+    for holder in &drifted {
         let transaction = client.transaction().await?;
         transaction
-            .execute(include_str!("sql/repair_holders.sql"), &[&holder])
+            .execute(include_str!("sql/repair_holders.sql"), &[holder])
             .await?;
         transaction
             .query(
                 "SELECT 1 FROM holders WHERE holder = $1 ORDER BY event_type FOR NO KEY UPDATE",
-                &[&holder],
+                &[holder],
             )
             .await?;
         transaction
-            .execute(include_str!("../settlement/sql/rebuild_holders.sql"), &[&holder])
+            .execute(include_str!("../settlement/sql/rebuild_holders.sql"), &[holder])
             .await?;
         transaction
-            .execute(include_str!("../settlement/sql/rebuild_balances.sql"), &[&holder])
+            .execute(include_str!("../settlement/sql/rebuild_balances.sql"), &[holder])
             .await?;
         transaction.commit().await?;
     }

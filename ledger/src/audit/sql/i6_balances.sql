@@ -1,5 +1,6 @@
 SELECT format('user %s, %s, period of %s: used %s, sum %s; reserved %s, sum %s', user_id, event_type, period_start,
-              coalesce(b.used, 0), coalesce(u.used, 0), coalesce(b.reserved, 0), coalesce(r.reserved, 0))
+              coalesce(b.used, 0), coalesce(u.used, 0), coalesce(b.reserved, 0), coalesce(r.reserved, 0)),
+       user_id AS holder
 FROM quota_balances b
 FULL JOIN (
     SELECT user_id, event_type, period_start, sum(quota_amount) AS used FROM usage_events GROUP BY 1, 2, 3

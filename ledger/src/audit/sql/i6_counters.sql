@@ -1,5 +1,6 @@
 SELECT format('holder %s, %s: slots %s, counted %s; parked %s, counted %s', holder, event_type,
-              coalesce(h.slots_in_use, 0), coalesce(r.slots, 0), coalesce(h.parked, 0), coalesce(r.parked, 0))
+              coalesce(h.slots_in_use, 0), coalesce(r.slots, 0), coalesce(h.parked, 0), coalesce(r.parked, 0)),
+       holder
 FROM holders h
 FULL JOIN (
     SELECT holder, event_type, count(admitted_at) AS slots, count(parked_at) AS parked
