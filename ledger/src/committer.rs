@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use uuid::Uuid;
 
 use crate::database::session::{Connection, Session, Statements, with_deadline};
@@ -144,8 +144,10 @@ struct Waiting<T: Transact> {
     item: T::Item,
     answer: Option<oneshot::Sender<Answer<T::Output>>>,
     since: Instant,
-    /// The bytes of the item, given back when it is answered.
-    _bytes: OwnedSemaphorePermit,
+    /// [`Transact::bytes`] of the item, which walks all of it and is asked once.
+    bytes: usize,
+    /// The queue's room, given back when the item is answered.
+    _room: OwnedSemaphorePermit,
 }
 
 impl<T: Transact> Waiting<T> {
@@ -211,28 +213,24 @@ impl<T: Transact> Committer<T> {
 
     /// Commits an item, or refuses it at once when too much waits.
     pub(crate) async fn try_commit(&self, item: T::Item) -> Answer<T::Output> {
-        let bytes = permits(T::bytes(&item));
-        let permit = match Arc::clone(&self.bytes).try_acquire_many_owned(bytes) {
-            Ok(permit) => permit,
-            Err(TryAcquireError::NoPermits | TryAcquireError::Closed) => return Err(Rejection::Full),
-        };
         let (answer, answered) = oneshot::channel();
-        self.queue
-            .try_send(waiting(item, Some(answer), permit))
-            .map_err(|_| Rejection::Full)?;
+        if !self.try_queue(item, Some(answer)) {
+            return Err(Rejection::Full);
+        }
         answered.await.unwrap_or_else(|_| Err(stopped()))
     }
 
     /// Commits an item, and waits for room when too much waits.
     pub(crate) async fn commit(&self, item: T::Item) -> Answer<T::Output> {
+        let bytes = T::bytes(&item);
         // An item that is larger than the whole queue has the queue for itself.
-        let bytes = permits(T::bytes(&item)).min(permits(T::LONGEST_QUEUE_BYTES));
-        let Ok(permit) = Arc::clone(&self.bytes).acquire_many_owned(bytes).await else {
+        let wanted = permits(bytes).min(permits(T::LONGEST_QUEUE_BYTES));
+        let Ok(room) = Arc::clone(&self.bytes).acquire_many_owned(wanted).await else {
             return Err(stopped());
         };
         let (answer, answered) = oneshot::channel();
         self.queue
-            .send(waiting(item, Some(answer), permit))
+            .send(waiting(item, Some(answer), bytes, room))
             .await
             .map_err(|_| stopped())?;
         answered.await.unwrap_or_else(|_| Err(stopped()))
@@ -240,23 +238,30 @@ impl<T: Transact> Committer<T> {
 
     /// Commits an item for which nobody waits. Returns false when there is no room for it.
     pub(crate) fn notice(&self, item: T::Item) -> bool {
-        let bytes = permits(T::bytes(&item));
+        self.try_queue(item, None)
+    }
+
+    /// Puts an item into the queue. Returns false when there is no room for it.
+    fn try_queue(&self, item: T::Item, answer: Option<oneshot::Sender<Answer<T::Output>>>) -> bool {
+        let bytes = T::bytes(&item);
         Arc::clone(&self.bytes)
-            .try_acquire_many_owned(bytes)
-            .is_ok_and(|permit| self.queue.try_send(waiting(item, None, permit)).is_ok())
+            .try_acquire_many_owned(permits(bytes))
+            .is_ok_and(|room| self.queue.try_send(waiting(item, answer, bytes, room)).is_ok())
     }
 }
 
 fn waiting<T: Transact>(
     item: T::Item,
     answer: Option<oneshot::Sender<Answer<T::Output>>>,
-    bytes: OwnedSemaphorePermit,
+    bytes: usize,
+    room: OwnedSemaphorePermit,
 ) -> Waiting<T> {
     Waiting {
         item,
         answer,
         since: Instant::now(),
-        _bytes: bytes,
+        bytes,
+        _room: room,
     }
 }
 
@@ -278,7 +283,7 @@ async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &m
     let Some(first) = waiting.recv().await else {
         return false;
     };
-    let mut bytes = T::bytes(&first.item);
+    let mut bytes = first.bytes;
     group.push(first);
     let has_room = |group: &Vec<Waiting<T>>, bytes: usize| {
         group.len() < T::LARGEST_GROUP && bytes < T::LARGEST_GROUP_BYTES
@@ -287,7 +292,7 @@ async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &m
         while has_room(group, *bytes)
             && let Ok(one) = waiting.try_recv()
         {
-            *bytes += T::bytes(&one.item);
+            *bytes += one.bytes;
             group.push(one);
         }
     };
@@ -547,9 +552,9 @@ impl<T: Transact> Aside<T> {
     /// Puts an item into the line of its holder. A line that is too long is not joined: it would take the room of those
     /// whose holder is not blocked.
     fn line_up(queue: &mut VecDeque<Waiting<T>>, one: Waiting<T>) {
-        let bytes: usize = queue.iter().map(|one| T::bytes(&one.item)).sum();
+        let bytes: usize = queue.iter().map(|one| one.bytes).sum();
         let is_full = queue.len() >= T::LONGEST_QUEUE / ASIDE_SHARE
-            || bytes + T::bytes(&one.item) > T::LONGEST_QUEUE_BYTES / ASIDE_SHARE;
+            || bytes + one.bytes > T::LONGEST_QUEUE_BYTES / ASIDE_SHARE;
         if is_full && !queue.is_empty() {
             one.answer(Err(Rejection::Unavailable(DatabaseError::Locked)));
         } else {
@@ -587,7 +592,7 @@ impl<T: Transact> Aside<T> {
         }
         let (mut count, mut bytes) = (0, 0);
         for one in queue.iter().take(T::LARGEST_GROUP) {
-            bytes += T::bytes(&one.item);
+            bytes += one.bytes;
             if count > 0 && bytes > T::LARGEST_GROUP_BYTES {
                 break;
             }
