@@ -42,8 +42,8 @@ pub const GRACE: Duration = Duration::from_secs(5);
 const DRIFTED_BALANCES: &str = include_str!("sql/i6_balances.sql");
 const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 
-/// The first column of each query is a text per violation. $1 is how many at most ([`MOST_SHOWN`]; NULL for all), $2 the
-/// slot limits of the tiers and of a client address, $3 the grace in seconds.
+/// The first column of each query is a text per violation. $1 is how many at most ([`MOST_SHOWN`]; NULL for all), $2
+/// the slot limits of the tiers and of a client address, $3 the grace in seconds.
 const CHECKS: [(&str, &str, &str); 11] = [
     (
         "I1",
