@@ -53,13 +53,7 @@ async fn through(cut: Cut) {
         (_, other) => panic!("{other:?}"),
     }
     assert_eq!(proxy.left(), 0);
-    let jobs: i64 = weir
-        .client()
-        .await
-        .query_one("SELECT count(*) FROM river_job", &[])
-        .await
-        .unwrap()
-        .get(0);
+    let jobs = weir.jobs().await;
     assert_eq!(jobs, 2, "the first, and one for the key");
     weir.end().await;
 }
@@ -123,13 +117,7 @@ async fn a_group_of_which_nobody_knows_whether_it_committed_is_never_run_again()
         let answers = futures_util::future::join_all(submitted).await;
         let failed = answers.iter().filter(|answer| answer.is_err()).count();
         assert!(failed > 0, "{cut:?}: {answers:?}");
-        let jobs: i64 = weir
-            .client()
-            .await
-            .query_one("SELECT count(*) FROM river_job", &[])
-            .await
-            .unwrap()
-            .get(0);
+        let jobs = weir.jobs().await;
         assert_eq!(
             jobs, 14,
             "{cut:?}: one job a submission, whatever its caller was told"

@@ -170,13 +170,7 @@ async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
     let parked = weir.analyse(Who::User(waits), "b_test.go", GO_TESTS).await;
     let client = weir.client().await;
     // The one ends elsewhere and can never be settled while its row is locked; the other user is upgraded.
-    client
-        .execute(
-            "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $1",
-            &[&stuck],
-        )
-        .await
-        .unwrap();
+    weir.ended_elsewhere(stuck, "cancelled").await;
     let mut operator = weir.client().await;
     let open = operator.transaction().await.unwrap();
     open.execute("SELECT 1 FROM holders WHERE holder = $1 FOR UPDATE", &[&blocked])

@@ -554,11 +554,10 @@ async fn a_job_that_others_end_or_delete_never_keeps_its_quota() {
     for _ in 0..3 {
         ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
-    let client = weir.client().await;
-    let ended = "UPDATE river_job SET state = $2::text::river_job_state, finalized_at = now() WHERE id = $1";
-    client.execute(ended, &[&ids[0], &"discarded"]).await.unwrap();
-    client.execute(ended, &[&ids[1], &"cancelled"]).await.unwrap();
-    client
+    weir.ended_elsewhere(ids[0], "discarded").await;
+    weir.ended_elsewhere(ids[1], "cancelled").await;
+    weir.client()
+        .await
         .execute("DELETE FROM river_job WHERE id = $1", &[&ids[2]])
         .await
         .unwrap();
@@ -573,14 +572,7 @@ async fn a_job_that_another_client_completes_is_charged_once() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user(Tier::Free).await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-    let client = weir.client().await;
-    client
-        .execute(
-            "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $1",
-            &[&id],
-        )
-        .await
-        .unwrap();
+    weir.ended_elsewhere(id, "completed").await;
     for _ in 0..3 {
         weir.reconcile().await;
     }

@@ -154,14 +154,7 @@ async fn bad_requests_get_a_problem_with_the_right_status_and_leave_nothing() {
     );
     assert_eq!(weir.get("/api/jobs?limit=0", who).await.status, 422);
     assert_eq!(weir.get("/api/jobs/x", who).await.status, 404);
-    let count: i64 = weir
-        .client()
-        .await
-        .query_one("SELECT count(*) FROM river_job", &[])
-        .await
-        .unwrap()
-        .get(0);
-    assert_eq!(count, 0);
+    assert_eq!(weir.jobs().await, 0);
     weir.end().await;
 }
 

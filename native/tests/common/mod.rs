@@ -282,6 +282,19 @@ impl Weir {
         .await
     }
 
+    /// How many jobs there are, in whatever state.
+    pub async fn jobs(&self) -> i64 {
+        let count = "SELECT count(*) FROM river_job";
+        self.client().await.query_one(count, &[]).await.unwrap().get(0)
+    }
+
+    /// Ends a job as other clients do, with SQL of their own.
+    pub async fn ended_elsewhere(&self, id: i64, state: &str) {
+        let end =
+            "UPDATE river_job SET state = $2::text::river_job_state, finalized_at = now() WHERE id = $1";
+        self.client().await.execute(end, &[&id, &state]).await.unwrap();
+    }
+
     /// Waits until nothing is left to be done.
     pub async fn all_finished(&self) {
         let client = self.client().await;
