@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use deadpool_postgres::Pool;
-use weir_ledger::database::{Database, DatabaseError};
+use weir_ledger::database::{Database, DatabaseError, ReadPool};
 use weir_ledger::rules::Rules;
 use weir_ledger::settlement::Settler;
 
@@ -19,7 +18,7 @@ pub struct Context {
     /// How to reach the database.
     pub database: Database,
     /// Connections for reading.
-    pub pool: Pool,
+    pub pool: ReadPool,
     /// What admission decides by.
     pub rules: Arc<Rules>,
     /// Settles what ended.
@@ -37,7 +36,7 @@ impl Context {
     pub fn new(settings: Settings) -> Result<Self, DatabaseError> {
         let database = settings.database()?;
         let rules = Arc::new(settings.rules());
-        let pool = database.pool(20);
+        let pool = database.read_pool(20);
         let handlers = settings
             .services
             .iter()

@@ -279,6 +279,30 @@ async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_whose_connection_stands_still_ends_and_its_connection_is_not_used_again() {
+    let weir = Weir::new().await;
+    let proxy = Proxy::start(&weir, Cut::Never, 0).await;
+    let pool = weir_ledger::database::Database::at(&proxy.url(&weir))
+        .unwrap()
+        .read_pool(1);
+    let backend = async || -> Result<i32, weir_ledger::database::DatabaseError> {
+        let patience = Duration::from_secs(2);
+        let asked = pool.read_within(patience, async |client| {
+            Ok(client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0))
+        });
+        asked.await
+    };
+    let before = backend().await.unwrap();
+    proxy.freeze();
+    let late = tokio::time::timeout(Duration::from_secs(30), backend()).await;
+    assert!(late.expect("there is an answer").is_err());
+    proxy.thaw();
+    let after = weir.until("a connection", async || backend().await.ok()).await;
+    assert_ne!(after, before, "nobody waits for what the one before had asked");
+    weir.end().await;
+}
+
 /// Fails twice within milliseconds, and counts who runs together.
 #[derive(Default)]
 struct Hasty {

@@ -12,7 +12,9 @@ use jiff::{Span, Timestamp, tz::TimeZone};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
+use weir_ledger::database::DatabaseError;
 use weir_ledger::event_type::EventType;
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::{Answer, Idempotency, Reserver, Submission};
@@ -644,16 +646,29 @@ async fn an_exhausted_pool_is_503_and_never_a_hung_request() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user(Tier::Free).await);
     let pool = &weir.context.pool;
-    let mut held = Vec::new();
-    for _ in 0..pool.status().max_size {
-        held.push(pool.get().await.unwrap());
+    let over = CancellationToken::new();
+    let mut held = tokio::task::JoinSet::new();
+    for _ in 0..pool.max_size() {
+        let (pool, over) = (pool.clone(), over.clone());
+        held.spawn(async move {
+            pool.read_within(Duration::from_secs(60), async |_| {
+                over.cancelled().await;
+                Ok::<_, DatabaseError>(())
+            })
+            .await
+        });
     }
+    weir.until("every connection to be taken", async || {
+        (pool.free() == 0).then_some(())
+    })
+    .await;
     let started = std::time::Instant::now();
     let answer = weir.get("/api/usage", who).await;
     assert_eq!(answer.status, 503, "{}", answer.body);
     assert_eq!(answer.headers["retry-after"], "2");
     assert!(started.elapsed() < Duration::from_secs(10));
-    held.clear();
+    over.cancel();
+    held.join_all().await;
     assert_eq!(weir.get("/api/usage", who).await.status, 200);
     weir.end().await;
 }

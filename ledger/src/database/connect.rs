@@ -3,13 +3,14 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod};
+use deadpool_postgres::Manager;
 use secrecy::ExposeSecret;
 use tokio_postgres::Client;
 use tokio_postgres::config::Host;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
+use super::read_pool::{ReadPool, SERVER_TIMEOUT};
 use super::tls::{self, SslMode, TlsOptions};
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -19,10 +20,6 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A silent connection is probed after this long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-
-/// No statement takes longer, and no transaction waits longer for its next one: the server breaks it off, so that a
-/// process that vanishes leaves no lock behind.
-const READ_TIMEOUT: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=10s";
 
 /// River's clients notify and listen on channels that are named after the current schema. Where River's tables are in
 /// another schema of the search path than the first one, that schema comes first for River.
@@ -153,33 +150,15 @@ impl Database {
 
     /// A pool for reading. Each statement may take at most 10 s.
     #[must_use]
-    pub fn pool(&self, size: usize) -> Pool {
+    pub fn read_pool(&self, size: usize) -> ReadPool {
         let mut config = self.config.clone();
         let options = match config.get_options() {
-            Some(options) => format!("{options} {READ_TIMEOUT}"),
-            None => READ_TIMEOUT.to_owned(),
+            Some(options) => format!("{options} {SERVER_TIMEOUT}"),
+            None => SERVER_TIMEOUT.to_owned(),
         };
         config.options(options);
-        let manager = Manager::from_config(
-            config,
-            self.tls.clone(),
-            ManagerConfig {
-                recycling_method: RecyclingMethod::Fast,
-            },
-        );
-        let mut config = deadpool_postgres::PoolConfig::new(size);
-        config.timeouts.wait = Some(CONNECT_TIMEOUT);
-        config.timeouts.create = Some(CONNECT_TIMEOUT);
-        config.timeouts.recycle = Some(CONNECT_TIMEOUT);
-        let built = Pool::builder(manager)
-            .config(config)
-            .runtime(deadpool_postgres::Runtime::Tokio1)
-            .build();
-        match built {
-            Ok(pool) => pool,
-            // Only a pool with timeouts and without a runtime fails to build; this one has both.
-            Err(error) => unreachable!("{error}"),
-        }
+        let manager = Manager::from_config(config, self.tls.clone(), ReadPool::recycling());
+        ReadPool::new(manager, size)
     }
 
     /// River's pool.

@@ -9,13 +9,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use postgres_types::ToSql;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, ReadPool};
 
 /// Between two looks, while a watched job is unfinished.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
@@ -91,7 +90,7 @@ pub(super) struct Watch {
 impl Feed {
     /// Starts to look. Nothing is asked while nobody watches.
     #[must_use]
-    pub fn start(pool: Pool, stopping: CancellationToken) -> Self {
+    pub fn start(pool: ReadPool, stopping: CancellationToken) -> Self {
         let shared = Arc::new(Shared::default());
         let watcher = Arc::clone(&shared);
         tokio::spawn(async move {
@@ -183,7 +182,7 @@ impl Drop for Watch {
 }
 
 /// Looks once, tells the streams, and says when to look again; nothing when nobody watches.
-async fn look(shared: &Shared, pool: &Pool) -> Result<Option<Duration>, DatabaseError> {
+async fn look(shared: &Shared, pool: &ReadPool) -> Result<Option<Duration>, DatabaseError> {
     let (holders, followed) = {
         let watched = shared.watched();
         let holders: Vec<Uuid> = watched.keys().copied().collect();
@@ -193,36 +192,39 @@ async fn look(shared: &Shared, pool: &Pool) -> Result<Option<Duration>, Database
     if holders.is_empty() {
         return Ok(None);
     }
-    let client = pool.get().await?;
-    let newest = client.prepare_cached(include_str!("sql/feed_newest.sql")).await?;
-    let versions = client
-        .prepare_cached(include_str!("sql/feed_versions.sql"))
+    let (mut newest_of, arrived, rows) = pool
+        .read(async |client| -> Result<_, DatabaseError> {
+            let newest = client.prepare_cached(include_str!("sql/feed_newest.sql")).await?;
+            let versions = client
+                .prepare_cached(include_str!("sql/feed_versions.sql"))
+                .await?;
+            let of_holders: [&(dyn ToSql + Sync); 2] = [&holders, &NEWEST];
+            let of_jobs: [&(dyn ToSql + Sync); 1] = [&followed];
+            let (newest, mut rows) = tokio::try_join!(
+                client.query(&newest, &of_holders),
+                client.query(&versions, &of_jobs)
+            )?;
+            let mut newest_of: HashMap<Uuid, BTreeSet<i64>> = HashMap::new();
+            for row in newest {
+                newest_of
+                    .entry(row.get("holder"))
+                    .or_default()
+                    .insert(row.get("job_id"));
+            }
+            let arrived: Vec<i64> = {
+                let watched = shared.watched();
+                let of_one = |(holder, newest): (&Uuid, &BTreeSet<i64>)| {
+                    let of_holder = watched.get(holder);
+                    of_holder.map_or_else(Vec::new, |of_holder| of_holder.arrived(newest))
+                };
+                newest_of.iter().flat_map(of_one).collect()
+            };
+            if !arrived.is_empty() {
+                rows.extend(client.query(&versions, &[&arrived]).await?);
+            }
+            Ok((newest_of, arrived, rows))
+        })
         .await?;
-    let of_holders: [&(dyn ToSql + Sync); 2] = [&holders, &NEWEST];
-    let of_jobs: [&(dyn ToSql + Sync); 1] = [&followed];
-    let (newest, mut rows) = tokio::try_join!(
-        client.query(&newest, &of_holders),
-        client.query(&versions, &of_jobs)
-    )?;
-    let mut newest_of: HashMap<Uuid, BTreeSet<i64>> = HashMap::new();
-    for row in newest {
-        newest_of
-            .entry(row.get("holder"))
-            .or_default()
-            .insert(row.get("job_id"));
-    }
-    let arrived: Vec<i64> = {
-        let watched = shared.watched();
-        let of_one = |(holder, newest): (&Uuid, &BTreeSet<i64>)| {
-            let of_holder = watched.get(holder);
-            of_holder.map_or_else(Vec::new, |of_holder| of_holder.arrived(newest))
-        };
-        newest_of.iter().flat_map(of_one).collect()
-    };
-    if !arrived.is_empty() {
-        rows.extend(client.query(&versions, &[&arrived]).await?);
-    }
-    drop(client);
     let now: HashMap<i64, JobVersion> = rows
         .iter()
         .map(|row| {

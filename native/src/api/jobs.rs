@@ -19,6 +19,7 @@ use super::caller::Caller;
 use super::job::{Job, SELECT};
 use super::problem::{ApiError, ProblemDetails};
 use super::state::Api;
+use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::{Answer, Idempotency, Submission};
 
@@ -332,9 +333,13 @@ async fn select(
     rest: &str,
     params: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Job>, ApiError> {
-    let client = api.pool.get().await?;
-    let columns = SELECT.replace("$output", output);
-    let statement = client.prepare_cached(&format!("{columns} {rest}")).await?;
-    let rows = client.query(&statement, params).await?;
+    let sql = format!("{} {rest}", SELECT.replace("$output", output));
+    let rows = api
+        .pool
+        .read(async |client| {
+            let statement = client.prepare_cached(&sql).await?;
+            Ok::<_, DatabaseError>(client.query(&statement, params).await?)
+        })
+        .await?;
     Ok(rows.iter().map(|row| Job::from_row(row, &api.settings)).collect())
 }

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use deadpool_postgres::Pool;
 use parking_lot::Mutex;
 use uuid::Uuid;
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, ReadPool};
 
 use crate::config::service::Service;
 use crate::status::{self, Lanes};
@@ -23,24 +22,26 @@ const MOST_STREAMS_OF_HOLDER: usize = 8;
 
 #[derive(Default)]
 pub(super) struct LiveView {
-    /// The last view and when it was read. The lock is held while the next one is read, so that one reads for all.
-    last: tokio::sync::Mutex<Option<(Instant, Lanes)>>,
+    /// The last view and when it was read. The lock is held while the next one is read, so that one reads for all, and
+    /// finds out for all that the database is away.
+    last: tokio::sync::Mutex<Option<(Instant, Result<Lanes, DatabaseError>)>>,
     streams: Arc<Mutex<HashMap<Uuid, usize>>>,
 }
 
 impl LiveView {
     /// The lanes as they were at most [`MAX_AGE`] ago.
-    pub(super) async fn lanes(&self, pool: &Pool, services: &[Service]) -> Result<Lanes, DatabaseError> {
+    pub(super) async fn lanes(&self, pool: &ReadPool, services: &[Service]) -> Result<Lanes, DatabaseError> {
         let mut last = self.last.lock().await;
         if let Some((at, lanes)) = &*last
             && at.elapsed() < MAX_AGE
         {
-            return Ok(lanes.clone());
+            return lanes.clone();
         }
-        let client = pool.get().await?;
-        let lanes = status::lanes(&client, services).await?;
+        let lanes = pool
+            .read(async |client| status::lanes(client, services).await)
+            .await;
         *last = Some((Instant::now(), lanes.clone()));
-        Ok(lanes)
+        lanes
     }
 
     /// A place for one more stream; `None` when there are too many.

@@ -10,6 +10,7 @@ mod feed;
 mod job;
 mod job_token;
 mod jobs;
+pub mod listen;
 mod live_view;
 pub mod probes;
 mod problem;

@@ -10,16 +10,15 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router, routing};
-use deadpool_postgres::Pool;
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
-use tokio::net::TcpListener;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::listen::{self, HEAD_TIMEOUT, ListenError};
 use crate::config::service::Service;
 use crate::telemetry::gauges::{Gauges, LEADER_KNOWN};
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, ReadPool};
 
 /// The database is asked for the gauges at most this often, however many scrape.
 const GAUGES_MAX_AGE: Duration = Duration::from_secs(1);
@@ -27,24 +26,13 @@ const GAUGES_MAX_AGE: Duration = Duration::from_secs(1);
 /// For how long a probe waits for the database. Less than what those who probe usually wait for an answer.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why probes are not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// The port is taken, or may not be used.
-    #[error("cannot listen on {0}: {1}; set WEIR_METRICS_PORT to a free port")]
-    Bind(SocketAddr, std::io::Error),
-    /// Accepting connections failed.
-    #[error("serving ended: {0}")]
-    Serve(std::io::Error),
-}
-
 /// Whether a submission could be written: not while the server is a standby, or read-only after a failover.
 const WRITABLE: &str =
     "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writable";
 
 /// What the probes' routes share.
 pub struct Probes {
-    pool: Pool,
+    pool: ReadPool,
     metrics: PrometheusHandle,
     gauges: Gauges,
     refreshed: Mutex<Option<Instant>>,
@@ -63,11 +51,29 @@ struct Readiness {
     stopping: bool,
 }
 
+/// Why the database takes no submission.
+enum Unready {
+    ReadOnly,
+    Unavailable,
+}
+
+impl From<DatabaseError> for Unready {
+    fn from(_: DatabaseError) -> Self {
+        Self::Unavailable
+    }
+}
+
+impl From<tokio_postgres::Error> for Unready {
+    fn from(_: tokio_postgres::Error) -> Self {
+        Self::Unavailable
+    }
+}
+
 impl Probes {
     /// Registers the gauges; asks nothing yet.
     #[must_use]
     pub fn new(
-        pool: Pool,
+        pool: ReadPool,
         services: &[Service],
         metrics: PrometheusHandle,
         stopping: CancellationToken,
@@ -85,13 +91,10 @@ impl Probes {
     async fn render(&self) -> String {
         let mut refreshed = self.refreshed.lock().await;
         if refreshed.is_none_or(|at| at.elapsed() >= GAUGES_MAX_AGE) {
-            let look = async {
-                let client = self.pool.get().await?;
-                self.gauges.refresh(&client).await
-            };
-            let seen = tokio::time::timeout(DATABASE_TIMEOUT, look)
-                .await
-                .unwrap_or(Err(DatabaseError::Timeout(DATABASE_TIMEOUT)));
+            let seen = self
+                .pool
+                .read_within(DATABASE_TIMEOUT, async |client| self.gauges.refresh(client).await)
+                .await;
             if let Err(error) = seen {
                 tracing::warn!(%error, "scraped without the database");
                 self.gauges.unknown();
@@ -103,30 +106,28 @@ impl Probes {
     }
 
     async fn readiness(&self) -> Readiness {
-        let database = async {
-            let client = self.pool.get().await?;
+        let database = self.pool.read_within(DATABASE_TIMEOUT, async |client| {
             let writable: bool = client.query_one(WRITABLE, &[]).await?.get("writable");
             if !writable {
-                // Others that were made meanwhile are looked at next.
-                drop(deadpool_postgres::Object::take(client));
-                return Ok(None);
+                // An error closes the connection: it stays read-only when the server no longer is.
+                return Err(Unready::ReadOnly);
             }
-            let current = weir_ledger::migrate::is_current(&client).await?;
+            let current = weir_ledger::migrate::is_current(client).await?;
             // Without River's tables there is nobody to ask for.
             let led = current && client.query_one(LEADER_KNOWN, &[]).await?.get("known");
-            Ok::<_, DatabaseError>(Some((current, led)))
-        };
-        let database = tokio::time::timeout(DATABASE_TIMEOUT, database).await;
+            Ok((current, led))
+        });
+        let database = database.await;
         let stopping = self.stopping.is_cancelled();
         match database {
-            Ok(Ok(None)) => Readiness {
+            Err(Unready::ReadOnly) => Readiness {
                 ready: false,
                 database: "read-only",
                 migrations: "not known",
                 leader: "not known",
                 stopping,
             },
-            Ok(Ok(Some((current, led)))) => Readiness {
+            Ok((current, led)) => Readiness {
                 ready: current && !stopping,
                 database: "up",
                 migrations: if current {
@@ -141,7 +142,7 @@ impl Probes {
                 },
                 stopping,
             },
-            Ok(Err(_)) | Err(_) => Readiness {
+            Err(Unready::Unavailable) => Readiness {
                 ready: false,
                 database: "cannot be reached",
                 migrations: "not known",
@@ -182,13 +183,9 @@ async fn metrics(State(probes): State<Arc<Probes>>) -> Response {
 ///
 /// When the port cannot be had.
 pub async fn run(probes: Probes, address: SocketAddr) -> Result<(), ListenError> {
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| ListenError::Bind(address, error))?;
+    let listener = listen::bind(address, "WEIR_METRICS_PORT").await?;
     tracing::info!(%address, "answering probes");
     let stopping = probes.stopping.clone();
-    axum::serve(listener, router(Arc::new(probes)))
-        .with_graceful_shutdown(stopping.cancelled_owned())
-        .await
-        .map_err(ListenError::Serve)
+    listen::answer(listener, router(Arc::new(probes)), HEAD_TIMEOUT, stopping).await;
+    Ok(())
 }

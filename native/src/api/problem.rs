@@ -88,12 +88,6 @@ impl From<tokio_postgres::Error> for ApiError {
     }
 }
 
-impl From<deadpool_postgres::PoolError> for ApiError {
-    fn from(error: deadpool_postgres::PoolError) -> Self {
-        DatabaseError::from(error).into()
-    }
-}
-
 impl From<riverqueue::Error> for ApiError {
     fn from(error: riverqueue::Error) -> Self {
         match error {

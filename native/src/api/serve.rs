@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
+use super::listen::{self, HEAD_TIMEOUT, ListenError};
 use super::live_view::LiveView;
 use super::probes::{self, Probes};
 use super::router;
@@ -30,11 +30,8 @@ pub enum ServeError {
     #[error(transparent)]
     Database(#[from] DatabaseError),
     /// The port cannot be had.
-    #[error("cannot listen on {0}: {1}; set WEIR_ORIGIN_PORT to a free port")]
-    Listen(std::net::SocketAddr, std::io::Error),
-    /// Accepting connections failed.
-    #[error("serving ended: {0}")]
-    Serve(std::io::Error),
+    #[error(transparent)]
+    Listen(#[from] ListenError),
 }
 
 /// Serves until `stopping` is cancelled and every answer under way is given.
@@ -57,14 +54,10 @@ pub async fn run(
         .await?
         .merge(probes::router(Arc::new(probes)));
     let address = context.settings.listen;
-    let listener = TcpListener::bind(address)
-        .await
-        .map_err(|error| ServeError::Listen(address, error))?;
+    let listener = listen::bind(address, "WEIR_ORIGIN_PORT").await?;
     tracing::info!(%address, "serving");
-    axum::serve(listener, router)
-        .with_graceful_shutdown(stopping.cancelled_owned())
-        .await
-        .map_err(ServeError::Serve)
+    listen::answer(listener, router, HEAD_TIMEOUT, stopping).await;
+    Ok(())
 }
 
 /// The API's routes, without the probes.

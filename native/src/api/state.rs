@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use deadpool_postgres::Pool;
 use tokio_util::sync::CancellationToken;
+use weir_ledger::database::ReadPool;
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::Reserver;
 use weir_ledger::settlement::Settler;
@@ -22,7 +22,7 @@ pub(super) struct Api {
     /// The settings the process was started with.
     pub(super) settings: Arc<Settings>,
     /// Connections for reading.
-    pub(super) pool: Pool,
+    pub(super) pool: ReadPool,
     /// Admits submissions.
     pub(super) reserver: Reserver,
     /// Settles what is cancelled.

@@ -81,9 +81,13 @@ pub(super) async fn development_token(
         ));
     };
     let user = user.unwrap_or_else(Uuid::new_v4);
-    let client = api.pool.get().await?;
-    let token = crate::token::issue(&client, &api.settings, user, tier, Duration::from_secs(3600))
-        .await
-        .map_err(|error| ApiError::Unavailable(error.to_string()))?;
+    let token = api
+        .pool
+        .read(async |client| {
+            crate::token::issue(client, &api.settings, user, tier, Duration::from_secs(3600))
+                .await
+                .map_err(|error| ApiError::Unavailable(error.to_string()))
+        })
+        .await?;
     Ok(Json(Given { token, user, tier }))
 }

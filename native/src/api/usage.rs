@@ -14,6 +14,7 @@ use super::problem::ApiError;
 use super::quota::Quota;
 use super::state::Api;
 use crate::status;
+use weir_ledger::database::DatabaseError;
 use weir_ledger::event_type::EventType;
 
 /// A billing period, from `start` up to but not including `end`.
@@ -44,10 +45,11 @@ pub(super) struct Usage {
     )
 )]
 pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Usage>, ApiError> {
-    let client = api.pool.get().await?;
     let Some(user) = caller.holder.user_id else {
         // Asked all the same, so that the answer means that the database can be reached.
-        client.query_one("SELECT 1", &[]).await?;
+        api.pool
+            .read(async |client| Ok::<_, DatabaseError>(client.query_one("SELECT 1", &[]).await?))
+            .await?;
         let anonymous = Usage {
             tier: "anonymous".to_owned(),
             period: None,
@@ -56,7 +58,10 @@ pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result
         };
         return Ok(Json(anonymous));
     };
-    let usage = status::usage(&**client, user).await?;
+    let usage = api
+        .pool
+        .read(async |client| Ok::<_, DatabaseError>(status::usage(&**client, user).await?))
+        .await?;
     let quota = |event_type| usage.quota(event_type).cloned().map(Quota::from);
     let (analysis, specview) = (quota(EventType::Analysis), quota(EventType::Specview));
     Ok(Json(Usage {

@@ -8,7 +8,7 @@ mod specview;
 
 use std::sync::Arc;
 
-use deadpool_postgres::Pool;
+use weir_ledger::database::ReadPool;
 
 use crate::config::service::{Builtin, HandlerSpec, Service};
 
@@ -17,7 +17,7 @@ pub(crate) use exec::kill_programs;
 
 /// The handler that a service is configured with.
 #[must_use]
-pub fn of(service: &Service, pool: &Pool) -> Arc<dyn Handler> {
+pub fn of(service: &Service, pool: &ReadPool) -> Arc<dyn Handler> {
     match &service.handler {
         HandlerSpec::Builtin { name } => match name {
             Builtin::Analyze => Arc::new(analysis::Analysis),

@@ -4,18 +4,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
 use async_trait::async_trait;
-use deadpool_postgres::Pool;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 
 use super::analysis::TestCase;
 use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, ReadPool};
 use weir_ledger::holder::Holder;
 
 pub(super) struct Specview {
-    pool: Pool,
+    pool: ReadPool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -54,8 +55,14 @@ fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
 }
 
 impl Specview {
-    pub(super) fn new(pool: Pool) -> Self {
+    pub(super) fn new(pool: ReadPool) -> Self {
         Self { pool }
+    }
+
+    async fn query(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, DatabaseError> {
+        self.pool
+            .read(async |client| Ok(client.query(sql, params).await?))
+            .await
     }
 
     /// The tests that the holder's analysis found; `Err` says why there are none to render.
@@ -64,14 +71,14 @@ impl Specview {
         holder: Holder,
         analysis_id: i64,
     ) -> Result<Result<Vec<TestCase>, String>, DatabaseError> {
-        let client = self.pool.get().await?;
-        let row = client
-            .query_opt(
-                "SELECT j.state::text AS state, j.metadata -> 'output' AS output FROM submissions s JOIN river_job j ON j.id = s.job_id \
-                 WHERE s.job_id = $1 AND s.holder = $2 AND s.event_type = 'analysis'",
-                &[&analysis_id, &holder.id],
-            )
-            .await?;
+        let question = "SELECT j.state::text AS state, j.metadata -> 'output' AS output \
+                        FROM submissions s JOIN river_job j ON j.id = s.job_id \
+                        WHERE s.job_id = $1 AND s.holder = $2 AND s.event_type = 'analysis'";
+        let row = self
+            .query(question, &[&analysis_id, &holder.id])
+            .await?
+            .into_iter()
+            .next();
         let Some(row) = row else {
             return Ok(Err(format!(
                 "there is no analysis {analysis_id} of yours; submit it again if it is old"
@@ -121,18 +128,16 @@ impl Handler for Specview {
             .map_err(HandlerError::Permanent)?;
         let language = arguments.language;
         let keys: Vec<Vec<u8>> = tests.iter().map(key).collect();
-        let client = self.pool.get().await.map_err(DatabaseError::from)?;
         // A hit is free only if the job that rendered it was charged: a first attempt that died after it had
         // filled the cache must not make the second one free.
-        let hits = client
+        let hits = self
             .query(
                 "SELECT c.test_key, c.rendered FROM specview_cache c \
                  WHERE c.holder = $1 AND c.language = $2 AND c.test_key = ANY ($3) \
                    AND EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id)",
                 &[&holder.id, &language.as_str(), &keys],
             )
-            .await
-            .map_err(DatabaseError::from)?;
+            .await?;
         let mut known: HashMap<Vec<u8>, String> = hits
             .iter()
             .map(|row| (row.get("test_key"), row.get("rendered")))
@@ -153,7 +158,7 @@ impl Handler for Specview {
         }
         // A test is charged to the job that has its row. Another job that renders the same one at this moment has it,
         // or waits here until this one has: nobody pays twice for a test.
-        let claimed = client
+        let claimed = self
             .query(
                 "INSERT INTO specview_cache AS c (holder, language, test_key, rendered, job_id) \
                  SELECT $1, $2, k, t, $5 FROM unnest($3::bytea[], $4::text[]) AS n (k, t) ORDER BY k \
@@ -171,8 +176,7 @@ impl Handler for Specview {
                     &attempt.job_id,
                 ],
             )
-            .await
-            .map_err(DatabaseError::from)?;
+            .await?;
         let used = i64::try_from(claimed.len()).unwrap_or(i64::MAX);
         let markdown = markdown(&tests, &sentences, language);
         Ok(Outcome {

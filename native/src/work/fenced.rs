@@ -3,18 +3,17 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::Pool;
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat;
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, ReadPool};
 
 /// How long an attempt that has to stop goes on waiting. River aborts it some time after, and writes that down.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 /// Whether the job is still this attempt's. It is, too, when the database cannot be asked: then nobody can have taken
 /// it.
-pub(super) async fn still_owns(pool: &Pool, job_id: i64, attempt: i16) -> bool {
+pub(super) async fn still_owns(pool: &ReadPool, job_id: i64, attempt: i16) -> bool {
     let question = "SELECT 1 FROM river_job WHERE id = $1 AND attempt = $2 AND state = 'running'";
     match ask(pool, question, &[&job_id, &attempt]).await {
         Ok(has) => has,
@@ -26,7 +25,7 @@ pub(super) async fn still_owns(pool: &Pool, job_id: i64, attempt: i16) -> bool {
 }
 
 /// Waits until nobody runs the job or is about to.
-pub(super) async fn wait_out(pool: &Pool, job_id: i64, cancelled: &CancellationToken) {
+pub(super) async fn wait_out(pool: &ReadPool, job_id: i64, cancelled: &CancellationToken) {
     metrics::counter!("weir_fenced_attempts_total").increment(1);
     tracing::warn!(
         job = job_id,
@@ -55,9 +54,10 @@ pub(super) async fn wait_out(pool: &Pool, job_id: i64, cancelled: &CancellationT
 }
 
 async fn ask(
-    pool: &Pool,
+    pool: &ReadPool,
     question: &str,
     about: &[&(dyn tokio_postgres::types::ToSql + Sync)],
 ) -> Result<bool, DatabaseError> {
-    Ok(pool.get().await?.query_opt(question, about).await?.is_some())
+    pool.read(async |client| Ok(client.query_opt(question, about).await?.is_some()))
+        .await
 }

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::Object;
 use riverqueue::{JobRow, WorkContext, WorkError, WorkMiddleware, WorkNext, WorkOutcome};
 use serde::Deserialize;
 use uuid::Uuid;
@@ -107,8 +106,10 @@ impl Guard {
         let Ok(id) = Uuid::parse_str(user) else {
             return Ok(None);
         };
-        let client = self.context.pool.get().await?;
-        Ok(plans::tier_of(&**client, id).await?)
+        self.context
+            .pool
+            .read(async |client| Ok(plans::tier_of(&**client, id).await?))
+            .await
     }
 }
 
@@ -153,37 +154,36 @@ async fn admit(
     if found.is_none() && user.is_none() {
         return Ok(LateAdmission::Admitted);
     }
-    let mut client = context.pool.get().await?;
-    let holder = match (found, &user) {
-        (Some(found), _) => found.holder,
-        (None, None) => return Ok(LateAdmission::Admitted),
-        (None, Some(user)) => match Uuid::parse_str(user) {
-            Ok(id) => Holders::user(id),
-            Err(_) => {
-                tracing::warn!(
-                    job = job.id,
-                    "the job's user_id is not a UUID; it has as many slots as an anonymous client"
-                );
-                Holders::load(&client).await?.address(user)
-            }
-        },
-    };
     let services = context.settings.services.iter();
     let kinds: Vec<&str> = services
         .filter(|service| service.event_type == event_type)
         .map(|service| service.kind.as_str())
         .collect();
-    let late = LateJob {
-        id: job.id,
-        attempt,
-        holder,
-        event_type,
-        backlog: user.as_deref().map(|user| (user, &*kinds)),
-    };
-    let admission = admit_late(&mut client, &context.rules, late).await;
-    if admission.is_err() {
-        // A connection that failed is not given to the next one.
-        drop(Object::take(client));
-    }
-    admission
+    context
+        .pool
+        .read(async |client| {
+            let holder = match (found, &user) {
+                (Some(found), _) => found.holder,
+                (None, None) => return Ok(LateAdmission::Admitted),
+                (None, Some(user)) => match Uuid::parse_str(user) {
+                    Ok(id) => Holders::user(id),
+                    Err(_) => {
+                        tracing::warn!(
+                            job = job.id,
+                            "the job's user_id is not a UUID; it has as many slots as an anonymous client"
+                        );
+                        Holders::load(client).await?.address(user)
+                    }
+                },
+            };
+            let late = LateJob {
+                id: job.id,
+                attempt,
+                holder,
+                event_type,
+                backlog: user.as_deref().map(|user| (user, &*kinds)),
+            };
+            admit_late(client, &context.rules, late).await
+        })
+        .await
 }

@@ -321,10 +321,9 @@ impl AnyWorker {
     }
 
     async fn charged_by(&self, job_id: i64, attempt: i16) -> Option<i64> {
-        let asked = async {
-            let client = self.context.pool.get().await?;
+        let asked = self.context.pool.read(async |client| {
             Ok::<_, DatabaseError>(settlement::charged_by(&**client, job_id, attempt).await?)
-        };
+        });
         asked.await.unwrap_or_else(|error| {
             tracing::warn!(job = job_id, %error, "could not ask who completed the job");
             None

@@ -1,0 +1,69 @@
+//! HTTP connections: accepted until the process stops, and closed when they are silent for too long.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+/// A client has this long to send the head of its next request. Longer than a proxy keeps an idle connection (60 s in
+/// nginx, 90 s in cloudflared): if the origin closed it first, the proxy's next request could already be on its way.
+pub const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Why nobody is answered.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {error}; set {variable} to a free port")]
+pub struct ListenError {
+    address: SocketAddr,
+    variable: &'static str,
+    error: std::io::Error,
+}
+
+/// Binds the address.
+///
+/// # Errors
+///
+/// When the port cannot be had; it names the variable to change.
+pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address).await.map_err(|error| ListenError {
+        address,
+        variable,
+        error,
+    })
+}
+
+/// Answers until `stopping` is cancelled and every answer under way is given. A connection whose client sends no head
+/// of a request for `head_timeout` is closed.
+pub async fn answer(
+    mut listener: TcpListener,
+    router: Router,
+    head_timeout: Duration,
+    stopping: CancellationToken,
+) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(head_timeout);
+    let connections = GracefulShutdown::new();
+    loop {
+        let (stream, _) = tokio::select! {
+            accepted = Listener::accept(&mut listener) => accepted,
+            () = stopping.cancelled() => break,
+        };
+        // Without it, the end of an answer may wait for the client's acknowledgement of its beginning.
+        let _ = stream.set_nodelay(true);
+        let service = TowerToHyperService::new(router.clone());
+        let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "an HTTP connection ended early");
+            }
+        });
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
