@@ -263,3 +263,35 @@ async fn many_streams_cost_the_database_no_more_than_one() {
     drop(streams);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_the_lanes_shows_what_waits_and_runs_and_names_nobody() {
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Free).await;
+    let mut events = Events::open(&weir, "/api/lanes/events", Who::Address("192.0.2.9")).await;
+    let empty = events.of("lanes").await;
+    assert_eq!(empty["services"]["analysis"]["default"]["queued"], 0, "{empty}");
+    for _ in 0..3 {
+        weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    }
+    // Once a second, so one of them may be from before.
+    let mut seen = events.of("lanes").await;
+    if seen["services"]["analysis"]["parked"] != 2 {
+        seen = events.of("lanes").await;
+    }
+    let analysis = &seen["services"]["analysis"];
+    assert_eq!(
+        (
+            &analysis["parked"],
+            &analysis["slots_in_use"],
+            &analysis["default"]["queued"]
+        ),
+        (&json!(2), &json!(1), &json!(1)),
+        "{seen}"
+    );
+    assert_eq!(analysis["priority"]["queued"], 0, "{seen}");
+    assert!(!seen.to_string().contains(&user.to_string()), "{seen}");
+    let now = weir.get("/api/lanes", Who::User(user)).await.body;
+    assert_eq!(now["services"], seen["services"], "as a look tells it");
+    weir.end().await;
+}

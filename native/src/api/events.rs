@@ -11,6 +11,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::answers::{ManyStreams, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
@@ -37,8 +38,9 @@ fn keep_alive() -> KeepAlive {
     KeepAlive::new().interval(Duration::from_secs(15))
 }
 
-fn bounded<T>(events: impl Stream<Item = T>) -> impl Stream<Item = T> {
-    events.take_until(tokio::time::sleep(LONGEST_STREAM))
+/// Ends them in time, and when the process stops, whatever the next one waits for.
+fn bounded<T>(stopping: CancellationToken, events: impl Stream<Item = T>) -> impl Stream<Item = T> {
+    events.take_until(tokio::time::timeout(LONGEST_STREAM, stopping.cancelled_owned()))
 }
 
 fn event(name: &str, data: impl Serialize) -> Event {
@@ -72,6 +74,7 @@ pub(super) async fn job(
     let watch = api.feed.watch(caller.holder.id, Some(id));
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
     let first = jobs::by_id(&api, &caller, id).await?;
+    let stopping = api.stopping.clone();
     let start = Following {
         api,
         caller,
@@ -79,7 +82,8 @@ pub(super) async fn job(
         last: None,
         next: Some(first),
     };
-    Ok(Sse::new(bounded(stream::unfold(start, Following::step))).keep_alive(keep_alive()))
+    let events = stream::unfold(start, Following::step);
+    Ok(Sse::new(bounded(stopping, events)).keep_alive(keep_alive()))
 }
 
 struct Following {
@@ -101,10 +105,7 @@ impl Following {
                 self.last = Some(job);
                 return Some((Ok(event), self));
             }
-            let changed = tokio::select! {
-                changed = self.watch.changed() => changed,
-                () = self.api.stopping.cancelled() => return None,
-            };
+            let changed = self.watch.changed().await;
             let id = self.last.as_ref()?.id;
             match jobs::by_id(&self.api, &self.caller, id).await {
                 Ok(job) if Some(&job) != self.last.as_ref() => self.next = Some(job),
@@ -159,6 +160,7 @@ pub(super) async fn jobs(
     let watch = api.feed.watch(caller.holder.id, None);
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
     let newest = jobs::newest_first(&api, caller.holder, None, limit).await?;
+    let stopping = api.stopping.clone();
     let mut start = Everything {
         api,
         holder: caller.holder,
@@ -169,7 +171,8 @@ pub(super) async fn jobs(
     for job in &newest {
         start.is_new(job);
     }
-    Ok(Sse::new(bounded(stream::unfold(start, Everything::step))).keep_alive(keep_alive()))
+    let events = stream::unfold(start, Everything::step);
+    Ok(Sse::new(bounded(stopping, events)).keep_alive(keep_alive()))
 }
 
 struct Everything {
@@ -187,10 +190,7 @@ impl Everything {
             if let Some(event) = self.next.pop_front() {
                 return Some((Ok(event), self));
             }
-            let changed = tokio::select! {
-                changed = self.watch.changed() => changed,
-                () = self.api.stopping.cancelled() => return None,
-            };
+            let changed = self.watch.changed().await;
             let Ok(found) = jobs::by_ids(&self.api, self.holder, &changed).await else {
                 // An outage passes; the stream goes on then.
                 tokio::time::sleep(OUTAGE_PAUSE).await;
@@ -239,12 +239,10 @@ pub(super) async fn lanes(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let place = api.live_view.stream(caller.holder.id);
     let place = place.ok_or(ApiError::TooManyStreams)?;
+    let stopping = api.stopping.clone();
     let events = stream::unfold((api, place, true), |(api, place, first)| async move {
         if !first {
-            tokio::select! {
-                () = tokio::time::sleep(live_view::MAX_AGE) => {}
-                () = api.stopping.cancelled() => return None,
-            }
+            tokio::time::sleep(live_view::MAX_AGE).await;
         }
         let event = match system::live_view(&api).await {
             Ok(lanes) => event("lanes", lanes),
@@ -252,5 +250,5 @@ pub(super) async fn lanes(
         };
         Some((Ok(event), (api, place, false)))
     });
-    Ok(Sse::new(bounded(events)).keep_alive(keep_alive()))
+    Ok(Sse::new(bounded(stopping, events)).keep_alive(keep_alive()))
 }
