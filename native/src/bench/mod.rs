@@ -5,6 +5,7 @@
 
 mod crash;
 mod fairness;
+mod faults;
 mod proxy;
 mod report;
 mod reserve;
@@ -12,6 +13,7 @@ mod stage;
 mod work;
 
 pub use fairness::fairness;
+pub use faults::faults;
 pub use report::{BenchError, Effort, Line, Report};
 pub use reserve::reserve;
 pub use work::work;
