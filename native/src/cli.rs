@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::api::probes::{self, Probes};
@@ -116,6 +117,8 @@ enum Bench {
     Work,
     /// What a flood costs the others, and how soon a freed slot is taken.
     Fairness,
+    /// What failures of some users cost the others.
+    Faults,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -246,6 +249,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
                 Bench::Reserve => bench::reserve(&settings, effort).await?,
                 Bench::Work => bench::work(&settings, effort).await?,
                 Bench::Fairness => bench::fairness(&settings, effort).await?,
+                Bench::Faults => bench::faults(&settings, effort).await?,
             };
             if json {
                 print(&format!("{}\n", serde_json::to_string_pretty(&report.lines)?))?;
@@ -330,6 +334,7 @@ struct Parts {
 impl Parts {
     async fn run(self, settings: Settings) -> CommandResult {
         logs::start();
+        let mut signals = StopSignals::listen()?;
         if settings.environment == Environment::Production {
             // Programs of handlers run as the same user, and must not read this process's memory or environment.
             if let Err(error) = nix::sys::prctl::set_dumpable(false) {
@@ -373,7 +378,7 @@ impl Parts {
             }
         };
         let early = tokio::select! {
-            signal = signalled() => {
+            signal = signals.next() => {
                 tracing::info!(signal, "stopping");
                 None
             }
@@ -396,19 +401,26 @@ impl Parts {
     }
 }
 
-/// Waits until somebody wants the process to stop, and says how.
-async fn signalled() -> &'static str {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminated) => {
-                terminated.recv().await;
-            }
-            Err(_) => std::future::pending().await,
+/// What asks a process to stop. Made before anything starts: a signal that nobody listens for ends the process at once,
+/// and the jobs that it has begun with it.
+struct StopSignals {
+    interrupted: Signal,
+    terminated: Signal,
+}
+
+impl StopSignals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupted: signal(SignalKind::interrupt())?,
+            terminated: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the first of them, and says which one it was.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupted.recv() => "SIGINT",
+            _ = self.terminated.recv() => "SIGTERM",
         }
-    };
-    tokio::select! {
-        _ = tokio::signal::ctrl_c() => "SIGINT",
-        () = terminated => "SIGTERM",
     }
 }

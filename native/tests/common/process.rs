@@ -113,6 +113,10 @@ impl Process {
         }
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
