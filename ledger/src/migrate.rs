@@ -1,5 +1,7 @@
 //! `weir migrate`: River's migrations by River's own migrator, then Weir's, each with a ledger of its own.
 
+use refinery::Target;
+
 use crate::database::{Database, DatabaseError};
 
 mod embedded {
@@ -41,6 +43,19 @@ pub struct Applied {
 ///
 /// When the database cannot be reached, or refuses a migration. What was applied before stays.
 pub async fn migrate(database: &Database) -> Result<Applied, MigrateError> {
+    to(database, Target::Latest).await
+}
+
+/// Brings the database to an earlier version of Weir's schema, for tests of upgrades; River's is the latest one.
+///
+/// # Errors
+///
+/// As [`migrate`].
+pub async fn migrate_to(database: &Database, version: i32) -> Result<Applied, MigrateError> {
+    to(database, Target::Version(version)).await
+}
+
+async fn to(database: &Database, target: Target) -> Result<Applied, MigrateError> {
     let mut client = database.connect().await?;
     client
         .execute("SELECT pg_advisory_lock($1)", &[&LOCK])
@@ -51,7 +66,7 @@ pub async fn migrate(database: &Database) -> Result<Applied, MigrateError> {
         .migrate_up()
         .await?;
     pool.close().await;
-    let mut runner = embedded::migrations::runner();
+    let mut runner = embedded::migrations::runner().set_target(target);
     runner.set_migration_table_name(LEDGER);
     let report = runner.run_async(&mut client).await?;
     let weir = report

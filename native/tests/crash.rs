@@ -40,6 +40,28 @@ impl Drop for Process {
     }
 }
 
+/// The processes that this one has started.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_thread = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children"));
+    let lists = threads.filter_map(|thread| of_thread(thread.ok()?).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .map(|pid| pid.parse().unwrap())
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Whether a process is gone, or only waits to be buried.
+fn has_ended(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .ok()
+        .and_then(|stat| stat.rsplit_once(") ")?.1.chars().next())
+        .is_none_or(|state| state == 'Z')
+}
+
 #[derive(Default)]
 struct Samples {
     taken: usize,
@@ -192,13 +214,16 @@ async fn a_process_that_stood_still_ends_and_writes_nothing_over_its_successors_
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/crash.toml")]).await;
     let client = weir.client().await;
     let who = Who::User(weir.user(Tier::Free).await);
-    let answer = weir.post("/api/jobs/brittle", who, &json!({})).await;
-    assert_eq!(answer.status, 202, "{}", answer.body);
+    let other = Who::User(weir.user(Tier::Free).await);
+    for (service, who) in [("brittle", who), ("lasting", other)] {
+        let answer = weir.post(&format!("/api/jobs/{service}"), who, &json!({})).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+    }
     let until_attempt = async |number: i16| {
         weir.until("an attempt to run", async || {
             client
                 .query_opt(
-                    "SELECT 1 FROM river_job WHERE state = 'running' AND attempt = $1",
+                    "SELECT 1 FROM river_job WHERE kind = 'test:brittle' AND state = 'running' AND attempt = $1",
                     &[&number],
                 )
                 .await
@@ -210,6 +235,11 @@ async fn a_process_that_stood_still_ends_and_writes_nothing_over_its_successors_
     let mut zombie = Process::start(&weir, "work");
     until_attempt(1).await;
     let pid = nix::unistd::Pid::from_raw(zombie.0.id().try_into().unwrap());
+    let programs = weir
+        .until("both of its programs to run", async || {
+            Some(children(zombie.0.id())).filter(|programs| programs.len() == 2)
+        })
+        .await;
     nix::sys::signal::kill(pid, nix::sys::signal::SIGSTOP).unwrap();
 
     // Its program goes on, and fails while nobody is there to write that down.
@@ -220,11 +250,15 @@ async fn a_process_that_stood_still_ends_and_writes_nothing_over_its_successors_
         .until("the process to end itself", async || zombie.0.try_wait().unwrap())
         .await;
     assert_eq!(ended.code(), Some(70));
+    weir.until("its programs to end with it", async || {
+        programs.iter().all(|pid| has_ended(*pid)).then_some(())
+    })
+    .await;
     // What it may have sent in its last moments has arrived by then.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let row = client
         .query_one(
-            "SELECT state::text, attempt, array_length(errors, 1) FROM river_job",
+            "SELECT state::text, attempt, array_length(errors, 1) FROM river_job WHERE kind = 'test:brittle'",
             &[],
         )
         .await

@@ -6,6 +6,9 @@ mod common;
 
 use common::{GO_TESTS, Weir, Who, files};
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use weir::handler::Attempt;
+use weir_ledger::holder::Holders;
 use weir_policy::tier::Tier;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,6 +83,45 @@ async fn a_specview_costs_its_tests_and_the_second_one_nothing() {
     assert_eq!(job["charged"], 2, "another language is another rendering");
     working.stop().await;
     weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Pro).await;
+    let who = Who::User(user);
+    let working = weir.work().await;
+    let analysis = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.finished(analysis, who).await;
+    working.stop().await;
+    let wanted = json!({ "analysis_id": analysis });
+    let handler = &weir.context.handlers["specview:generate"];
+    let client = weir.client().await;
+    let mut used = Vec::new();
+    for _ in 0..2 {
+        let answer = weir.post("/api/jobs/specview", who, &wanted).await;
+        let job_id = answer.body["job"]["id"].as_i64().unwrap();
+        client
+            .execute(
+                "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{here}' \
+                 WHERE id = $1",
+                &[&job_id],
+            )
+            .await
+            .unwrap();
+        let attempt = Attempt {
+            job_id,
+            attempt: 1,
+            holder: Some(Holders::user(user)),
+            args: wanted.as_object().unwrap().clone(),
+            traceparent: None,
+            cancelled: CancellationToken::new(),
+        };
+        // Neither is settled when the other one renders.
+        used.push(handler.work(attempt).await.unwrap().used);
+    }
+    assert_eq!(used, [Some(2), Some(0)]);
+    weir.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -56,6 +56,14 @@ impl Weir {
 
     /// A Weir with these environment variables on top of the defaults.
     pub async fn with(pairs: &[(&str, &str)]) -> Self {
+        Self::made(pairs, async |database| {
+            migrate::migrate(&Database::at(database).unwrap()).await.unwrap();
+        })
+        .await
+    }
+
+    /// A Weir on an empty database that is brought up to date like this.
+    pub async fn made(pairs: &[(&str, &str)], make: impl AsyncFnOnce(&str)) -> Self {
         let server = std::env::var("WEIR_TEST_DATABASE_URL")
             .expect("WEIR_TEST_DATABASE_URL is not set: run the tests with `npm test`, which starts a PostgreSQL for them");
         let config: tokio_postgres::Config = server.parse().unwrap();
@@ -66,7 +74,7 @@ impl Weir {
             .await
             .unwrap();
         let url = with_database(&server, &name);
-        migrate::migrate(&Database::at(&url).unwrap()).await.unwrap();
+        make(&url).await;
         let mut variables: Variables = BTreeMap::from_iter(
             [
                 ("DATABASE_URL", url.as_str()),

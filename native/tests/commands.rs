@@ -1,0 +1,138 @@
+//! The subcommands that do one thing and end, as an operator runs them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod common;
+#[path = "common/process.rs"]
+mod process;
+
+use std::process::{Command, Output, Stdio};
+
+use common::{GO_TESTS, Weir, Who};
+use process::command;
+use serde_json::{Value, json};
+use weir_policy::tier::Tier;
+
+fn run(weir: &Weir, arguments: &[&str], more: &[(&str, &str)]) -> Output {
+    command(weir, arguments)
+        .envs(more.iter().copied())
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_migrate_at_once_apply_every_migration_once_and_the_next_one_none() {
+    let weir = Weir::made(&[], async |url| {
+        let migrate = || {
+            Command::new(env!("CARGO_BIN_EXE_weir"))
+                .arg("migrate")
+                .env("DATABASE_URL", url)
+                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        let at_once: Vec<_> = (0..4).map(|_| migrate()).collect();
+        let (mut first, mut others) = (0, 0);
+        for child in at_once {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            match said(&output).as_str() {
+                "nothing to do: the database is up to date\n" => others += 1,
+                text if text.contains("applied Weir's V1__weir") => first += 1,
+                text => panic!("{text}"),
+            }
+        }
+        assert_eq!((first, others), (1, 3));
+    })
+    .await;
+    let again = run(&weir, &["migrate"], &[]);
+    assert_eq!(said(&again), "nothing to do: the database is up to date\n");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
+    let weir = Weir::new().await;
+    let user = uuid::Uuid::new_v4();
+    let output = run(
+        &weir,
+        &[
+            "token",
+            "--tier",
+            "pro",
+            "--user",
+            &user.to_string(),
+            "--ttl",
+            "90s",
+        ],
+        &[("JWT_ISSUER", "https://issuer.example"), ("JWT_AUDIENCE", "weir")],
+    );
+    assert!(output.status.success(), "{output:?}");
+    let token = said(&output);
+    let claims = token.trim().split('.').nth(1).unwrap();
+    let claims = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    assert_eq!(
+        (&claims["sub"], &claims["iss"], &claims["aud"]),
+        (
+            &json!(user.to_string()),
+            &json!("https://issuer.example"),
+            &json!("weir")
+        )
+    );
+    assert_eq!(
+        claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(),
+        90
+    );
+    assert_eq!(weir.get("/api/usage", Who::User(user)).await.body["tier"], "pro");
+
+    // Without a secret nothing is signed, and nobody is made.
+    let output = command(&weir, &["token", "--tier", "free"])
+        .env_remove("JWT_SECRET")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert!(output.stdout.is_empty());
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(why.contains("JWT_SECRET"), "{why}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audit_ends_with_one_when_something_is_wrong_and_its_repair_with_zero() {
+    let weir = Weir::new().await;
+    let user = weir.user(Tier::Free).await;
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let sound = run(&weir, &["audit"], &[]);
+    assert_eq!(sound.status.code(), Some(0), "{}", said(&sound));
+
+    weir.client()
+        .await
+        .execute(
+            "UPDATE quota_balances SET used = used + 7 WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let broken = run(&weir, &["audit", "--json"], &[]);
+    assert_eq!(broken.status.code(), Some(1), "{}", said(&broken));
+    let findings: Value = serde_json::from_slice(&broken.stdout).unwrap();
+    let named = findings.as_array().unwrap().iter().any(|finding| {
+        let violations = finding["violations"].as_array().unwrap();
+        violations
+            .iter()
+            .any(|one| one.as_str().unwrap().contains(&user.to_string()))
+    });
+    assert!(named, "{findings}");
+
+    let repaired = run(&weir, &["audit", "--repair"], &[]);
+    assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 0);
+    weir.end().await;
+}
