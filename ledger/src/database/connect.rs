@@ -158,7 +158,7 @@ impl Database {
         };
         config.options(options);
         let manager = Manager::from_config(config, self.tls.clone(), ReadPool::recycling());
-        ReadPool::new(manager, size)
+        ReadPool::new(manager, size, CONNECT_TIMEOUT)
     }
 
     /// River's pool.

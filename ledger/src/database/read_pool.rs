@@ -5,7 +5,6 @@ use std::time::Duration;
 use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
 use tokio::time::Instant;
 
-use super::connect::CONNECT_TIMEOUT;
 use super::error::DatabaseError;
 
 /// The server breaks off a statement that takes longer, and a transaction that waits longer for its next one, so that a
@@ -22,11 +21,12 @@ pub struct ReadPool {
 }
 
 impl ReadPool {
-    pub(super) fn new(manager: Manager, size: usize) -> Self {
+    /// A connection is waited for, opened and reset for at most `patience`.
+    pub(super) fn new(manager: Manager, size: usize, patience: Duration) -> Self {
         let mut config = deadpool_postgres::PoolConfig::new(size);
-        config.timeouts.wait = Some(CONNECT_TIMEOUT);
-        config.timeouts.create = Some(CONNECT_TIMEOUT);
-        config.timeouts.recycle = Some(CONNECT_TIMEOUT);
+        config.timeouts.wait = Some(patience);
+        config.timeouts.create = Some(patience);
+        config.timeouts.recycle = Some(patience);
         let built = Pool::builder(manager)
             .config(config)
             .runtime(deadpool_postgres::Runtime::Tokio1)
