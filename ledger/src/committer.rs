@@ -4,6 +4,7 @@
 //! speed-up and never a fate:
 //!
 //! - What PostgreSQL refuses is narrowed down, by halves, to the member that it refuses; the others commit without it.
+//!   Its holder is a suspect for a while and is served apart, so that the others pay for that once.
 //! - A member whose holder is locked by somebody else is set aside after milliseconds. It is served apart, with all
 //!   that comes for the same holder, until the lock is gone.
 //! - A group of which nobody knows whether it committed is not run again. Its callers are told so.
@@ -38,6 +39,9 @@ const ASIDE_SESSIONS: usize = 4;
 
 /// A holder that is blocked keeps at most this part of a queue's room.
 const ASIDE_SHARE: usize = 8;
+
+/// For how long a holder is served apart when PostgreSQL has refused something of it.
+const SUSPECTED_FOR: Duration = Duration::from_secs(30);
 
 /// How often a group that lost against another transaction is run in all.
 const TRIES: usize = 4;
@@ -183,11 +187,11 @@ impl<T: Transact> Committer<T> {
             aside: Arc::new(Aside {
                 database: database.clone(),
                 waiting: Mutex::default(),
+                suspects: Mutex::default(),
                 sessions: Mutex::default(),
                 permits: Semaphore::new(ASIDE_SESSIONS),
-                transact: Arc::clone(&transact),
+                transact,
             }),
-            transact,
         };
         tokio::spawn(async move {
             let mut group = Vec::new();
@@ -327,15 +331,14 @@ pub(crate) fn json_bytes(value: &Value) -> usize {
 struct Lane<T: Transact> {
     session: Session<T::Statements>,
     aside: Arc<Aside<T>>,
-    transact: Arc<T>,
 }
 
 impl<T: Transact> Lane<T> {
     async fn serve(&mut self, group: Vec<Waiting<T>>) {
-        let group = self.aside.take_known(group);
-        let left = serve(&mut self.session, &*self.transact, group, || self.aside.holders()).await;
-        for (holder, blocked) in left {
-            Aside::push(&self.aside, holder, blocked);
+        let group = Aside::take_known(&self.aside, group);
+        let blocked_holders = || self.aside.holders();
+        for (holder, blocked) in serve(&mut self.session, &self.aside, group, blocked_holders).await {
+            Aside::push(&self.aside, holder, blocked, Why::Blocked);
         }
     }
 }
@@ -344,10 +347,11 @@ impl<T: Transact> Lane<T> {
 /// holder.
 async fn serve<T: Transact>(
     session: &mut Session<T::Statements>,
-    transact: &T,
+    aside: &Aside<T>,
     group: Vec<Waiting<T>>,
     blocked_holders: impl Fn() -> HashSet<Uuid>,
 ) -> Vec<(Uuid, Waiting<T>)> {
+    let transact = &*aside.transact;
     let mut blocked = Vec::new();
     let mut parts = vec![group];
     while let Some(mut part) = parts.pop() {
@@ -407,10 +411,12 @@ async fn serve<T: Transact>(
                             break;
                         }
                         Err(one) if !repaired && repair(session, transact, &one, &error).await => {
+                            aside.suspect(&one.item);
                             (repaired, tries) = (true, 0);
                             part = vec![one];
                         }
                         Err(one) => {
+                            aside.suspect(&one.item);
                             tracing::warn!(%error, "the database refuses an item");
                             one.answer(Err(if error.is_transient() {
                                 Rejection::Unavailable(error)
@@ -518,10 +524,22 @@ fn halves<T: Transact>(mut part: Vec<Waiting<T>>) -> Result<[Vec<Waiting<T>>; 2]
     Ok([second, part])
 }
 
-/// Those whose holder somebody else has locked, by holder. Each holder has a task while anything of it waits.
+/// Why a holder is served apart.
+#[derive(Clone, Copy)]
+enum Why {
+    /// Somebody else has its lock.
+    Blocked,
+    /// PostgreSQL has refused something of it.
+    Suspect,
+}
+
+/// Those who are served apart, by holder: somebody else has their lock, or PostgreSQL refuses what they want. Each
+/// holder has a task while anything of it waits.
 struct Aside<T: Transact> {
     database: Database,
     waiting: Mutex<HashMap<Uuid, VecDeque<Waiting<T>>>>,
+    /// When PostgreSQL last refused something of a holder.
+    suspects: Mutex<HashMap<Uuid, Instant>>,
     /// Those that nobody uses now, at most as many as there are permits.
     sessions: Mutex<Vec<Session<T::Statements>>>,
     permits: Semaphore,
@@ -533,18 +551,31 @@ impl<T: Transact> Aside<T> {
         self.waiting.lock().keys().copied().collect()
     }
 
-    /// Takes the items of holders that are blocked already out of a group, and returns the rest.
-    fn take_known(&self, mut group: Vec<Waiting<T>>) -> Vec<Waiting<T>> {
-        let mut waiting = self.waiting.lock();
-        if waiting.is_empty() {
+    /// Serves the holder of this item apart for a while. What has no known holder is never in company by its holder.
+    fn suspect(&self, item: &T::Item) {
+        if let Some(holder) = T::holder(item) {
+            self.suspects.lock().insert(holder, Instant::now());
+        }
+    }
+
+    /// Holders that PostgreSQL has refused something of lately.
+    fn suspects(&self) -> HashSet<Uuid> {
+        let mut suspects = self.suspects.lock();
+        suspects.retain(|_, refused| refused.elapsed() < SUSPECTED_FOR);
+        suspects.keys().copied().collect()
+    }
+
+    /// Takes the items of holders that are served apart out of a group, and returns the rest.
+    fn take_known(aside: &Arc<Self>, mut group: Vec<Waiting<T>>) -> Vec<Waiting<T>> {
+        let mut apart = aside.holders();
+        apart.extend(aside.suspects());
+        if apart.is_empty() {
             return group;
         }
-        let is_blocked = |one: &mut Waiting<T>| waiting.contains_key(&key::<T>(&one.item));
-        let known: Vec<_> = group.extract_if(.., is_blocked).collect();
+        let is_apart = |one: &mut Waiting<T>| apart.contains(&key::<T>(&one.item));
+        let known: Vec<_> = group.extract_if(.., is_apart).collect();
         for one in known {
-            if let Some(queue) = waiting.get_mut(&key::<T>(&one.item)) {
-                Self::line_up(queue, one);
-            }
+            Self::push(aside, key::<T>(&one.item), one, Why::Suspect);
         }
         group
     }
@@ -562,13 +593,15 @@ impl<T: Transact> Aside<T> {
         }
     }
 
-    fn push(aside: &Arc<Self>, holder: Uuid, one: Waiting<T>) {
+    fn push(aside: &Arc<Self>, holder: Uuid, one: Waiting<T>, why: Why) {
         let mut waiting = aside.waiting.lock();
         match waiting.get_mut(&holder) {
             Some(queue) => Self::line_up(queue, one),
             None => {
-                metrics::counter!("weir_blocked_holders_total").increment(1);
-                tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
+                if matches!(why, Why::Blocked) {
+                    metrics::counter!("weir_blocked_holders_total").increment(1);
+                    tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
+                }
                 waiting.insert(holder, VecDeque::from([one]));
                 let serving = Self::serve(Arc::clone(aside), holder);
                 let aside = Arc::clone(aside);
@@ -621,7 +654,7 @@ impl<T: Transact> Aside<T> {
             let session = aside.sessions.lock().pop();
             let mut session =
                 session.unwrap_or_else(|| Session::new(aside.database.clone(), ASIDE_LOCK_TIMEOUT));
-            let left = serve(&mut session, &*aside.transact, group, HashSet::new).await;
+            let left = serve(&mut session, &aside, group, HashSet::new).await;
             aside.sessions.lock().push(session);
             drop(permit);
             if let Some(queue) = aside.waiting.lock().get_mut(&holder) {
@@ -630,8 +663,8 @@ impl<T: Transact> Aside<T> {
                 }
             }
         }
-        // The connections go when nobody is blocked any more.
-        if aside.waiting.lock().is_empty() {
+        // The connections go when nobody is served apart any more.
+        if aside.waiting.lock().is_empty() && aside.suspects().is_empty() {
             aside.sessions.lock().clear();
         }
     }

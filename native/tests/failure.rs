@@ -161,6 +161,82 @@ async fn a_drifted_counter_and_a_refused_output_fail_alone_and_the_counter_is_re
     weir.end().await;
 }
 
+/// A settlement of a job that runs.
+async fn settlement(weir: &Weir, user: Uuid, output: Value) -> weir_ledger::settlement::Ended {
+    let job_id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    weir.client()
+        .await
+        .execute(
+            "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{here}' \
+             WHERE id = $1",
+            &[&job_id],
+        )
+        .await
+        .unwrap();
+    weir_ledger::settlement::Ended {
+        job_id,
+        holder: Some(user),
+        success: Some(weir_ledger::settlement::Success {
+            attempt: 1,
+            output,
+            used: None,
+        }),
+    }
+}
+
+// On one thread, so that what is settled at once is one group.
+#[tokio::test]
+async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_once() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    // A sequence counts what is rolled back as well.
+    client
+        .batch_execute(
+            "CREATE SEQUENCE updates; \
+             CREATE FUNCTION count_update() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$ BEGIN PERFORM nextval('updates'); RETURN NULL; END $$; \
+             CREATE TRIGGER counted AFTER UPDATE ON river_job FOR EACH STATEMENT EXECUTE FUNCTION count_update()",
+        )
+        .await
+        .unwrap();
+    let updates = async || -> i64 {
+        let row = client.query_one("SELECT nextval('updates')", &[]).await.unwrap();
+        row.get(0)
+    };
+    let poisoner = weir.user(Tier::Enterprise).await;
+    let others = users(&weir, Tier::Enterprise, 7).await;
+    let mut cost = Vec::new();
+    for is_poisoned in [false, true, true, true] {
+        let mut group = Vec::new();
+        for user in &others {
+            group.push(settlement(&weir, *user, json!({})).await);
+        }
+        let poison = settlement(&weir, poisoner, json!("a NUL character: \u{0}")).await;
+        let mut poisoned = Vec::from_iter(is_poisoned.then_some(poison));
+        let before = updates().await;
+        let of_others = group
+            .iter()
+            .map(|ended| weir.context.settler.settle(ended.clone()));
+        let of_poisoner = poisoned.drain(..).map(|ended| weir.context.settler.settle(ended));
+        let (refused, settled) = tokio::join!(
+            futures_util::future::join_all(of_poisoner),
+            futures_util::future::join_all(of_others)
+        );
+        assert!(refused.iter().all(Result::is_err), "{refused:?}");
+        assert!(settled.iter().all(Result::is_ok), "{settled:?}");
+        cost.push(updates().await - before);
+    }
+    let [sound, first, rest @ ..] = &cost[..] else {
+        unreachable!("four rounds")
+    };
+    assert!(first > sound, "what is refused is looked for by halves: {cost:?}");
+    assert!(
+        rest.iter().all(|one| one == sound),
+        "and is known from then on: {cost:?}"
+    );
+    weir.abandon().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
     let weir = Weir::new().await;

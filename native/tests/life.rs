@@ -227,6 +227,7 @@ async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
         .settler
         .settle(Ended {
             job_id: id,
+            holder: None,
             success: Some(late),
         })
         .await
@@ -245,6 +246,7 @@ async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
     };
     let ended = Ended {
         job_id: id,
+        holder: None,
         success: Some(right),
     };
     assert_eq!(

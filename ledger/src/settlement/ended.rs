@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use tokio_postgres::GenericClient;
+use uuid::Uuid;
 
 use crate::database::DatabaseError;
 
@@ -10,6 +11,8 @@ use crate::database::DatabaseError;
 pub struct Ended {
     /// River's job id.
     pub job_id: i64,
+    /// Whose it is, where the caller knows: what PostgreSQL refuses of this holder is then nobody else's trouble.
+    pub holder: Option<Uuid>,
     /// Set when the attempt succeeded and the job is still to be completed. Otherwise River has recorded, or will
     /// record, how it ended.
     pub success: Option<Success>,

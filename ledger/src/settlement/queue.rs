@@ -85,6 +85,7 @@ impl Settler {
     pub fn notice(&self, job_id: i64) {
         let ended = Ended {
             job_id,
+            holder: None,
             success: None,
         };
         if !self.committer().notice(ended) {

@@ -38,9 +38,8 @@ impl Transact for Settle {
     const LONGEST_QUEUE_BYTES: usize = 128 * 1024 * 1024;
     const BLOCKED_TIMEOUT: Duration = Duration::from_secs(15);
 
-    /// Known only from the reservation.
-    fn holder(_: &Ended) -> Option<Uuid> {
-        None
+    fn holder(ended: &Ended) -> Option<Uuid> {
+        ended.holder
     }
 
     fn id(ended: &Ended) -> Uuid {

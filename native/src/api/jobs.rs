@@ -253,6 +253,7 @@ pub(super) async fn cancel(
         .settler
         .settle(Ended {
             job_id: id,
+            holder: Some(caller.holder.id),
             success: None,
         })
         .await

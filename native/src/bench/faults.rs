@@ -147,7 +147,9 @@ async fn live(
     fault: Fault,
     seen: Option<Arc<Mutex<Latencies>>>,
 ) -> Result<(), BenchError> {
-    let mut client = scene.stage.database.connect().await?;
+    let client = scene.stage.database.connect().await?;
+    // What stands for workers and for misfortune does not wait for the disk, and nobody waits behind it.
+    client.batch_execute("SET synchronous_commit = off").await?;
     let mut operator = scene.stage.database.connect().await?;
     let open = operator.transaction().await?;
     if fault == Fault::Locked {
@@ -171,7 +173,7 @@ async fn live(
             Err(error) if fault == Fault::None => return Err(error.into()),
             Ok(_) | Err(_) => continue,
         };
-        begin(&mut client, job_id).await?;
+        begin(&client, job_id).await?;
         let output = match fault {
             Fault::Refused => json!("a NUL character: \u{0}"),
             _ => Value::Null,
@@ -191,6 +193,7 @@ async fn live(
             .settler
             .settle(Ended {
                 job_id,
+                holder: Some(user),
                 success: Some(success),
             })
             .await;
@@ -201,7 +204,7 @@ async fn live(
             seen.settlements.push(settlement_took);
         }
         if settled.is_err() {
-            give_up(&scene, &client, job_id).await?;
+            give_up(&scene, &client, user, job_id).await?;
         }
     }
     open.rollback().await?;
@@ -209,7 +212,7 @@ async fn live(
 }
 
 /// As a worker's claim does it.
-async fn begin(client: &mut tokio_postgres::Client, job_id: i64) -> Result<(), BenchError> {
+async fn begin(client: &tokio_postgres::Client, job_id: i64) -> Result<(), BenchError> {
     client
         .execute(
             "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{bench}' \
@@ -221,7 +224,12 @@ async fn begin(client: &mut tokio_postgres::Client, job_id: i64) -> Result<(), B
 }
 
 /// As a worker does with a job whose result cannot be kept.
-async fn give_up(scene: &Scene, client: &tokio_postgres::Client, job_id: i64) -> Result<(), BenchError> {
+async fn give_up(
+    scene: &Scene,
+    client: &tokio_postgres::Client,
+    user: Uuid,
+    job_id: i64,
+) -> Result<(), BenchError> {
     client
         .execute(
             "UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $1",
@@ -230,6 +238,7 @@ async fn give_up(scene: &Scene, client: &tokio_postgres::Client, job_id: i64) ->
         .await?;
     let ended = Ended {
         job_id,
+        holder: Some(user),
         success: None,
     };
     // Whatever is wrong with it is its user's alone, and reconciliation's.

@@ -225,6 +225,7 @@ impl Reconciler {
             settlements.spawn(async move {
                 let ended = Ended {
                     job_id,
+                    holder: None,
                     success: None,
                 };
                 settler

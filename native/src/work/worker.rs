@@ -291,6 +291,7 @@ impl AnyWorker {
             tries += 1;
             let ended = Ended {
                 job_id,
+                holder: self.current.of(job_id).map(|holder| holder.id),
                 success: Some(success.clone()),
             };
             match self.context.settler.settle(ended).await {
