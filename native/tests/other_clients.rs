@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "common/programs.rs"]
+mod programs;
 #[path = "common/skip.rs"]
 mod skip;
 
@@ -20,8 +22,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use common::{GO_TESTS, Weir, Who};
+use programs::run;
 use serde_json::{Map, Value, json};
-use skip::skip;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
@@ -110,18 +112,13 @@ async fn finished(weir: &Weir, jobs: i64) {
 
 /// A Python with River's client, made when it is missing; `None` when it cannot be made here.
 fn python() -> Option<PathBuf> {
-    let cache = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-    let made = cache
-        .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set".to_owned())
-        .and_then(|cache| make_python(&cache.join("weir/python-riverqueue-0.7.0-psycopg2-2.9.13")));
+    let made = programs::cache()
+        .and_then(|cache| make_python(&cache.join("python-riverqueue-0.7.0-psycopg2-2.9.13")));
     match made {
         Ok(python) => Some(python),
-        Err(reason) if std::env::var("CI").as_deref() == Ok("true") => panic!("{reason}"),
         Err(reason) => {
-            skip(&format!(
-                "River's client for Python is not here, and could not be installed: {reason}"
+            programs::missing(&format!(
+                "River's client for Python could not be installed: {reason}"
             ));
             None
         }
@@ -148,41 +145,10 @@ fn make_python(folder: &Path) -> Result<PathBuf, String> {
     made.map(|()| python)
 }
 
-fn run(command: &mut Command) -> Result<(), String> {
-    let output = command
-        .output()
-        .map_err(|error| format!("{command:?}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let message = String::from_utf8_lossy(&output.stderr);
-    Err(format!(
-        "{command:?}: {}: {}",
-        output.status,
-        message.trim().lines().last().unwrap_or_default()
-    ))
-}
-
-/// River's client for Go, built from the module beside these tests into the folder; `None` where Go is not installed.
+/// River's client for Go, built from the module beside these tests into the folder.
 fn go(folder: &Path) -> Option<PathBuf> {
-    if Command::new("go").arg("version").output().is_err() {
-        skip("River's client for Go: go is not installed");
-        return None;
-    }
-    let program = folder.join("insert");
-    let built = run(Command::new("go")
-        .args(["build", "-o"])
-        .arg(&program)
-        .arg(".")
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go")));
-    match built {
-        Ok(()) => Some(program),
-        Err(reason) if std::env::var("CI").as_deref() == Ok("true") => panic!("{reason}"),
-        Err(reason) => {
-            skip(&format!("River's client for Go could not be built: {reason}"));
-            None
-        }
-    }
+    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
+    programs::go_build(module, ".", folder.join("insert"))
 }
 
 /// Has the program insert 30 jobs of one Free user, then works them in a lane that has more workers than that user

@@ -1,0 +1,56 @@
+//! Programs of others that tests run, built or installed when they are missing.
+#![allow(dead_code, unreachable_pub, reason = "every test binary uses a part of it")]
+#![allow(clippy::panic, reason = "a test that cannot go on fails")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::skip::skip;
+
+/// The user's cache: what takes long is built once.
+pub fn cache() -> Result<PathBuf, String> {
+    std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
+        .map(|cache| cache.join("weir"))
+        .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set".to_owned())
+}
+
+/// The test is skipped, except where everything must be there.
+pub fn missing(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
+    skip(reason);
+}
+
+pub fn run(command: &mut Command) -> Result<(), String> {
+    let output = command
+        .output()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(format!(
+        "{command:?}: {}: {}",
+        output.status,
+        message.trim().lines().last().unwrap_or_default()
+    ))
+}
+
+/// Builds a package with the versions of a Go module into this file; `None` where Go is not installed or cannot build
+/// it.
+pub fn go_build(module: &str, package: &str, program: PathBuf) -> Option<PathBuf> {
+    if Command::new("go").arg("version").output().is_err() {
+        skip(&format!("{package} in {module}: go is not installed"));
+        return None;
+    }
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(package);
+    match run(build.current_dir(module)) {
+        Ok(()) => Some(program),
+        Err(reason) => {
+            missing(&format!("{package} in {module} could not be built: {reason}"));
+            None
+        }
+    }
+}
