@@ -1,0 +1,167 @@
+import { onExit } from "../../scripts/lib/lifecycle.ts";
+import { say } from "../../scripts/lib/progress.ts";
+import { sleep } from "../../scripts/lib/sleep.ts";
+import type { Lifetime } from "../harness/lifetime.ts";
+import { weir } from "../harness/weir.ts";
+import { Clients, type Visit } from "./clients.ts";
+import { type Fault, faults } from "./faults.ts";
+import { type Stage, startStage } from "./stage.ts";
+
+/** Longer than any of them should need. */
+const longest = 120_000;
+
+interface Result {
+  fault: string;
+  seconds: { fault: number; recovery: number | undefined };
+  clients: number;
+  refused: string;
+  restarts: number;
+  lost: number;
+  doubled: number;
+  uncharged: number;
+  audit: string;
+}
+
+/** Does the drills, one after the other, and says how many did not go well. */
+export async function run(options: { quick: boolean; only: string[] }): Promise<number> {
+  const chosen = faults(options.quick ? 3 : 30).filter(
+    ({ name }) => options.only.length === 0 || options.only.some((part) => name.includes(part)),
+  );
+  const results: Result[] = [];
+  for (const fault of chosen) {
+    say(`drill: ${fault.name}`);
+    const result = await onStage((stage) => drill(stage, fault));
+    say(line(result));
+    results.push(result);
+  }
+  console.log(`\n${table(results)}`);
+  return results.filter((result) => !isGood(result)).length;
+}
+
+/** Does it on an installation of its own. */
+async function onStage<T>(play: (stage: Stage) => Promise<T>): Promise<T> {
+  const ends: (() => Promise<void> | void)[] = [];
+  const lifetime: Lifetime = { after: (end) => void ends.push(end) };
+  const over = async (): Promise<void> => {
+    for (let end = ends.pop(); end; end = ends.pop()) await end();
+  };
+  const takeBack = onExit(over);
+  try {
+    return await play(await startStage(lifetime));
+  } finally {
+    await over();
+    takeBack();
+  }
+}
+
+async function drill(stage: Stage, fault: Fault): Promise<Result> {
+  const restartsBefore = restarts(stage);
+  const clients = new Clients(stage.caller);
+  const began = performance.now();
+  await until(() => clients.recovered(began) !== undefined, "the service to be as on a good day before the drill");
+  const start = performance.now();
+  await fault.happen(stage);
+  const end = performance.now();
+  const recovered = await until(() => clients.recovered(end) !== undefined).then(
+    () => clients.recovered(end),
+    () => undefined,
+  );
+  await clients.stop();
+  const outcome = await settled(stage, clients.visits);
+  const audit = await weir(["audit"], stage.env);
+  return {
+    fault: fault.name,
+    seconds: { fault: (end - start) / 1000, recovery: recovered && (recovered - end) / 1000 },
+    clients: clients.visits.length,
+    refused: counted(clients.visits.flatMap(({ refusals }) => refusals)),
+    restarts: restarts(stage) - restartsBefore,
+    ...outcome,
+    audit: audit.code === 0 ? "holds" : audit.stdout,
+  };
+}
+
+/** Waits until every job that was accepted is completed, and counts what must not have happened. */
+async function settled(
+  stage: Stage,
+  visits: Visit[],
+): Promise<{ lost: number; doubled: number; uncharged: number }> {
+  const sql = stage.admin();
+  const users = visits.map(({ user }) => user);
+  try {
+    for (const deadline = performance.now() + longest; ; await sleep(200)) {
+      const [row] = await sql`
+        SELECT count(*)::int AS jobs, count(DISTINCT j.args ->> 'user_id')::int AS users,
+               count(*) FILTER (WHERE j.state = 'completed')::int AS completed,
+               count(u.job_id)::int AS charged, count(r.job_id)::int AS reserved
+        FROM river_job j
+        LEFT JOIN usage_events u ON u.job_id = j.id
+        LEFT JOIN quota_reservations r ON r.job_id = j.id
+        WHERE j.args ->> 'user_id' = ANY (${users})`;
+      const seen = row as { jobs: number; users: number; completed: number; charged: number; reserved: number };
+      const isOver = seen.completed === seen.jobs && seen.reserved === 0;
+      if (isOver || performance.now() > deadline) {
+        return {
+          lost: users.length - seen.users + seen.jobs - seen.completed,
+          doubled: seen.jobs - seen.users,
+          uncharged: seen.completed - seen.charged,
+        };
+      }
+    }
+  } finally {
+    await sql.end({ timeout: 2 });
+  }
+}
+
+async function until(holds: () => boolean, what = ""): Promise<void> {
+  for (const deadline = performance.now() + longest; !holds(); await sleep(100)) {
+    if (performance.now() > deadline) throw new Error(`waited ${longest / 1000} s for ${what}`);
+  }
+}
+
+function restarts(stage: Stage): number {
+  return stage.parts.reduce((sum, part) => sum + part.process.restarts, 0);
+}
+
+function counted(what: string[]): string {
+  const counts = new Map<string, number>();
+  for (const one of what) counts.set(one, (counts.get(one) ?? 0) + 1);
+  return [...counts].map(([one, count]) => `${count} × ${one}`).join(", ") || "none";
+}
+
+function isGood(result: Result): boolean {
+  const { seconds, lost, doubled, uncharged, audit } = result;
+  return seconds.recovery !== undefined && lost + doubled + uncharged === 0 && audit === "holds";
+}
+
+function cells(result: Result): string[] {
+  const { fault, seconds, clients, refused, lost, doubled, uncharged, audit } = result;
+  return [
+    fault,
+    seconds.fault.toFixed(1),
+    seconds.recovery === undefined ? "never" : seconds.recovery.toFixed(1),
+    String(clients),
+    refused,
+    String(result.restarts),
+    `${lost} / ${doubled} / ${uncharged}`,
+    audit,
+  ];
+}
+
+function line(result: Result): string {
+  return `${isGood(result) ? "good" : "NOT GOOD"}: ${cells(result).slice(1).join(" · ")}`;
+}
+
+function table(results: Result[]): string {
+  const head = [
+    "what happens",
+    "lasts, s",
+    "as before after, s",
+    "clients",
+    "refused first with",
+    "restarts",
+    "lost / doubled / uncharged",
+    "audit",
+  ];
+  const row = (texts: string[]): string => `| ${texts.join(" | ")} |`;
+  return [row(head), row(head.map(() => "---")), ...results.map((result) => row(cells(result)))].join("\n");
+}
