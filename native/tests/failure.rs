@@ -325,6 +325,38 @@ async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submi
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn workers_keep_no_connection_that_was_made_while_the_server_was_read_only() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let working = weir.work().await;
+    let admin = weir.admin().await;
+    let read_only = |on: bool| {
+        format!(
+            "ALTER DATABASE {} SET default_transaction_read_only = {on}",
+            weir.name()
+        )
+    };
+    admin.batch_execute(&read_only(true)).await.unwrap();
+    // What a failover does to the connections that are open.
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+    admin.execute(end, &[&weir.name()]).await.unwrap();
+    // River connects again meanwhile, once a second at the most.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    admin.batch_execute(&read_only(false)).await.unwrap();
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let answer = weir
+        .until("a submission", async || {
+            let answer = weir.post("/api/jobs/analysis", who, &body).await;
+            (answer.status == 202).then_some(answer)
+        })
+        .await;
+    let id = answer.body["job"]["id"].as_i64().unwrap();
+    assert_eq!(weir.finished(id, who).await["status"], "completed");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
     let weir = Weir::new().await;
     let user = weir.user(Tier::Pro).await;

@@ -23,10 +23,15 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
 /// River's clients notify and listen on channels that are named after the current schema. Where River's tables are in
 /// another schema of the search path than the first one, that schema comes first for River.
-const RIVERS_SCHEMA_FIRST: &str = "SELECT set_config('search_path', \
+///
+/// Also whether the connection can write: one that was made while the server was read-only stays so when the server no
+/// longer is, and River would keep it for half an hour.
+const RIVERS_SCHEMA_FIRST: &str = "SELECT current_setting('transaction_read_only') = 'off' AND set_config('search_path', \
      coalesce((SELECT quote_ident(n.nspname) || ', ' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                WHERE c.oid = to_regclass('river_job') AND n.nspname <> current_schema()), '') \
-     || current_setting('search_path'), false)";
+     || current_setting('search_path'), false) IS NOT NULL";
+
+const READ_ONLY: &str = "the server is read-only";
 
 /// How to reach the database. Cheap to clone.
 #[derive(Clone)]
@@ -179,8 +184,11 @@ impl Database {
             .acquire_timeout(CONNECT_TIMEOUT)
             .after_connect(|connection, _| {
                 Box::pin(async move {
-                    sqlx::query(RIVERS_SCHEMA_FIRST).execute(connection).await?;
-                    Ok(())
+                    let ready = sqlx::query_scalar(RIVERS_SCHEMA_FIRST);
+                    match ready.fetch_one(connection).await? {
+                        true => Ok(()),
+                        false => Err(sqlx::Error::Protocol(READ_ONLY.to_owned())),
+                    }
                 })
             })
             .connect_lazy_with(options))
