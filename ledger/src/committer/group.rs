@@ -1,0 +1,201 @@
+//! One group, from its first transaction to the last member's answer: narrowed down to what PostgreSQL refuses, and
+//! without those whose rows are locked by others.
+
+use std::collections::{HashMap, HashSet};
+
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use super::item::{GroupFailure, Locking, Rejection, Transact, Waiting, key};
+use crate::database::session::{Session, with_deadline};
+use crate::database::{DatabaseError, Failure};
+
+/// How often a group that lost against another transaction is run in all.
+const TRIES: usize = 4;
+
+/// What is left to do when a group has run to its end.
+pub(super) struct Served<T: Transact> {
+    /// Members whose holder is locked, with it. All others are answered.
+    pub(super) blocked: Vec<(Uuid, Waiting<T>)>,
+    /// Holders of which PostgreSQL refused something, whether or not it could be repaired.
+    pub(super) refused: Vec<Uuid>,
+}
+
+/// Runs a group to its end.
+pub(super) async fn serve<T: Transact>(
+    session: &mut Session<T::Statements>,
+    transact: &T,
+    group: Vec<Waiting<T>>,
+    blocked_holders: impl Fn() -> HashSet<Uuid>,
+) -> Served<T> {
+    let (mut blocked, mut refused) = (Vec::new(), Vec::new());
+    let mut parts = vec![group];
+    while let Some(mut part) = parts.pop() {
+        // A caller that has gone away before anything was sent leaves no trace.
+        part.retain(|one| !one.answer.as_ref().is_some_and(oneshot::Sender::is_closed));
+        if part.is_empty() {
+            continue;
+        }
+        let mut locking = Locking::Wait(blocked_holders());
+        let (mut tries, mut asked, mut repaired) = (0, false, false);
+        loop {
+            tries += 1;
+            let failure = match run(session, transact, &part, &locking).await {
+                Ok(outputs) => {
+                    for (one, output) in part.into_iter().zip(outputs) {
+                        one.answer(Ok(output));
+                    }
+                    break;
+                }
+                Err(failure) => failure,
+            };
+            match failure {
+                GroupFailure::NotLocked(members) => {
+                    parts.push(set_aside(part, members, &mut blocked));
+                    break;
+                }
+                // Some row is locked: first whose, as far as holders go.
+                GroupFailure::Failed(Failure::Blocked) if matches!(locking, Locking::Wait(_)) => {
+                    locking = Locking::Skip;
+                }
+                // No holder is, but another row: a job's, a balance.
+                GroupFailure::Failed(Failure::Blocked) if part.len() > 1 && !asked => {
+                    asked = true;
+                    let members = blocked_members(session, transact, &part).await;
+                    if !members.is_empty() {
+                        parts.push(set_aside(part, members, &mut blocked));
+                        break;
+                    }
+                }
+                GroupFailure::Failed(Failure::Blocked) => match halves(part) {
+                    Ok(halves) => {
+                        parts.extend(halves);
+                        break;
+                    }
+                    Err(one) => {
+                        blocked.push((key::<T>(&one.item), one));
+                        break;
+                    }
+                },
+                GroupFailure::Failed(Failure::Conflict(_)) if tries < TRIES => {}
+                // The kept connection was of no use; a new one may be.
+                GroupFailure::Failed(Failure::Unavailable(_)) if tries < 2 => {}
+                GroupFailure::Failed(Failure::Conflict(error) | Failure::Refused(error)) => {
+                    match halves(part) {
+                        Ok(halves) => {
+                            parts.extend(halves);
+                            break;
+                        }
+                        Err(one) if !repaired && repair(session, transact, &one, &error).await => {
+                            refused.extend(T::holder(&one.item));
+                            (repaired, tries) = (true, 0);
+                            part = vec![one];
+                        }
+                        Err(one) => {
+                            refused.extend(T::holder(&one.item));
+                            tracing::warn!(%error, "the database refuses an item");
+                            one.answer(Err(if error.is_transient() {
+                                Rejection::Unavailable(error)
+                            } else {
+                                Rejection::Refused(error)
+                            }));
+                            break;
+                        }
+                    }
+                }
+                GroupFailure::Failed(failure) => {
+                    let error = failure.into_error();
+                    tracing::warn!(%error, items = part.len(), "a group failed");
+                    for one in part {
+                        one.answer(Err(Rejection::Unavailable(error.clone())));
+                    }
+                    break;
+                }
+            }
+        }
+    }
+    Served { blocked, refused }
+}
+
+/// Takes these members out of a group, and returns the rest.
+fn set_aside<T: Transact>(
+    part: Vec<Waiting<T>>,
+    members: Vec<(usize, Uuid)>,
+    blocked: &mut Vec<(Uuid, Waiting<T>)>,
+) -> Vec<Waiting<T>> {
+    let members: HashMap<usize, Uuid> = members.into_iter().collect();
+    let mut rest = Vec::with_capacity(part.len());
+    for (index, one) in part.into_iter().enumerate() {
+        match members.get(&index) {
+            Some(holder) => blocked.push((*holder, one)),
+            None => rest.push(one),
+        }
+    }
+    rest
+}
+
+async fn blocked_members<T: Transact>(
+    session: &mut Session<T::Statements>,
+    transact: &T,
+    part: &[Waiting<T>],
+) -> Vec<(usize, Uuid)> {
+    let items: Vec<&T::Item> = part.iter().map(|one| &one.item).collect();
+    let asked = match session.connection().await {
+        Ok(connection) => with_deadline(transact.blocked(connection, &items)).await,
+        Err(failure) => Err(failure),
+    };
+    match asked {
+        Ok(members) => members,
+        Err(failure) => {
+            session.recover(&failure).await;
+            Vec::new()
+        }
+    }
+}
+
+async fn run<T: Transact>(
+    session: &mut Session<T::Statements>,
+    transact: &T,
+    part: &[Waiting<T>],
+    locking: &Locking,
+) -> Result<Vec<T::Output>, GroupFailure> {
+    let items: Vec<&T::Item> = part.iter().map(|one| &one.item).collect();
+    let connection = session.connection().await?;
+    let done = with_deadline(transact.run(connection, &items, locking)).await;
+    match &done {
+        Ok(_) => {}
+        Err(GroupFailure::NotLocked(_)) => session.recover(&Failure::Blocked).await,
+        Err(GroupFailure::Failed(failure)) => session.recover(failure).await,
+    }
+    done
+}
+
+async fn repair<T: Transact>(
+    session: &mut Session<T::Statements>,
+    transact: &T,
+    one: &Waiting<T>,
+    error: &DatabaseError,
+) -> bool {
+    let repaired = match session.connection().await {
+        Ok(connection) => with_deadline(transact.repair(connection, &one.item, error)).await,
+        Err(failure) => Err(failure),
+    };
+    match repaired {
+        Ok(again) => again,
+        Err(failure) => {
+            session.recover(&failure).await;
+            false
+        }
+    }
+}
+
+/// The two halves of a group, the first on top; or its only member.
+fn halves<T: Transact>(mut part: Vec<Waiting<T>>) -> Result<[Vec<Waiting<T>>; 2], Waiting<T>> {
+    if part.len() == 1
+        && let Some(one) = part.pop()
+    {
+        return Err(one);
+    }
+    let second = part.split_off(part.len() / 2);
+    Ok([second, part])
+}

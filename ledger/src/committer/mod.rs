@@ -1,0 +1,201 @@
+//! The group committer: many callers, one transaction.
+//!
+//! Whatever waits when a transaction ends goes into the next one; a lone caller never waits for company. A group is a
+//! speed-up and never a fate:
+//!
+//! - What PostgreSQL refuses is narrowed down, by halves, to the member that it refuses; the others commit without it.
+//!   Its holder is a suspect for a while and is served apart, so that the others pay for that once.
+//! - A member whose holder is locked by somebody else is set aside after milliseconds. It is served apart, with all
+//!   that comes for the same holder, until the lock is gone.
+//! - A group of which nobody knows whether it committed is not run again. Its callers are told so.
+//!
+//! The queue is bounded in items and in bytes, and so is a group.
+
+mod aside;
+mod group;
+mod item;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use serde_json::Value;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+
+use crate::database::session::Session;
+use crate::database::{Database, DatabaseError};
+use aside::{Aside, Why};
+use item::{Answer, Waiting, waiting};
+
+pub(crate) use item::{GroupFailure, Locking, Rejection, Transact};
+
+/// How often the other tasks of the runtime get their turn before a group is closed.
+const YIELDS: usize = 4;
+
+/// How long a group waits for a row lock before it goes on without the blocked member.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(25);
+
+/// Bytes are counted in units of this many, as the permits of a semaphore.
+const BYTES_PER_PERMIT: usize = 1024;
+
+/// The callers' end. Cheap to clone.
+pub(crate) struct Committer<T: Transact> {
+    queue: mpsc::Sender<Waiting<T>>,
+    bytes: Arc<Semaphore>,
+}
+
+impl<T: Transact> Clone for Committer<T> {
+    fn clone(&self) -> Self {
+        Self {
+            queue: self.queue.clone(),
+            bytes: Arc::clone(&self.bytes),
+        }
+    }
+}
+
+impl<T: Transact> Committer<T> {
+    /// Starts the task that commits. It ends when the last clone is dropped and all that waits is answered.
+    pub(crate) fn start(database: &Database, transact: Arc<T>) -> Self {
+        let (queue, mut waiting) = mpsc::channel(T::LONGEST_QUEUE);
+        let mut lane = Lane {
+            session: Session::new(database.clone(), LOCK_TIMEOUT),
+            aside: Aside::new(database.clone(), transact),
+        };
+        tokio::spawn(async move {
+            let mut group = Vec::new();
+            while gather::<T>(&mut waiting, &mut group).await {
+                let served = lane.serve(std::mem::take(&mut group));
+                // A panic is the fault of one group, whose callers are told; the next group is served.
+                if AssertUnwindSafe(served).catch_unwind().await.is_err() {
+                    tracing::error!("a group panicked; its outcome is unknown");
+                    lane.session.close();
+                }
+            }
+        });
+        Self {
+            queue,
+            bytes: Arc::new(Semaphore::new(permits(T::LONGEST_QUEUE_BYTES) as usize)),
+        }
+    }
+
+    /// How many items wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.max_capacity() - self.queue.capacity()
+    }
+
+    /// Commits an item, or refuses it at once when too much waits.
+    pub(crate) async fn try_commit(&self, item: T::Item) -> Answer<T::Output> {
+        let (answer, answered) = oneshot::channel();
+        if !self.try_queue(item, Some(answer)) {
+            return Err(Rejection::Full);
+        }
+        answered.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Commits an item, and waits for room when too much waits.
+    pub(crate) async fn commit(&self, item: T::Item) -> Answer<T::Output> {
+        let bytes = T::bytes(&item);
+        // An item that is larger than the whole queue has the queue for itself.
+        let wanted = permits(bytes).min(permits(T::LONGEST_QUEUE_BYTES));
+        let Ok(room) = Arc::clone(&self.bytes).acquire_many_owned(wanted).await else {
+            return Err(stopped());
+        };
+        let (answer, answered) = oneshot::channel();
+        self.queue
+            .send(waiting(item, Some(answer), bytes, room))
+            .await
+            .map_err(|_| stopped())?;
+        answered.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Commits an item for which nobody waits. Returns false when there is no room for it.
+    pub(crate) fn notice(&self, item: T::Item) -> bool {
+        self.try_queue(item, None)
+    }
+
+    /// Puts an item into the queue. Returns false when there is no room for it.
+    fn try_queue(&self, item: T::Item, answer: Option<oneshot::Sender<Answer<T::Output>>>) -> bool {
+        let bytes = T::bytes(&item);
+        Arc::clone(&self.bytes)
+            .try_acquire_many_owned(permits(bytes))
+            .is_ok_and(|room| self.queue.try_send(waiting(item, answer, bytes, room)).is_ok())
+    }
+}
+
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(BYTES_PER_PERMIT)).unwrap_or(u32::MAX)
+}
+
+fn stopped() -> Rejection {
+    Rejection::Unavailable(DatabaseError::Stopped)
+}
+
+/// Waits for the next item and takes along everything that waits, as far as a group may grow. Returns false when
+/// nothing waits and nothing ever will.
+///
+/// Those who are just about to come are let in: callers who were answered together come back together, and jobs that
+/// were claimed together end together. The first of them would otherwise go alone while the others wait for a whole
+/// transaction. Nobody is waited for: the group goes as soon as the scheduler has nobody else who is about to come.
+async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &mut Vec<Waiting<T>>) -> bool {
+    let Some(first) = waiting.recv().await else {
+        return false;
+    };
+    let mut bytes = first.bytes;
+    group.push(first);
+    let has_room = |group: &Vec<Waiting<T>>, bytes: usize| {
+        group.len() < T::LARGEST_GROUP && bytes < T::LARGEST_GROUP_BYTES
+    };
+    let take = |waiting: &mut mpsc::Receiver<Waiting<T>>, group: &mut Vec<Waiting<T>>, bytes: &mut usize| {
+        while has_room(group, *bytes)
+            && let Ok(one) = waiting.try_recv()
+        {
+            *bytes += one.bytes;
+            group.push(one);
+        }
+    };
+    take(waiting, group, &mut bytes);
+    loop {
+        let before = group.len();
+        for _ in 0..YIELDS {
+            tokio::task::yield_now().await;
+        }
+        take(waiting, group, &mut bytes);
+        if group.len() == before || !has_room(group, bytes) {
+            return true;
+        }
+    }
+}
+
+/// The bytes that a JSON value takes in memory, roughly; never less than its text has.
+pub(crate) fn json_bytes(value: &Value) -> usize {
+    size_of::<Value>()
+        + match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.len(),
+            Value::Array(items) => items.iter().map(json_bytes).sum(),
+            Value::Object(members) => members
+                .iter()
+                .map(|(name, value)| size_of::<String>() + name.len() + json_bytes(value))
+                .sum(),
+        }
+}
+
+/// Serves groups one after the other over one session.
+struct Lane<T: Transact> {
+    session: Session<T::Statements>,
+    aside: Arc<Aside<T>>,
+}
+
+impl<T: Transact> Lane<T> {
+    async fn serve(&mut self, group: Vec<Waiting<T>>) {
+        let group = Aside::take_known(&self.aside, group);
+        let blocked_holders = || self.aside.holders();
+        let transact = &*self.aside.transact;
+        let served = group::serve(&mut self.session, transact, group, blocked_holders).await;
+        self.aside.suspect(served.refused);
+        for (holder, blocked) in served.blocked {
+            Aside::push(&self.aside, holder, blocked, Why::Blocked);
+        }
+    }
+}
