@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { sleep } from "../../scripts/lib/sleep.ts";
-import { Caller } from "../whole/jobs.ts";
+import type { Caller } from "../whole/jobs.ts";
 import { goFile } from "../whole/samples.ts";
 
 /** How often a client comes. */

@@ -1,20 +1,20 @@
 import postgres from "postgres";
 import { sleep } from "../../scripts/lib/sleep.ts";
-import { maxConnections, type Stage } from "./stage.ts";
+import { type Installation, maxConnections } from "./installation.ts";
 
 /** Something that happens to a database, and is over when `happen` resolves. */
 export interface Fault {
   name: string;
-  happen(stage: Stage): Promise<void>;
+  happen(installation: Installation): Promise<void>;
 }
 
 /** `span` is how long the longer ones last, in seconds. */
 export function faults(span: number): Fault[] {
   const restarted = (how: string, signal: NodeJS.Signals): Fault => ({
     name: `PostgreSQL restarted (${how})`,
-    async happen(stage) {
-      await stage.stopServer(signal);
-      await stage.startServer();
+    async happen(installation) {
+      await installation.stopServer(signal);
+      await installation.startServer();
     },
   });
   return [
@@ -23,42 +23,42 @@ export function faults(span: number): Fault[] {
     restarted("kill -9", "SIGKILL"),
     {
       name: `PostgreSQL away for ${span} s`,
-      async happen(stage) {
-        await stage.stopServer("SIGINT");
+      async happen(installation) {
+        await installation.stopServer("SIGINT");
         await sleep(span * 1000);
-        await stage.startServer();
+        await installation.startServer();
       },
     },
     {
       name: `read-only for ${span} s, as after a failover`,
-      async happen(stage) {
-        await readOnly(stage, "on");
+      async happen(installation) {
+        await readOnly(installation, "on");
         await sleep(span * 1000);
-        await readOnly(stage, "off");
+        await readOnly(installation, "off");
       },
     },
     {
       name: `no connection left for ${span} s`,
-      happen: (stage) => withoutConnections(stage, span),
+      happen: (installation) => withoutConnections(installation, span),
     },
     {
       name: `standing still for ${span * 2} s behind a proxy`,
-      async happen(stage) {
-        stage.proxy.freeze();
+      async happen(installation) {
+        installation.proxy.freeze();
         await sleep(span * 2000);
-        stage.proxy.thaw();
+        installation.proxy.thaw();
       },
     },
     {
       name: "a pooler answers 08P01 after each of 20 COMMITs",
-      happen: (stage) => stage.proxy.failAfterCommits(20),
+      happen: (installation) => installation.proxy.failAfterCommits(20),
     },
   ];
 }
 
 /** Connections that are open stay as they were made, so all of them are cut when it begins, as a failover does. */
-async function readOnly(stage: Stage, is: "on" | "off"): Promise<void> {
-  const sql = stage.admin();
+async function readOnly(installation: Installation, is: "on" | "off"): Promise<void> {
+  const sql = installation.admin();
   try {
     await sql.unsafe("SET default_transaction_read_only = off");
     await sql.unsafe(`ALTER DATABASE weir SET default_transaction_read_only = ${is}`);
@@ -69,13 +69,13 @@ async function readOnly(stage: Stage, is: "on" | "off"): Promise<void> {
   }
 }
 
-async function withoutConnections(stage: Stage, span: number): Promise<void> {
+async function withoutConnections(installation: Installation, span: number): Promise<void> {
   const taken: postgres.Sql[] = [];
   const until = performance.now() + span * 1000;
   try {
     // Those of Weir that end meanwhile are taken as well.
     while (performance.now() < until) {
-      const sql = postgres(stage.appUrl, { max: 1, onnotice: () => {}, idle_timeout: 0, connect_timeout: 5 });
+      const sql = postgres(installation.appUrl, { max: 1, onnotice: () => {}, idle_timeout: 0, connect_timeout: 5 });
       try {
         await sql`SELECT 1`;
         taken.push(sql);

@@ -7,7 +7,7 @@ const commit = Buffer.from("COMMIT\0");
 const poolerError = errorResponse("ERROR", "08P01", "server conn crashed?");
 
 /** What stands between Weir and its database, and fails as networks and poolers do. */
-export interface Proxy {
+export interface FailingProxy {
   port: number;
   /** Lets nothing through and closes nothing. */
   freeze(): void;
@@ -17,7 +17,7 @@ export interface Proxy {
   close(): Promise<void>;
 }
 
-export async function startProxy(port: number): Promise<Proxy> {
+export async function startProxy(port: number): Promise<FailingProxy> {
   const pairs = new Set<Pair>();
   let frozen = false;
   let toFail = 0;

@@ -5,7 +5,7 @@ import type { Lifetime } from "../harness/lifetime.ts";
 import { weir } from "../harness/weir.ts";
 import { Clients, type Visit } from "./clients.ts";
 import { type Fault, faults } from "./faults.ts";
-import { type Stage, startStage } from "./stage.ts";
+import { type Installation, startInstallation } from "./installation.ts";
 
 /** Longer than any of them should need. */
 const longest = 120_000;
@@ -30,7 +30,7 @@ export async function run(options: { quick: boolean; only: string[] }): Promise<
   const results: Result[] = [];
   for (const fault of chosen) {
     say(`drill: ${fault.name}`);
-    const result = await onStage((stage) => drill(stage, fault));
+    const result = await onInstallation((installation) => drill(installation, fault));
     say(line(result));
     results.push(result);
   }
@@ -39,7 +39,7 @@ export async function run(options: { quick: boolean; only: string[] }): Promise<
 }
 
 /** Does it on an installation of its own. */
-async function onStage<T>(play: (stage: Stage) => Promise<T>): Promise<T> {
+async function onInstallation<T>(play: (installation: Installation) => Promise<T>): Promise<T> {
   const ends: (() => Promise<void> | void)[] = [];
   const lifetime: Lifetime = { after: (end) => void ends.push(end) };
   const over = async (): Promise<void> => {
@@ -47,34 +47,34 @@ async function onStage<T>(play: (stage: Stage) => Promise<T>): Promise<T> {
   };
   const takeBack = onExit(over);
   try {
-    return await play(await startStage(lifetime));
+    return await play(await startInstallation(lifetime));
   } finally {
     await over();
     takeBack();
   }
 }
 
-async function drill(stage: Stage, fault: Fault): Promise<Result> {
-  const restartsBefore = restarts(stage);
-  const clients = new Clients(stage.caller);
+async function drill(installation: Installation, fault: Fault): Promise<Result> {
+  const restartsBefore = restarts(installation);
+  const clients = new Clients(installation.caller);
   const began = performance.now();
   await until(() => clients.recovered(began) !== undefined, "the service to be as on a good day before the drill");
   const start = performance.now();
-  await fault.happen(stage);
+  await fault.happen(installation);
   const end = performance.now();
   const recovered = await until(() => clients.recovered(end) !== undefined).then(
     () => clients.recovered(end),
     () => undefined,
   );
   await clients.stop();
-  const outcome = await settled(stage, clients.visits);
-  const audit = await weir(["audit"], stage.env);
+  const outcome = await settled(installation, clients.visits);
+  const audit = await weir(["audit"], installation.env);
   return {
     fault: fault.name,
     seconds: { fault: (end - start) / 1000, recovery: recovered && (recovered - end) / 1000 },
     clients: clients.visits.length,
     refused: counted(clients.visits.flatMap(({ refusals }) => refusals)),
-    restarts: restarts(stage) - restartsBefore,
+    restarts: restarts(installation) - restartsBefore,
     ...outcome,
     audit: audit.code === 0 ? "holds" : audit.stdout,
   };
@@ -82,10 +82,10 @@ async function drill(stage: Stage, fault: Fault): Promise<Result> {
 
 /** Waits until every job that was accepted is completed, and counts what must not have happened. */
 async function settled(
-  stage: Stage,
+  installation: Installation,
   visits: Visit[],
 ): Promise<{ lost: number; doubled: number; uncharged: number }> {
-  const sql = stage.admin();
+  const sql = installation.admin();
   const users = visits.map(({ user }) => user);
   try {
     for (const deadline = performance.now() + longest; ; await sleep(200)) {
@@ -118,8 +118,8 @@ async function until(holds: () => boolean, what = ""): Promise<void> {
   }
 }
 
-function restarts(stage: Stage): number {
-  return stage.parts.reduce((sum, part) => sum + part.process.restarts, 0);
+function restarts(installation: Installation): number {
+  return installation.parts.reduce((sum, part) => sum + part.process.restarts, 0);
 }
 
 function counted(what: string[]): string {

@@ -10,7 +10,7 @@ use tokio_postgres::config::Host;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
-use super::read_pool::{ReadPool, SERVER_TIMEOUT};
+use super::read_pool::ReadPool;
 use super::tls::{self, SslMode, TlsOptions};
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -156,13 +156,7 @@ impl Database {
     /// A pool for reading. Each statement may take at most 10 s.
     #[must_use]
     pub fn read_pool(&self, size: usize) -> ReadPool {
-        let mut config = self.config.clone();
-        let options = match config.get_options() {
-            Some(options) => format!("{options} {SERVER_TIMEOUT}"),
-            None => SERVER_TIMEOUT.to_owned(),
-        };
-        config.options(options);
-        let manager = Manager::from_config(config, self.tls.clone(), ReadPool::recycling());
+        let manager = Manager::from_config(self.config.clone(), self.tls.clone(), ReadPool::recycling());
         ReadPool::new(manager, size, CONNECT_TIMEOUT)
     }
 
@@ -175,6 +169,8 @@ impl Database {
         let name = self.config.get_application_name().unwrap_or_default();
         let mut options = sqlx::postgres::PgConnectOptions::from_str(self.url.expose_secret())?
             .ssl_mode(self.options.for_sqlx())
+            // PgBouncer refuses connections that ask for it, and nobody here reads floats as text.
+            .extra_float_digits(None)
             .application_name(&format!("{name}, River"));
         if let Some(path) = &self.options.root_cert {
             options = options.ssl_root_cert(path);

@@ -2,14 +2,17 @@
 
 use std::time::Duration;
 
-use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use deadpool_postgres::{
+    ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod,
+};
 use tokio::time::Instant;
 
 use super::error::DatabaseError;
 
 /// The server breaks off a statement that takes longer, and a transaction that waits longer for its next one, so that a
-/// process that vanishes leaves no lock behind.
-pub(super) const SERVER_TIMEOUT: &str = "-c statement_timeout=10s -c idle_in_transaction_session_timeout=10s";
+/// process that vanishes leaves no lock behind. Set afterwards and not with the connection's start, where poolers refuse
+/// it.
+const SERVER_TIMEOUT: &str = "SET statement_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'";
 
 /// No read takes longer. A server that can answer says within 10 s that it gave up; who says nothing stands still.
 const READ_TIMEOUT: Duration = Duration::from_secs(11);
@@ -29,6 +32,14 @@ impl ReadPool {
         config.timeouts.recycle = Some(patience);
         let built = Pool::builder(manager)
             .config(config)
+            .post_create(Hook::async_fn(|client, _| {
+                Box::pin(async move {
+                    client
+                        .batch_execute(SERVER_TIMEOUT)
+                        .await
+                        .map_err(HookError::Backend)
+                })
+            }))
             .runtime(deadpool_postgres::Runtime::Tokio1)
             .build();
         match built {

@@ -10,11 +10,11 @@ import { freePort } from "../harness/ports.ts";
 import { someAddress } from "../harness/stack.ts";
 import { type Origin, startOrigin, type weirEnvironment } from "../harness/weir.ts";
 import { Caller } from "../whole/jobs.ts";
-import { type Proxy, startProxy } from "./proxy.ts";
+import { type FailingProxy, startProxy } from "./proxy.ts";
 
 /** A whole installation: edge, API, worker and scheduler as processes of their own, and a database behind a proxy. */
-export interface Stage {
-  proxy: Proxy;
+export interface Installation {
+  proxy: FailingProxy;
   parts: Origin[];
   /** A client of the edge with an address of its own. */
   caller(user: string): Promise<Caller>;
@@ -30,7 +30,7 @@ export interface Stage {
 
 export const maxConnections = 100;
 
-export async function startStage(lifetime: Lifetime): Promise<Stage> {
+export async function startInstallation(lifetime: Lifetime): Promise<Installation> {
   const options = {
     data: join(required("WEIR_TEST_FOLDER"), `postgres-${randomBytes(4).toString("hex")}`),
     port: await freePort(),
