@@ -10,7 +10,7 @@ const fenced = 70;
 const cannotStart = 2;
 
 const firstPause = 500;
-const longestPause = 10_000;
+const longestPause = 2_000;
 
 /** A server that has run for this many milliseconds has recovered. */
 const steadyAfter = 10_000;
