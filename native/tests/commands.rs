@@ -136,3 +136,12 @@ async fn an_audit_ends_with_one_when_something_is_wrong_and_its_repair_with_zero
     assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 0);
     weir.end().await;
 }
+
+#[test]
+fn the_version_is_that_of_weir() {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("--version")
+        .output()
+        .unwrap();
+    assert_eq!(said(&output), concat!("weir ", env!("CARGO_PKG_VERSION"), "\n"));
+}

@@ -10,10 +10,8 @@ use tokio_postgres::config::Host;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
-use super::read_pool::{ReadPool, SERVER_TIMEOUT};
+use super::read_pool::{CONNECT_TIMEOUT, ReadPool, SERVER_TIMEOUT};
 use super::tls::{self, SslMode, TlsOptions};
-
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer that has not acknowledged what was sent for this long is gone: its machine, or the network to it.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);

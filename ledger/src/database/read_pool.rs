@@ -5,8 +5,10 @@ use std::time::Duration;
 use deadpool_postgres::{ClientWrapper, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
 use tokio::time::Instant;
 
-use super::connect::CONNECT_TIMEOUT;
 use super::error::DatabaseError;
+
+/// How long a connection may take to open.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The server breaks off a statement that takes longer, and a transaction that waits longer for its next one, so that a
 /// process that vanishes leaves no lock behind.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, GenericClient, Statement};
 
-use super::connect::{CONNECT_TIMEOUT, Database};
+use super::connect::Database;
 use super::error::{DatabaseError, Failure, Phase};
+use super::read_pool::CONNECT_TIMEOUT;
 
 /// No transaction takes longer. One that does is given up with its connection: it stands still.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(8);
