@@ -106,6 +106,8 @@ const LEDGER: &[&str] = &[
 const NATIVE: &[&str] = &[
     "config::retry",
     "config::variables",
+    "config::unknown",
+    "config::table",
     "config::fairness",
     "config::service",
     "config::traces",
