@@ -232,6 +232,22 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
         !seen.contains("\x1b[2J"),
         "nothing is cleared before it is drawn: {seen:?}"
     );
+
+    // A database that goes away is waited for.
+    let (admin, name) = (weir.admin().await, weir.name());
+    let away = format!("ALTER DATABASE {name} RENAME TO {name}_away");
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+    weir.until("nobody to use the database", async || {
+        admin.execute(end, &[&name]).await.unwrap();
+        admin.batch_execute(&away).await.ok()
+    })
+    .await;
+    let (seen, _) = read("trying again", 1);
+    let before = seen.matches("held back by").count();
+    let back = format!("ALTER DATABASE {name}_away RENAME TO {name}");
+    admin.batch_execute(&back).await.unwrap();
+    read("held back by", before + 1);
+
     terminal.write_all(b"q").unwrap();
     let (seen, _) = read("\x1b[?1049l", 1);
     assert!(seen.contains("held back by"), "{seen:?}");

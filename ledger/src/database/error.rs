@@ -33,7 +33,10 @@ pub enum DatabaseError {
         within: Duration,
     },
     /// The pool had no connection to give.
-    #[error("the pool has no database connection: {0}")]
+    #[error("the pool has no database connection: {}", match &**.0 {
+        deadpool_postgres::PoolError::Backend(error) => why(error),
+        other => other.to_string(),
+    })]
     Pool(Arc<deadpool_postgres::PoolError>),
     /// River's client failed.
     #[error("River failed: {0}")]
@@ -85,12 +88,15 @@ impl From<sqlx::Error> for DatabaseError {
     }
 }
 
-/// `tokio_postgres` says only "db error"; the reason is in its source.
+/// `tokio_postgres` says only "db error" or "error communicating with the server"; the reason is in its source.
 fn describe(error: &tokio_postgres::Error) -> String {
-    error.as_db_error().map_or_else(
-        || error.to_string(),
-        |db| format!("{} ({})", db.message(), db.code().code()),
-    )
+    if let Some(db) = error.as_db_error() {
+        return format!("{} ({})", db.message(), db.code().code());
+    }
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
 }
 
 /// Why there is no connection, and what to do about it.

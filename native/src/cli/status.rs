@@ -97,7 +97,10 @@ impl Status {
             };
             text = looked.unwrap_or_else(|error| {
                 client = None;
-                format!("{error}\n\ntrying again every second")
+                format!(
+                    "{}\n\ntrying again every second",
+                    status::wrapped(&error.to_string())
+                )
             });
         }
     }

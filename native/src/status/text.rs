@@ -126,6 +126,26 @@ pub fn user_text(status: &UserStatus) -> String {
     text
 }
 
+/// A sentence in lines that fit, too, as far as its words do.
+#[must_use]
+pub fn wrapped(sentence: &str) -> String {
+    let mut text = String::new();
+    let mut width = 0;
+    for word in sentence.split_whitespace() {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > WIDTH {
+            text.push('\n');
+            width = 0;
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text.push_str(word);
+        width += length;
+    }
+    text
+}
+
 /// A count in at most five characters.
 fn number(count: i64) -> String {
     if count < 100_000 {
@@ -291,6 +311,14 @@ mod tests {
         let text = user_text(&status);
         fits(&text);
         insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_sentence_is_wrapped_between_its_words() {
+        let sentence = "the database does not answer; start it, or correct DATABASE_URL ".repeat(4);
+        let text = wrapped(&sentence);
+        fits(&text);
+        assert_eq!(text.replace('\n', " "), sentence.trim());
     }
 
     #[test]
