@@ -1,10 +1,11 @@
-import { join } from "node:path";
+import { join, relative } from "node:path";
 import { buildEdge } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
 import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
-import { root, state } from "./lib/paths.ts";
+import { type PartLog, partLog } from "./lib/part-log.ts";
+import { logs, root, state } from "./lib/paths.ts";
 import { host, portFrom, requireFree } from "./lib/ports.ts";
 import { answers, ensureDatabase, startPostgres } from "./lib/postgres.ts";
 import { run, Service } from "./lib/process.ts";
@@ -12,11 +13,13 @@ import { say, step } from "./lib/progress.ts";
 import { untilOk } from "./lib/ready.ts";
 import { claimRunFile } from "./lib/run-file.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
+import { sleep } from "./lib/sleep.ts";
 import { supervise } from "./lib/supervisor.ts";
 
 const started = Date.now();
 
 await runMain(async () => {
+  const verbose = isVerbose(process.argv.slice(2));
   const edgePort = portFrom("WEIR_EDGE_PORT", 8787);
   const originPort = portFrom("WEIR_ORIGIN_PORT", 8080);
   const postgresPort = portFrom("WEIR_PG_PORT", 54320);
@@ -35,7 +38,13 @@ await runMain(async () => {
 
   onExit(() => say("stopped"));
 
-  const parts: { name: string; ended: Promise<string> }[] = [];
+  const log = {
+    postgres: partLog("postgres", { verbose }),
+    origin: partLog("origin", { verbose }),
+    // Whoever edits the edge sees at once that it does not build.
+    edge: partLog("edge", { verbose, notable: /\[ERROR\]/ }),
+  };
+  const parts: { log: PartLog; ended: Promise<string> }[] = [];
   if (ownDatabase) {
     await step("reaching the PostgreSQL of DATABASE_URL", () =>
       answers(ownDatabase, 10_000).catch((error: Error) => {
@@ -51,9 +60,9 @@ await runMain(async () => {
         data: join(state, "postgres"),
         port: postgresPort,
         password: secrets.postgres,
-        onLine: prefixed("postgres"),
+        onLine: log.postgres.take,
       });
-      parts.push(server.service);
+      parts.push({ log: log.postgres, ended: server.service.ended });
       await ensureDatabase(server, "weir");
     });
   }
@@ -72,33 +81,36 @@ await runMain(async () => {
   );
 
   // The edge takes longest to start and needs the others only for requests.
-  const edge = await startEdge({ port: edgePort, originPort, onLine: prefixed("edge") });
+  const edge = await startEdge({ port: edgePort, originPort, onLine: log.edge.take });
   const originReady = `http://${host}:${originPort}/readyz`;
   const origin = supervise(
-    () => new Service("origin", weir, ["up"], { cwd: root, env, grace: 30_000, onLine: prefixed("origin") }),
+    () => new Service("origin", weir, ["up"], { cwd: root, env, grace: 30_000, onLine: log.origin.take }),
     () =>
       void untilOk(originReady, 60_000).then(
         () => say("the origin is back"),
         () => {},
       ),
   );
-  parts.push({ name: "origin", ended: origin.ended }, edge);
+  parts.push({ log: log.origin, ended: origin.ended }, { log: log.edge, ended: edge.ended });
 
-  const failed = Promise.race(parts.map(async ({ name, ended }) => ({ name, how: await ended }))).then(
-    ({ name, how }) => {
+  const failed = Promise.race(parts.map(async ({ log, ended }) => ({ log, how: await ended }))).then(
+    async ({ log, how }) => {
+      // What it said last may still be on its way.
+      await sleep(200);
       if (isExiting()) return 0;
-      throw new Failure(`${name} ${how}, so the stack stops`, `see its last lines above (they start with [${name}])`);
+      throw log.failure(`${log.name} ${how}, so the stack stops`);
     },
   );
 
   const url = `http://${host}:${edgePort}`;
   const ready = (async () => {
     await step("starting the origin and the edge", async () => {
-      await untilOk(originReady, 60_000);
-      await untilOk(`${url}/`, 60_000);
+      await answersOf(log.origin, untilOk(originReady, 60_000));
+      await answersOf(log.edge, untilOk(`${url}/`, 60_000));
       // Through the edge, to the origin, to the database and back.
-      await untilOk(`${url}/api/usage`, 20_000);
+      await answersOf(log.edge, untilOk(`${url}/api/usage`, 20_000));
     });
+    say(`origin http://${host}:${originPort}, logs in ${relative(process.cwd(), logs)}, or here with --verbose`);
     say(`everything is up after ${((Date.now() - started) / 1000).toFixed(1)} s; Ctrl-C stops it`);
     console.log(`weir: ready ${url}`);
   })();
@@ -106,6 +118,15 @@ await runMain(async () => {
   return failed;
 });
 
-function prefixed(name: string): (line: string) => void {
-  return (line) => console.log(`[${name}] ${line}`);
+/** Waits for a part's answer; without one, its log says why. */
+function answersOf(log: PartLog, answer: Promise<void>): Promise<void> {
+  return answer.catch((error: Error) => {
+    throw log.failure(error.message);
+  });
+}
+
+function isVerbose(args: string[]): boolean {
+  const unknown = args.find((arg) => arg !== "--verbose");
+  if (unknown) throw new Failure(`there is no option ${unknown}`, "start it with npm start, or npm start -- --verbose");
+  return args.length > 0;
 }

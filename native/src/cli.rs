@@ -1,12 +1,16 @@
 //! The subcommands.
 
+mod connection;
+mod output;
+mod screen;
+mod signals;
+mod status;
+
 use std::error::Error;
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::api::probes::{self, Probes};
@@ -16,9 +20,13 @@ use weir::config::{Environment, Settings};
 use weir::context::Context;
 use weir::telemetry::{logs, metrics, traces};
 use weir::work::{Duty, Working, reconcile};
-use weir::{bench, status, token};
+use weir::{bench, token};
 use weir_ledger::{audit, migrate};
 use weir_policy::tier::Tier;
+
+use connection::connected;
+use output::{CommandResult, print};
+use signals::StopSignals;
 
 /// What `--help` ends with.
 const SETTINGS: &str = "\
@@ -41,7 +49,7 @@ schedule. Its comments describe every member.";
 
 /// Fair quotas, lanes and slots for a product's API, on River and PostgreSQL.
 #[derive(Parser)]
-#[command(version, about, after_help = SETTINGS)]
+#[command(name = "weir", version, about, after_help = SETTINGS)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -84,7 +92,7 @@ enum Command {
         #[arg(long)]
         repair: bool,
     },
-    /// Show lanes, pools, slots and parked jobs.
+    /// Show who leads, what gets done, and what holds each lane back.
     Status {
         /// One user instead: slots, parked jobs and quota by event type.
         #[arg(long)]
@@ -92,7 +100,7 @@ enum Command {
         /// Machine-readable.
         #[arg(long)]
         json: bool,
-        /// Again every second, until interrupted.
+        /// Again every second, until interrupted; q ends it on a terminal.
         #[arg(long)]
         watch: bool,
     },
@@ -140,8 +148,6 @@ impl From<TierName> for Tier {
         }
     }
 }
-
-type CommandResult = Result<ExitCode, Box<dyn Error>>;
 
 impl Command {
     /// What its connections to the database are called.
@@ -216,7 +222,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             .await
         }
         Command::Token { tier, user, ttl } => {
-            let client = settings.database()?.connect().await?;
+            let client = connected(&settings).await?;
             let user = user.unwrap_or_else(Uuid::new_v4);
             print(&format!(
                 "{}\n",
@@ -225,7 +231,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             Ok(ExitCode::SUCCESS)
         }
         Command::Audit { json, repair } => {
-            let mut client = settings.database()?.connect().await?;
+            let mut client = connected(&settings).await?;
             if repair {
                 audit::repair(&mut client).await?;
             }
@@ -258,49 +264,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Status { user, json, watch } => {
-            let client = settings.database()?.connect().await?;
-            loop {
-                let text = match user {
-                    Some(user) => {
-                        let limits = settings.fairness.cluster_limits();
-                        let status = status::user(&client, user, limits).await?;
-                        if json {
-                            serde_json::to_string(&status)?
-                        } else {
-                            status::user_table(&status)
-                        }
-                    }
-                    None => {
-                        let lanes = status::lanes(&client, &settings.services).await?;
-                        if json {
-                            serde_json::to_string(&lanes)?
-                        } else {
-                            status::table(&lanes)
-                        }
-                    }
-                };
-                if watch && !json {
-                    // Clears the screen and goes to its first line.
-                    print("\x1b[2J\x1b[H")?;
-                }
-                if !print(&format!("{text}\n"))? || !watch {
-                    return Ok(ExitCode::SUCCESS);
-                }
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
-        }
-    }
-}
-
-/// Writes to standard output, and says whether anybody still reads: `| head` has seen enough at some point, which is
-/// no fault, where `println!` would panic.
-fn print(text: &str) -> std::io::Result<bool> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error),
+        Command::Status { user, json, watch } => status::Status { user, json, watch }.run(&settings).await,
     }
 }
 
@@ -347,9 +311,7 @@ impl Parts {
         let metrics = metrics::start(&settings.services)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;
-        if !migrate::is_current(&context.database.connect().await?).await? {
-            return Err("the database lacks migrations; run `weir migrate` first".into());
-        }
+        connected(&context.settings).await?;
         let stopping = CancellationToken::new();
         let mut working = match self.duty {
             Some(duty) => Some(Working::start(&context, duty, &self.services).await?),
@@ -398,29 +360,5 @@ impl Parts {
             export.finish().await;
         }
         early.map_or(Ok(ExitCode::SUCCESS), Err)
-    }
-}
-
-/// What asks a process to stop. Made before anything starts: a signal that nobody listens for ends the process at once,
-/// and the jobs that it has begun with it.
-struct StopSignals {
-    interrupted: Signal,
-    terminated: Signal,
-}
-
-impl StopSignals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self {
-            interrupted: signal(SignalKind::interrupt())?,
-            terminated: signal(SignalKind::terminate())?,
-        })
-    }
-
-    /// Waits for the first of them, and says which one it was.
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupted.recv() => "SIGINT",
-            _ = self.terminated.recv() => "SIGTERM",
-        }
     }
 }

@@ -6,6 +6,7 @@ mod common;
 #[path = "common/process.rs"]
 mod process;
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 
 use common::{GO_TESTS, Weir, Who};
@@ -135,4 +136,49 @@ async fn an_audit_ends_with_one_when_something_is_wrong_and_its_repair_with_zero
     assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
     assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 0);
     weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_short_lines_for_people_on_a_terminal_and_json_elsewhere() {
+    let weir = Weir::new().await;
+    let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
+    let port = [("WEIR_ORIGIN_PORT", "0"), ("NO_COLOR", "1")];
+    let mut serving = command(&weir, &["serve"])
+        .envs(port)
+        .stderr(slave)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(std::fs::File::from(master))
+        .read_line(&mut line)
+        .unwrap();
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+    let pattern = regex::Regex::new(r"^\d\d:\d\d:\d\d  INFO \w[^{]*\r\n$").unwrap();
+    assert!(pattern.is_match(&line), "{line:?}");
+    assert!(line.len() <= 80, "{line:?}");
+
+    let mut serving = command(&weir, &["serve"])
+        .envs(port)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    line.clear();
+    BufReader::new(serving.stderr.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+    let event: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(event["level"], "INFO");
+    weir.end().await;
+}
+
+#[test]
+fn the_version_is_that_of_weir() {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("--version")
+        .output()
+        .unwrap();
+    assert_eq!(said(&output), concat!("weir ", env!("CARGO_PKG_VERSION"), "\n"));
 }

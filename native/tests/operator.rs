@@ -483,9 +483,15 @@ async fn status_tells_why_a_users_jobs_wait() {
     for (member, value) in [("slots_in_use", 0), ("parked", 0), ("used", 7), ("limit", 5000)] {
         assert_eq!(specview[member], value, "{member}");
     }
-    let table = run(&[]);
-    assert!(table.contains("1/1") && table.contains("tier free"), "{table}");
-    assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    let text = run(&[]);
+    for said in [
+        "tier free\n",
+        "\nanalysis\n  jobs   0 running, 1 of 1 slots in use, 2 wait\n  quota  0 used, 3 reserved of 50\n",
+        "\nspecview\n  jobs   0 running, 0 of 1 slots in use, 0 wait\n  quota  7 used, 0 reserved of 5000\n",
+    ] {
+        assert!(text.contains(said), "{text}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
     weir.end().await;
 }
 

@@ -8,6 +8,9 @@ mod gate;
 #[path = "common/process.rs"]
 mod process;
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
 use common::{GO_TESTS, Weir, Who};
 use gate::Gate;
 use process::command;
@@ -25,6 +28,13 @@ fn status(weir: &Weir, more: &[&str]) -> Value {
         String::from_utf8_lossy(&output.stderr)
     );
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What it prints for people.
+fn text(weir: &Weir, more: &[&str]) -> String {
+    let output = command(weir, &[&["status"], more].concat()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,6 +76,18 @@ async fn status_counts_what_runs_what_waits_for_a_worker_and_what_waits_for_a_sl
     );
     assert_eq!(analysis["priority"]["oldest_wait_ms"], 0, "nobody waits there");
     assert_eq!(lanes["oldest_wait_ms"], analysis["default"]["oldest_wait_ms"]);
+    assert_eq!(
+        lanes["held_back"],
+        json!({
+            "analysis": {"priority": "nothing_waits", "default": "workers_busy", "scheduled": "nothing_waits"},
+            "specview": {"priority": "nothing_waits", "default": "nothing_waits", "scheduled": "nothing_waits"},
+        })
+    );
+    assert!(lanes["oldest_turn_ms"].as_i64().unwrap() > 0, "{lanes}");
+    assert_eq!(
+        lanes["last_minute"],
+        json!({"completed": 0, "cancelled": 0, "failed": 0})
+    );
 
     let user = status(&weir, &["--user", &first.to_string()]);
     let share = |event_type: &str| {
@@ -75,9 +97,160 @@ async fn status_counts_what_runs_what_waits_for_a_worker_and_what_waits_for_a_sl
     };
     assert_eq!(share("analysis"), [1, 1, 2], "{user}");
     assert_eq!(share("specview"), [0, 0, 0], "{user}");
+    assert_eq!(user["known"], true);
 
     gate.open();
     weir.all_finished().await;
+    let done = status(&weir, &[]);
+    assert_eq!(done["last_minute"]["completed"], 6, "{done}");
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_says_what_holds_each_lane_back_and_who_leads() {
+    let weir = Weir::with(&[]).await;
+    let held_back = |lane: &str| status(&weir, &[])["held_back"]["analysis"][lane].clone();
+    assert_eq!(held_back("default"), "nothing_waits");
+    assert_eq!(status(&weir, &[])["leader"], Value::Null);
+    assert!(
+        text(&weir, &[]).contains("leader    nobody"),
+        "{}",
+        text(&weir, &[])
+    );
+
+    let user = weir.user(Tier::Free).await;
+    let ids = [0, 1].map(|_| weir.analyse(Who::User(user), "a_test.go", GO_TESTS));
+    for id in ids {
+        id.await;
+    }
+    assert_eq!(held_back("default"), "no_workers");
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    weir.until("one to run", async || (gate.running().len() == 1).then_some(()))
+        .await;
+    assert_eq!(held_back("default"), "holders_at_limit");
+    weir.until("a leader", async || {
+        status(&weir, &[])["leader"].is_object().then_some(())
+    })
+    .await;
+
+    let client = weir.client().await;
+    let pause = "UPDATE river_queue SET paused_at = now() WHERE name = 'analysis_default'";
+    weir.until("its queue", async || {
+        (client.execute(pause, &[]).await.unwrap() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(held_back("default"), "paused");
+    client
+        .execute("UPDATE river_queue SET paused_at = NULL", &[])
+        .await
+        .unwrap();
+    gate.open();
+    weir.all_finished().await;
+    assert_eq!(held_back("default"), "nothing_waits");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_fits_sixty_columns_on_a_database_with_long_numbers() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO river_job (kind, queue, args, max_attempts, scheduled_at) \
+                 SELECT 'analysis:analyze', 'analysis_priority', '{}', 3, now() - interval '11111 hours' \
+                 FROM generate_series(1, 100001); \
+             INSERT INTO processes (client_id, pools) VALUES ('away', '{\"analysis_priority\": 1234567890}'); \
+             INSERT INTO river_leader (name, leader_id, elected_at, expires_at) \
+                 VALUES ('default', repeat('leader', 20), now() - interval '30 hours', now() + interval '1 hour')",
+        )
+        .await
+        .unwrap();
+    let text = text(&weir, &[]);
+    assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+    assert!(text.contains("100k") && text.contains("0/1.2G"), "{text}");
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_was_never_seen_is_unknown() {
+    let weir = Weir::new().await;
+    let nobody = uuid::Uuid::new_v4();
+    let said = text(&weir, &["--user", &nobody.to_string()]);
+    assert_eq!(
+        said,
+        format!("user {nobody} is unknown:\nit has no subscription, and nothing was submitted for it\n")
+    );
+    assert_eq!(status(&weir, &["--user", &nobody.to_string()])["known"], false);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watched_status_is_plain_text_again_and_again_where_there_is_no_terminal() {
+    let weir = Weir::new().await;
+    let mut watching = command(&weir, &["status", "--watch"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(watching.stdout.take().unwrap());
+    let (mut seen, mut line) = (String::new(), String::new());
+    while seen.matches("leader ").count() < 2 {
+        line.clear();
+        assert!(out.read_line(&mut line).unwrap() > 0, "{seen}");
+        seen.push_str(&line);
+    }
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    assert!(!seen.contains('\x1b'), "{seen:?}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
+    let weir = Weir::new().await;
+    let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
+    let mut watching = command(&weir, &["status", "--watch"])
+        .stdin(slave.try_clone().unwrap())
+        .stdout(slave)
+        .spawn()
+        .unwrap();
+    let mut terminal = std::fs::File::from(master);
+    let mut seen = String::new();
+    let mut read = |until: &str, times: usize| {
+        let mut bytes = [0; 4096];
+        while seen.matches(until).count() < times {
+            let count = terminal.read(&mut bytes).unwrap();
+            seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+        (seen.clone(), terminal.try_clone().unwrap())
+    };
+    let (seen, mut terminal) = read("q quits", 3);
+    assert_eq!(seen.matches("\x1b[?1049h").count(), 1, "one screen: {seen:?}");
+    assert!(
+        !seen.contains("\x1b[2J"),
+        "nothing is cleared before it is drawn: {seen:?}"
+    );
+
+    // A database that goes away is waited for.
+    let (admin, name) = (weir.admin().await, weir.name());
+    let away = format!("ALTER DATABASE {name} RENAME TO {name}_away");
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+    weir.until("nobody to use the database", async || {
+        admin.execute(end, &[&name]).await.unwrap();
+        admin.batch_execute(&away).await.ok()
+    })
+    .await;
+    let (seen, _) = read("trying again", 1);
+    let before = seen.matches("held back by").count();
+    let back = format!("ALTER DATABASE {name}_away RENAME TO {name}");
+    admin.batch_execute(&back).await.unwrap();
+    read("held back by", before + 1);
+
+    terminal.write_all(b"q").unwrap();
+    let (seen, _) = read("\x1b[?1049l", 1);
+    assert!(seen.contains("held back by"), "{seen:?}");
+    assert_eq!(watching.wait().unwrap().code(), Some(0));
     weir.end().await;
 }

@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { constants, copyFile, link, mkdir, readdir, rename, rm, stat, utimes, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { unusedFor } from "./cache.ts";
 import { withLock } from "./lock.ts";
 import { cache, root } from "./paths.ts";
 import { run } from "./process.ts";
@@ -11,8 +12,6 @@ const folders = join(cache, "builds");
 
 /** Written into a build folder when it is complete; its time is that of the folder's last use. */
 const ownerFile = "clone.json";
-
-const unusedFor = 30 * 24 * 3600 * 1000;
 
 interface Owner {
   clone: string;
@@ -28,9 +27,8 @@ let known: Promise<string> | undefined;
  */
 export function buildFolder(): Promise<string> {
   known ??= withLock(join(folders, "lock"), "setting up a build folder", async () => {
-    const owner: Owner = { clone: root, inode: statSync(root).ino };
-    // The inode tells a new clone from a deleted one at the same path, whose files may be newer.
-    const name = createHash("sha256").update(JSON.stringify(owner)).digest("hex").slice(0, 12);
+    const owner = own();
+    const name = nameOf(owner);
     const folder = join(folders, name);
     await removeUnused(name);
     if (existsSync(join(folder, ownerFile))) {
@@ -54,6 +52,29 @@ export function buildFolder(): Promise<string> {
   return known;
 }
 
+/** This clone. The inode tells it from a deleted one at the same path, whose files may be newer. */
+function own(): Owner {
+  return { clone: root, inode: statSync(root).ino };
+}
+
+function nameOf(owner: Owner): string {
+  return createHash("sha256").update(JSON.stringify(owner)).digest("hex").slice(0, 12);
+}
+
+/** Removes this clone's build folder and those of all clones that are gone; returns which. */
+export function removeBuildFolder(): Promise<string[]> {
+  return withLock(join(folders, "lock"), "setting up a build folder", async () => {
+    const mine = join(folders, nameOf(own()));
+    const gone = (await byLastUse()).filter((folder) => folder === mine || !ownerLives(folder));
+    for (const folder of gone) {
+      // Renamed first: a removal that is interrupted must not leave a folder that looks complete.
+      await rename(folder, `${folder}.removed`);
+      await rm(`${folder}.removed`, { recursive: true, force: true });
+    }
+    return gone;
+  });
+}
+
 /** The complete build folders, the most recently used one first. */
 async function byLastUse(): Promise<string[]> {
   const found: { folder: string; used: number }[] = [];
@@ -66,8 +87,7 @@ async function byLastUse(): Promise<string[]> {
 
 /**
  * Removes the folders of clones that are gone, except the last one used, which seeds the next clone's; those
- * unused for a month;
- * and what a killed process has left incomplete. Only called under the lock.
+ * unused for a month; and what a killed process has left incomplete. Only called under the lock.
  */
 async function removeUnused(own: string): Promise<void> {
   for (const [rank, folder] of (await byLastUse()).entries()) {

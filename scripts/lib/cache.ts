@@ -1,13 +1,23 @@
-import { existsSync } from "node:fs";
-import { mkdir, readdir, rename, rm } from "node:fs/promises";
+import { existsSync, utimesSync } from "node:fs";
+import { mkdir, readdir, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { onExit } from "./lifecycle.ts";
 import { cache } from "./paths.ts";
 
+/** What no clone has used for this many milliseconds is removed. */
+export const unusedFor = 30 * 24 * 3600 * 1000;
+
 /** The folder of something that is built once per user; undefined if it is not built yet. */
 export function cached(name: string): string | undefined {
   const folder = join(cache, name);
-  return existsSync(folder) ? folder : undefined;
+  if (!existsSync(folder)) return undefined;
+  try {
+    // The time of its last use.
+    utimesSync(folder, new Date(), new Date());
+  } catch {
+    // It belongs to another user, who keeps it.
+  }
+  return folder;
 }
 
 /**
@@ -18,6 +28,7 @@ export async function makeCached(name: string, make: (folder: string) => Promise
   const folder = join(cache, name);
   await mkdir(cache, { recursive: true });
   await removeAbandoned();
+  await removeUnused();
   const workshop = join(cache, `.${name}.${process.pid}`);
   const remove = (): Promise<void> => rm(workshop, { recursive: true, force: true });
   const forget = onExit(remove);
@@ -44,6 +55,15 @@ async function removeAbandoned(): Promise<void> {
     const owner = Number(/^\..+\.(\d+)$/.exec(entry)?.[1]);
     if (!owner || owner === process.pid || isAlive(owner)) continue;
     await rm(join(cache, entry), { recursive: true, force: true });
+  }
+}
+
+/** Removes the tools of versions before, when something new is set up. Build folders have rules of their own. */
+async function removeUnused(): Promise<void> {
+  for (const entry of await readdir(cache)) {
+    if (entry === "builds" || entry.startsWith(".")) continue;
+    const used = await stat(join(cache, entry)).catch(() => undefined);
+    if (used && Date.now() - used.mtimeMs > unusedFor) await rm(join(cache, entry), { recursive: true, force: true });
   }
 }
 

@@ -7,6 +7,7 @@ import postgres from "postgres";
 import { Failure } from "./failure.ts";
 import { host } from "./ports.ts";
 import { attempt, run, Service } from "./process.ts";
+import { show } from "./progress.ts";
 import { sleep } from "./sleep.ts";
 
 /** The role that owns the server. */
@@ -62,7 +63,7 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     answers(url("postgres")).then(() => (up = true)),
     service.ended.then((how) => {
       if (up) return;
-      console.error(service.recent.slice(-20).join("\n"));
+      show(service.recent.slice(-20).join("\n"));
       throw new Failure(`PostgreSQL ${how} at its start`, `see its output above; its data is in ${options.data}`);
     }),
   ]);

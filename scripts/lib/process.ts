@@ -6,7 +6,7 @@ import { createInterface } from "node:readline";
 import { Failure } from "./failure.ts";
 import { isExiting, onExit } from "./lifecycle.ts";
 import { logs, root } from "./paths.ts";
-import type { Pulse } from "./progress.ts";
+import { type Pulse, show } from "./progress.ts";
 
 export interface RunOptions {
   uid?: number;
@@ -125,7 +125,7 @@ export async function run(file: string, args: string[], options: RunOptions = {}
   if (outcome.code === 0) return outcome.stdout;
   if (!isExiting()) {
     const lines = outcome.output.trimEnd().split("\n");
-    console.error(
+    show(
       lines
         .filter((line) => !line.startsWith('{"reason"'))
         .slice(-60)

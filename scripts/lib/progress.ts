@@ -7,8 +7,24 @@ export function stayQuietFor(milliseconds: number): void {
   silentFor = milliseconds;
 }
 
+/** The step that is on the last line of the terminal, which is not ended yet. */
+let open = "";
+
 export function say(line: string): void {
-  console.error(`weir: ${line}`);
+  show(`weir: ${line}`);
+}
+
+/** Prints lines, also in the middle of a step. */
+export function show(lines: string): void {
+  if (open) process.stderr.write("\r\x1b[K");
+  console.error(lines);
+  if (open) process.stderr.write(open);
+}
+
+/** Shows a line that is written over by the next one; nothing ends it. */
+function keep(line: string): void {
+  open = `weir: ${line}`.slice(0, (process.stderr.columns || 80) - 1);
+  process.stderr.write(`\r\x1b[K${open}`);
 }
 
 /** What a long step is doing, in its tool's last line of output. */
@@ -16,28 +32,43 @@ export class Pulse {
   latest = "";
 }
 
-/** Runs one step of a set-up and prints its title, a sign of life every ten seconds, and how long it took. */
+/**
+ * Runs one step of a set-up. On a terminal it has one line, with how long it takes. Elsewhere its title is a line, and
+ * so is a sign of life every ten seconds.
+ */
 export async function step<T>(title: string, work: (pulse: Pulse) => Promise<T>): Promise<T> {
   const started = Date.now();
   const seconds = (): string => `${((Date.now() - started) / 1000).toFixed(1)} s`;
   const pulse = new Pulse();
+  const terminal = process.stderr.isTTY;
   let announced = false;
   const announce = (): void => {
     announced = true;
-    say(title);
+    if (terminal) keep(`${title} ...`);
+    else say(title);
   };
   const announcement = silentFor > 0 ? setTimeout(announce, silentFor) : undefined;
   if (!announcement) announce();
-  const heartbeat = setInterval(() => {
+  const beat = (): void => {
     const words = pulse.latest.trim().replace(/\s+/g, " ").slice(0, 90);
-    say(`  ${Math.round((Date.now() - started) / 1000)} s${words ? `  ${words}` : ""}`);
-  }, heartbeatEvery);
+    const whole = `${Math.round((Date.now() - started) / 1000)} s${words ? `  ${words}` : ""}`;
+    if (!terminal) say(`  ${whole}`);
+    else if (announced) keep(`${title} ... ${whole}`);
+  };
+  const heartbeat = setInterval(beat, terminal ? 1000 : heartbeatEvery);
+  let end = "failed after";
   try {
     const result = await work(pulse);
-    if (announced && Date.now() - started > 1000) say(`  done in ${seconds()}`);
+    end = "done in";
     return result;
   } finally {
     clearTimeout(announcement);
     clearInterval(heartbeat);
+    if (terminal && announced) {
+      open = "";
+      process.stderr.write(`\r\x1b[Kweir: ${title}: ${end} ${seconds()}\n`);
+    } else if (announced && Date.now() - started > heartbeatEvery) {
+      say(`  ${end} ${seconds()}`);
+    }
   }
 }

@@ -1,10 +1,10 @@
 import assert from "node:assert/strict";
-import { globSync, readFileSync, rmSync, utimesSync } from "node:fs";
+import { existsSync, globSync, readFileSync, rmSync, utimesSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { after, describe, it } from "node:test";
 import { run } from "../../scripts/lib/process.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
-import { type Built, build, type Clone, cloneFolder } from "./clones.ts";
+import { type Built, build, type Clone, clean, cloneFolder } from "./clones.ts";
 
 const { cache, clone } = cloneFolder({ after });
 
@@ -78,5 +78,12 @@ describe("clones that share a cache", () => {
     const next = clone("next");
     assert.deepEqual((await build(next, cache)).compiled, ["weir_policy"]);
     assert.equal(builds(), 3, "those of the first, the last and the next clone");
+
+    const cleaned = clean(next, cache);
+    assert.match(cleaned, /weir: what was built is gone/);
+    assert.equal(builds(), 1, "that of the first clone, which still exists");
+    assert.deepEqual((await build(first, cache)).compiled, []);
+    assert.match(clean(next, cache, "--all"), /weir: removed .*cache\/weir$/m);
+    assert.ok(!existsSync(join(cache, "weir")));
   });
 });

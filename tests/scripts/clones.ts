@@ -1,4 +1,4 @@
-import { spawn } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
 import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -75,6 +75,17 @@ export function build(clone: Clone, cache: string): Promise<Built> {
     child.on("error", failed);
     child.on("close", (code) => done({ code, stderr, ...artifacts(stdout) }));
   });
+}
+
+/** Runs `npm run clean` in a clone. */
+export function clean(clone: Clone, cache: string, ...args: string[]): string {
+  const { CARGO_TARGET_DIR: _, CARGO_BUILD_BUILD_DIR: __, WEIR_STATE: ___, ...env } = process.env;
+  const ran = spawnSync(process.execPath, [join(clone.folder, "scripts", "clean.ts"), ...args], {
+    cwd: clone.folder,
+    env: { ...env, XDG_CACHE_HOME: cache },
+    encoding: "utf8",
+  });
+  return ran.stdout + ran.stderr;
 }
 
 function artifacts(stdout: string): { compiled: string[]; library: string } {

@@ -65,6 +65,10 @@ function runFile(): Run {
   return JSON.parse(readFileSync(join(state, "run.json"), "utf8")) as Run;
 }
 
+function logOf(part: string): string {
+  return readFileSync(join(state, "logs", `${part}.log`), "utf8");
+}
+
 async function answersAgain(within: number): Promise<void> {
   for (const deadline = Date.now() + within; ; await sleep(100)) {
     const status = await fetch(`${url}/api/usage`).then(
@@ -89,6 +93,16 @@ describe("npm start", { timeout: 240_000 }, () => {
     const usage = await fetch(`${url}/api/usage`);
     assert.equal(usage.status, 200);
     assert.match(await (await fetch(url)).text(), /<html/i);
+  });
+
+  it("is calm: its own lines are on the terminal, and what the parts say is in their logs", () => {
+    const lines = stack.output().trim().split("\n");
+    assert.deepEqual(
+      lines.filter((line) => !line.startsWith("weir: ")),
+      [],
+    );
+    assert.equal(lines.filter((line) => line.startsWith("weir: starting PostgreSQL")).length, 1);
+    for (const part of ["postgres", "origin", "edge"]) assert.notEqual(logOf(part), "", part);
   });
 
   it("refuses to start twice, and says how to stop the first", async () => {
@@ -127,9 +141,10 @@ describe("npm start", { timeout: 240_000 }, () => {
     whenOver(file, () => marked(killed.id).forEach((pid) => void process.kill(pid, "SIGKILL")));
 
     const database = await freshDatabase(t);
-    stack = npm("start", [], { DATABASE_URL: database.url });
+    stack = npm("start", ["--verbose"], { DATABASE_URL: database.url });
     await stack.prints("that a killed run left behind");
     await stack.prints(`weir: ready ${url}`);
+    assert.match(stack.output(), /^\[origin\] \{/m, "--verbose shows what the parts say");
     assert.deepEqual(marked(killed.id), []);
     assert.ok(await isFree(ports.WEIR_PG_PORT), "it has started a PostgreSQL all the same");
     const [{ jobs }] = (await database.sql`SELECT to_regclass('river_job') IS NOT NULL AS jobs`) as unknown as [
@@ -143,6 +158,21 @@ describe("npm start", { timeout: 240_000 }, () => {
     assert.equal(await stack.ends(), 143);
     assert.match(stack.output(), /weir: stopped/);
     assert.deepEqual(marked(id), [], "it has left processes behind");
+  });
+
+  it("ends with the last lines of a part that fails, and with what to do", {
+    skip: !canFreeze && "needs Linux",
+  }, async () => {
+    stack = npm("start");
+    await stack.prints(`weir: ready ${url}`);
+    const edge = marked(runFile().id).find((pid) =>
+      /wrangler\.js\0dev/.test(readFileSync(`/proc/${pid}/cmdline`, "utf8")),
+    );
+    process.kill(edge ?? 0, "SIGKILL");
+    assert.equal(await stack.ends(), 1);
+    assert.match(stack.output(), /^\[edge\] .*Ready on/m);
+    assert.match(stack.output(), /^weir: edge was ended by SIGKILL, so the stack stops$/m);
+    assert.match(stack.output().trimEnd().split("\n").at(-1) ?? "", /^weir: fix: .*edge\.log/);
   });
 
   it("leaves no port and no record of itself", async () => {

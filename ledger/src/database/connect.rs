@@ -1,6 +1,7 @@
 //! How to reach the database.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::Manager;
@@ -13,6 +14,7 @@ use super::error::DatabaseError;
 use super::read_pool::ReadPool;
 use super::tls::{self, SslMode, TlsOptions};
 
+/// How long a connection may take to open.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A peer that has not acknowledged what was sent for this long is gone: its machine, or the network to it.
@@ -107,13 +109,36 @@ impl Database {
         let (client, connection) =
             tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()))
                 .await
-                .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
+                .map_err(|_| DatabaseError::Silent {
+                    to: self.place(),
+                    within: CONNECT_TIMEOUT,
+                })?
+                .map_err(|error| DatabaseError::Connect {
+                    to: self.place(),
+                    error: Arc::new(error),
+                })?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a database connection ended");
             }
         });
         Ok(client)
+    }
+
+    /// What is connected to, for people; without the password.
+    fn place(&self) -> Arc<str> {
+        let ports = self.config.get_ports();
+        let port_of = |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(5432);
+        let hosts = self.config.get_hosts().iter().enumerate();
+        let hosts: Vec<String> = hosts
+            .map(|(index, host)| match host {
+                Host::Tcp(name) => format!("{name}:{}", port_of(index)),
+                Host::Unix(folder) => format!("{}:{}", folder.display(), port_of(index)),
+            })
+            .collect();
+        let user = self.config.get_user().unwrap_or_default();
+        let name = self.config.get_dbname().unwrap_or(user);
+        format!("{name:?} at {} (user {user:?})", hosts.join(", ")).into()
     }
 
     /// Opens a connection whose transactions book the counters themselves (`weir.books`), so that the triggers that

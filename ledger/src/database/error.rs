@@ -12,8 +12,31 @@ pub enum DatabaseError {
     /// PostgreSQL refused a statement or the connection broke.
     #[error("the database failed: {}", describe(.0))]
     Postgres(Arc<tokio_postgres::Error>),
+    /// There is no connection: where to, and why.
+    #[error("the database {to} cannot be used: {}", why(.error))]
+    Connect {
+        /// Database, host, port and user.
+        to: Arc<str>,
+        /// What the server or the system says.
+        error: Arc<tokio_postgres::Error>,
+    },
+    /// There is no connection, since nobody answers.
+    #[error(
+        "the database {to} does not answer within {} s; see that it runs and that nothing stands between, or correct \
+         DATABASE_URL",
+        .within.as_secs()
+    )]
+    Silent {
+        /// Database, host, port and user.
+        to: Arc<str>,
+        /// For how long.
+        within: Duration,
+    },
     /// The pool had no connection to give.
-    #[error("the pool has no database connection: {0}")]
+    #[error("the pool has no database connection: {}", match &**.0 {
+        deadpool_postgres::PoolError::Backend(error) => why(error),
+        other => other.to_string(),
+    })]
     Pool(Arc<deadpool_postgres::PoolError>),
     /// River's client failed.
     #[error("River failed: {0}")]
@@ -65,22 +88,53 @@ impl From<sqlx::Error> for DatabaseError {
     }
 }
 
-/// `tokio_postgres` says only "db error"; the reason is in its source.
+/// `tokio_postgres` says only "db error" or "error communicating with the server"; the reason is in its source.
 fn describe(error: &tokio_postgres::Error) -> String {
-    error.as_db_error().map_or_else(
-        || error.to_string(),
-        |db| format!("{} ({})", db.message(), db.code().code()),
-    )
+    if let Some(db) = error.as_db_error() {
+        return format!("{} ({})", db.message(), db.code().code());
+    }
+    match std::error::Error::source(error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+/// Why there is no connection, and what to do about it.
+fn why(error: &tokio_postgres::Error) -> String {
+    if let Some(db) = error.as_db_error() {
+        let mend = match *db.code() {
+            SqlState::INVALID_PASSWORD => "; correct the password in DATABASE_URL",
+            SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
+                "; correct the user in DATABASE_URL, or what the server allows (pg_hba.conf)"
+            }
+            SqlState::INVALID_CATALOG_NAME => "; create it, or correct DATABASE_URL",
+            SqlState::TOO_MANY_CONNECTIONS => "; raise max_connections, or run fewer processes",
+            _ => "",
+        };
+        return format!("{}{mend}", describe(error));
+    }
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause.and_then(std::error::Error::source) {
+        cause = Some(inner);
+    }
+    let Some(cause) = cause else {
+        return error.to_string();
+    };
+    if cause.downcast_ref::<std::io::Error>().is_some() {
+        format!("{cause}; start it, or correct DATABASE_URL")
+    } else {
+        format!("{error}: {cause}")
+    }
 }
 
 impl DatabaseError {
     /// Whether the same may succeed later: a statement that took too long, or a server without memory or disk.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Self::Postgres(error) => error.code().is_some_and(|code| {
+            Self::Postgres(error) | Self::Connect { error, .. } => error.code().is_some_and(|code| {
                 *code == SqlState::QUERY_CANCELED || matches!(&code.code()[..2], "53" | "58")
             }),
-            Self::Contended | Self::Locked | Self::Timeout(_) => true,
+            Self::Contended | Self::Locked | Self::Timeout(_) | Self::Silent { .. } => true,
             _ => false,
         }
     }

@@ -8,10 +8,12 @@ pub mod periodic;
 pub mod retry;
 pub mod service;
 mod services_file;
+mod table;
 pub mod traces;
+mod unknown;
 mod variables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -83,7 +85,10 @@ impl Settings {
     ///
     /// Everything that is wrong, at once.
     pub fn from_env() -> Result<Self, ConfigError> {
-        let variables: Variables = std::env::vars().collect();
+        // Those of others may be anything; ours are text.
+        let variables: Variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
         let path = variables
             .get("WEIR_CONFIG")
             .map_or_else(|| PathBuf::from("weir.toml"), PathBuf::from);
@@ -98,7 +103,15 @@ impl Settings {
     pub fn read(variables: &Variables, services: &Path) -> Result<Self, ConfigError> {
         let mut reader = Reader::new(variables);
         let settings = Self::from_reader(&mut reader, services);
-        let faults = reader.into_faults();
+        let passed: BTreeSet<String> = settings
+            .services
+            .iter()
+            .flat_map(|service| service.handler.passed_on())
+            .cloned()
+            .collect();
+        let unknown = unknown::faults(variables, &reader.asked(), &passed);
+        let mut faults = reader.into_faults();
+        faults.extend(unknown);
         if faults.is_empty() {
             Ok(settings)
         } else {

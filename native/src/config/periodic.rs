@@ -4,15 +4,13 @@
 //! elected, and River's uniqueness allows one job a tick; so each tick is enqueued once, also when the leader changes
 //! in the middle of it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use riverqueue::{CronSchedule, CronTimeZone, PeriodicSchedule};
-use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::service::Service;
+use super::table::Table;
 use super::variables::Reader;
 
 /// One periodic job.
@@ -49,51 +47,59 @@ impl PeriodicSchedule for Schedule {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Entry {
-    id: String,
-    service: String,
-    schedule: Option<String>,
-    every: Option<String>,
-    #[serde(default)]
-    args: Map<String, Value>,
-}
-
-/// Checks what the file says.
-pub(crate) fn check(
+/// Checks what the file says. `services` are the names that it gives to services.
+pub(super) fn check<'a>(
     reader: &mut Reader<'_>,
-    path: &Path,
-    entries: Vec<Entry>,
-    services: &[Service],
+    tables: impl Iterator<Item = Table<'a>>,
+    services: &[String],
 ) -> Vec<Periodic> {
     let mut checked: Vec<Periodic> = Vec::new();
-    for entry in entries {
-        let place = format!("{}, periodic {:?}", path.display(), entry.id);
-        if entry.id.is_empty() || checked.iter().any(|other| other.id == entry.id) {
-            reader.fault(format!("{place}: the id is empty or already taken"));
+    for mut table in tables {
+        let id: Option<String> = table.need(reader, "id");
+        let service: Option<String> = table.need(reader, "service");
+        let is_timed = table.has("schedule") || table.has("every");
+        let cron: Option<String> = table.take(reader, "schedule");
+        let every: Option<String> = table.take(reader, "every");
+        let args: Map<String, Value> = table.take(reader, "args").unwrap_or_default();
+        table.rest(reader);
+        if let Some(id) = &id
+            && (id.is_empty() || checked.iter().any(|other| other.id == *id))
+        {
+            table.fault(reader, "id", "the id is empty or already taken");
         }
-        if !services.iter().any(|service| service.name == entry.service) {
-            let all: Vec<_> = services.iter().map(|service| service.name.as_str()).collect();
-            reader.fault(format!(
-                "{place}: there is no service {:?}; there are {}",
-                entry.service,
-                all.join(", ")
-            ));
+        if let Some(service) = &service
+            && !services.contains(service)
+        {
+            let all = services.join(", ");
+            table.fault(
+                reader,
+                "service",
+                &format!("there is no service {service:?}; there are {all}"),
+            );
         }
-        if entry.args.contains_key("user_id") {
-            reader.fault(format!(
-                "{place}: args has a user_id, but a periodic job belongs to nobody"
-            ));
+        if args.contains_key("user_id") {
+            table.fault(
+                reader,
+                "args",
+                "args has a user_id, but a periodic job belongs to nobody",
+            );
         }
-        match schedule(entry.schedule.as_deref(), entry.every.as_deref()) {
-            Ok(schedule) => checked.push(Periodic {
-                id: entry.id,
-                service: entry.service,
-                schedule,
-                args: entry.args,
-            }),
-            Err(fault) => reader.fault(format!("{place}: {fault}")),
+        if is_timed && cron.is_none() && every.is_none() {
+            // What it has is no text, which is a fault already.
+            continue;
+        }
+        match schedule(cron.as_deref(), every.as_deref()) {
+            Ok(schedule) => {
+                if let (Some(id), Some(service)) = (id, service) {
+                    checked.push(Periodic {
+                        id,
+                        service,
+                        schedule,
+                        args,
+                    });
+                }
+            }
+            Err(fault) => table.fault(reader, if cron.is_some() { "schedule" } else { "every" }, &fault),
         }
     }
     checked

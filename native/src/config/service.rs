@@ -81,6 +81,16 @@ pub enum HandlerSpec {
     },
 }
 
+impl HandlerSpec {
+    /// The variables of this process that a program gets.
+    pub(super) fn passed_on(&self) -> &[String] {
+        match self {
+            Self::Exec { env, .. } => env,
+            Self::Builtin { .. } | Self::Http { .. } => &[],
+        }
+    }
+}
+
 /// The handlers that are part of the binary, as the services file names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,15 +1,20 @@
 //! The services file, `weir.toml`: reads it, and checks what it says.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use toml::Spanned;
+use toml::de::DeTable;
 use weir_ledger::event_type::EventType;
 use weir_policy::lane::{Lane, is_queue_name};
 
 use super::periodic::{self, Periodic};
 use super::retry::Retry;
 use super::service::{Amount, HandlerSpec, MOST_WORKERS, Service};
+use super::table::{Members, Source, Table};
 use super::variables::Reader;
 
 /// What no program gets, whatever its service asks for.
@@ -20,34 +25,20 @@ const SECRETS: [&str; 4] = [
     "EDGE_SECRET_PREVIOUS",
 ];
 
+/// Other members are faults, too, but no reason to look at nothing else.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct File {
-    service: Vec<Entry>,
     #[serde(default)]
-    periodic: Vec<periodic::Entry>,
+    service: Vec<Spanned<Members>>,
+    #[serde(default)]
+    periodic: Vec<Spanned<Members>>,
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Entry {
-    name: String,
-    event_type: EventType,
-    kind: String,
-    /// The stem of the variables with the pool sizes: `{workers}_QUEUE_PRIORITY_WORKERS` and so on.
-    workers: String,
-    priority_workers: u32,
-    default_workers: u32,
-    scheduled_workers: u32,
-    #[serde(with = "humantime_serde")]
-    timeout: Duration,
-    max_attempts: i16,
-    #[serde(default)]
-    unique_by: Vec<String>,
-    retry: Option<Retry>,
-    handler: HandlerSpec,
-}
+#[serde(transparent)]
+struct Timeout(#[serde(with = "humantime_serde")] Duration);
 
+/// What the file defines, without what is wrong.
 pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<Periodic>) {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -59,96 +50,157 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
             return Default::default();
         }
     };
+    let source = Source { path, text: &text };
+    let (_, errors) = DeTable::parse_recoverable(&text);
+    for error in &errors {
+        fault(reader, source, error);
+    }
+    if !errors.is_empty() {
+        return Default::default();
+    }
+    match toml::from_str::<BTreeMap<Spanned<String>, IgnoredAny>>(&text) {
+        Ok(members) => {
+            for member in members.keys() {
+                if !matches!(member.get_ref().as_str(), "service" | "periodic") {
+                    let place = source.place(Some(member.span()));
+                    reader.fault(format!(
+                        "{place}: there is no member {}; write [[service]] or [[periodic]]",
+                        member.get_ref()
+                    ));
+                }
+            }
+        }
+        Err(error) => fault(reader, source, &error),
+    }
     let file: File = match toml::from_str(&text) {
         Ok(file) => file,
         Err(error) => {
-            reader.fault(format!("{}: {}", path.display(), error.to_string().trim()));
+            fault(reader, source, &error);
             return Default::default();
         }
     };
-    let mut services: Vec<Service> = Vec::new();
-    for entry in file.service {
-        let place = format!("{}, service {:?}", path.display(), entry.name);
+    if file.service.is_empty() {
+        reader.fault(format!("{} defines no service", path.display()));
+    }
+    let (mut services, mut names, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    for members in file.service {
+        let table = Table::new(source, "service", "name", members);
+        services.extend(service(reader, table, &mut names, &mut kinds));
+    }
+    let periodic = file
+        .periodic
+        .into_iter()
+        .map(|members| Table::new(source, "periodic", "id", members));
+    let periodic = periodic::check(reader, periodic, &names);
+    (services, periodic)
+}
+
+fn fault(reader: &mut Reader<'_>, source: Source<'_>, error: &toml::de::Error) {
+    let what = error.message().trim().replace('\n', ", ");
+    reader.fault(format!("{}: {what}", source.place(error.span())));
+}
+
+/// Reads a service. `names` and `kinds` are those of the services before, with their faults or not.
+fn service(
+    reader: &mut Reader<'_>,
+    mut table: Table<'_>,
+    names: &mut Vec<String>,
+    kinds: &mut Vec<String>,
+) -> Option<Service> {
+    let name: Option<String> = table.need(reader, "name");
+    let event_type: Option<EventType> = table.need(reader, "event_type");
+    let kind: Option<String> = table.need(reader, "kind");
+    let workers: Option<String> = table.need(reader, "workers");
+    let pools = [
+        ("priority_workers", "PRIORITY"),
+        ("default_workers", "DEFAULT"),
+        ("scheduled_workers", "SCHEDULED"),
+    ]
+    .map(|(member, lane)| {
+        let size: Option<u32> = table.need(reader, member);
+        if let Some(size) = size
+            && !(1..=MOST_WORKERS).contains(&size)
+        {
+            let fault = format!("{member} is {size}, but must be from 1 to {MOST_WORKERS}");
+            table.fault(reader, member, &fault);
+        }
+        let variable = format!("{}_QUEUE_{lane}_WORKERS", workers.as_deref()?);
+        Some(reader.positive(&variable, size.unwrap_or(1), MOST_WORKERS))
+    });
+    let timeout: Option<Timeout> = table.need(reader, "timeout");
+    let max_attempts: Option<i16> = table.need(reader, "max_attempts");
+    let unique_by: Option<Vec<String>> = table.take(reader, "unique_by");
+    let retry: Option<Retry> = table.take(reader, "retry");
+    let handler: Option<HandlerSpec> = table.need(reader, "handler");
+    table.rest(reader);
+
+    if let Some(name) = &name {
         for lane in Lane::ALL {
-            let queue = lane.queue(&entry.name);
+            let queue = lane.queue(name);
             if !is_queue_name(&queue) {
-                reader.fault(format!(
-                    "{place}: River refuses the queue name {queue:?}; use lower-case letters, digits and single _ or -"
-                ));
+                let fault = format!(
+                    "River refuses the queue name {queue:?}; use lower-case letters, digits and single _ or -"
+                );
+                table.fault(reader, "name", &fault);
                 break;
             }
         }
-        if entry.name == "events" {
-            reader.fault(format!(
-                "{place}: the name is taken by the route /api/jobs/events"
-            ));
+        if name == "events" {
+            table.fault(reader, "name", "the name is taken by the route /api/jobs/events");
         }
-        if services
+        if names.contains(name) {
+            table.fault(reader, "name", "the name is already taken");
+        }
+        names.push(name.clone());
+    }
+    if let Some(kind) = &kind {
+        if kinds.contains(kind) {
+            table.fault(reader, "kind", &format!("the kind {kind:?} is already taken"));
+        }
+        kinds.push(kind.clone());
+    }
+    if let Some(attempts) = max_attempts
+        && !(1..=100).contains(&attempts)
+    {
+        let fault = format!("max_attempts is {attempts}, but must be from 1 to 100");
+        table.fault(reader, "max_attempts", &fault);
+    }
+    if let Some(fault) = handler.as_ref().and_then(unusable) {
+        table.fault(reader, "handler", &fault);
+    }
+    if let Some(fault) = retry.and_then(|retry| retry.fault()) {
+        table.fault(reader, "retry", fault);
+    }
+    let [priority, default, scheduled] = pools;
+    Some(Service {
+        name: name?,
+        event_type: event_type?,
+        kind: kind?,
+        pools: [priority?, default?, scheduled?],
+        timeout: timeout?.0,
+        max_attempts: max_attempts?,
+        unique_by: unique_by.unwrap_or_default(),
+        retry,
+        handler: handler?,
+    })
+}
+
+/// What is wrong with a handler, if anything is.
+fn unusable(handler: &HandlerSpec) -> Option<String> {
+    match handler {
+        HandlerSpec::Exec { command, amount, .. }
+            if command.is_empty() || matches!(amount, Amount::Fixed(..=0)) =>
+        {
+            Some("an exec handler needs a command that is not empty and an amount of at least 1".to_owned())
+        }
+        HandlerSpec::Exec { env, .. } => env
             .iter()
-            .any(|other| other.name == entry.name || other.kind == entry.kind)
-        {
-            reader.fault(format!(
-                "{place}: the name or the kind {:?} is already taken",
-                entry.kind
-            ));
-        }
-        if !(1..=100).contains(&entry.max_attempts) {
-            reader.fault(format!(
-                "{place}: max_attempts is {}, but must be from 1 to 100",
-                entry.max_attempts
-            ));
-        }
-        if let HandlerSpec::Exec { command, amount, .. } = &entry.handler
-            && (command.is_empty() || matches!(amount, Amount::Fixed(..=0)))
-        {
-            reader.fault(format!(
-                "{place}: an exec handler needs a command that is not empty and an amount of at least 1"
-            ));
-        }
-        if let HandlerSpec::Exec { env, .. } = &entry.handler
-            && let Some(secret) = env.iter().find(|name| SECRETS.contains(&name.as_str()))
-        {
-            reader.fault(format!("{place}: env has {secret}, which no program may have"));
-        }
-        if let HandlerSpec::Http {
+            .find(|name| SECRETS.contains(&name.as_str()))
+            .map(|secret| format!("env has {secret}, which no program may have")),
+        HandlerSpec::Http {
             amount: Amount::Fixed(..=0),
             ..
-        } = &entry.handler
-        {
-            reader.fault(format!("{place}: an http handler needs an amount of at least 1"));
-        }
-        if let Some(fault) = entry.retry.and_then(|retry| retry.fault()) {
-            reader.fault(format!("{place}: {fault}"));
-        }
-        let pools = [
-            ("priority", entry.priority_workers),
-            ("default", entry.default_workers),
-            ("scheduled", entry.scheduled_workers),
-        ]
-        .map(|(lane, size)| {
-            if !(1..=MOST_WORKERS).contains(&size) {
-                reader.fault(format!(
-                    "{place}: {lane}_workers is {size}, but must be from 1 to {MOST_WORKERS}"
-                ));
-            }
-            let variable = format!("{}_QUEUE_{}_WORKERS", entry.workers, lane.to_uppercase());
-            reader.positive(&variable, size, MOST_WORKERS)
-        });
-        services.push(Service {
-            name: entry.name,
-            event_type: entry.event_type,
-            kind: entry.kind,
-            pools,
-            timeout: entry.timeout,
-            max_attempts: entry.max_attempts,
-            unique_by: entry.unique_by,
-            retry: entry.retry,
-            handler: entry.handler,
-        });
+        } => Some("an http handler needs an amount of at least 1".to_owned()),
+        HandlerSpec::Http { .. } | HandlerSpec::Builtin { .. } => None,
     }
-    if services.is_empty() {
-        reader.fault(format!("{} defines no service", path.display()));
-    }
-    let periodic = periodic::check(reader, path, file.periodic, &services);
-    (services, periodic)
 }

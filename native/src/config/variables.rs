@@ -19,7 +19,10 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "the configuration has {} fault(s):", self.faults.len())?;
+        match self.faults.len() {
+            1 => writeln!(f, "the configuration has a fault:")?,
+            count => writeln!(f, "the configuration has {count} faults:")?,
+        }
         for fault in &self.faults {
             writeln!(f, "  - {fault}")?;
         }

@@ -16,6 +16,8 @@ use super::usage::usage;
 pub struct UserStatus {
     /// Whose.
     pub user: Uuid,
+    /// Whether there is such a user: one with a subscription, or in whose name something was submitted.
+    pub known: bool,
     /// The plan's tier now; a user who was never seen is on Free.
     pub tier: String,
     /// The start of the billing period.
@@ -58,7 +60,11 @@ pub async fn user(
     limits: Option<SlotLimits>,
 ) -> Result<UserStatus, DatabaseError> {
     let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&user];
-    let (usage, slots) = tokio::try_join!(
+    let (known, usage, slots) = tokio::try_join!(
+        client.query_one(
+            "SELECT EXISTS (SELECT 1 FROM users WHERE id = $1) AS known",
+            &params
+        ),
         usage(client, user),
         client.query(include_str!("sql/user_slots.sql"), &params),
     )?;
@@ -85,51 +91,10 @@ pub async fn user(
         .collect();
     Ok(UserStatus {
         user,
+        known: known.get("known"),
         tier: usage.tier,
         period_start: usage.period_start,
         period_end: usage.period_end,
         event_types,
     })
-}
-
-/// A user as a table that fits a terminal.
-#[must_use]
-pub fn user_table(status: &UserStatus) -> String {
-    use comfy_table::{Cell, CellAlignment, Table, presets};
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
-        "event type",
-        "running",
-        "slots",
-        "parked",
-        "used",
-        "reserved",
-        "limit",
-    ]);
-    let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-    for share in &status.event_types {
-        let slots = share.slot_limit.map_or("–".to_owned(), |limit| limit.to_string());
-        table.add_row([
-            Cell::new(share.event_type),
-            right(share.running.to_string()),
-            right(format!("{}/{slots}", share.slots_in_use)),
-            right(share.parked.to_string()),
-            right(share.used.to_string()),
-            right(share.reserved.to_string()),
-            right(
-                share
-                    .limit
-                    .map_or("unlimited".to_owned(), |limit| limit.to_string()),
-            ),
-        ]);
-    }
-    let day = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC").to_string();
-    format!(
-        "user {}, tier {}\nbilling period {} to {}\n{table}",
-        status.user,
-        status.tier,
-        day(status.period_start),
-        day(status.period_end)
-    )
 }

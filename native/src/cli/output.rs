@@ -1,0 +1,18 @@
+//! How a subcommand ends, and what it prints.
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
+
+/// Writes to standard output, and says whether anybody still reads: `| head` has seen enough at some point, which is
+/// no fault, where `println!` would panic.
+pub(super) fn print(text: &str) -> std::io::Result<bool> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,99 @@
+//! A screen that is drawn over and over without flicker.
+
+use std::io::{IsTerminal, Stdout, Write, stdin, stdout};
+use std::time::Duration;
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{Event, EventStream, KeyCode, KeyModifiers};
+use crossterm::terminal::{
+    BeginSynchronizedUpdate, Clear, ClearType, DisableLineWrap, EnableLineWrap, EndSynchronizedUpdate,
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode, size,
+};
+use crossterm::{execute, queue};
+use futures_util::StreamExt;
+
+/// The terminal's second screen, and its keys when standard input is the terminal, too. Dropped, the terminal is as it
+/// was.
+pub(super) struct Screen {
+    out: Stdout,
+    keys: Option<EventStream>,
+}
+
+/// What comes next.
+pub(super) enum Next {
+    /// Look again.
+    Look,
+    /// Somebody has seen enough.
+    Quit,
+}
+
+impl Screen {
+    pub(super) fn open() -> std::io::Result<Self> {
+        let mut screen = Self {
+            out: stdout(),
+            keys: None,
+        };
+        if stdin().is_terminal() {
+            enable_raw_mode()?;
+            screen.keys = Some(EventStream::new());
+        }
+        execute!(screen.out, EnterAlternateScreen, Hide, DisableLineWrap)?;
+        Ok(screen)
+    }
+
+    /// Writes over what was there. Nothing is cleared before it is written, so nothing flickers.
+    pub(super) fn draw(&mut self, text: &str) -> std::io::Result<()> {
+        // Some terminals do not know their size.
+        let rows = match size() {
+            Ok((_, rows)) if rows > 0 => usize::from(rows),
+            _ => 24,
+        };
+        queue!(self.out, BeginSynchronizedUpdate, MoveTo(0, 0))?;
+        let footer = if self.keys.is_some() { "q quits" } else { "" };
+        let lines = text.lines().chain(["", footer]);
+        for (row, line) in lines.take(rows).enumerate() {
+            if row > 0 {
+                write!(self.out, "\r\n")?;
+            }
+            write!(self.out, "{line}")?;
+            queue!(self.out, Clear(ClearType::UntilNewLine))?;
+        }
+        queue!(self.out, Clear(ClearType::FromCursorDown), EndSynchronizedUpdate)?;
+        self.out.flush()
+    }
+
+    /// Waits this long, or until a key or another size of the terminal asks for something.
+    pub(super) async fn next(&mut self, wait: Duration) -> Next {
+        let Some(keys) = &mut self.keys else {
+            tokio::time::sleep(wait).await;
+            return Next::Look;
+        };
+        let pressed = async {
+            loop {
+                match keys.next().await {
+                    Some(Ok(Event::Key(key))) => {
+                        let interrupt = key.modifiers.contains(KeyModifiers::CONTROL)
+                            && matches!(key.code, KeyCode::Char('c' | 'd'));
+                        if interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+                            return Next::Quit;
+                        }
+                    }
+                    Some(Ok(Event::Resize(..))) => return Next::Look,
+                    Some(Ok(_)) => {}
+                    // The terminal is gone.
+                    Some(Err(_)) | None => return Next::Quit,
+                }
+            }
+        };
+        tokio::time::timeout(wait, pressed).await.unwrap_or(Next::Look)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = execute!(self.out, EnableLineWrap, Show, LeaveAlternateScreen);
+        if self.keys.is_some() {
+            let _ = disable_raw_mode();
+        }
+    }
+}

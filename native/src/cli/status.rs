@@ -1,0 +1,107 @@
+//! `weir status`: once, again and again, or on a screen of its own.
+
+use std::error::Error;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_postgres::Client;
+use uuid::Uuid;
+use weir::config::Settings;
+use weir::status;
+
+use super::connection::connected;
+use super::output::{CommandResult, print};
+use super::screen::{Next, Screen};
+use super::signals::StopSignals;
+
+/// How often `--watch` looks.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// What was asked for.
+pub(super) struct Status {
+    pub(super) user: Option<Uuid>,
+    pub(super) json: bool,
+    pub(super) watch: bool,
+}
+
+impl Status {
+    pub(super) async fn run(self, settings: &Settings) -> CommandResult {
+        // The first look comes before the screen, so that a fault of the settings is said on the terminal.
+        let client = connected(settings).await?;
+        let text = self.look(&client, settings).await?;
+        if self.watch && !self.json && std::io::stdout().is_terminal() {
+            return self.on_screen(settings, client, text).await;
+        }
+        let mut text = text;
+        loop {
+            if !print(&format!("{text}\n"))? || !self.watch {
+                return Ok(ExitCode::SUCCESS);
+            }
+            tokio::time::sleep(EVERY).await;
+            text = self.look(&client, settings).await?;
+            if !self.json {
+                // Between two of them; a program that reads JSON wants one line each.
+                text.insert(0, '\n');
+            }
+        }
+    }
+
+    async fn look(&self, client: &Client, settings: &Settings) -> Result<String, Box<dyn Error>> {
+        Ok(match self.user {
+            Some(user) => {
+                let limits = settings.fairness.cluster_limits();
+                let status = status::user(client, user, limits).await?;
+                self.written(&status, status::user_text)?
+            }
+            None => {
+                let overview = status::overview(client, &settings.services).await?;
+                self.written(&overview, status::overview_text)?
+            }
+        })
+    }
+
+    fn written<T: Serialize>(&self, status: &T, text: impl Fn(&T) -> String) -> serde_json::Result<String> {
+        if self.json {
+            serde_json::to_string(status)
+        } else {
+            Ok(text(status))
+        }
+    }
+
+    /// Draws until somebody has seen enough. A database that goes away is waited for: that is when people watch.
+    async fn on_screen(&self, settings: &Settings, client: Client, first: String) -> CommandResult {
+        let mut signals = StopSignals::listen()?;
+        let mut screen = Screen::open()?;
+        let mut client = Some(client);
+        let mut text = first;
+        loop {
+            screen.draw(&text)?;
+            let next = tokio::select! {
+                next = screen.next(EVERY) => next,
+                _ = signals.next() => Next::Quit,
+            };
+            if matches!(next, Next::Quit) {
+                drop(screen);
+                // What was seen last stays readable.
+                print(&format!("{text}\n"))?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let looked = match &client {
+                Some(client) => self.look(client, settings).await,
+                None => match connected(settings).await {
+                    Ok(connected) => self.look(client.insert(connected), settings).await,
+                    Err(error) => Err(error),
+                },
+            };
+            text = looked.unwrap_or_else(|error| {
+                client = None;
+                format!(
+                    "{}\n\ntrying again every second",
+                    status::wrapped(&error.to_string())
+                )
+            });
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! A table of the services file whose members are read one by one, so that everything that is wrong with it is said at
+//! once, each with its line.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use serde::de::DeserializeOwned;
+use toml::{Spanned, Value};
+
+use super::unknown::meant;
+use super::variables::Reader;
+
+/// The members as the file has them.
+pub(super) type Members = BTreeMap<Spanned<String>, Spanned<Value>>;
+
+/// The text of a file, for saying where something is.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'a> {
+    pub(super) path: &'a std::path::Path,
+    pub(super) text: &'a str,
+}
+
+impl Source<'_> {
+    fn line(self, span: &Range<usize>) -> usize {
+        let before = self.text.as_bytes().iter().take(span.start);
+        1 + before.filter(|byte| **byte == b'\n').count()
+    }
+
+    /// Such as `weir.toml, line 12`.
+    pub(super) fn place(self, span: Option<Range<usize>>) -> String {
+        let path = self.path.display();
+        span.map_or_else(
+            || path.to_string(),
+            |span| format!("{path}, line {}", self.line(&span)),
+        )
+    }
+}
+
+/// One `[[service]]` or `[[periodic]]`.
+pub(super) struct Table<'a> {
+    source: Source<'a>,
+    /// What it is called in the file.
+    kind: &'static str,
+    /// Which one it is, as far as that is known.
+    name: Option<String>,
+    span: Range<usize>,
+    members: Members,
+    /// The members that it may have, with where they are.
+    read: Vec<(&'static str, Option<Range<usize>>)>,
+}
+
+impl<'a> Table<'a> {
+    /// `naming` is the member that tells which one it is.
+    pub(super) fn new(
+        source: Source<'a>,
+        kind: &'static str,
+        naming: &str,
+        members: Spanned<Members>,
+    ) -> Self {
+        let span = members.span();
+        let members = members.into_inner();
+        let name = members
+            .get(naming)
+            .and_then(|name| name.get_ref().as_str())
+            .map(str::to_owned);
+        Self {
+            source,
+            kind,
+            name,
+            span,
+            members,
+            read: Vec::new(),
+        }
+    }
+
+    /// What is wrong with a member, or with the whole when it has no such member.
+    pub(super) fn fault(&self, reader: &mut Reader<'_>, member: &str, fault: &str) {
+        let span = self
+            .read
+            .iter()
+            .find_map(|(name, span)| (*name == member).then(|| span.clone()).flatten());
+        self.fault_at(reader, span.unwrap_or_else(|| self.span.clone()), fault);
+    }
+
+    fn fault_at(&self, reader: &mut Reader<'_>, span: Range<usize>, fault: &str) {
+        let name = self
+            .name
+            .as_ref()
+            .map_or(String::new(), |name| format!(" {name:?}"));
+        let place = self.source.place(Some(span));
+        reader.fault(format!("{place}, {}{name}: {fault}", self.kind));
+    }
+
+    /// Whether it has a member that was not read yet.
+    pub(super) fn has(&self, member: &str) -> bool {
+        self.members.contains_key(member)
+    }
+
+    /// A member that may be absent. `None` is also one that is wrong, which is a fault then.
+    pub(super) fn take<T: DeserializeOwned>(
+        &mut self,
+        reader: &mut Reader<'_>,
+        member: &'static str,
+    ) -> Option<T> {
+        let value = self.members.remove(member);
+        let span = value.as_ref().map(Spanned::span);
+        self.read.push((member, span.clone()));
+        T::deserialize(value?.into_inner())
+            .map_err(|error| {
+                let fault = format!("{member}: {}", error.message().trim());
+                self.fault(reader, member, &fault);
+            })
+            .ok()
+    }
+
+    /// A member that must be there.
+    pub(super) fn need<T: DeserializeOwned>(
+        &mut self,
+        reader: &mut Reader<'_>,
+        member: &'static str,
+    ) -> Option<T> {
+        if !self.has(member) {
+            self.read.push((member, None));
+            self.fault(reader, member, &format!("it has no {member}"));
+            return None;
+        }
+        self.take(reader, member)
+    }
+
+    /// Whatever is left is nothing that it may have.
+    pub(super) fn rest(&self, reader: &mut Reader<'_>) {
+        let known: Vec<&str> = self.read.iter().map(|(name, _)| *name).collect();
+        for member in self.members.keys() {
+            let name = member.get_ref();
+            let instead = match meant(name, &known) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("it may have {}", known.join(", ")),
+            };
+            self.fault_at(
+                reader,
+                member.span(),
+                &format!("there is no member {name}; {instead}"),
+            );
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Variables that are meant for Weir and that nothing reads: a misspelt setting would have no effect, and nobody would
+//! know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::variables::Variables;
+
+/// Variables of the scripts, of tests, and what programs of handlers get.
+const OTHERS: [&str; 9] = [
+    "WEIR_CONFIG",
+    "WEIR_EDGE_PORT",
+    "WEIR_PG_PORT",
+    "WEIR_STATE",
+    "WEIR_RUN",
+    "WEIR_CHROMIUM",
+    "WEIR_WASM_TOOLCHAIN",
+    "WEIR_JOB_ID",
+    "WEIR_ATTEMPT",
+];
+
+/// A fault for each. `read` is what Weir reads, `passed` what the services file passes on to programs.
+///
+/// Other programs have variables in the same environment, and so have service managers and Kubernetes
+/// (`WEIR_SERVICE_HOST`), so only those count that begin as Weir's settings do, or are nearly one of them.
+pub(super) fn faults(
+    variables: &Variables,
+    read: &BTreeMap<String, String>,
+    passed: &BTreeSet<String>,
+) -> Vec<String> {
+    let ours: Vec<&str> = read
+        .keys()
+        .map(String::as_str)
+        .filter(|name| is_distinct(name))
+        .chain(["WEIR_CONFIG"])
+        .collect();
+    let stems: Vec<&str> = ours
+        .iter()
+        .filter_map(|name| name.find("_QUEUE_").map(|end| &name[..end + "_QUEUE_".len()]))
+        .chain(["FAIRNESS_"])
+        .collect();
+    let mut faults = Vec::new();
+    for (name, value) in variables {
+        let known = read.contains_key(name) || passed.contains(name) || OTHERS.contains(&name.as_str());
+        if known || value.trim().is_empty() || name.starts_with("WEIR_TEST_") {
+            continue;
+        }
+        if let Some(meant) = meant(name, &ours) {
+            faults.push(format!("{name} is no setting; did you mean {meant}?"));
+        } else if stems.iter().any(|stem| name.starts_with(stem)) {
+            faults.push(format!(
+                "{name} is no setting; docs/reference/settings.md has them all"
+            ));
+        }
+    }
+    faults
+}
+
+/// Whether nobody else has a variable of nearly this name. `DATABASE_URL` and `JWT_SECRET` have many neighbours, and
+/// OpenTelemetry's are everybody's.
+fn is_distinct(name: &str) -> bool {
+    name.starts_with("WEIR_")
+        || name.starts_with("FAIRNESS_")
+        || name.contains("_QUEUE_")
+        || matches!(name, "RESERVATION_TTL" | "LEND_IDLE_WORKERS")
+}
+
+/// The setting that was meant, if one is near enough: a typing error in eight characters, at most three.
+pub(super) fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    known
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(name, known), *known))
+        .filter(|(distance, known)| *distance <= (known.len() / 8).clamp(1, 3))
+        .min()
+        .map(|(_, known)| known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults_of(names: &[&str]) -> Vec<String> {
+        let variables = names
+            .iter()
+            .map(|name| ((*name).to_owned(), "1".to_owned()))
+            .collect();
+        let read = [
+            "ANALYZER_QUEUE_PRIORITY_WORKERS",
+            "DATABASE_URL",
+            "FAIRNESS_FREE_LIMIT",
+            "FAIRNESS_PRO_LIMIT",
+            "LEND_IDLE_WORKERS",
+            "RESERVATION_TTL",
+            "WEIR_DRAIN_TIMEOUT",
+            "WEIR_ENV",
+            "WEIR_ORIGIN_PORT",
+        ];
+        let read = read
+            .iter()
+            .map(|name| ((*name).to_owned(), String::new()))
+            .collect();
+        faults(&variables, &read, &BTreeSet::from(["WEIR_ENB".to_owned()]))
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_a_fault_that_names_the_one_that_was_meant() {
+        for (name, meant) in [
+            ("FAIRNES_FREE_LIMIT", "FAIRNESS_FREE_LIMIT"),
+            ("FAIRNESS_FREE_LIMITS", "FAIRNESS_FREE_LIMIT"),
+            ("WEIR_DRAIN_TIMOUT", "WEIR_DRAIN_TIMEOUT"),
+            ("WIER_ORIGIN_PORT", "WEIR_ORIGIN_PORT"),
+            (
+                "ANALYSER_QUEUE_PRIORITY_WORKERS",
+                "ANALYZER_QUEUE_PRIORITY_WORKERS",
+            ),
+            ("LEND_IDLE_WORKER", "LEND_IDLE_WORKERS"),
+            ("RESERVATION_TLL", "RESERVATION_TTL"),
+        ] {
+            assert_eq!(
+                faults_of(&[name]),
+                [format!("{name} is no setting; did you mean {meant}?")]
+            );
+        }
+        assert_eq!(
+            faults_of(&["FAIRNESS_GOLD_PLATED", "ANALYZER_QUEUE_SIZE"]).len(),
+            2,
+            "they begin as settings do"
+        );
+    }
+
+    #[test]
+    fn variables_of_others_are_theirs() {
+        let others = [
+            "DATABASE_URI",
+            "JWT_SECRETS",
+            "PATH",
+            "RESERVATION_URL",
+            "RUST_LOG",
+            "WEIR_ENB",
+            "WEIR_HOME",
+            "WEIR_IMAGE",
+            "WEIR_PG_PORT",
+            "WEIR_PORT",
+            "WEIR_PORT_8080_TCP_ADDR",
+            "WEIR_SERVICE_HOST",
+            "WEIR_TEST_FOLDER",
+        ];
+        assert_eq!(faults_of(&others), Vec::<String>::new());
+        let empty = Variables::from([("FAIRNES_FREE_LIMIT".to_owned(), String::new())]);
+        assert!(faults(&empty, &BTreeMap::new(), &BTreeSet::new()).is_empty());
+    }
+}

@@ -1,0 +1,150 @@
+//! The live view: lanes, pools, slots, parked jobs.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use utoipa::ToSchema;
+use weir_policy::lane::Lane;
+
+use crate::config::service::Service;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::processes::DEAD_AFTER;
+
+/// The live view. It names nobody.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct Lanes {
+    /// The services by name.
+    pub services: BTreeMap<String, ServiceLanes>,
+    /// Jobs that wait for a slot of their holder's.
+    pub parked: i64,
+    /// Jobs that hold a slot.
+    pub slots_in_use: i64,
+    /// For how long the oldest job that could run now has waited for a worker, in milliseconds.
+    pub oldest_wait_ms: i64,
+}
+
+/// One service in the live view.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+pub struct ServiceLanes {
+    /// The priority lane.
+    pub priority: LaneState,
+    /// The default lane.
+    pub default: LaneState,
+    /// The scheduled lane.
+    pub scheduled: LaneState,
+    /// Jobs that wait for a slot of their holder's.
+    pub parked: i64,
+    /// Jobs that hold a slot.
+    pub slots_in_use: i64,
+}
+
+impl ServiceLanes {
+    pub(super) fn lane(&self, lane: Lane) -> &LaneState {
+        match lane {
+            Lane::Priority => &self.priority,
+            Lane::Default => &self.default,
+            Lane::Scheduled => &self.scheduled,
+        }
+    }
+
+    fn lane_mut(&mut self, lane: Lane) -> &mut LaneState {
+        match lane {
+            Lane::Priority => &mut self.priority,
+            Lane::Default => &mut self.default,
+            Lane::Scheduled => &mut self.scheduled,
+        }
+    }
+}
+
+/// One lane in the live view.
+#[derive(Clone, Copy, Debug, Default, Serialize, ToSchema)]
+pub struct LaneState {
+    /// Jobs that wait for a worker, a retry or their time.
+    pub queued: i64,
+    /// Jobs that are worked on.
+    pub running: i64,
+    /// Workers over all living processes. Those of other River clients are not known.
+    pub workers: i64,
+    /// Whether River gives out none of its jobs until somebody resumes the queue.
+    pub paused: bool,
+    /// For how long its oldest job that could run now has waited, in milliseconds.
+    pub oldest_wait_ms: i64,
+}
+
+/// Looks at the database.
+///
+/// # Errors
+///
+/// When it cannot be asked.
+pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Result<Lanes, DatabaseError> {
+    let dead_after = DEAD_AFTER.as_secs_f64();
+    let pool_params: [&(dyn postgres_types::ToSql + Sync); 1] = [&dead_after];
+    let (jobs, slots, pools, paused) = tokio::try_join!(
+        client.query(include_str!("sql/lane_jobs.sql"), &[]),
+        client.query(
+            // Of the unfinished jobs, of which there are fewer than holders.
+            "SELECT event_type::text AS event_type, count(admitted_at) AS slots_in_use, count(parked_at) AS parked FROM quota_reservations GROUP BY 1",
+            &[]
+        ),
+        client.query(
+            "SELECT pool.key AS queue, sum(pool.value::bigint)::bigint AS workers FROM processes p, jsonb_each_text(p.pools) AS pool \
+             WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
+            &pool_params
+        ),
+        client.query("SELECT name FROM river_queue WHERE paused_at IS NOT NULL", &[]),
+    )?;
+    let mut lanes = Lanes::default();
+    let mut lanes_by_queue = BTreeMap::new();
+    for service in services {
+        lanes
+            .services
+            .insert(service.name.clone(), ServiceLanes::default());
+        for (lane, queue, _) in service.queues() {
+            lanes_by_queue.insert(queue, (service.name.clone(), lane));
+        }
+    }
+    let mut at = |queue: &str, change: &mut dyn FnMut(&mut LaneState)| {
+        if let Some((service, lane)) = lanes_by_queue.get(queue)
+            && let Some(service) = lanes.services.get_mut(service)
+        {
+            change(service.lane_mut(*lane));
+        }
+    };
+    for row in &jobs {
+        let queue: &str = row.get("queue");
+        at(queue, &mut |state| {
+            state.queued = row.get("queued");
+            state.running = row.get("running");
+            state.oldest_wait_ms = row.get("oldest_wait_ms");
+        });
+    }
+    for row in &pools {
+        at(row.get("queue"), &mut |state| state.workers = row.get("workers"));
+    }
+    for row in &paused {
+        at(row.get("name"), &mut |state| state.paused = true);
+    }
+    for row in &slots {
+        let event_type: &str = row.get("event_type");
+        let (in_use, parked): (i64, i64) = (row.get("slots_in_use"), row.get("parked"));
+        lanes.slots_in_use += in_use;
+        lanes.parked += parked;
+        // Slots are counted by event type; the first service that is counted so shows them.
+        if let Some(service) = services
+            .iter()
+            .find(|service| service.event_type.as_str() == event_type)
+            && let Some(state) = lanes.services.get_mut(&service.name)
+        {
+            state.slots_in_use = in_use;
+            state.parked = parked;
+        }
+    }
+    lanes.oldest_wait_ms = lanes
+        .services
+        .values()
+        .flat_map(|service| [service.priority, service.default, service.scheduled])
+        .map(|lane| lane.oldest_wait_ms)
+        .max()
+        .unwrap_or(0);
+    Ok(lanes)
+}

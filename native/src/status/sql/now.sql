@@ -1,0 +1,18 @@
+-- The database's clock, by which everybody's waits are measured; who leads; and what ended within the last minute.
+SELECT clock_timestamp() AS at,
+       l.leader_id,
+       l.elected_at,
+       ended.completed,
+       ended.cancelled,
+       ended.failed,
+       -- Of the unfinished jobs, of which there are fewer than holders.
+       (SELECT (1000 * extract(epoch FROM clock_timestamp() - min(parked_at)))::bigint
+        FROM quota_reservations WHERE parked_at IS NOT NULL) AS oldest_turn_ms
+FROM (
+    SELECT count(*) FILTER (WHERE state = 'completed') AS completed,
+           count(*) FILTER (WHERE state = 'cancelled') AS cancelled,
+           count(*) FILTER (WHERE state = 'discarded') AS failed
+    FROM river_job
+    WHERE state IN ('completed', 'cancelled', 'discarded') AND finalized_at > now() - interval '1 minute'
+) ended
+LEFT JOIN river_leader l ON l.expires_at > now()

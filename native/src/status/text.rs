@@ -1,0 +1,352 @@
+//! The status as text of at most 60 columns, whatever the numbers are.
+
+use std::fmt::Write as _;
+
+use comfy_table::{Cell, CellAlignment, Table, presets};
+use jiff::Timestamp;
+use weir_policy::lane::Lane;
+
+use super::overview::Overview;
+use super::user::UserStatus;
+
+/// Half of a laptop's screen, and all of a phone's.
+const WIDTH: usize = 60;
+
+/// The overview: a few lines on the whole, and a table for each service.
+#[must_use]
+pub fn overview_text(status: &Overview) -> String {
+    let minute = status.last_minute;
+    let leader = match &status.leader {
+        Some(leader) => {
+            let led = status.at.duration_since(leader.elected_at).as_millis();
+            let since = format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)));
+            let id = cut(&leader.id, WIDTH - 10 - since.len());
+            format!("{id}{since}")
+        }
+        None => "nobody; start `weir schedule`".to_owned(),
+    };
+    let waiting = match status.lanes.parked {
+        0 => String::from("nobody waits for one"),
+        parked => format!(
+            "{} wait, the oldest {}",
+            number(parked),
+            duration(status.oldest_turn_ms)
+        ),
+    };
+    let mut text = format!(
+        "{}\n\
+         leader    {leader}\n\
+         finished  {} in the last minute, {} a second\n\
+         failed    {} in the last minute, {} wait for a retry\n\
+         slots     {} in use, {waiting}\n",
+        status.at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        number(minute.finished()),
+        per_second(minute.finished()),
+        number(minute.failed),
+        number(status.retrying),
+        number(status.lanes.slots_in_use),
+    );
+    for (name, service) in &status.lanes.services {
+        let slots = format!(
+            ": {} slots in use, {} wait for one",
+            number(service.slots_in_use),
+            number(service.parked)
+        );
+        let _ = write!(text, "\n{}{slots}\n", cut(name, WIDTH - slots.len()));
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING);
+        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        table.set_header([
+            Cell::new("lane"),
+            right("queued".to_owned()),
+            right("running".to_owned()),
+            right("oldest".to_owned()),
+            Cell::new("held back by"),
+        ]);
+        for lane in Lane::ALL {
+            let state = service.lane(lane);
+            let held_back = status
+                .held_back
+                .get(name)
+                .and_then(|lanes| lanes.get(lane.as_str()));
+            table.add_row([
+                Cell::new(lane.as_str()),
+                right(number(state.queued)),
+                right(format!("{}/{}", number(state.running), number(state.workers))),
+                right(match state.oldest_wait_ms {
+                    ..=0 => "–".to_owned(),
+                    wait => duration(wait),
+                }),
+                Cell::new(held_back.map_or("", |why| why.as_words())),
+            ]);
+        }
+        for line in table.lines() {
+            let _ = writeln!(text, "{}", line.trim_end());
+        }
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// One user: the slots and the quota by event type.
+#[must_use]
+pub fn user_text(status: &UserStatus) -> String {
+    if !status.known {
+        return format!(
+            "user {} is unknown:\nit has no subscription, and nothing was submitted for it",
+            status.user
+        );
+    }
+    let minute = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC").to_string();
+    let mut text = format!(
+        "user {}, tier {}\nbilling period {} to {}",
+        status.user,
+        status.tier,
+        minute(status.period_start),
+        minute(status.period_end)
+    );
+    for share in &status.event_types {
+        let slots = match share.slot_limit {
+            Some(limit) => format!("{} of {}", number(share.slots_in_use), number(limit.into())),
+            None => number(share.slots_in_use),
+        };
+        // Exact, however long: they are what is paid for.
+        let quota = format!("{} used, {} reserved", share.used, share.reserved);
+        let limit = share
+            .limit
+            .map_or(", unlimited".to_owned(), |limit| format!(" of {limit}"));
+        let _ = write!(
+            text,
+            "\n\n{}\n  jobs   {} running, {slots} slots in use, {} wait\n  quota  {quota}{limit}",
+            share.event_type,
+            number(share.running),
+            number(share.parked),
+        );
+    }
+    text
+}
+
+/// A sentence in lines that fit, too, as far as its words do.
+#[must_use]
+pub fn wrapped(sentence: &str) -> String {
+    let mut text = String::new();
+    let mut width = 0;
+    for word in sentence.split_whitespace() {
+        let length = word.chars().count();
+        if width > 0 && width + 1 + length > WIDTH {
+            text.push('\n');
+            width = 0;
+        } else if width > 0 {
+            text.push(' ');
+            width += 1;
+        }
+        text.push_str(word);
+        width += length;
+    }
+    text
+}
+
+/// A count in at most five characters.
+fn number(count: i64) -> String {
+    if count < 100_000 {
+        return count.to_string();
+    }
+    let mut scaled = count;
+    let mut tenths = 0;
+    for unit in ["k", "M", "G", "T", "P", "E"] {
+        tenths = scaled % 1000 / 100;
+        scaled /= 1000;
+        if scaled < 10 {
+            return format!("{scaled}.{tenths}{unit}");
+        }
+        if scaled < 1000 {
+            return format!("{scaled}{unit}");
+        }
+    }
+    format!("{scaled}.{tenths}E")
+}
+
+/// A rate from a minute's count, with a digit behind the point while it is small.
+fn per_second(in_a_minute: i64) -> String {
+    if in_a_minute < 6000 {
+        let tenths = in_a_minute / 6;
+        format!("{}.{}", tenths / 10, tenths % 10)
+    } else {
+        number(in_a_minute / 60)
+    }
+}
+
+/// The two largest units of a duration, in at most seven characters.
+fn duration(milliseconds: i64) -> String {
+    let seconds = milliseconds / 1000;
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        ..=0 => format!("{}ms", milliseconds.max(0)),
+        1..60 => format!("{seconds}s"),
+        60..3600 => format!("{minutes}m {}s", seconds % 60),
+        3600..86_400 => format!("{hours}h {}m", minutes % 60),
+        86_400..8_640_000 => format!("{days}d {}h", hours % 24),
+        _ => format!("{}d", number(days)),
+    }
+}
+
+/// The beginning of a name that may be too long.
+fn cut(name: &str, width: usize) -> String {
+    if name.chars().count() <= width {
+        return name.to_owned();
+    }
+    let kept: String = name.chars().take(width.saturating_sub(1)).collect();
+    format!("{kept}…")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::{HeldBack, LaneState, Lanes, LastMinute, Leader, ServiceLanes, UserShare};
+    use super::*;
+
+    fn overview(name: &str, big: i64) -> Overview {
+        let busy = LaneState {
+            queued: big.max(12),
+            running: big.max(3),
+            workers: big.max(3),
+            paused: false,
+            oldest_wait_ms: big.max(61_500),
+        };
+        let paused = LaneState {
+            queued: 7,
+            paused: true,
+            ..LaneState::default()
+        };
+        let service = ServiceLanes {
+            priority: LaneState::default(),
+            default: busy,
+            scheduled: paused,
+            parked: big.max(1234),
+            slots_in_use: big.max(15),
+        };
+        let at: Timestamp = "2026-11-22T08:52:31Z".parse().unwrap();
+        let held_back = [
+            ("priority", HeldBack::NothingWaits),
+            ("default", HeldBack::WorkersBusy),
+            ("scheduled", HeldBack::Paused),
+        ];
+        Overview {
+            lanes: Lanes {
+                services: BTreeMap::from([(name.to_owned(), service)]),
+                parked: big.max(1234),
+                slots_in_use: big.max(15),
+                oldest_wait_ms: 61_500,
+            },
+            at,
+            leader: Some(Leader {
+                id: format!("weir_{}", name.repeat(3)),
+                elected_at: "2026-11-21T03:12:00Z".parse().unwrap(),
+            }),
+            last_minute: LastMinute {
+                completed: big.max(1230),
+                cancelled: 1,
+                failed: 3,
+            },
+            retrying: big.max(2),
+            oldest_turn_ms: big.max(192_000),
+            held_back: BTreeMap::from([(name.to_owned(), BTreeMap::from(held_back))]),
+        }
+    }
+
+    fn fits(text: &str) {
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+    }
+
+    #[test]
+    fn the_overview_says_who_leads_what_ends_and_what_holds_each_lane_back() {
+        let text = overview_text(&overview("analysis", 0));
+        fits(&text);
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn the_overview_fits_whatever_the_numbers_and_names_are() {
+        for big in [99_999, 100_000, 86_399_999, 999_999_999, i64::MAX / 4] {
+            fits(&overview_text(&overview(&"renders".repeat(10), big)));
+        }
+    }
+
+    #[test]
+    fn a_user_is_described_in_sentences_that_fit() {
+        let mut status = UserStatus {
+            user: uuid::Uuid::max(),
+            known: true,
+            tier: "enterprise".to_owned(),
+            period_start: "2026-11-01T00:00:00Z".parse().unwrap(),
+            period_end: "2026-12-01T00:00:00Z".parse().unwrap(),
+            event_types: vec![
+                UserShare {
+                    event_type: "analysis",
+                    running: 1,
+                    slots_in_use: 1,
+                    slot_limit: Some(3),
+                    parked: 2,
+                    reserved: 3,
+                    used: 12,
+                    limit: Some(50),
+                },
+                UserShare {
+                    event_type: "specview",
+                    running: 123_456,
+                    slots_in_use: 123_456,
+                    slot_limit: Some(10_000),
+                    parked: 1_234_567,
+                    reserved: i64::from(i32::MAX),
+                    used: i64::from(i32::MAX),
+                    limit: Some(i64::from(i32::MAX)),
+                },
+            ],
+        };
+        let text = user_text(&status);
+        fits(&text);
+        insta::assert_snapshot!(text);
+        status.known = false;
+        let text = user_text(&status);
+        fits(&text);
+        insta::assert_snapshot!(text);
+    }
+
+    #[test]
+    fn a_sentence_is_wrapped_between_its_words() {
+        let sentence = "the database does not answer; start it, or correct DATABASE_URL ".repeat(4);
+        let text = wrapped(&sentence);
+        fits(&text);
+        assert_eq!(text.replace('\n', " "), sentence.trim());
+    }
+
+    #[test]
+    fn numbers_and_durations_stay_short() {
+        for (count, text) in [
+            (0, "0"),
+            (99_999, "99999"),
+            (100_000, "100k"),
+            (999_999, "999k"),
+            (1_250_000, "1.2M"),
+            (12_500_000, "12M"),
+            (i64::MAX, "9.2E"),
+        ] {
+            assert_eq!(number(count), text);
+        }
+        for (milliseconds, text) in [
+            (350, "350ms"),
+            (59_999, "59s"),
+            (61_500, "1m 1s"),
+            (86_399_000, "23h 59m"),
+            (100 * 86_400_000, "100d"),
+            (8_639_999_000, "99d 23h"),
+        ] {
+            assert_eq!(duration(milliseconds), text);
+        }
+        assert_eq!(
+            (per_second(1234), per_second(5), per_second(60_000)),
+            ("20.5".into(), "0.0".into(), "1000".into())
+        );
+    }
+}

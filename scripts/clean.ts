@@ -1,0 +1,36 @@
+import { existsSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import { join, relative } from "node:path";
+import { removeBuildFolder } from "./lib/build-folder.ts";
+import { Failure } from "./lib/failure.ts";
+import { runMain } from "./lib/lifecycle.ts";
+import { withLock } from "./lib/lock.ts";
+import { buildLock, cache, root, state } from "./lib/paths.ts";
+import { say } from "./lib/progress.ts";
+import { liveRun } from "./lib/run-file.ts";
+
+/**
+ * Removes what was built: of this clone and of clones that are gone, or with --all everything that this user's clones
+ * have built. Data stay.
+ */
+await runMain(async () => {
+  const args = process.argv.slice(2);
+  const unknown = args.find((arg) => arg !== "--all");
+  if (unknown) throw new Failure(`there is no option ${unknown}`, "npm run clean, or npm run clean -- --all");
+  const stack = await liveRun();
+  if (stack)
+    throw new Failure("this clone's stack is running on what would be removed", `stop it first: kill ${stack.pid}`);
+  await withLock(buildLock, "building in this clone", async () => {
+    for (const folder of [join(root, "build"), join(root, "dist"), join(state, "bin"), join(root, ".wrangler")]) {
+      if (!existsSync(folder)) continue;
+      await rm(folder, { recursive: true });
+      say(`removed ${relative(root, folder)}`);
+    }
+    for (const folder of await removeBuildFolder()) say(`removed ${folder}`);
+    if (args.length > 0) {
+      await rm(cache, { recursive: true, force: true });
+      say(`removed ${cache}`);
+    }
+  });
+  say("what was built is gone; data and logs are still in .weir");
+});

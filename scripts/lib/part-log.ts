@@ -1,0 +1,49 @@
+import { createWriteStream, mkdirSync } from "node:fs";
+import { join, relative } from "node:path";
+import { Failure } from "./failure.ts";
+import { logs } from "./paths.ts";
+import { show } from "./progress.ts";
+
+/** What one part of the stack says: all of it in a file, and on the terminal only when somebody wants to see it. */
+export interface PartLog {
+  name: string;
+  file: string;
+  /** Takes a line. */
+  take(line: string): void;
+  /** Prints its last lines, unless they are on the terminal already. */
+  showEnd(): void;
+  /** What is wrong, with what to do: to read the end of the log. */
+  failure(what: string): Failure;
+}
+
+const shown = 20;
+
+export function partLog(name: string, options: { verbose: boolean; notable?: RegExp }): PartLog {
+  mkdirSync(logs, { recursive: true });
+  const path = join(logs, `${name}.log`);
+  const file = relative(process.cwd(), path);
+  const out = createWriteStream(path);
+  const recent: string[] = [];
+  const print = (line: string): void => show(`[${name}] ${line}`);
+  const showEnd = (): void => {
+    if (!options.verbose) for (const line of recent) print(line);
+  };
+  return {
+    name,
+    file,
+    take(line) {
+      out.write(`${line}\n`);
+      recent.push(line);
+      if (recent.length > shown) recent.shift();
+      if (options.verbose || options.notable?.test(line)) print(line);
+    },
+    showEnd,
+    failure(what) {
+      showEnd();
+      return new Failure(
+        what,
+        `correct what its last lines above say (they start with [${name}]; all of them: ${file}), then npm start`,
+      );
+    },
+  };
+}
