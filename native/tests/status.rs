@@ -9,7 +9,7 @@ mod gate;
 mod process;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use common::{GO_TESTS, Weir, Who};
 use gate::Gate;
@@ -207,15 +207,25 @@ async fn a_watched_status_is_plain_text_again_and_again_where_there_is_no_termin
     weir.end().await;
 }
 
+/// It has both ends of its terminal, so it outlives a test that fails unless it is killed.
+struct Watching(Child);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
     let weir = Weir::new().await;
     let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
-    let mut watching = command(&weir, &["status", "--watch"])
+    let spawned = command(&weir, &["status", "--watch"])
         .stdin(slave.try_clone().unwrap())
         .stdout(slave)
-        .spawn()
-        .unwrap();
+        .spawn();
+    let mut watching = Watching(spawned.unwrap());
     let mut terminal = std::fs::File::from(master);
     let mut seen = String::new();
     let mut read = |until: &str, times: usize| {
@@ -251,6 +261,6 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
     terminal.write_all(b"q").unwrap();
     let (seen, _) = read("\x1b[?1049l", 1);
     assert!(seen.contains("held back by"), "{seen:?}");
-    assert_eq!(watching.wait().unwrap().code(), Some(0));
+    assert_eq!(watching.0.wait().unwrap().code(), Some(0));
     weir.end().await;
 }
