@@ -1,4 +1,4 @@
-//! `weir bench`: what the README's numbers come from.
+//! `weir bench`: what the numbers in `docs/performance.md` come from.
 //!
 //! Every claim is a ratio of two things measured in the same run, in turns, against a database of its own on the
 //! server of `DATABASE_URL`. Absolute numbers are printed with the conditions, since they mean nothing without.
