@@ -145,7 +145,8 @@ async function begin(): Promise<void> {
     const flood = rounds.flat();
     await pool.all(flood);
     const total = flood.length;
-    tell(() => t("floodIsIn", { total, users: floods.length }));
+    // Who has joined already is not asked to, and what became of their job stays.
+    if (mine.tokens[you] === undefined) tell(() => t("floodIsIn", { total, users: floods.length }));
   } catch (error) {
     if (mine.scene.jobs.length === 0 && error instanceof Refusal && error.status === 404) {
       // The edge lets nobody get such tokens, whatever the server behind it says.
