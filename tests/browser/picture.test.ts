@@ -130,4 +130,25 @@ describe("the picture", () => {
     assert.equal(jobs, 0);
     assert.deepEqual(complaints, []);
   });
+
+  for (const [width, colorScheme, locale] of [
+    [320, "dark", "en-GB"],
+    [360, "light", "ko-KR"],
+    [1280, "dark", "ko-KR"],
+    [1920, "light", "en-GB"],
+  ] as const) {
+    it(`fits ${width} px (${colorScheme}, ${locale})`, async (t) => {
+      const { page } = await openPage(t, { address: someAddress(), width, height: 900, colorScheme, locale });
+      await page.addInitScript(watchShifts);
+      await page.goto(production.edge.url);
+      await page.locator("#flood-result strong").first().waitFor(patient);
+      await picture(page, `picture-${width}-${colorScheme}-${locale}`);
+      assert.equal(
+        await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"),
+        0,
+      );
+      await requireStill(page, 0.05);
+      await requireAccessible(page);
+    });
+  }
 });

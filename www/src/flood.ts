@@ -20,7 +20,7 @@ const submitters = 3;
 
 const start = element("flood", HTMLButtonElement);
 const join = element("join", HTMLButtonElement);
-const live = element("picture-kind", HTMLElement);
+const kind = element("picture-kind", HTMLElement);
 
 const picture = new Picture([...floods, 1]);
 let run: Run | undefined;
@@ -48,8 +48,8 @@ export async function preparePicture(): Promise<void> {
 
 function name(): void {
   start.textContent = t(canRun ? "floodIt" : "playRecording");
-  join.hidden = !canRun;
-  live.textContent = canRun ? "" : t("isRecording");
+  join.classList.toggle("gone", !canRun);
+  kind.hidden = canRun;
 }
 
 function emptyScene(workers = demoWorkers()): Scene {
@@ -251,7 +251,7 @@ async function replay(): Promise<void> {
   const began = Date.now();
   const end = scene.newest;
   let told = false;
-  tell(() => t("isRecording"));
+  tell(() => t("recordingStarts"));
   picture.show(
     scene,
     () => Math.min(Date.now() - began, end),
