@@ -13,6 +13,7 @@ import { say, step } from "./lib/progress.ts";
 import { untilOk } from "./lib/ready.ts";
 import { claimRunFile } from "./lib/run-file.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
+import { developmentServices } from "./lib/services.ts";
 import { sleep } from "./lib/sleep.ts";
 import { supervise } from "./lib/supervisor.ts";
 
@@ -73,6 +74,7 @@ await runMain(async () => {
     JWT_SECRET: secrets.jwt,
     EDGE_SECRET: secrets.edge,
     WEIR_ENV: process.env.WEIR_ENV || "development",
+    WEIR_CONFIG: process.env.WEIR_CONFIG || (await developmentServices()),
     WEIR_ORIGIN_HOST: host,
     WEIR_ORIGIN_PORT: String(originPort),
   };

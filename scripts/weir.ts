@@ -1,13 +1,12 @@
 import { spawn } from "node:child_process";
-import { join } from "node:path";
 import { runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
-import { root } from "./lib/paths.ts";
 import { host, portFrom } from "./lib/ports.ts";
 import { exitCodeOf } from "./lib/process.ts";
 import { stayQuietFor } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
 import { developmentSecrets } from "./lib/secrets.ts";
+import { developmentServices } from "./lib/services.ts";
 
 stayQuietFor(1500);
 
@@ -27,7 +26,7 @@ await runMain(async () => {
     EDGE_SECRET: process.env.EDGE_SECRET || secrets.edge,
     WEIR_ENV: process.env.WEIR_ENV || "development",
     WEIR_ORIGIN_PORT: process.env.WEIR_ORIGIN_PORT || String(stack?.originPort ?? 8080),
-    WEIR_CONFIG: process.env.WEIR_CONFIG || join(root, "weir.toml"),
+    WEIR_CONFIG: process.env.WEIR_CONFIG || (await developmentServices()),
   };
   // In the same process group and on the same terminal, as if the user had started it directly.
   const child = spawn(weir, process.argv.slice(2), { env, stdio: "inherit" });

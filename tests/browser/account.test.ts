@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { after, describe, it } from "node:test";
 import { someAddress, startStack } from "../harness/stack.ts";
 import { openPage, picture } from "./browser.ts";
+import { requireStill, watchShifts } from "./shifts.ts";
 import { slowAnalysis } from "./slow.ts";
 
 const stack = await startStack({ after });
@@ -15,7 +16,7 @@ const keepStates = `
   new MutationObserver(() => {
     for (const row of document.querySelectorAll("#jobs tr")) {
       const said = (states[row.cells[0].textContent] ??= []);
-      const now = row.cells[2].textContent;
+      const now = row.cells[2].firstChild.textContent;
       if (said.at(-1) !== now) said.push(now);
     }
   }).observe(document.getElementById("jobs"), { childList: true, subtree: true });
@@ -25,12 +26,13 @@ describe("the page for a signed-in user", () => {
   it("shows the quota, runs an analysis and shows its specification", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
     await page.goto(stack.edge.url);
+    await page.getByLabel("Or take a sample").selectOption("Python");
+    await page.getByRole("tab", { name: "Your jobs" }).click();
     await page.getByRole("button", { name: "Free", exact: true }).click();
     await page.getByText("Plan: Free").waitFor();
     await page.getByText(/used 0 · reserved 0 · left 50 ·/).waitFor();
     await page.getByText("Signed in: no limit per minute, your plan's quota counts.").waitFor();
 
-    await page.getByLabel("Or take a sample").selectOption("Python");
     await page.getByRole("button", { name: "Submit one" }).click();
     await page.getByText(/used 1 · reserved 0 · left 49 ·/).waitFor();
     const first = page.locator("#jobs tr").first();
@@ -48,12 +50,37 @@ describe("the page for a signed-in user", () => {
 
     await page.getByRole("button", { name: "Sign out" }).click();
     await page.getByText("Not signed in.").waitFor();
+    assert.equal(await page.evaluate("document.activeElement.textContent"), "Free");
+    assert.deepEqual(complaints, []);
+  });
+
+  it("shows names that look like Markdown as they are", async (t) => {
+    const { page, complaints } = await openPage(t, { address: someAddress() });
+    await page.goto(stack.edge.url);
+    const names = ["[a link](https://example.com)", "![an image](a.png)", "# a heading", "<b>bold</b>", "1. a list"];
+    await page.getByLabel("File name").fill("odd.test.js");
+    await page.locator("#content").fill(names.map((name) => `it(${JSON.stringify(name)}, () => {});`).join("\n"));
+    await page.getByRole("tab", { name: "Your jobs" }).click();
+    await page.getByRole("button", { name: "Free", exact: true }).click();
+    await page.getByRole("button", { name: "Submit one" }).click();
+    await page.getByRole("button", { name: /^Specify/ }).click();
+    const specification = page.locator("#jobs tr").filter({ hasText: "Specification" });
+    await specification.getByRole("button", { name: /^Show/ }).click();
+    const items = page.getByRole("dialog").getByRole("listitem");
+    await items.first().waitFor();
+    const said = await items.allTextContents();
+    assert.deepEqual(
+      said.map((text) => text.toLowerCase().replace(/\. \(line \d+\)$/, "")),
+      names,
+    );
+    assert.equal(await page.locator("#output-body").locator("a, img, b, ol, li :is(h1, h2, h3)").count(), 0);
     assert.deepEqual(complaints, []);
   });
 
   it("shows which jobs of a burst wait, and cancels one", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 360, height: 1000 });
-    await page.goto(slow.edge.url);
+    await page.addInitScript(watchShifts);
+    await page.goto(`${slow.edge.url}/#account`);
     await page.getByRole("button", { name: "Free", exact: true }).click();
     await page.getByText(/left 50 ·/).waitFor();
     await page.getByRole("button", { name: "Submit one" }).click();
@@ -62,7 +89,9 @@ describe("the page for a signed-in user", () => {
     // 49 are left, so one of the 50 is refused.
     await page.getByRole("button", { name: "Submit 50" }).click();
     await page.getByText("49 accepted, 1 refused").waitFor();
-    await page.getByRole("alert").getByText("Quota Exceeded").waitFor();
+    // The quota keeps up with a burst.
+    await page.getByText(/left 0 ·/).waitFor({ timeout: 3000 });
+    await page.getByRole("alert").getByText("Your plan's quota is used up").waitFor();
     await page.getByText("waiting for your turn").first().waitFor();
     await page.locator("#jobs").getByText("running").first().waitFor();
     await picture(page, "burst");
@@ -73,11 +102,25 @@ describe("the page for a signed-in user", () => {
       0,
       "no button is cut off at 360 px",
     );
-    // The newest job is the last in line, so it still waits.
-    const last = page.locator("#jobs tr").first();
+    // What runs is on top, then comes the line, with each job's place in it.
+    const texts = await page.locator("#jobs tr").allTextContents();
+    assert.equal(texts.length, 50, "a burst hides nothing");
+    const at = (words: string): number => texts.findIndex((text) => text.includes(words));
+    assert.ok(at("running") < at("1 in your line"), texts.slice(0, 4).join("\n"));
+    assert.ok(at("1 in your line") < at("2 in your line"), texts.slice(0, 4).join("\n"));
+    assert.ok(at("2 in your line") < at("done"), texts.slice(0, 4).join("\n"));
+    // The last in line still waits.
+    const last = page.locator("#jobs tr").filter({ hasText: "waiting for your turn" }).last();
     await last.getByRole("button", { name: /^Cancel/ }).click();
-    await last.getByText("cancelled").waitFor();
+    await page.locator("#jobs").getByText("cancelled").waitFor();
+    assert.notEqual(await page.evaluate("document.activeElement.tagName"), "BODY");
     await page.getByText(/used 49 · reserved 0 · left 1 ·/).waitFor({ timeout: 60_000 });
+    await page
+      .locator("#jobs")
+      .getByText(/^waited \d+\.\d+ s · took \d+\.\d+ s$/)
+      .first()
+      .waitFor();
+    await requireStill(page, 0.05);
     await picture(page, "after-the-burst");
     assert.deepEqual(
       complaints.filter((words) => !words.includes("429")),
@@ -89,7 +132,7 @@ describe("the page for a signed-in user", () => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 1200, height: 1000 });
     const asked: string[] = [];
     page.on("request", (request) => asked.push(`${request.method()} ${new URL(request.url()).pathname}`));
-    await page.goto(slower.edge.url);
+    await page.goto(`${slower.edge.url}/#account`);
     await page.getByRole("button", { name: "Enterprise" }).click();
     await page.getByText("Plan: Enterprise").waitFor();
     await page.evaluate(keepStates);
@@ -106,7 +149,8 @@ describe("the page for a signed-in user", () => {
       );
     }
     const parked = Object.values(states).filter((said) => said[0] === "waiting for your turn");
-    assert.ok(parked.length >= 40, `${parked.length} have waited for their turn`);
+    // How many of them wait depends on how fast the machine submits.
+    assert.ok(parked.length >= 5, `${parked.length} have waited for their turn`);
     assert.equal(asked.filter((request) => request === "GET /api/jobs/events").length, 1);
     assert.deepEqual(
       asked.filter((request) => request === "GET /api/jobs" || /^GET .api.jobs.\d/.test(request)),
@@ -116,39 +160,11 @@ describe("the page for a signed-in user", () => {
     assert.deepEqual(complaints, []);
   });
 
-  it("shows a Pro job overtaking two hundred Free ones", async (t) => {
-    const { page, complaints } = await openPage(t, {
-      address: someAddress(),
-      width: 1920,
-      height: 1200,
-      colorScheme: "dark",
-    });
-    await page.goto(slower.edge.url);
-    await page.getByRole("button", { name: "Run it" }).click();
-    const passed = page.getByText(/^Pro: done \d+ ms after it was submitted, past \d+ Free jobs that were before it$/);
-    await passed.waitFor({ timeout: 60_000 });
-    await picture(page, "pro-passes");
-    const words = (await passed.textContent()) ?? "";
-    const [milliseconds = Infinity, ahead = 0] = [...words.matchAll(/\d+/g)].map(Number);
-    assert.ok(ahead > 100, words);
-    assert.ok(milliseconds < 5000, words);
-    // The picture shows the same.
-    await page
-      .getByRole("img", { name: "In the order of submission: 200 of 200 Free jobs, then the Pro job as number 201" })
-      .waitFor();
-    await page
-      .getByRole("img", { name: new RegExp(`^In the order of completion: the Pro job as number ${201 - ahead},`) })
-      .waitFor();
-    await page.getByText("Free: 200 of 200 done").waitFor({ timeout: 120_000 });
-    await picture(page, "river");
-    assert.deepEqual(complaints, []);
-  });
-
   it("is in Korean for a Korean browser", async (t) => {
     const { page } = await openPage(t, { address: someAddress(), locale: "ko-KR", width: 360, height: 740 });
     await page.goto(stack.edge.url);
     await page.getByRole("heading", { name: "파일에서 테스트 찾기" }).waitFor();
-    await page.getByRole("row", { name: /^우선/ }).first().waitFor();
+    await page.getByText(/^실시간,/).waitFor();
     assert.equal(await page.locator("html").getAttribute("lang"), "ko");
     await picture(page, "korean");
     await page.getByLabel("언어").selectOption("en");
@@ -159,7 +175,7 @@ describe("the page for a signed-in user", () => {
   it("says when the server does not answer, and recovers", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
-    await page.getByRole("rowheader", { name: "priority" }).first().waitFor();
+    await page.getByText(/^live,/).waitFor();
     await page.context().setOffline(true);
     await page.getByLabel("Or take a sample").selectOption("Go");
     await page.getByRole("button", { name: "Analyse" }).click();

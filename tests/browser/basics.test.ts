@@ -1,21 +1,19 @@
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
+import { promisify } from "node:util";
 import { root } from "../../scripts/lib/paths.ts";
+import type { Accepted } from "../../www/src/generated/api.d.ts";
+import { canFreeze, freeze } from "../harness/processes.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
 import { startOrigin } from "../harness/weir.ts";
-import { openPage } from "./browser.ts";
+import { requireAccessible } from "./axe.ts";
+import { openPage, picture } from "./browser.ts";
+import { requireStill, watchShifts } from "./shifts.ts";
 
 const stack = await startStack({ after });
-
-/** Adds up the layout shifts since the first paint that no input caused. */
-const watchShifts = `
-  globalThis.shifted = 0;
-  new PerformanceObserver((list) => {
-    for (const entry of list.getEntries()) if (!entry.hadRecentInput) shifted += entry.value;
-  }).observe({ type: "layout-shift", buffered: true });
-`;
 
 describe("the page", () => {
   for (const [locale, width] of [
@@ -34,11 +32,10 @@ describe("the page", () => {
       page.on("request", (request) => hosts.add(new URL(request.url()).origin));
       await page.addInitScript(watchShifts);
       await page.goto(stack.edge.url);
-      await page.locator(".lane-table").first().waitFor();
-      await page.locator("#charts canvas").first().waitFor();
+      await page.getByText(locale === "ko-KR" ? /^실시간,/ : /^live,/).waitFor();
       // Long enough for two events of the lanes.
       await page.waitForTimeout(1500);
-      assert.ok((await page.evaluate<number>("shifted")) < 0.005, `${await page.evaluate("shifted")}`);
+      await requireStill(page, 0.005);
       assert.deepEqual([...hosts], [new URL(stack.edge.url).origin]);
       assert.ok(bytes > 10_000 && bytes < 150_000, `${bytes} bytes`);
       assert.equal(
@@ -54,23 +51,61 @@ describe("the page", () => {
     await page.route("**/api/**", () => {});
     await page.goto(stack.edge.url);
     await page.getByRole("heading", { name: "Find the tests in a file" }).waitFor();
-    await page.getByRole("rowheader", { name: "priority" }).first().waitFor();
+    await page.getByText("Connecting…").waitFor();
     assert.ok(await page.evaluate("performance.getEntriesByName('first-contentful-paint').length"));
   });
 
   it("has the same texts in its HTML as in its script", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
+    await page.route("**/api/**", () => {});
     await page.goto(stack.edge.url);
-    await page.getByRole("rowheader", { name: "priority" }).first().waitFor();
+    await page.getByText("Connecting…").waitFor();
     const written = await page.evaluate<Record<string, string>>(
       "Object.fromEntries([...document.querySelectorAll('[data-t]')].map((node) => [node.dataset.t, node.textContent]))",
     );
     const html = readFileSync(join(root, "www", "index.html"), "utf8");
     const marked = [...html.matchAll(/data-t="(\w+)"[^>]*>([^<]*)</g)];
     assert.ok(marked.length > 30, `${marked.length}`);
-    // These depend on the visitor.
-    const fixed = marked.filter(([, key = ""]) => !["allowanceUnknown"].includes(key));
-    for (const [, key = "", text] of fixed) assert.equal(text, written[key], key);
+    for (const [, key = "", text] of marked) assert.equal(text, written[key], key);
+  });
+
+  for (const [colorScheme, locale] of [
+    ["light", "en-GB"],
+    ["dark", "ko-KR"],
+  ] as const) {
+    it(`has nothing that axe finds, in any part (${colorScheme}, ${locale})`, async (t) => {
+      const { page } = await openPage(t, { address: someAddress(), colorScheme, locale, width: 400 });
+      await page.goto(`${stack.edge.url}/#account`);
+      await page.getByRole("button", { name: "Pro Plus" }).click();
+      await page.locator("#quotas .quota").first().waitFor();
+      for (const part of ["try", "account", "now", "api"]) {
+        await page.locator(`#tab-${part}`).click();
+        if (part === "api") await page.locator(".route").first().waitFor();
+        await requireAccessible(page);
+      }
+    });
+  }
+
+  it("shows the request just made, with its token, and every route", async (t) => {
+    const { page, complaints } = await openPage(t, { address: someAddress() });
+    await page.goto(`${stack.edge.url}/#account`);
+    await page.getByRole("button", { name: "Free", exact: true }).click();
+    await page.getByRole("button", { name: "Submit one" }).click();
+    await page.getByText("1 accepted, 0 refused").waitFor();
+    await page.getByRole("tab", { name: "API" }).click();
+    await page.getByText("The request that this page has just made:").waitFor();
+    const command = (await page.locator("#curl").textContent()) ?? "";
+    const { stdout } = await promisify(execFile)("bash", ["-c", command.replace("curl", "curl -s")]);
+    const { job } = JSON.parse(stdout) as Accepted;
+    assert.equal(job.tier, "free", "the command does the same as the page");
+    const described = JSON.parse(readFileSync(join(root, "native/tests/snapshots/openapi.json"), "utf8")) as {
+      paths: Record<string, object>;
+    };
+    for (const path of Object.keys(described.paths))
+      await page.locator("#document code").getByText(path, { exact: true }).first().waitFor();
+    await page.getByText("Submits a job. The body is the job's arguments.").first().click();
+    await picture(page, "api");
+    assert.deepEqual(complaints, []);
   });
 
   it("works with the keyboard alone", async (t) => {
@@ -91,10 +126,13 @@ describe("the page", () => {
     await tabTo("analyse");
     await page.keyboard.press("Enter");
     await page.getByText("3 tests found").waitFor();
+    while ((await focused()) !== "tab-try") await page.keyboard.press("Shift+Tab");
+    await page.keyboard.press("ArrowRight");
+    assert.equal(await focused(), "tab-account");
     await tabTo("Free");
     await page.keyboard.press("Enter");
     await page.getByText("Plan: Free").waitFor();
-    await tabTo("submit-one");
+    await page.waitForFunction("document.activeElement.id === 'submit-one'");
     await page.keyboard.press("Enter");
     const show = page.getByRole("button", { name: /^Show/ });
     await show.waitFor();
@@ -107,11 +145,34 @@ describe("the page", () => {
     assert.match(await page.evaluate("document.activeElement.outerHTML"), /^<button.*Show/, "back to where it was");
   });
 
+  it("says since when it hears nothing, and that a submission hangs, only as long as that is so", {
+    skip: !canFreeze,
+  }, async (t) => {
+    const { page } = await openPage(t, { address: someAddress() });
+    await page.goto(stack.edge.url);
+    await page.getByText(/^live,/).waitFor();
+    await page.getByLabel("Or take a sample").selectOption("Go");
+    const thaw = freeze(stack.origin.process.current.pid ?? 0);
+    try {
+      await page.getByRole("button", { name: "Analyse" }).click();
+      await page.getByText(/^No answer yet after \d+ s\. Still waiting…$/).waitFor();
+      await page.getByText(/^Nothing heard from the server since \d+:\d\d:\d\d/).waitFor();
+      await page.getByText(/^silent for \d+\.\d s$/).waitFor();
+      await picture(page, "silent");
+      assert.equal(await page.evaluate("document.activeElement.id"), "analyse");
+    } finally {
+      thaw();
+    }
+    await page.getByText("3 tests found").waitFor();
+    await page.locator("#hanging").waitFor({ state: "hidden" });
+    await page.locator("#stale").waitFor({ state: "hidden" });
+  });
+
   it("says that the origin is away, without shifting, and recovers", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);
-    const notice = page.getByText("No answer from the server. Trying again…");
-    await page.getByRole("rowheader", { name: "priority" }).first().waitFor();
+    const notice = page.getByText("Nothing heard from the server since");
+    await page.getByText(/^live,/).waitFor();
     await page.waitForTimeout(1500);
     assert.ok(await notice.isHidden());
     const main = page.getByRole("main");

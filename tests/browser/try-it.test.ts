@@ -21,7 +21,7 @@ describe("the page for an anonymous visitor", () => {
     assert.deepEqual(complaints, [], "no error on the console, no violation of the content policy");
   });
 
-  it("shows the server's message about the limit and counts down to the next try", async (t) => {
+  it("says that the limit is reached and counts down to the next try", async (t) => {
     const address = someAddress();
     const { page } = await openPage(t, { address, width: 360, height: 740, colorScheme: "dark" });
     await page.goto(stack.edge.url);
@@ -46,5 +46,37 @@ describe("the page for an anonymous visitor", () => {
     const overflow = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth");
     assert.equal(overflow, 0, "nothing sticks out at 360 px");
     await picture(page, "rate-limit-small-dark");
+  });
+
+  it("sees what would be refused, and spends no request on it", async (t) => {
+    const { page } = await openPage(t, { address: someAddress() });
+    await page.goto(stack.edge.url);
+    const submitted: string[] = [];
+    page.on("request", (request) => {
+      if (request.method() === "POST") submitted.push(request.url());
+    });
+    const alert = page.getByRole("alert");
+    const choose = (name: string, bytes: Buffer): Promise<void> =>
+      page.locator("#picker").setInputFiles({ name, mimeType: "application/octet-stream", buffer: bytes });
+
+    await choose("large_test.go", Buffer.alloc(300 * 1024, "a"));
+    await alert.getByText("That is too much at once").waitFor();
+    await alert.getByText("at most 256 KiB; this one has 300.").waitFor();
+    await choose("logo_test.go", Buffer.from([0x89, 0x50, 0x4e, 0x47]));
+    await alert.getByText("logo_test.go is not text").waitFor();
+    await choose("nul_test.go", Buffer.from("package a\0"));
+    await page.getByRole("button", { name: "Analyse" }).click();
+    await alert.getByText("It contains the character NUL").waitFor();
+    await page.getByLabel("Language").selectOption("ko");
+    await alert.getByText("NUL 문자가 들어 있습니다").waitFor();
+    assert.deepEqual(submitted, []);
+
+    // A notice goes with its reason.
+    await choose("empty_test.go", Buffer.from("package a\n"));
+    await alert.waitFor({ state: "hidden" });
+    await page.getByLabel("언어").selectOption("en");
+    await page.getByRole("button", { name: "Analyse" }).click();
+    await page.getByText("no tests found. The languages understood are Rust, Go, Python").waitFor();
+    assert.equal(submitted.length, 1);
   });
 });

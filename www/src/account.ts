@@ -1,14 +1,17 @@
 import { allowanceFor } from "./allowance.ts";
-import { developmentToken, type Quota, Refusal, submit, type Usage } from "./api.ts";
+import { developmentToken, type Quota, Refusal, type SourceFile, submit, type Usage } from "./api.ts";
 import { element, make, makeButton } from "./elements.ts";
 import "./jobs.ts";
-import { showProblem } from "./notice.ts";
+import { hideNotice, showProblem } from "./notice.ts";
+import { Pool } from "./pool.ts";
 import { onUsage, refreshUsage, signIn, signOut } from "./session.ts";
 import { someFiles } from "./source.ts";
 import { language, onLanguage, t } from "./text.ts";
 
 const tiers = ["free", "pro", "pro_plus", "enterprise"] as const;
 const burst = 50;
+/** Of the six connections that a browser opens to a server. Others ask for the quota meanwhile, or listen. */
+const submitters = 3;
 
 const who = element("who", HTMLElement);
 const signedOut = element("signed-out", HTMLElement);
@@ -28,7 +31,10 @@ tokenForm.addEventListener("submit", (event) => {
   event.preventDefault();
   void use(tokenInput.value.trim());
 });
-element("sign-out", HTMLButtonElement).addEventListener("click", signOut);
+element("sign-out", HTMLButtonElement).addEventListener("click", () => {
+  signOut();
+  hint.textContent = "";
+});
 one.addEventListener("click", () => void submitMany(1));
 many.addEventListener("click", () => void submitMany(burst));
 onUsage((now) => {
@@ -55,8 +61,12 @@ async function use(token: string): Promise<void> {
 }
 
 function show(): void {
+  const goes = usage ? signedOut : signedIn;
+  const hadFocus = goes.contains(document.activeElement);
   signedOut.hidden = usage !== undefined;
   signedIn.hidden = usage === undefined;
+  // What had the focus is gone.
+  if (hadFocus) (usage ? one : tierButtons.querySelector("button"))?.focus();
   allowanceFor(usage !== undefined);
   many.textContent = t("submitMany", { n: burst });
   who.textContent = usage ? t("tier", { tier: tierName(usage.tier) }) : t("signedOut");
@@ -93,13 +103,28 @@ function bar(service: "analysis" | "specview", quota: Quota | null | undefined):
 }
 
 async function submitMany(count: number): Promise<void> {
-  one.disabled = many.disabled = true;
+  if (one.ariaDisabled) return;
+  // Not `disabled`, which would take the focus away from the button that was pressed.
+  one.ariaDisabled = many.ariaDisabled = "true";
+  hideNotice();
   hint.textContent = t("submitting");
-  const files = someFiles();
-  const outcomes = await Promise.allSettled(Array.from({ length: count }, () => submit("analysis", { files })));
-  const refusals = outcomes.filter((outcome) => outcome.status === "rejected");
+  let files: SourceFile[];
+  try {
+    files = someFiles();
+  } catch (error) {
+    hint.textContent = "";
+    one.ariaDisabled = many.ariaDisabled = null;
+    showProblem(error);
+    return;
+  }
+  const refusals: unknown[] = [];
+  const submitOne = async (): Promise<void> => {
+    await submit("analysis", { files }).catch((error) => refusals.push(error));
+    void refreshUsage().catch(() => {});
+  };
+  await new Pool(submitters).all(Array.from({ length: count }, () => submitOne));
   hint.textContent = t("submitted", { accepted: count - refusals.length, refused: refusals.length });
-  one.disabled = many.disabled = false;
-  if (refusals[0]) showProblem(refusals[0].reason);
+  one.ariaDisabled = many.ariaDisabled = null;
+  if (refusals[0]) showProblem(refusals[0]);
   await refreshUsage().catch(showProblem);
 }

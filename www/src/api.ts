@@ -1,4 +1,4 @@
-import type { Accepted, Given, Job, Usage } from "./generated/api.d.ts";
+import type { Accepted, Given, Job, Quota, Usage } from "./generated/api.d.ts";
 
 export type { Job, LaneState, Lanes, Quota, Usage } from "./generated/api.d.ts";
 
@@ -28,18 +28,28 @@ export interface SourceFile {
   content: string;
 }
 
-/** An answer that is not what was asked for, in the words of its problem details. */
+/** An answer that is not what was asked for: problem details (RFC 9457). */
 export class Refusal extends Error {
   readonly status: number;
-  readonly title: string;
   readonly headers: Headers;
+  /** The plan's, when that was exceeded. */
+  readonly quota: Quota | undefined;
+  readonly policies: string[];
 
-  constructor(status: number, title: string, detail: string, headers: Headers) {
-    super(detail);
+  constructor(status: number, headers: Headers, problem: Problem) {
+    super(problem.detail ?? problem.title ?? `HTTP ${status}`);
     this.status = status;
-    this.title = title;
     this.headers = headers;
+    this.quota = problem.quota;
+    this.policies = problem["violated-policies"] ?? [];
   }
+}
+
+interface Problem {
+  title?: string;
+  detail?: string;
+  quota?: Quota;
+  "violated-policies"?: string[];
 }
 
 interface Asking {
@@ -51,6 +61,24 @@ interface Asking {
   jobToken?: string | undefined;
 }
 
+/** A request as it is sent. */
+export interface Sent {
+  method: string;
+  path: string;
+  headers: Headers;
+  body: string | undefined;
+}
+
+const listeners: ((sent: Sent, settled: Promise<void>) => void)[] = [];
+
+/** Called with each request; `settled` resolves when it was answered, or never will be. */
+export function onRequest(listener: (sent: Sent, settled: Promise<void>) => void): void {
+  listeners.push(listener);
+}
+
+/** Longer than any answer takes, in milliseconds. */
+const longest = 60_000;
+
 async function ask<T>(
   path: string,
   { method = "GET", body, token, jobToken }: Asking = {},
@@ -59,16 +87,22 @@ async function ask<T>(
   if (body !== undefined) headers.set("Content-Type", "application/json");
   if (token !== undefined) headers.set("Authorization", `Bearer ${token}`);
   if (jobToken !== undefined) headers.set("Weir-Job-Token", jobToken);
-  const response = await fetch(path, { method, headers, body: body === undefined ? null : JSON.stringify(body) });
+  const sent = { method, path, headers, body: body === undefined ? undefined : JSON.stringify(body) };
+  const answered = answer<T>(sent);
+  const settled = answered.then(
+    () => {},
+    () => {},
+  );
+  for (const listener of listeners) listener(sent, settled);
+  return answered;
+}
+
+async function answer<T>({ method, path, headers, body }: Sent): Promise<{ body: T; headers: Headers }> {
+  const signal = AbortSignal.timeout(longest);
+  const response = await fetch(path, { method, headers, body: body ?? null, signal });
   const answer: unknown = await response.json().catch(() => undefined);
   if (response.ok && answer !== undefined) return { body: answer as T, headers: response.headers };
-  const problem = (answer ?? {}) as { title?: string; detail?: string };
-  throw new Refusal(
-    response.status,
-    problem.title ?? `HTTP ${response.status}`,
-    problem.detail ?? response.statusText,
-    response.headers,
-  );
+  throw new Refusal(response.status, response.headers, (answer ?? {}) as Problem);
 }
 
 export async function submit(
@@ -85,8 +119,10 @@ export async function readJob(id: number, as: Pick<Asking, "token" | "jobToken">
   return (await ask<Job>(`/api/jobs/${id}`, as)).body;
 }
 
-export async function listJobs(limit: number, token?: string): Promise<Job[]> {
-  return (await ask<Job[]>(`/api/jobs?limit=${limit}`, { token })).body;
+/** The newest jobs, or the newest of those before one. */
+export async function listJobs(limit: number, token?: string, before?: number): Promise<Job[]> {
+  const page = before === undefined ? "" : `&before=${before}`;
+  return (await ask<Job[]>(`/api/jobs?limit=${limit}${page}`, { token })).body;
 }
 
 export async function cancelJob(id: number): Promise<Job> {
@@ -100,4 +136,8 @@ export async function readUsage(token?: string): Promise<Usage> {
 /** A token for a new user of a tier; only a server in development mode gives one out. */
 export async function developmentToken(tier: string): Promise<string> {
   return (await ask<Given>("/api/dev/token", { method: "POST", body: { tier } })).body.token;
+}
+
+export async function fetchDocument<T>(path: string): Promise<T> {
+  return (await ask<T>(path)).body;
 }

@@ -1,10 +1,14 @@
 import { element } from "./elements.ts";
+import { preparePicture } from "./flood.ts";
+import { watchLanes } from "./live.ts";
 import { showProblem } from "./notice.ts";
-import { watchLanes } from "./river.ts";
 import { refreshUsage } from "./session.ts";
 import { type Language, language, setLanguage, translatePage } from "./text.ts";
 import "./account.ts";
-import "./demo.ts";
+import "./curl.ts";
+import "./hanging.ts";
+import "./lanes.ts";
+import "./tabs.ts";
 import "./try.ts";
 
 const choice = element("language", HTMLSelectElement);
@@ -12,5 +16,6 @@ choice.value = language;
 choice.addEventListener("change", () => setLanguage(choice.value as Language));
 
 translatePage();
-void refreshUsage().catch(showProblem);
 watchLanes();
+void refreshUsage().catch(showProblem);
+void preparePicture().catch(showProblem);

@@ -1,53 +1,95 @@
 import { Refusal } from "./api.ts";
 import { element, make } from "./elements.ts";
+import { onLanes, onRecovery } from "./live.ts";
+import { Fault, inWords } from "./problems.ts";
 import { retryAfter } from "./rate-limit.ts";
-import { isSignedIn } from "./session.ts";
-import { t } from "./text.ts";
+import { isSignedIn, onUsage } from "./session.ts";
+import { onLanguage, t } from "./text.ts";
 
 const place = element("notice", HTMLElement);
+const words = element("notice-text", HTMLElement);
+/** What is over before it can be read is shown this long all the same. */
+const readingTime = 5000;
+let shown: { error: unknown; since: number; until: number | undefined } | undefined;
 let timer: ReturnType<typeof setInterval> | undefined;
+
+element("notice-close", HTMLButtonElement).addEventListener("click", hideNotice);
+onLanguage(() => {
+  if (shown) write();
+});
+// No notice outlives its reason: the server is there again, or the limit was that of somebody else.
+onRecovery(() => {
+  if (shown && isUnreachable(shown.error)) hideNotice();
+});
+onLanes(() => {
+  if (shown && isUnreachable(shown.error) && Date.now() - shown.since > readingTime) hideNotice();
+});
+onUsage((usage) => {
+  if (usage ? isAnonymousLimit(shown?.error) : isQuota(shown?.error)) hideNotice();
+});
 
 export function hideNotice(): void {
   clearInterval(timer);
+  // What is in it must not take the focus along.
+  if (place.contains(document.activeElement)) document.querySelector<HTMLElement>("[aria-selected=true]")?.focus();
+  shown = undefined;
   place.hidden = true;
 }
 
-/** Shows why something could not be done, in the server's own words, and counts down to when to try again. */
+/** Shows why something could not be done, and counts down to when to try again. */
 export function showProblem(error: unknown): void {
   hideNotice();
-  const refusal = error instanceof Refusal ? error : undefined;
-  place.replaceChildren(
-    make("strong", refusal?.title ?? t("unreachable")),
-    make("span", refusal?.message ?? t("checkConnection")),
-  );
-  const seconds = refusal && retryAfter(refusal.headers);
-  if (seconds !== undefined) place.append(countdown(seconds));
-  if (refusal?.status === 429 && !isSignedIn()) {
-    const link = make("a", t("signInAbove"));
-    link.href = "#account";
-    place.append(link);
-  }
+  const seconds = error instanceof Refusal ? retryAfter(error.headers) : undefined;
+  shown = { error, since: Date.now(), until: seconds === undefined ? undefined : Date.now() + seconds * 1000 };
+  write();
   place.hidden = false;
-  // On a small screen the button that was pressed may be far from it.
-  place.scrollIntoView({ block: "nearest" });
 }
 
-function countdown(seconds: number): HTMLElement {
-  const until = Date.now() + seconds * 1000;
-  const words = make("div", "", "countdown");
+function write(): void {
+  if (!shown) return;
+  clearInterval(timer);
+  const { title, text, detail } = inWords(shown.error);
+  words.replaceChildren(make("strong", title), make("span", text));
+  if (detail) {
+    const said = make("span", detail);
+    said.lang = "en";
+    words.append(said);
+  }
+  if (shown.until !== undefined) words.append(countdown(shown.until));
+  if (isAnonymousLimit(shown.error) && !isSignedIn()) {
+    const link = make("a", t("signInAbove"));
+    link.href = "#account";
+    words.append(link);
+  }
+}
+
+function isAnonymousLimit(error: unknown): boolean {
+  return error instanceof Refusal && error.status === 429 && !error.quota;
+}
+
+function isQuota(error: unknown): boolean {
+  return error instanceof Refusal && error.quota !== undefined;
+}
+
+function isUnreachable(error: unknown): boolean {
+  return !(error instanceof Fault) && !(error instanceof Refusal && error.status < 500);
+}
+
+function countdown(until: number): HTMLElement {
+  const line = make("div", "", "countdown");
   // A screen reader is told the time once, not every second.
-  words.setAttribute("aria-live", "off");
+  line.setAttribute("aria-live", "off");
   const show = (): void => {
     const left = Math.ceil((until - Date.now()) / 1000);
-    words.textContent = left > 0 ? t("tryAgainIn", { time: inWords(left) }) : t("tryAgainNow");
-    if (left <= 0) clearInterval(timer);
+    line.textContent = t("tryAgainIn", { time: duration(left) });
+    if (left <= 0) hideNotice();
   };
   show();
   timer = setInterval(show, 1000);
-  return words;
+  return line;
 }
 
-function inWords(seconds: number): string {
+function duration(seconds: number): string {
   if (seconds < 120) return t("seconds", { n: seconds });
   if (seconds < 7200) return t("minutes", { n: Math.round(seconds / 60) });
   if (seconds < 172_800) return t("hours", { n: Math.round(seconds / 3600) });

@@ -2,6 +2,9 @@ import type { AnalysisOutput, Job, TestCase } from "./api.ts";
 import { element, make } from "./elements.ts";
 import { onLanguage, t } from "./text.ts";
 
+/** Those of the analysis, which knows a language by the ending of the file's name. */
+const languages = "Rust, Go, Python, JavaScript, TypeScript, Java, Kotlin, Ruby";
+
 const status = element("status", HTMLElement);
 const place = element("result", HTMLElement);
 
@@ -27,6 +30,7 @@ function describe(job: Job): string {
       return t("jobRunning", { id });
     case "completed": {
       const { count = 0, frameworks = [] } = (job.output ?? {}) as Partial<AnalysisOutput>;
+      if (count === 0) return t("jobDoneNone", { id, languages });
       return t(count === 1 ? "jobDoneOne" : "jobDone", {
         id,
         count,

@@ -94,16 +94,3 @@ describe("a lane", () => {
 `,
   },
 };
-
-/** A file of nearly the largest size that is taken, of which reading takes a moment: many helpers and one test. */
-export function largeFile(): SourceFile {
-  const helpers = Array.from(
-    { length: 1900 },
-    (_, n) =>
-      `func helper${n}(a int, b string) (int, error) {\n\tif a > ${n} {\n\t\treturn a, nil\n\t}\n\treturn len(b), nil\n}\n`,
-  );
-  return {
-    path: "helpers_test.go",
-    content: `package helpers\n\nimport "testing"\n\nfunc TestHelpers(t *testing.T) {}\n\n${helpers.join("\n")}`,
-  };
-}

@@ -28,19 +28,51 @@ export function signOut(): void {
   publish(undefined);
 }
 
-/** Asks anew who we are and what is left. A token that has expired in between shows as nobody. */
-export async function refreshUsage(): Promise<void> {
-  if (!document.cookie.includes(`${cookie}=`)) {
+let asking: Promise<void> | undefined;
+let askAgain = false;
+
+/**
+ * Asks anew who we are and what is left. One request is under way at a time, and one more tells of all that happens
+ * while it is. A token that has expired in between shows as nobody.
+ */
+export function refreshUsage(): Promise<void> {
+  if (asking) {
+    askAgain = true;
+    return asking;
+  }
+  asking = (async () => {
+    try {
+      do {
+        askAgain = false;
+        await askOnce();
+      } while (askAgain);
+    } finally {
+      asking = undefined;
+    }
+  })();
+  return asking;
+}
+
+async function askOnce(): Promise<void> {
+  const token = sessionToken();
+  if (token === undefined) {
     publish(undefined);
     return;
   }
   try {
     const answer = await readUsage();
-    publish(answer.analysis ? answer : undefined);
+    // Somebody else may have signed in meanwhile.
+    if (sessionToken() === token) publish(answer.analysis ? answer : undefined);
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) signOut();
     else throw error;
   }
+}
+
+/** The signed-in user's token. */
+export function sessionToken(): string | undefined {
+  const found = document.cookie.split("; ").find((each) => each.startsWith(`${cookie}=`));
+  return found ? decodeURIComponent(found.slice(cookie.length + 1)) || undefined : undefined;
 }
 
 function publish(now: Usage | undefined): void {

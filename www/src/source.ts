@@ -1,5 +1,7 @@
 import type { SourceFile } from "./api.ts";
 import { element } from "./elements.ts";
+import { hideNotice, showProblem } from "./notice.ts";
+import { Fault, largestBody } from "./problems.ts";
 import { samples } from "./samples.ts";
 import { onLanguage, t } from "./text.ts";
 
@@ -19,18 +21,32 @@ sample.addEventListener("change", () => {
   const chosen = samples[sample.value];
   if (chosen) fill([chosen]);
 });
-picker.addEventListener("change", () => void take(picker.files));
+picker.addEventListener("change", () => void take(picker.files).catch(showProblem));
 for (const name of ["dragover", "dragleave", "drop"] as const) {
   drop.addEventListener(name, (event) => {
     event.preventDefault();
     drop.classList.toggle("over", name === "dragover");
-    if (name === "drop") void take(event.dataTransfer?.files);
+    if (name === "drop") void take(event.dataTransfer?.files).catch(showProblem);
   });
 }
 onLanguage(showOthers);
 
 async function take(files: FileList | null | undefined): Promise<void> {
-  fill(await Promise.all([...(files ?? [])].map(async (file) => ({ path: file.name, content: await file.text() }))));
+  hideNotice();
+  fill(await Promise.all([...(files ?? [])].map(read)));
+  // The same file can be chosen again after it was changed.
+  picker.value = "";
+}
+
+async function read(file: File): Promise<SourceFile> {
+  const bytes = await file.slice(0, largestBody + 1).arrayBuffer();
+  if (bytes.byteLength > largestBody)
+    throw new Fault("tooLarge", { limit: largestBody / 1024, size: Math.ceil(file.size / 1024) });
+  try {
+    return { path: file.name, content: new TextDecoder("utf-8", { fatal: true }).decode(bytes) };
+  } catch {
+    throw new Fault("notText", { file: file.name });
+  }
 }
 
 function fill(files: SourceFile[]): void {
@@ -47,9 +63,22 @@ function showOthers(): void {
   list.textContent = t("alsoFiles", { files: others.map((file) => file.path).join(", ") });
 }
 
-/** What is in the form. */
+/**
+ * What is in the form.
+ *
+ * Throws what is wrong with it, as far as the browser can see, so that no request is spent on what would be refused.
+ */
 export function filesInForm(): SourceFile[] {
-  return content.value && path.value ? [{ path: path.value, content: content.value }, ...others] : [];
+  const files = content.value && path.value ? [{ path: path.value, content: content.value }, ...others] : [];
+  const encoder = new TextEncoder();
+  if (files.length > 500) throw new Fault("manyFiles");
+  for (const file of files) {
+    if (encoder.encode(file.path).length > 512) throw new Fault("longName");
+    if (`${file.path}${file.content}`.includes("\0")) throw new Fault("hasNul", { file: file.path });
+  }
+  const size = encoder.encode(JSON.stringify({ files })).length;
+  if (size > largestBody) throw new Fault("tooLarge", { limit: largestBody / 1024, size: Math.ceil(size / 1024) });
+  return files;
 }
 
 /** What is in the form, or else a sample. */

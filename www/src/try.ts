@@ -2,6 +2,7 @@ import { showAllowance } from "./allowance.ts";
 import { isFinished, Refusal, readJob, submit } from "./api.ts";
 import { element } from "./elements.ts";
 import { hideNotice, showProblem } from "./notice.ts";
+import { pause } from "./pool.ts";
 import { allowanceOf } from "./rate-limit.ts";
 import { showJob } from "./result.ts";
 import { filesInForm } from "./source.ts";
@@ -15,8 +16,10 @@ form.addEventListener("submit", (event) => {
 });
 
 async function run(): Promise<void> {
+  if (analyse.ariaDisabled) return;
   hideNotice();
-  analyse.disabled = true;
+  // Not `disabled`, which would take the focus away.
+  analyse.ariaDisabled = "true";
   try {
     const { job, jobToken, headers } = await submit("analysis", { files: filesInForm() });
     showAllowance(allowanceOf(headers));
@@ -26,16 +29,21 @@ async function run(): Promise<void> {
     if (error instanceof Refusal) showAllowance(allowanceOf(error.headers));
     showProblem(error);
   } finally {
-    analyse.disabled = false;
+    analyse.ariaDisabled = null;
   }
 }
 
 /** By asking, and ever less often: an anonymous visitor has few requests, and a busy lane takes its time. */
 async function follow(id: number, jobToken: string | undefined): Promise<void> {
   for (let wait = 150; ; wait = Math.min(wait * 1.5, 2000)) {
-    await new Promise((done) => setTimeout(done, wait));
-    const job = await readJob(id, { jobToken });
-    showJob(job);
-    if (isFinished(job)) return;
+    await pause(wait);
+    try {
+      const job = await readJob(id, { jobToken });
+      showJob(job);
+      if (isFinished(job)) return;
+    } catch (error) {
+      // The job goes on while the server is away; that it is, is said elsewhere.
+      if (error instanceof Refusal && error.status < 500) throw error;
+    }
   }
 }

@@ -251,7 +251,7 @@ fn markdown(tests: &[TestCase], sentences: &[String], language: Language) -> Str
         files.entry(&test.file).or_default().push(index);
     }
     for (file, indices) in files {
-        let _ = writeln!(text, "\n## `{file}`\n");
+        let _ = writeln!(text, "\n## {}\n", code(file));
         let mut suite = "";
         for index in indices {
             let test = &tests[index];
@@ -259,18 +259,78 @@ fn markdown(tests: &[TestCase], sentences: &[String], language: Language) -> Str
             if own != suite {
                 suite = own;
                 if !suite.is_empty() {
-                    let _ = writeln!(text, "\n### {suite}\n");
+                    let _ = writeln!(text, "\n### {}\n", escaped(suite));
                 }
             }
-            let _ = writeln!(text, "- {} (line {})", sentences[index], test.line);
+            let _ = writeln!(text, "- {} (line {})", escaped(&sentences[index]), test.line);
         }
     }
     text
 }
 
+/// Text that Markdown shows as it is: a test's name is no link, no image, no heading and no list, whatever it looks like.
+fn escaped(text: &str) -> String {
+    let text = text.trim();
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let mut safe = String::with_capacity(text.len());
+    for (index, c) in text.char_indices() {
+        // What a list or a heading's underline would begin with.
+        let begins_block = index == 0 && matches!(c, '-' | '+' | '=')
+            || index == digits && digits > 0 && matches!(c, '.' | ')');
+        let begins_link = c == ':' && text[index..].starts_with("://");
+        let is_markup = matches!(
+            c,
+            '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '&' | '#' | '!' | '|' | '~'
+        );
+        if begins_block || begins_link || is_markup {
+            safe.push('\\');
+        }
+        safe.push(if c.is_control() { ' ' } else { c });
+    }
+    safe
+}
+
+/// Text as code, between more backticks than it has in a row.
+fn code(text: &str) -> String {
+    let text: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat(longest + 1);
+    if longest == 0 {
+        format!("{fence}{text}{fence}")
+    } else {
+        format!("{fence} {text} {fence}")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_looks_like_markdown_stays_text() {
+        for (name, wanted) in [
+            ("[click](https://example.com)", r"\[click\](https\://example.com)"),
+            ("![logo](a.png)", r"\!\[logo\](a.png)"),
+            ("# Heading", r"\# Heading"),
+            ("<b onclick=x>", r"\<b onclick=x\>"),
+            ("1. first", r"1\. first"),
+            ("2024) rounds", r"2024\) rounds"),
+            ("- item", r"\- item"),
+            ("a `b` *c* a_b &amp; |", r"a \`b\` \*c\* a\_b \&amp; \|"),
+            (r"back\slash", r"back\\slash"),
+            ("adds 1.5 - 2", "adds 1.5 - 2"),
+            ("비어 있는 장바구니", "비어 있는 장바구니"),
+            ("two\nlines", "two lines"),
+        ] {
+            assert_eq!(escaped(name), wanted, "{name:?}");
+        }
+        assert_eq!(code("a_test.go"), "`a_test.go`");
+        assert_eq!(code("a``b`.go"), "``` a``b`.go ```");
+        assert_eq!(code("a\n# b"), "`a # b`");
+    }
 
     #[test]
     fn names_become_sentences_in_every_style_of_writing() {

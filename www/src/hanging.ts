@@ -1,0 +1,33 @@
+import { onRequest } from "./api.ts";
+import { element } from "./elements.ts";
+import { t } from "./text.ts";
+
+/** Says when a submission is not answered, as long as it is not. */
+
+const patience = 4000;
+
+const place = element("hanging", HTMLElement);
+const open = new Set<{ since: number }>();
+let timer: ReturnType<typeof setInterval> | undefined;
+
+onRequest(({ method }, settled) => {
+  if (method === "GET") return;
+  const request = { since: Date.now() };
+  open.add(request);
+  timer ??= setInterval(show, 1000);
+  void settled.then(() => {
+    open.delete(request);
+    show();
+  });
+});
+
+function show(): void {
+  const waited = Date.now() - Math.min(...[...open].map((request) => request.since));
+  place.hidden = !(open.size > 0 && waited > patience);
+  // A screen reader is told once, not every second.
+  if (place.hidden) place.textContent = "";
+  else if (place.textContent === "") place.textContent = t("hanging", { n: Math.floor(waited / 1000) });
+  if (open.size > 0) return;
+  clearInterval(timer);
+  timer = undefined;
+}

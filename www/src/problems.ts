@@ -1,0 +1,57 @@
+import { Refusal } from "./api.ts";
+import { type Key, language, t } from "./text.ts";
+
+/** The most that a submission's body may have, as the server has it. */
+export const largestBody = 256 * 1024;
+
+/** Something that the browser sees by itself, so that no request is spent on it. */
+export class Fault extends Error {
+  readonly words: Key;
+  readonly values: Record<string, string | number>;
+
+  /** `words` has a text that is called the same with `Text` at its end. */
+  constructor(words: "tooLarge" | "hasNul" | "notText" | "longName" | "manyFiles", values = {}) {
+    super(words);
+    this.words = words;
+    this.values = values;
+  }
+}
+
+export interface Words {
+  title: string;
+  text: string;
+  /** What only the server knows, in its words. */
+  detail?: string;
+}
+
+/** What went wrong, in the reader's language. */
+export function inWords(error: unknown): Words {
+  if (error instanceof Fault)
+    return { title: t(error.words, error.values), text: t(`${error.words}Text` as Key, error.values) };
+  if (error instanceof Refusal) return refusal(error);
+  if (error instanceof DOMException && error.name === "TimeoutError")
+    return { title: t("noAnswer"), text: t("noAnswerText") };
+  return { title: t("unreachable"), text: t("checkConnection") };
+}
+
+function refusal({ status, message, quota, policies }: Refusal): Words {
+  if (quota) {
+    const number = new Intl.NumberFormat(language);
+    const date = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
+    const values = {
+      left: number.format(quota.remaining ?? 0),
+      limit: number.format(quota.limit ?? 0),
+      date: date.format(new Date(quota.reset_at)),
+    };
+    return { title: t("overQuota"), text: t("overQuotaText", values) };
+  }
+  if (status === 429 && policies.includes("streams"))
+    return { title: t("tooManyStreams"), text: t("tooManyStreamsText") };
+  if (status === 429) return { title: t("rateLimit"), text: t("rateLimitText") };
+  if (status === 413) return { title: t("tooLarge"), text: t("tooLargeTextPlain", { limit: largestBody / 1024 }) };
+  if (status === 401) return { title: t("signInAgain"), text: t("signInAgainText") };
+  if (status === 404) return { title: t("notThere"), text: t("notThereText") };
+  if (status === 502 || status === 503 || status === 504) return { title: t("away"), text: t("awayText") };
+  if (status >= 500) return { title: t("broken"), text: t("brokenText") };
+  return { title: t("notUsable"), text: "", detail: t("serverSays", { words: message }) };
+}

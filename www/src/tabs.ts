@@ -1,0 +1,49 @@
+import { element } from "./elements.ts";
+
+/** The parts of the page below the picture, one at a time. A part's address is its id: `#api`. */
+
+const tabs = [...document.querySelectorAll<HTMLButtonElement>("[role=tab]")];
+const listeners = new Map<string, () => void>();
+
+for (const [n, tab] of tabs.entries()) {
+  tab.addEventListener("click", () => choose(tab));
+  tab.addEventListener("keydown", (event) => {
+    const next = { ArrowRight: n + 1, ArrowLeft: n - 1, Home: 0, End: -1 }[event.key];
+    const chosen = next === undefined ? undefined : tabs.at(next % tabs.length);
+    if (!chosen) return;
+    event.preventDefault();
+    choose(chosen);
+    chosen.focus();
+  });
+}
+addEventListener("hashchange", follow);
+follow();
+
+/** Called each time when a part comes into view. */
+export function onShown(part: string, listener: () => void): void {
+  listeners.set(part, listener);
+  if (!element(part, HTMLElement).hidden) listener();
+}
+
+function follow(): void {
+  const part = location.hash.slice(1);
+  const tab = tabs.find((each) => panelOf(each) === part);
+  if (!tab) return;
+  choose(tab);
+  element(part, HTMLElement).focus({ preventScroll: true });
+  element(part, HTMLElement).scrollIntoView();
+}
+
+function choose(chosen: HTMLButtonElement): void {
+  for (const tab of tabs) {
+    const isChosen = tab === chosen;
+    tab.ariaSelected = String(isChosen);
+    tab.tabIndex = isChosen ? 0 : -1;
+    element(panelOf(tab), HTMLElement).hidden = !isChosen;
+  }
+  listeners.get(panelOf(chosen))?.();
+}
+
+function panelOf(tab: HTMLElement): string {
+  return tab.getAttribute("aria-controls") ?? "";
+}
