@@ -1,0 +1,62 @@
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import { chromium as browsers } from "playwright-core";
+import sharp from "sharp";
+import { chromium } from "./lib/chromium.ts";
+import { Failure } from "./lib/failure.ts";
+import { onExit, runMain } from "./lib/lifecycle.ts";
+import { root } from "./lib/paths.ts";
+import { host, portFrom } from "./lib/ports.ts";
+import { say } from "./lib/progress.ts";
+import { sleep } from "./lib/sleep.ts";
+
+// Films the page of the running development stack, for the README.
+
+const size = { width: 1000, height: 760 };
+const framesPerSecond = 6;
+const seconds = 9;
+/** When the newcomer joins: late enough that the lines are seen first. */
+const joinAfter = 2.5;
+/** Of the picture in the README, in pixels. */
+const shownWidth = 800;
+
+await runMain(async () => {
+  const folder = join(root, "docs", "images");
+  await mkdir(folder, { recursive: true });
+  const browser = await browsers.launch({ executablePath: await chromium(), args: ["--no-sandbox", "--disable-gpu"] });
+  onExit(() => browser.close());
+  const page = await browser.newPage({ viewport: size, deviceScaleFactor: 1 });
+  const url = `http://${host}:${portFrom("WEIR_EDGE_PORT", 8787)}/`;
+  await page.goto(url).catch(() => {
+    throw new Failure(`nobody answers at ${url}`, "start the stack: npm start");
+  });
+  await page.getByText("live,").waitFor();
+  await page.getByRole("button", { name: "Flood it" }).click();
+  await page.getByText("104 jobs of 3 users are in.").waitFor({ timeout: 60_000 });
+  const section = await page.locator("section", { has: page.locator("#flood") }).boundingBox();
+  if (!section) throw new Failure("the page has no picture", "look at it in a browser");
+
+  const frames: Buffer[] = [];
+  let joined = false;
+  const start = performance.now();
+  for (let frame = 0; frame < framesPerSecond * seconds; frame++) {
+    await sleep(Math.max(0, start + (frame * 1000) / framesPerSecond - performance.now()));
+    if (!joined && frame >= joinAfter * framesPerSecond) {
+      joined = true;
+      await page.getByRole("button", { name: "Join as a newcomer" }).click();
+    }
+    const shot = await page.screenshot({ clip: section });
+    frames.push(await sharp(shot).resize({ width: shownWidth }).toBuffer());
+  }
+  await page.getByText(/^Yours is done in/).waitFor({ timeout: 60_000 });
+  const still = await page.screenshot({ clip: section });
+
+  const delay = frames.map((_, frame) => (frame === frames.length - 1 ? 4000 : Math.round(1000 / framesPerSecond)));
+  const film = join(folder, "newcomer.webp");
+  const written = await sharp(frames, { join: { animated: true } })
+    .webp({ quality: 60, effort: 6, delay, loop: 0 })
+    .toFile(film);
+  await sharp(still).png({ palette: true }).toFile(join(folder, "newcomer.png"));
+  say(`filmed ${frames.length} frames, ${Math.round(written.size / 1024)} KiB, in ${film}`);
+  return 0;
+});
