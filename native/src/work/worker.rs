@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use riverqueue::{
@@ -30,6 +31,9 @@ use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 /// How often a settlement is tried while the database is away, and how long apart.
 const SETTLE_TRIES: u32 = 30;
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
+
+/// River breaks an attempt off this long after its time limit: one whose handler does not stop when it is told to.
+const BACKSTOP: Duration = Duration::from_secs(30);
 
 /// Any job's arguments. River ties a Rust type to one kind; this type stands for all configured kinds by way of its
 /// aliases.
@@ -170,7 +174,7 @@ impl Worker<AnyArgs> for AnyWorker {
         self.kinds
             .get(&job.row.kind)
             .map_or(WorkerTimeout::ClientDefault, |kind| {
-                WorkerTimeout::After(kind.timeout)
+                WorkerTimeout::After(kind.timeout + BACKSTOP)
             })
     }
 
@@ -189,7 +193,6 @@ impl Worker<AnyArgs> for AnyWorker {
     }
 
     async fn work(&self, context: WorkContext, job: Job<AnyArgs>) -> Result<WorkOutcome, AttemptError> {
-        let started = Instant::now();
         let number = i16::try_from(job.row.attempt).unwrap_or(i16::MAX);
         let Some(kind) = self.kinds.get(&job.row.kind) else {
             return Err(AttemptError::NoHandler(job.row.kind));
@@ -207,15 +210,27 @@ impl Worker<AnyArgs> for AnyWorker {
         let holder = self.current.of(job.row.id);
         let holder = holder.or_else(|| user_of(&job.args.0).map(Holders::user));
         let log = AttemptLog::start(&self.context.settings, &job.row, holder);
+        let stop = cancelled.child_token();
         let attempt = Attempt {
             job_id: job.row.id,
             attempt: number,
             holder,
             args: job.args.0,
             traceparent: log.trace_context().traceparent(),
-            cancelled: cancelled.clone(),
+            cancelled: stop.clone(),
         };
-        let error = match AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind().await {
+        let mut handling = pin!(AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind());
+        // The limit is the handler's, and not that of its wait for a worker. Kept here, so that whoever was told to
+        // stop is known to have been told because of it.
+        let (handled, timed_out) = match tokio::time::timeout(kind.timeout, &mut handling).await {
+            Ok(handled) => (handled, None),
+            Err(_) => {
+                let timed_out = (!cancelled.is_cancelled()).then_some(kind.timeout);
+                stop.cancel();
+                (handling.await, timed_out)
+            }
+        };
+        let error = match handled {
             Ok(Ok(outcome)) if !outcome.fits() => {
                 drop(worker);
                 AttemptError::Permanent(format!("the output is larger than {LARGEST_OUTPUT} bytes"))
@@ -252,7 +267,7 @@ impl Worker<AnyArgs> for AnyWorker {
             }
             Ok(Err(error)) => {
                 drop(worker);
-                AttemptError::from_handler(error, (started.elapsed() >= kind.timeout).then_some(kind.timeout))
+                AttemptError::from_handler(error, timed_out)
             }
             // What it said is on standard error, as of any panic.
             Err(_) => {
