@@ -295,6 +295,9 @@ struct Parts {
     services: Vec<Service>,
 }
 
+/// The exit status of a process that was asked twice to stop, as a shell has it after SIGINT.
+const SIGNALLED: u8 = 130;
+
 impl Parts {
     async fn run(self, settings: Settings) -> CommandResult {
         logs::start();
@@ -311,7 +314,13 @@ impl Parts {
         let metrics = metrics::start(&settings.services)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;
-        connected(&context.settings).await?;
+        tokio::select! {
+            connected = connected(&context.settings) => drop(connected?),
+            signal = signals.next() => {
+                tracing::info!(signal, "stopping before the start");
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
         let stopping = CancellationToken::new();
         let mut working = match self.duty {
             Some(duty) => Some(Working::start(&context, duty, &self.services).await?),
@@ -352,13 +361,21 @@ impl Parts {
             },
         };
         stopping.cancel();
-        if let Some(working) = working {
-            working.stop().await;
+        let stopped = async {
+            if let Some(working) = working {
+                working.stop().await;
+            }
+            while tasks.join_next().await.is_some() {}
+            if let Some(export) = export {
+                export.finish().await;
+            }
+        };
+        tokio::select! {
+            () = stopped => early.map_or(Ok(ExitCode::SUCCESS), Err),
+            signal = signals.next() => {
+                tracing::warn!(signal, "asked again to stop: what still runs is taken back and run again");
+                Ok(ExitCode::from(SIGNALLED))
+            }
         }
-        while tasks.join_next().await.is_some() {}
-        if let Some(export) = export {
-            export.finish().await;
-        }
-        early.map_or(Ok(ExitCode::SUCCESS), Err)
     }
 }

@@ -411,6 +411,49 @@ async fn a_read_whose_connection_stands_still_ends_and_its_connection_is_not_use
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_whose_caller_went_away_holds_up_no_other() {
+    let weir = Weir::new().await;
+    let pool = weir_ledger::database::Database::at(weir.url())
+        .unwrap()
+        .read_pool(2);
+    let sleep = async |seconds: f64| -> Result<(), weir_ledger::database::DatabaseError> {
+        pool.read(async |client| {
+            client
+                .query_one("SELECT 1 FROM pg_sleep($1)", &[&seconds])
+                .await?;
+            Ok(())
+        })
+        .await
+    };
+    sleep(0.0).await.unwrap();
+    for _ in 0..20 {
+        // As a client that hangs up.
+        let _ = tokio::time::timeout(Duration::from_millis(20), sleep(5.0)).await;
+    }
+    let started = Instant::now();
+    sleep(0.0).await.unwrap();
+    assert!(
+        started.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        started.elapsed()
+    );
+    let client = weir.client().await;
+    weir.until("the server to stop working for nobody", async || {
+        let row = client
+            .query_one(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
+                 AND query LIKE '%pg_sleep%' AND pid <> pg_backend_pid()",
+                &[],
+            )
+            .await
+            .unwrap();
+        (row.get::<_, i64>(0) == 0).then_some(())
+    })
+    .await;
+    weir.end().await;
+}
+
 /// Fails twice within milliseconds, and counts who runs together.
 #[derive(Default)]
 struct Hasty {

@@ -241,3 +241,43 @@ async fn a_worker_lives_on_when_the_server_has_no_connection_left() {
     weir.end().await;
     admin.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_none_of_its_answer_holds_up_no_stop() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    process.ready().await;
+    let path = "/api/openapi.json";
+    let assertion = Who::Address("192.0.2.1").assertion(EDGE_SECRET, "GET", path, "request-1");
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nHost: origin\r\n{}: {assertion}\r\n\r\n",
+        assertion::HEADER
+    );
+    let mut silent = TcpStream::connect(("127.0.0.1", process.port())).await.unwrap();
+    // More answers than the kernel keeps for it.
+    silent.write_all(head.repeat(300).as_bytes()).await.unwrap();
+    let mut half = TcpStream::connect(("127.0.0.1", process.port())).await.unwrap();
+    half.write_all(b"GET / HTTP/1.1\r\nHost: o").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // `stop` waits for 20 s.
+    assert_eq!(process.stop().await, Some(0));
+    drop((silent, half));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_told_twice_to_stop_waits_for_no_job() {
+    let weir = naps().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let more = [NAPS[0], ("WEIR_DRAIN_TIMEOUT", "10m")];
+    let process = Process::start(&weir, &["up"], &more);
+    process.ready().await;
+    let answer = weir.post("/api/jobs/lasting", who, &json!({})).await;
+    let id = answer.body["job"]["id"].as_i64().unwrap();
+    weir.running(id, who).await;
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(process.pid()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(process.stop().await, Some(130));
+    weir.abandon().await;
+}

@@ -1,4 +1,5 @@
-//! Those who are served apart, each holder over a transaction of its own.
+//! Those who are served apart, each holder over transactions of its own: somebody else has their lock, or PostgreSQL
+//! has refused something of theirs lately. The two kinds do not wait for each other.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
@@ -10,25 +11,34 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use super::group;
+use super::group::{self, Company};
 use super::item::{Rejection, Transact, Waiting, key};
 use crate::database::session::Session;
 use crate::database::{Database, DatabaseError};
 
-/// How long a transaction of those set aside waits for a lock. Nobody else waits for it.
-const ASIDE_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a transaction of a blocked holder waits for its lock, before the next blocked holder has its turn.
+const BLOCKED_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How many blocked holders are served at once, each over a connection of its own.
-const ASIDE_SESSIONS: usize = 4;
+const BLOCKED_SESSIONS: usize = 4;
 
-/// A holder that is blocked keeps at most this part of a queue's room.
-const ASIDE_SHARE: usize = 8;
+/// How long a transaction of a suspect waits for a lock, before its holder counts as blocked.
+const SUSPECT_LOCK_TIMEOUT: Duration = Duration::from_millis(25);
 
-/// For how long a holder is served apart when PostgreSQL has refused something of it.
+/// How many suspects are served at once.
+const SUSPECT_SESSIONS: usize = 2;
+
+/// How many items of a suspect have their turn at once: all of them may be refused, one after the other.
+const SUSPECT_TURN: usize = 8;
+
+/// For how long a holder is a suspect when PostgreSQL has refused something of it.
 const SUSPECTED_FOR: Duration = Duration::from_secs(30);
 
+/// A holder that is served apart keeps at most this part of a queue's room.
+const ASIDE_SHARE: usize = 8;
+
 /// Why a holder is served apart.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Why {
     /// Somebody else has its lock.
     Blocked,
@@ -36,16 +46,53 @@ pub(super) enum Why {
     Suspect,
 }
 
-/// Those who are served apart, by holder: somebody else has their lock, or PostgreSQL refuses what they want. Each
-/// holder has a task while anything of it waits.
+/// The connections of one kind.
+struct Sessions<T: Transact> {
+    permits: Semaphore,
+    /// Those that nobody uses now, at most as many as there are permits.
+    idle: Mutex<Vec<Session<T::Statements>>>,
+    lock_timeout: Duration,
+}
+
+impl<T: Transact> Sessions<T> {
+    fn new(count: usize, lock_timeout: Duration) -> Self {
+        Self {
+            permits: Semaphore::new(count),
+            idle: Mutex::default(),
+            lock_timeout,
+        }
+    }
+}
+
+/// What waits of one holder.
+struct Line<T: Transact> {
+    why: Why,
+    items: VecDeque<Waiting<T>>,
+}
+
+/// When PostgreSQL last refused something of a holder.
+struct Suspects {
+    refused: HashMap<Uuid, Instant>,
+    pruned: Instant,
+}
+
+impl Suspects {
+    fn prune(&mut self) {
+        if self.pruned.elapsed() > Duration::from_secs(1) {
+            self.pruned = Instant::now();
+            self.refused
+                .retain(|_, refused| refused.elapsed() < SUSPECTED_FOR);
+        }
+    }
+}
+
+/// Those who are served apart, by holder. Each holder has a task while anything of it waits.
 pub(super) struct Aside<T: Transact> {
     database: Database,
-    waiting: Mutex<HashMap<Uuid, VecDeque<Waiting<T>>>>,
-    /// When PostgreSQL last refused something of a holder.
-    suspects: Mutex<HashMap<Uuid, Instant>>,
-    /// Those that nobody uses now, at most as many as there are permits.
-    sessions: Mutex<Vec<Session<T::Statements>>>,
-    permits: Semaphore,
+    lines: Mutex<HashMap<Uuid, Line<T>>>,
+    suspects: Mutex<Suspects>,
+    for_blocked: Sessions<T>,
+    for_suspects: Sessions<T>,
     pub(super) transact: Arc<T>,
 }
 
@@ -53,42 +100,47 @@ impl<T: Transact> Aside<T> {
     pub(super) fn new(database: Database, transact: Arc<T>) -> Arc<Self> {
         Arc::new(Self {
             database,
-            waiting: Mutex::default(),
-            suspects: Mutex::default(),
-            sessions: Mutex::default(),
-            permits: Semaphore::new(ASIDE_SESSIONS),
+            lines: Mutex::default(),
+            suspects: Mutex::new(Suspects {
+                refused: HashMap::new(),
+                pruned: Instant::now(),
+            }),
+            for_blocked: Sessions::new(BLOCKED_SESSIONS, BLOCKED_LOCK_TIMEOUT),
+            for_suspects: Sessions::new(SUSPECT_SESSIONS, SUSPECT_LOCK_TIMEOUT),
             transact,
         })
     }
 
+    /// The holders of which something waits here.
     pub(super) fn holders(&self) -> HashSet<Uuid> {
-        self.waiting.lock().keys().copied().collect()
+        self.lines.lock().keys().copied().collect()
     }
 
     /// Serves these holders apart for a while.
     pub(super) fn suspect(&self, refused: Vec<Uuid>) {
         let now = Instant::now();
-        self.suspects
-            .lock()
-            .extend(refused.into_iter().map(|holder| (holder, now)));
-    }
-
-    /// Holders that PostgreSQL has refused something of lately.
-    fn suspects(&self) -> HashSet<Uuid> {
-        let mut suspects = self.suspects.lock();
-        suspects.retain(|_, refused| refused.elapsed() < SUSPECTED_FOR);
-        suspects.keys().copied().collect()
+        let refused = refused.into_iter().map(|holder| (holder, now));
+        self.suspects.lock().refused.extend(refused);
     }
 
     /// Takes the items of holders that are served apart out of a group, and returns the rest.
     pub(super) fn take_known(aside: &Arc<Self>, mut group: Vec<Waiting<T>>) -> Vec<Waiting<T>> {
-        let mut apart = aside.holders();
-        apart.extend(aside.suspects());
-        if apart.is_empty() {
-            return group;
-        }
-        let is_apart = |one: &mut Waiting<T>| apart.contains(&key::<T>(&one.item));
-        let known: Vec<_> = group.extract_if(.., is_apart).collect();
+        let known: Vec<_> = {
+            let lines = aside.lines.lock();
+            let mut suspects = aside.suspects.lock();
+            suspects.prune();
+            if lines.is_empty() && suspects.refused.is_empty() {
+                // The connections go when nobody needs them any more.
+                aside.for_blocked.idle.lock().clear();
+                aside.for_suspects.idle.lock().clear();
+                return group;
+            }
+            let is_apart = |one: &mut Waiting<T>| {
+                let key = key::<T>(&one.item);
+                lines.contains_key(&key) || suspects.refused.contains_key(&key)
+            };
+            group.extract_if(.., is_apart).collect()
+        };
         for one in known {
             Self::push(aside, key::<T>(&one.item), one, Why::Suspect);
         }
@@ -96,92 +148,121 @@ impl<T: Transact> Aside<T> {
     }
 
     /// Puts an item into the line of its holder. A line that is too long is not joined: it would take the room of those
-    /// whose holder is not blocked.
-    fn line_up(queue: &mut VecDeque<Waiting<T>>, one: Waiting<T>) {
-        let bytes: usize = queue.iter().map(|one| one.bytes).sum();
-        let is_full = queue.len() >= T::LONGEST_QUEUE / ASIDE_SHARE
+    /// who are not served apart.
+    fn line_up(line: &mut Line<T>, one: Waiting<T>) {
+        let bytes: usize = line.items.iter().map(|one| one.bytes).sum();
+        let is_full = line.items.len() >= T::LONGEST_QUEUE / ASIDE_SHARE
             || bytes + one.bytes > T::LONGEST_QUEUE_BYTES / ASIDE_SHARE;
-        if is_full && !queue.is_empty() {
-            one.answer(Err(Rejection::Unavailable(DatabaseError::Locked)));
+        if is_full && !line.items.is_empty() {
+            one.answer(Err(Rejection::Unavailable(line.why.error())));
         } else {
-            queue.push_back(one);
+            line.items.push_back(one);
         }
     }
 
+    /// Serves an item apart. A holder that is blocked already stays so.
     pub(super) fn push(aside: &Arc<Self>, holder: Uuid, one: Waiting<T>, why: Why) {
-        let mut waiting = aside.waiting.lock();
-        match waiting.get_mut(&holder) {
-            Some(queue) => Self::line_up(queue, one),
-            None => {
-                if matches!(why, Why::Blocked) {
-                    metrics::counter!("weir_blocked_holders_total").increment(1);
-                    tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
-                }
-                waiting.insert(holder, VecDeque::from([one]));
-                let serving = Self::serve(Arc::clone(aside), holder);
-                let aside = Arc::clone(aside);
-                tokio::spawn(async move {
-                    if AssertUnwindSafe(serving).catch_unwind().await.is_err() {
-                        tracing::error!(%holder, "serving a blocked holder panicked");
-                        aside.waiting.lock().remove(&holder);
-                    }
-                });
-            }
+        let mut lines = aside.lines.lock();
+        if let Some(line) = lines.get_mut(&holder) {
+            Self::line_up(line, one);
+            return;
         }
+        if why == Why::Blocked {
+            is_blocked(holder);
+        }
+        let items = VecDeque::from([one]);
+        lines.insert(holder, Line { why, items });
+        let serving = Self::serve(Arc::clone(aside), holder);
+        let aside = Arc::clone(aside);
+        tokio::spawn(async move {
+            if AssertUnwindSafe(serving).catch_unwind().await.is_err() {
+                tracing::error!(%holder, "serving a holder apart panicked");
+                aside.lines.lock().remove(&holder);
+            }
+        });
     }
 
-    /// The next items of this holder. When there are none, the holder is served with everybody else again.
-    fn next(&self, holder: Uuid) -> Option<Vec<Waiting<T>>> {
-        let mut waiting = self.waiting.lock();
-        let queue = waiting.get_mut(&holder)?;
-        if queue.is_empty() {
-            waiting.remove(&holder);
+    /// Why the holder is served apart. When nothing of it waits, it is served with everybody else again.
+    fn turn(&self, holder: Uuid) -> Option<Why> {
+        let mut lines = self.lines.lock();
+        let line = lines.get(&holder)?;
+        if line.items.is_empty() {
+            lines.remove(&holder);
             return None;
         }
+        Some(line.why)
+    }
+
+    /// The next items of this holder.
+    fn next(&self, holder: Uuid, why: Why) -> Vec<Waiting<T>> {
+        let mut lines = self.lines.lock();
+        let Some(line) = lines.get_mut(&holder) else {
+            return Vec::new();
+        };
+        let most = match why {
+            Why::Blocked => T::LARGEST_GROUP,
+            Why::Suspect => SUSPECT_TURN,
+        };
         let (mut count, mut bytes) = (0, 0);
-        for one in queue.iter().take(T::LARGEST_GROUP) {
+        for one in line.items.iter().take(most) {
             bytes += one.bytes;
             if count > 0 && bytes > T::LARGEST_GROUP_BYTES {
                 break;
             }
             count += 1;
         }
-        Some(queue.drain(..count).collect())
+        line.items.drain(..count).collect()
     }
 
     async fn serve(aside: Arc<Self>, holder: Uuid) {
-        while let Some(group) = aside.next(holder) {
-            let (group, late): (Vec<_>, Vec<_>) = group
+        while let Some(why) = aside.turn(holder) {
+            let sessions = match why {
+                Why::Blocked => &aside.for_blocked,
+                Why::Suspect => &aside.for_suspects,
+            };
+            let permit = tokio::time::timeout(T::BLOCKED_TIMEOUT, sessions.permits.acquire()).await;
+            let (group, late): (Vec<_>, Vec<_>) = aside
+                .next(holder, why)
                 .into_iter()
-                .partition(|one| one.since.elapsed() < T::BLOCKED_TIMEOUT);
+                .partition(|one| permit.is_ok() && one.since.elapsed() < T::BLOCKED_TIMEOUT);
             for one in late {
-                one.answer(Err(Rejection::Unavailable(DatabaseError::Locked)));
+                one.answer(Err(Rejection::Unavailable(why.error())));
             }
             if group.is_empty() {
                 continue;
             }
-            let Ok(permit) = tokio::time::timeout(T::BLOCKED_TIMEOUT, aside.permits.acquire()).await else {
-                for one in group {
-                    one.answer(Err(Rejection::Unavailable(DatabaseError::Locked)));
-                }
-                continue;
-            };
-            let session = aside.sessions.lock().pop();
+            let idle = sessions.idle.lock().pop();
             let mut session =
-                session.unwrap_or_else(|| Session::new(aside.database.clone(), ASIDE_LOCK_TIMEOUT));
-            let served = group::serve(&mut session, &*aside.transact, group, HashSet::new).await;
-            aside.suspect(served.refused);
-            aside.sessions.lock().push(session);
+                idle.unwrap_or_else(|| Session::new(aside.database.clone(), sessions.lock_timeout));
+            let served =
+                group::serve(&mut session, &*aside.transact, group, HashSet::new, Company::Own).await;
+            sessions.idle.lock().push(session);
             drop(permit);
-            if let Some(queue) = aside.waiting.lock().get_mut(&holder) {
+            aside.suspect(served.refused);
+            if let Some(line) = aside.lines.lock().get_mut(&holder) {
+                if !served.blocked.is_empty() && line.why == Why::Suspect {
+                    line.why = Why::Blocked;
+                    is_blocked(holder);
+                }
                 for (_, one) in served.blocked.into_iter().rev() {
-                    queue.push_front(one);
+                    line.items.push_front(one);
                 }
             }
         }
-        // The connections go when nobody is served apart any more.
-        if aside.waiting.lock().is_empty() && aside.suspects().is_empty() {
-            aside.sessions.lock().clear();
+    }
+}
+
+fn is_blocked(holder: Uuid) {
+    metrics::counter!("weir_blocked_holders_total").increment(1);
+    tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
+}
+
+impl Why {
+    /// What an item is told that has waited too long.
+    fn error(self) -> DatabaseError {
+        match self {
+            Self::Blocked => DatabaseError::Locked,
+            Self::Suspect => DatabaseError::Crowded,
         }
     }
 }

@@ -19,6 +19,17 @@ pub(super) struct Served<T: Transact> {
     pub(super) blocked: Vec<(Uuid, Waiting<T>)>,
     /// Holders of which PostgreSQL refused something, whether or not it could be repaired.
     pub(super) refused: Vec<Uuid>,
+    /// Other members of theirs, which were not run.
+    pub(super) apart: Vec<Waiting<T>>,
+}
+
+/// Whose items a group has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Anybody's: the others do not wait until all that a refused holder sent has been tried.
+    Others,
+    /// One holder's.
+    Own,
 }
 
 /// Runs a group to its end.
@@ -27,8 +38,9 @@ pub(super) async fn serve<T: Transact>(
     transact: &T,
     group: Vec<Waiting<T>>,
     blocked_holders: impl Fn() -> HashSet<Uuid>,
+    company: Company,
 ) -> Served<T> {
-    let (mut blocked, mut refused) = (Vec::new(), Vec::new());
+    let (mut blocked, mut refused, mut apart) = (Vec::new(), Vec::new(), Vec::new());
     let mut parts = vec![group];
     while let Some(mut part) = parts.pop() {
         // A caller that has gone away before anything was sent leaves no trace.
@@ -49,6 +61,7 @@ pub(super) async fn serve<T: Transact>(
                 }
                 Err(failure) => failure,
             };
+            let is_refused = matches!(failure, GroupFailure::Failed(Failure::Refused(_)));
             match failure {
                 GroupFailure::NotLocked(members) => {
                     parts.push(set_aside(part, members, &mut blocked));
@@ -81,27 +94,37 @@ pub(super) async fn serve<T: Transact>(
                 // The kept connection was of no use; a new one may be.
                 GroupFailure::Failed(Failure::Unavailable(_)) if tries < 2 => {}
                 GroupFailure::Failed(Failure::Conflict(error) | Failure::Refused(error)) => {
-                    match halves(part) {
+                    // What a server says to everybody (no disk, no memory, too slow) and what others cause is nobody's
+                    // fault.
+                    let is_own = is_refused && !error.is_transient();
+                    let one = match halves(part) {
                         Ok(halves) => {
                             parts.extend(halves);
                             break;
                         }
-                        Err(one) if !repaired && repair(session, transact, &one, &error).await => {
-                            refused.extend(T::holder(&one.item));
-                            (repaired, tries) = (true, 0);
-                            part = vec![one];
-                        }
-                        Err(one) => {
-                            refused.extend(T::holder(&one.item));
-                            tracing::warn!(%error, "the database refuses an item");
-                            one.answer(Err(if error.is_transient() {
-                                Rejection::Unavailable(error)
-                            } else {
-                                Rejection::Refused(error)
-                            }));
-                            break;
+                        Err(one) => one,
+                    };
+                    if is_own && let Some(holder) = T::holder(&one.item) {
+                        refused.push(holder);
+                        if company == Company::Others {
+                            let of_holder = |one: &mut Waiting<T>| T::holder(&one.item) == Some(holder);
+                            for part in &mut parts {
+                                apart.extend(part.extract_if(.., of_holder));
+                            }
                         }
                     }
+                    if !repaired && repair(session, transact, &one, &error).await {
+                        (repaired, tries) = (true, 0);
+                        part = vec![one];
+                        continue;
+                    }
+                    tracing::warn!(%error, "the database refuses an item");
+                    one.answer(Err(if error.is_transient() {
+                        Rejection::Unavailable(error)
+                    } else {
+                        Rejection::Refused(error)
+                    }));
+                    break;
                 }
                 GroupFailure::Failed(failure) => {
                     let error = failure.into_error();
@@ -114,7 +137,11 @@ pub(super) async fn serve<T: Transact>(
             }
         }
     }
-    Served { blocked, refused }
+    Served {
+        blocked,
+        refused,
+        apart,
+    }
 }
 
 /// Takes these members out of a group, and returns the rest.

@@ -26,7 +26,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use crate::database::session::Session;
 use crate::database::{Database, DatabaseError};
 use aside::{Aside, Why};
-use item::{Answer, Waiting, waiting};
+use group::Company;
+use item::{Answer, Waiting, key, waiting};
 
 pub(crate) use item::{GroupFailure, Locking, Rejection, Transact};
 
@@ -192,8 +193,18 @@ impl<T: Transact> Lane<T> {
         let group = Aside::take_known(&self.aside, group);
         let blocked_holders = || self.aside.holders();
         let transact = &*self.aside.transact;
-        let served = group::serve(&mut self.session, transact, group, blocked_holders).await;
+        let served = group::serve(
+            &mut self.session,
+            transact,
+            group,
+            blocked_holders,
+            Company::Others,
+        )
+        .await;
         self.aside.suspect(served.refused);
+        for one in served.apart {
+            Aside::push(&self.aside, key::<T>(&one.item), one, Why::Suspect);
+        }
         for (holder, blocked) in served.blocked {
             Aside::push(&self.aside, holder, blocked, Why::Blocked);
         }

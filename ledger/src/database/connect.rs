@@ -182,7 +182,7 @@ impl Database {
     #[must_use]
     pub fn read_pool(&self, size: usize) -> ReadPool {
         let manager = Manager::from_config(self.config.clone(), self.tls.clone(), ReadPool::recycling());
-        ReadPool::new(manager, size, CONNECT_TIMEOUT)
+        ReadPool::new(manager, self.tls.clone(), size, CONNECT_TIMEOUT)
     }
 
     /// River's pool.

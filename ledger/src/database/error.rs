@@ -53,6 +53,9 @@ pub enum DatabaseError {
     /// Somebody else's transaction holds a lock on the same rows.
     #[error("another transaction holds a lock on the same rows")]
     Locked,
+    /// The database has refused something of the same holder, whose requests are served apart for a while.
+    #[error("too many requests of this holder wait, after one that the database refused")]
+    Crowded,
     /// The connection was lost when COMMIT may have taken effect.
     #[error("the connection was lost during COMMIT, so the outcome is unknown: {0}")]
     OutcomeUnknown(Arc<str>),
@@ -134,7 +137,7 @@ impl DatabaseError {
             Self::Postgres(error) | Self::Connect { error, .. } => error.code().is_some_and(|code| {
                 *code == SqlState::QUERY_CANCELED || matches!(&code.code()[..2], "53" | "58")
             }),
-            Self::Contended | Self::Locked | Self::Timeout(_) | Self::Silent { .. } => true,
+            Self::Contended | Self::Locked | Self::Crowded | Self::Timeout(_) | Self::Silent { .. } => true,
             _ => false,
         }
     }

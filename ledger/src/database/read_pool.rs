@@ -6,6 +6,7 @@ use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod,
 };
 use tokio::time::Instant;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
 
@@ -17,15 +18,43 @@ const SERVER_TIMEOUT: &str = "SET statement_timeout = '10s'; SET idle_in_transac
 /// No read takes longer. A server that can answer says within 10 s that it gave up; who says nothing stands still.
 const READ_TIMEOUT: Duration = Duration::from_secs(11);
 
+/// How long asking the server to cancel may take.
+const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A pool of connections for reading. Cheap to clone.
 #[derive(Clone)]
 pub struct ReadPool {
     pool: Pool,
+    tls: MakeRustlsConnect,
+}
+
+/// A connection that is in use. Unless the read went well, it is closed and its statement is cancelled: also when the
+/// caller went away in the middle of it, since the next reader would wait for what nobody waits for any more.
+struct Reading {
+    client: Option<Object>,
+    tls: MakeRustlsConnect,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        let Some(client) = self.client.take() else {
+            return;
+        };
+        let (cancel, tls) = (client.cancel_token(), self.tls.clone());
+        drop(Object::take(client));
+        // A runtime that ends takes its connections with it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                // The server's own timeout ends what cannot be cancelled.
+                let _ = tokio::time::timeout(CANCEL_TIMEOUT, cancel.cancel_query(tls)).await;
+            });
+        }
+    }
 }
 
 impl ReadPool {
     /// A connection is waited for, opened and reset for at most `patience`.
-    pub(super) fn new(manager: Manager, size: usize, patience: Duration) -> Self {
+    pub(super) fn new(manager: Manager, tls: MakeRustlsConnect, size: usize, patience: Duration) -> Self {
         let mut config = deadpool_postgres::PoolConfig::new(size);
         config.timeouts.wait = Some(patience);
         config.timeouts.create = Some(patience);
@@ -43,7 +72,7 @@ impl ReadPool {
             .runtime(deadpool_postgres::Runtime::Tokio1)
             .build();
         match built {
-            Ok(pool) => Self { pool },
+            Ok(pool) => Self { pool, tls },
             // Only a pool with timeouts and without a runtime fails to build; this one has both.
             Err(error) => unreachable!("{error}"),
         }
@@ -67,8 +96,7 @@ impl ReadPool {
         self.read_within(READ_TIMEOUT, ask).await
     }
 
-    /// Reads over a connection of its own, for at most `timeout` with the wait for the connection. A connection whose
-    /// read failed or was late is closed: the next reader would wait for it as well.
+    /// Reads over a connection of its own, for at most `timeout` with the wait for the connection.
     ///
     /// # Errors
     ///
@@ -80,15 +108,23 @@ impl ReadPool {
     ) -> Result<T, E> {
         let late = || DatabaseError::Timeout(timeout);
         let deadline = Instant::now() + timeout;
-        let mut client = tokio::time::timeout_at(deadline, self.pool.get())
+        let client = tokio::time::timeout_at(deadline, self.pool.get())
             .await
             .map_err(|_| late())?
             .map_err(DatabaseError::from)?;
-        let asked = tokio::time::timeout_at(deadline, ask(&mut client))
+        let mut reading = Reading {
+            client: Some(client),
+            tls: self.tls.clone(),
+        };
+        let Some(client) = &mut reading.client else {
+            unreachable!("it was put there")
+        };
+        let asked = tokio::time::timeout_at(deadline, ask(client))
             .await
             .unwrap_or_else(|_| Err(late().into()));
-        if asked.is_err() {
-            drop(Object::take(client));
+        if asked.is_ok() {
+            // Back to the pool.
+            drop(reading.client.take());
         }
         asked
     }

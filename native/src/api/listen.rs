@@ -4,17 +4,23 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// A client has this long to send the head of its next request. Longer than a proxy keeps an idle connection (60 s in
 /// nginx, 90 s in cloudflared): if the origin closed it first, the proxy's next request could already be on its way.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long answers under way may take when the process stops. A client may read none of its answer, for ever.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Before the next connection is accepted when one could not be.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Why nobody is answered.
 #[derive(Debug, thiserror::Error)]
@@ -38,10 +44,10 @@ pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpList
     })
 }
 
-/// Answers until `stopping` is cancelled and every answer under way is given. A connection whose client sends no head
-/// of a request for `head_timeout` is closed.
+/// Answers until `stopping` is cancelled and the answers under way are given, for at most [`STOP_TIMEOUT`]. A connection
+/// whose client sends no head of a request for `head_timeout` is closed.
 pub async fn answer(
-    mut listener: TcpListener,
+    listener: TcpListener,
     router: Router,
     head_timeout: Duration,
     stopping: CancellationToken,
@@ -49,21 +55,37 @@ pub async fn answer(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout);
     let connections = GracefulShutdown::new();
+    let mut tasks = JoinSet::new();
     loop {
-        let (stream, _) = tokio::select! {
-            accepted = Listener::accept(&mut listener) => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = stopping.cancelled() => break,
         };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // The client's doing, or no file descriptor left: then it is no use to try at once.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        while tasks.try_join_next().is_some() {}
         // Without it, the end of an answer may wait for the client's acknowledgement of its beginning.
         let _ = stream.set_nodelay(true);
         let service = TowerToHyperService::new(router.clone());
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
-        tokio::spawn(async move {
+        tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an HTTP connection ended early");
             }
         });
     }
     drop(listener);
-    connections.shutdown().await;
+    if tokio::time::timeout(STOP_TIMEOUT, connections.shutdown())
+        .await
+        .is_err()
+    {
+        tracing::warn!("some clients did not take their answers in time");
+    }
 }

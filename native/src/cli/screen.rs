@@ -87,6 +87,11 @@ impl Screen {
         };
         tokio::time::timeout(wait, pressed).await.unwrap_or(Next::Look)
     }
+
+    /// Waits until somebody has seen enough.
+    pub(super) async fn quit(&mut self) {
+        while !matches!(self.next(Duration::from_secs(3600)).await, Next::Quit) {}
+    }
 }
 
 impl Drop for Screen {

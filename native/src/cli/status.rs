@@ -19,6 +19,9 @@ use super::signals::StopSignals;
 /// How often `--watch` looks.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// A look that takes longer is given up: the database stands still.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// What was asked for.
 pub(super) struct Status {
     pub(super) user: Option<Uuid>,
@@ -83,17 +86,23 @@ impl Status {
                 _ = signals.next() => Next::Quit,
             };
             if matches!(next, Next::Quit) {
-                drop(screen);
-                // What was seen last stays readable.
-                print(&format!("{text}\n"))?;
-                return Ok(ExitCode::SUCCESS);
+                break;
             }
-            let looked = match &client {
-                Some(client) => self.look(client, settings).await,
-                None => match connected(settings).await {
-                    Ok(connected) => self.look(client.insert(connected), settings).await,
-                    Err(error) => Err(error),
-                },
+            let looking = async {
+                match &client {
+                    Some(client) => self.look(client, settings).await,
+                    None => match connected(settings).await {
+                        Ok(connected) => self.look(client.insert(connected), settings).await,
+                        Err(error) => Err(error),
+                    },
+                }
+            };
+            // Whoever watches a database that stands still can leave.
+            let looked = tokio::select! {
+                looked = tokio::time::timeout(LOOK_TIMEOUT, looking) => looked
+                    .unwrap_or_else(|_| Err("the database does not answer".into())),
+                _ = signals.next() => break,
+                () = screen.quit() => break,
             };
             text = looked.unwrap_or_else(|error| {
                 client = None;
@@ -103,5 +112,9 @@ impl Status {
                 )
             });
         }
+        drop(screen);
+        // What was seen last stays readable.
+        print(&format!("{text}\n"))?;
+        Ok(ExitCode::SUCCESS)
     }
 }

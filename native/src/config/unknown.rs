@@ -21,7 +21,8 @@ const OTHERS: [&str; 9] = [
 /// A fault for each. `read` is what Weir reads, `passed` what the services file passes on to programs.
 ///
 /// Other programs have variables in the same environment, and so have service managers and Kubernetes
-/// (`WEIR_SERVICE_HOST`), so only those count that begin as Weir's settings do, or are nearly one of them.
+/// (`WEIR_SERVICE_HOST`), so only those count that are nearly a setting, or have the form of a pool's size for one of
+/// the services' pools.
 pub(super) fn faults(
     variables: &Variables,
     read: &BTreeMap<String, String>,
@@ -36,17 +37,16 @@ pub(super) fn faults(
     let stems: Vec<&str> = ours
         .iter()
         .filter_map(|name| name.find("_QUEUE_").map(|end| &name[..end + "_QUEUE_".len()]))
-        .chain(["FAIRNESS_"])
         .collect();
     let mut faults = Vec::new();
     for (name, value) in variables {
         let known = read.contains_key(name) || passed.contains(name) || OTHERS.contains(&name.as_str());
-        if known || value.trim().is_empty() || name.starts_with("WEIR_TEST_") {
+        if known || value.trim().is_empty() || name.starts_with("WEIR_TEST_") || is_of_others(name, value) {
             continue;
         }
         if let Some(meant) = meant(name, &ours) {
             faults.push(format!("{name} is no setting; did you mean {meant}?"));
-        } else if stems.iter().any(|stem| name.starts_with(stem)) {
+        } else if name.ends_with("_WORKERS") && stems.iter().any(|stem| name.starts_with(stem)) {
             faults.push(format!(
                 "{name} is no setting; docs/reference/settings.md has them all"
             ));
@@ -55,12 +55,22 @@ pub(super) fn faults(
     faults
 }
 
+/// Kubernetes describes each service of a namespace in the environment of all its pods.
+fn is_of_others(name: &str, value: &str) -> bool {
+    name.starts_with("OTEL_")
+        || name.ends_with("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.contains("_PORT_")
+        || value.starts_with("tcp://")
+        || value.starts_with("udp://")
+}
+
 /// Whether nobody else has a variable of nearly this name. `DATABASE_URL` and `JWT_SECRET` have many neighbours, and
 /// OpenTelemetry's are everybody's.
 fn is_distinct(name: &str) -> bool {
     name.starts_with("WEIR_")
         || name.starts_with("FAIRNESS_")
-        || name.contains("_QUEUE_")
+        || name.contains("_QUEUE_") && name.ends_with("_WORKERS")
         || matches!(name, "RESERVATION_TTL" | "LEND_IDLE_WORKERS")
 }
 
@@ -69,9 +79,15 @@ pub(super) fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     known
         .iter()
         .map(|known| (strsim::damerau_levenshtein(name, known), *known))
-        .filter(|(distance, known)| *distance <= (known.len() / 8).clamp(1, 3))
+        .filter(|(distance, known)| *distance <= (known.len() / 8).clamp(1, 3) && !is_numbered(name, known))
         .min()
         .map(|(_, known)| known)
+}
+
+/// Whether they differ in their numbers alone, as the pools of `RENDER1` and `RENDER2`.
+fn is_numbered(name: &str, known: &str) -> bool {
+    let without = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    without(name) == without(known)
 }
 
 #[cfg(test)]
@@ -121,16 +137,22 @@ mod tests {
             );
         }
         assert_eq!(
-            faults_of(&["FAIRNESS_GOLD_PLATED", "ANALYZER_QUEUE_SIZE"]).len(),
-            2,
-            "they begin as settings do"
+            faults_of(&["ANALYZER_QUEUE_URGENT_WORKERS"]).len(),
+            1,
+            "it is meant as the size of a pool"
         );
     }
 
     #[test]
     fn variables_of_others_are_theirs() {
         let others = [
+            "ANALYZER_QUEUE_PORT_80_TCP_ADDR",
+            "ANALYZER_QUEUE_SERVICE_HOST",
+            "ANALYZER_QUEUE_URL",
             "DATABASE_URI",
+            "FAIRNESS_HOME",
+            "FAIRNESS_SERVICE_HOST",
+            "OTEL_BLRP_MAX_QUEUE_SIZE",
             "JWT_SECRETS",
             "PATH",
             "RESERVATION_URL",
