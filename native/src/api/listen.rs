@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::serve::Listener;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -39,7 +42,7 @@ pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpList
 }
 
 /// Answers until `stopping` is cancelled and every answer under way is given. A connection whose client sends no head
-/// of a request for `head_timeout` is closed.
+/// of a request for `head_timeout` is closed. Requests carry the connection's peer as `ConnectInfo<SocketAddr>`.
 pub async fn answer(
     mut listener: TcpListener,
     router: Router,
@@ -50,13 +53,17 @@ pub async fn answer(
     http.timer(TokioTimer::new()).header_read_timeout(head_timeout);
     let connections = GracefulShutdown::new();
     loop {
-        let (stream, _) = tokio::select! {
+        let (stream, peer) = tokio::select! {
             accepted = Listener::accept(&mut listener) => accepted,
             () = stopping.cancelled() => break,
         };
         // Without it, the end of an answer may wait for the client's acknowledgement of its beginning.
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(router.clone());
+        let routes = TowerToHyperService::new(router.clone());
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            routes.call(request)
+        });
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {
