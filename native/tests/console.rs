@@ -5,6 +5,7 @@
 mod common;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -424,4 +425,60 @@ async fn the_listener_says_where_a_connection_comes_from() {
     weir.stopping.cancel();
     answering.await.unwrap();
     weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_page_scans_a_large_table() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO river_job (args, kind, max_attempts, state, finalized_at, metadata) \
+                 SELECT '{}', 'analysis:analyze', 3, 'completed', now() - n * interval '1 minute', \
+                        jsonb_build_object('weir:request_id', n::text) FROM generate_series(1, 20000) n; \
+             INSERT INTO holders (holder, event_type) \
+                 SELECT gen_random_uuid(), 'analysis' FROM generate_series(1, 20000); \
+             INSERT INTO submissions (job_id, holder, event_type, reserved_amount) \
+                 SELECT id, gen_random_uuid(), 'analysis', 1 FROM river_job; \
+             INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
+                 SELECT gen_random_uuid(), 'analysis', 0, id, NULL, now() FROM river_job; \
+             INSERT INTO users SELECT gen_random_uuid() FROM generate_series(1, 20000); \
+             ANALYZE",
+        )
+        .await
+        .unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api/console/sql");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        // Counts the unfinished jobs of everybody, as the overview does.
+        if name == "holders.sql" {
+            continue;
+        }
+        let scans = if name == "of_request.sql" { "off" } else { "on" };
+        let sql = std::fs::read_to_string(&path).unwrap();
+        let plan = client
+            .simple_query(&format!(
+                "SET enable_seqscan = {scans}; EXPLAIN (GENERIC_PLAN, COSTS OFF) {sql}"
+            ))
+            .await
+            .unwrap();
+        let lines: Vec<&str> = plan
+            .iter()
+            .filter_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            })
+            .collect();
+        assert!(
+            lines.iter().any(|line| line.contains("Index")),
+            "{name}: {lines:#?}"
+        );
+        // Nobody has a usage event here, so that table is as small as can be.
+        let scan = lines
+            .iter()
+            .find(|line| line.contains("Seq Scan") && !line.contains("usage_events"));
+        assert!(scan.is_none(), "{name}: {lines:#?}");
+    }
+    weir.abandon().await;
 }

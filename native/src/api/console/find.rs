@@ -23,9 +23,6 @@ const LONGEST: usize = 200;
 /// How many jobs of one request are shown. A request submits one; the same request id may come again.
 const MOST: i64 = 20;
 
-/// By River's index of the metadata (GIN). The planner knows nothing of the ids and may take a scan for cheaper.
-const OF_REQUEST: &str = "SELECT id FROM river_job WHERE metadata @> $1 LIMIT $2";
-
 #[derive(Deserialize)]
 pub(super) struct Wanted {
     q: String,
@@ -64,7 +61,9 @@ pub(super) async fn show(
                 .batch_execute("SET LOCAL enable_seqscan = off")
                 .await?;
             let member = json!({ REQUEST_ID: text });
-            let rows = transaction.query(OF_REQUEST, &[&member, &MOST]).await?;
+            let rows = transaction
+                .query(include_str!("sql/of_request.sql"), &[&member, &MOST])
+                .await?;
             transaction.commit().await?;
             Ok::<_, DatabaseError>(Found::Jobs(rows.iter().map(|row| row.get("id")).collect()))
         })

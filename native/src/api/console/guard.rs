@@ -32,7 +32,7 @@ pub(super) async fn guard(request: Request, next: Next) -> Response {
     if !peer.is_some_and(|ConnectInfo(peer)| is_local(peer.ip())) || !is_direct(request.headers()) {
         return ApiError::NoRoute.into_response();
     }
-    let Some(host) = host(request.headers()).filter(|host| names_this_machine(host)) else {
+    let Some(host) = host(request.headers()).filter(names_this_machine) else {
         return ApiError::NoRoute.into_response();
     };
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);

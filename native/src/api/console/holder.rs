@@ -72,8 +72,7 @@ pub(super) async fn show(
     let body = html! {
         (plan(usage.as_ref()))
         (shares(usage.as_ref(), &slots, limit))
-        h2 { "Jobs" }
-        @if jobs.is_empty() { p { "There are none, or they were cleaned." } }
+        @if jobs.is_empty() { p { "It has no jobs, or River has removed them all: finished ones go after a time." } }
         @else { (list(&jobs)) }
     };
     let title = if usage.is_some() {
@@ -166,7 +165,7 @@ fn list(jobs: &[Job]) -> Markup {
             }
         }
     };
-    let caption = format!("The newest, at most {JOBS}");
+    let caption = format!("Its newest jobs, at most {JOBS}");
     let columns = [
         "job",
         "service",
@@ -176,7 +175,7 @@ fn list(jobs: &[Job]) -> Markup {
         "took",
         "attempt",
         "last error",
-        "",
+        "action",
     ];
     page::table(&caption, &columns, &rows)
 }

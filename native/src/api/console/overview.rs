@@ -92,13 +92,15 @@ fn service(status: &Overview, name: &str) -> Markup {
             @let why = held_back.and_then(|lanes| lanes.get(lane.as_str()));
             tr {
                 th scope="row" { (lane.as_str()) }
+                // Next to the name, where it is seen on a phone, too.
+                @match why {
+                    Some(why) if needs_somebody(*why) => td.held { (why.as_words()) },
+                    Some(why) => td.why { (why.as_words()) },
+                    None => td {},
+                }
                 td { (number(of_lane.queued)) }
-                td { (number(of_lane.running)) }
-                td { (number(of_lane.workers)) }
+                td { (number(of_lane.running)) " / " (number(of_lane.workers)) }
                 td { @if of_lane.oldest_wait_ms > 0 { (duration(of_lane.oldest_wait_ms)) } @else { "–" } }
-                @if let Some(why) = why {
-                    @if needs_somebody(*why) { td.held { (why.as_words()) } } @else { td { (why.as_words()) } }
-                } @else { td {} }
             }
         }
     };
@@ -107,7 +109,7 @@ fn service(status: &Overview, name: &str) -> Markup {
         number(state.slots_in_use),
         number(state.parked)
     );
-    let columns = ["lane", "queued", "running", "workers", "oldest", "held back by"];
+    let columns = ["lane", "held back by", "queued", "running / workers", "oldest"];
     page::table(&caption, &columns, &rows)
 }
 
