@@ -105,6 +105,10 @@ for (const [name, paths] of Object.entries({
     "/api/%2e%2e%2fworker/jobs/1/complete",
     "/api/..%5cadmin",
     "//admin",
+    "/console",
+    "/console/jobs/1/cancel",
+    "/api/../console",
+    "/api/..%2fconsole",
   ],
 })) {
   test(`${name} not reachable through the edge, in any spelling`, async () => {

@@ -155,6 +155,12 @@ impl Job {
         }
     }
 
+    /// Whether the last attempt that started is under way or is what ended it. River leaves the time of an attempt in a
+    /// job that waits again.
+    pub(super) fn has_run(&self) -> bool {
+        self.status == Status::Running || self.is_finished()
+    }
+
     /// Whether nothing will change any more.
     #[must_use]
     pub fn is_finished(&self) -> bool {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
 
 use super::answers::{NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
@@ -247,13 +248,19 @@ pub(super) async fn cancel(
         return Err(ApiError::NoJob);
     };
     by_id(&api, &caller, id).await?;
+    end(&api, id, Some(caller.holder.id)).await?;
+    by_id(&api, &caller, id).await.map(Json)
+}
+
+/// Cancels a job for whoever may, and gives back what it held. One that is finished stays as it is.
+pub(super) async fn end(api: &Api, id: i64, holder: Option<Uuid>) -> Result<(), ApiError> {
     api.river.jobs().cancel(id).await?;
     // What it held is free before the answer, so that the next submission may have it.
     if let Err(error) = api
         .settler
         .settle(Ended {
             job_id: id,
-            holder: Some(caller.holder.id),
+            holder,
             success: None,
         })
         .await
@@ -261,7 +268,7 @@ pub(super) async fn cancel(
         tracing::warn!(job = id, %error, "left to reconciliation");
     }
     api.feed.hurry();
-    by_id(&api, &caller, id).await.map(Json)
+    Ok(())
 }
 
 /// Which part of the list.

@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
@@ -45,7 +48,8 @@ pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpList
 }
 
 /// Answers until `stopping` is cancelled and the answers under way are given, for at most [`STOP_TIMEOUT`]. A connection
-/// whose client sends no head of a request for `head_timeout` is closed.
+/// whose client sends no head of a request for `head_timeout` is closed. Requests carry the connection's peer as
+/// `ConnectInfo<SocketAddr>`.
 pub async fn answer(
     listener: TcpListener,
     router: Router,
@@ -61,8 +65,8 @@ pub async fn answer(
             accepted = listener.accept() => accepted,
             () = stopping.cancelled() => break,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // The client's doing, or no file descriptor left: then it is no use to try at once.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -73,7 +77,11 @@ pub async fn answer(
         while tasks.try_join_next().is_some() {}
         // Without it, the end of an answer may wait for the client's acknowledgement of its beginning.
         let _ = stream.set_nodelay(true);
-        let service = TowerToHyperService::new(router.clone());
+        let routes = TowerToHyperService::new(router.clone());
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(ConnectInfo(peer));
+            routes.call(request)
+        });
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
         tasks.spawn(async move {
             if let Err(error) = connection.await {

@@ -3,6 +3,7 @@
 mod access;
 mod answers;
 mod caller;
+mod console;
 mod edge;
 mod edge_reports;
 mod events;

@@ -6,6 +6,7 @@ use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::console;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
@@ -60,13 +61,14 @@ pub async fn run(
     Ok(())
 }
 
-/// The API's routes, without the probes.
+/// The API's routes and the console's, without the probes.
 ///
 /// # Errors
 ///
 /// When a secret is missing or the database cannot be asked.
 pub async fn router(context: &Context, stopping: CancellationToken) -> Result<Router, ServeError> {
-    Ok(router::router(Arc::new(api(context, stopping).await?)))
+    let api = Arc::new(api(context, stopping).await?);
+    Ok(router::router(Arc::clone(&api)).merge(console::router(api)))
 }
 
 /// What the routes share, made from what the process shares.

@@ -39,7 +39,7 @@ pub struct ServiceLanes {
 }
 
 impl ServiceLanes {
-    pub(super) fn lane(&self, lane: Lane) -> &LaneState {
+    pub(crate) fn lane(&self, lane: Lane) -> &LaneState {
         match lane {
             Lane::Priority => &self.priority,
             Lane::Default => &self.default,

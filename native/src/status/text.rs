@@ -147,7 +147,7 @@ pub fn wrapped(sentence: &str) -> String {
 }
 
 /// A count in at most five characters.
-fn number(count: i64) -> String {
+pub(crate) fn number(count: i64) -> String {
     if count < 100_000 {
         return count.to_string();
     }
@@ -167,7 +167,7 @@ fn number(count: i64) -> String {
 }
 
 /// A rate from a minute's count, with a digit behind the point while it is small.
-fn per_second(in_a_minute: i64) -> String {
+pub(crate) fn per_second(in_a_minute: i64) -> String {
     if in_a_minute < 6000 {
         let tenths = in_a_minute / 6;
         format!("{}.{}", tenths / 10, tenths % 10)
@@ -177,7 +177,7 @@ fn per_second(in_a_minute: i64) -> String {
 }
 
 /// The two largest units of a duration, in at most seven characters.
-fn duration(milliseconds: i64) -> String {
+pub(crate) fn duration(milliseconds: i64) -> String {
     let seconds = milliseconds / 1000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {

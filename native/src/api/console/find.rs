@@ -1,0 +1,97 @@
+//! From an id that somebody sends to the page of what it names.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::html;
+use serde::Deserialize;
+use serde_json::json;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::super::state::Api;
+use super::holder;
+use super::page::{self, ConsoleError};
+use weir_ledger::database::DatabaseError;
+use weir_ledger::job_metadata::REQUEST_ID;
+
+/// The longest text that is looked for.
+const LONGEST: usize = 200;
+
+/// How many jobs of one request are shown. A request submits one; the same request id may come again.
+const MOST: i64 = 20;
+
+#[derive(Deserialize)]
+pub(super) struct Wanted {
+    q: String,
+}
+
+/// What an id names.
+enum Found {
+    Jobs(Vec<i64>),
+    Holder(Uuid),
+}
+
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Response, ConsoleError> {
+    let text = wanted.map(|Query(wanted)| wanted.q).unwrap_or_default();
+    let text = text.trim();
+    let nothing = || {
+        ConsoleError::Missing(format!(
+            "No job, request, user or holder has the id “{}”.",
+            page::beginning(text, LONGEST)
+        ))
+    };
+    // PostgreSQL has no text with a zero character.
+    if text.is_empty() || text.len() > LONGEST || text.contains('\0') {
+        return Err(nothing());
+    }
+    let found = api
+        .pool
+        .read(async |client| {
+            if let Some(found) = by_own_id(client, text).await? {
+                return Ok(found);
+            }
+            let transaction = client.transaction().await?;
+            transaction
+                .batch_execute("SET LOCAL enable_seqscan = off")
+                .await?;
+            let member = json!({ REQUEST_ID: text });
+            let rows = transaction
+                .query(include_str!("sql/of_request.sql"), &[&member, &MOST])
+                .await?;
+            transaction.commit().await?;
+            Ok::<_, DatabaseError>(Found::Jobs(rows.iter().map(|row| row.get("id")).collect()))
+        })
+        .await?;
+    match found {
+        Found::Holder(id) => Ok(Redirect::to(&format!("/console/holders/{id}")).into_response()),
+        Found::Jobs(jobs) => match jobs.as_slice() {
+            [] => Err(nothing()),
+            [id] => Ok(Redirect::to(&format!("/console/jobs/{id}")).into_response()),
+            jobs => {
+                let body = html! { ul { @for id in jobs { li { "job " (page::job_link(*id)) } } } };
+                Ok(page::page(&format!("Jobs of request {text}"), None, &body).into_response())
+            }
+        },
+    }
+}
+
+/// A job by its number, or a holder by its UUID.
+async fn by_own_id(client: &Client, text: &str) -> Result<Option<Found>, DatabaseError> {
+    if let Ok(id) = text.parse::<i64>() {
+        let job = client
+            .query_opt("SELECT id FROM river_job WHERE id = $1", &[&id])
+            .await?;
+        return Ok(job.map(|_| Found::Jobs(vec![id])));
+    }
+    let Ok(id) = text.parse::<Uuid>() else {
+        return Ok(None);
+    };
+    let (_, is_known) = holder::is_known(client, id).await?;
+    Ok(is_known.then_some(Found::Holder(id)))
+}

@@ -1,0 +1,117 @@
+//! Who may look at the console: somebody on this machine, and no website that such a person has open.
+//!
+//! The console has no password. What stands in its place: the connection comes from this machine, no proxy says that it
+//! hands on somebody else's request, the name in the address bar is this machine's (a name that an attacker points here
+//! is not), and what changes something comes from the console's own pages.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::extract::{ConnectInfo, Request};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, Method, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use super::super::problem::ApiError;
+use super::page::ConsoleError;
+
+/// What proxies add. A proxy on this machine would make the whole network local.
+const OF_PROXIES: [&str; 6] = [
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-real-ip",
+    "cf-connecting-ip",
+];
+
+/// Lets requests from this machine pass. For others there is no such route; which of the conditions is not met is not
+/// for them to know.
+pub(super) async fn guard(request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    if !peer.is_some_and(|ConnectInfo(peer)| is_local(peer.ip())) || !is_direct(request.headers()) {
+        return ApiError::NoRoute.into_response();
+    }
+    let Some(host) = host(request.headers()).filter(names_this_machine) else {
+        return ApiError::NoRoute.into_response();
+    };
+    let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
+    if !is_safe && !is_of_own_page(request.headers(), &host) {
+        return ConsoleError::Foreign.into_response();
+    }
+    next.run(request).await
+}
+
+fn is_local(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+fn is_direct(headers: &HeaderMap) -> bool {
+    !OF_PROXIES.iter().any(|name| headers.contains_key(*name))
+}
+
+/// The only `Host` of a request.
+fn host(headers: &HeaderMap) -> Option<Authority> {
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let host = hosts.next()?.to_str().ok()?;
+    if hosts.next().is_some() || host.contains('@') {
+        return None;
+    }
+    host.parse().ok()
+}
+
+fn names_this_machine(host: &Authority) -> bool {
+    let name = host.host();
+    let literal = name.trim_start_matches('[').trim_end_matches(']');
+    name.eq_ignore_ascii_case("localhost") || literal.parse().is_ok_and(is_local)
+}
+
+/// Whether a browser would send this for a form of the console's. Programs that are no browsers send neither header, and
+/// cannot be tricked by a website.
+fn is_of_own_page(headers: &HeaderMap, host: &Authority) -> bool {
+    if let Some(site) = headers.get("sec-fetch-site") {
+        return site == "same-origin";
+    }
+    headers
+        .get(header::ORIGIN)
+        .is_none_or(|origin| origin.as_bytes() == format!("http://{host}").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_this_machine_are_its_names() {
+        for (host, is_ours) in [
+            ("localhost", true),
+            ("LOCALHOST:8080", true),
+            ("127.0.0.1:8080", true),
+            ("127.8.8.8", true),
+            ("[::1]:8080", true),
+            ("[::ffff:127.0.0.1]", true),
+            ("weir.example", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example", false),
+            ("10.0.0.1:8080", false),
+            ("0.0.0.0:8080", false),
+            ("[::]:8080", false),
+        ] {
+            assert_eq!(names_this_machine(&host.parse().unwrap()), is_ours, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_mapped_loopback_address_is_local_and_any_other_is_not() {
+        for (address, local) in [
+            ("127.0.0.1", true),
+            ("::1", true),
+            ("::ffff:127.0.0.1", true),
+            ("::ffff:10.0.0.1", false),
+            ("192.168.1.5", false),
+            ("fe80::1", false),
+        ] {
+            assert_eq!(is_local(address.parse().unwrap()), local, "{address}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! One holder: the plan, the quota, the turns, and the newest jobs.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::Html;
+use jiff::Timestamp;
+use maud::{Markup, html};
+use tokio_postgres::{Client, Row};
+use uuid::Uuid;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::event_type::EventType;
+use weir_ledger::holder::Holder;
+use weir_policy::tier::Tier;
+
+use super::super::job::Job;
+use super::super::jobs;
+use super::super::state::Api;
+use super::page::{self, ConsoleError};
+use crate::status::{self, Usage, duration, number};
+
+/// How many of its jobs are shown.
+const JOBS: i64 = 50;
+
+/// What the database knows of a holder.
+struct Seen {
+    /// Its plan and quotas, when it is a user.
+    usage: Option<Usage>,
+    /// What it holds and waits for, by event type.
+    slots: Vec<Row>,
+}
+
+/// Whether that is a user, and whether it is one or another holder.
+pub(super) async fn is_known(client: &Client, id: Uuid) -> Result<(bool, bool), DatabaseError> {
+    let row = client.query_one(include_str!("sql/known.sql"), &[&id]).await?;
+    let is_user: bool = row.get("is_user");
+    Ok((is_user, is_user || row.get("is_holder")))
+}
+
+async fn see(client: &Client, id: Uuid) -> Result<Option<Seen>, DatabaseError> {
+    let (is_user, is_known) = is_known(client, id).await?;
+    if !is_known {
+        return Ok(None);
+    }
+    let usage = match is_user {
+        true => Some(status::usage(client, id).await?),
+        false => None,
+    };
+    let slots = client.query(include_str!("sql/holder.sql"), &[&id]).await?;
+    Ok(Some(Seen { usage, slots }))
+}
+
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<Uuid>, PathRejection>,
+) -> Result<Html<String>, ConsoleError> {
+    let missing = || ConsoleError::Missing("There is no such user or holder.".to_owned());
+    let Ok(Path(id)) = id else {
+        return Err(missing());
+    };
+    let seen = api.pool.read(async |client| see(client, id).await).await?;
+    let Some(Seen { usage, slots }) = seen else {
+        return Err(missing());
+    };
+    let holder = Holder {
+        id,
+        user_id: usage.as_ref().map(|_| id),
+    };
+    let jobs = jobs::newest_first(&api, holder, None, JOBS).await?;
+    let limit = slot_limit(&api, usage.as_ref());
+    let body = html! {
+        (plan(usage.as_ref()))
+        (shares(usage.as_ref(), &slots, limit))
+        @if jobs.is_empty() { p { "It has no jobs, or River has removed them all: finished ones go after a time." } }
+        @else { (list(&jobs)) }
+    };
+    let title = if usage.is_some() {
+        "User"
+    } else {
+        "Anonymous address"
+    };
+    Ok(page::page(&format!("{title} {id}"), None, &body))
+}
+
+/// How many of a holder's jobs may have their turn at once; `None` when the database counts none.
+fn slot_limit(api: &Api, usage: Option<&Usage>) -> Option<u32> {
+    let limits = api.settings.fairness.cluster_limits()?;
+    Some(match usage {
+        Some(usage) => limits.of(Tier::parse(&usage.tier).unwrap_or_default()),
+        None => limits.anonymous,
+    })
+}
+
+fn plan(usage: Option<&Usage>) -> Markup {
+    match usage {
+        Some(usage) => page::facts(&[
+            ("plan", html! { (usage.tier) }),
+            (
+                "billing period",
+                html! { (page::time(usage.period_start)) " to " (page::time(usage.period_end)) },
+            ),
+        ]),
+        None => {
+            html! { p.soft { "A client address that submits without signing in. It has turns and no plan." } }
+        }
+    }
+}
+
+fn shares(usage: Option<&Usage>, slots: &[Row], limit: Option<u32>) -> Markup {
+    let rows = html! {
+        @for event_type in EventType::ALL {
+            @let of_type = slots.iter().find(|row| row.get::<_, EventType>("event_type") == event_type);
+            @let count = |column: &str| of_type.map_or(0, |row| row.get::<_, i64>(column));
+            @let quota = usage.and_then(|usage| usage.quota(event_type));
+            @if quota.is_some() || of_type.is_some() {
+                tr {
+                    th scope="row" { (event_type.as_str()) }
+                    td {
+                        (number(count("slots_in_use")))
+                        @if let Some(limit) = limit { " of " (limit) }
+                    }
+                    td { (number(count("running"))) }
+                    td { (number(count("parked"))) }
+                    @if let Some(quota) = quota {
+                        // Exact, however long: they are what is paid for.
+                        td { (quota.used) }
+                        td { (quota.reserved) }
+                        td { @if let Some(limit) = quota.limit { (limit) } @else { "unlimited" } }
+                    } @else { td { "–" } td { "–" } td { "–" } }
+                }
+            }
+        }
+    };
+    let columns = [
+        "meter",
+        "turns taken",
+        "running",
+        "wait for a turn",
+        "used",
+        "reserved",
+        "limit",
+    ];
+    page::table("Turns and quota", &columns, &rows)
+}
+
+fn list(jobs: &[Job]) -> Markup {
+    let now = Timestamp::now();
+    let rows = html! {
+        @for job in jobs {
+            tr {
+                th scope="row" { (page::job_link(job.id)) }
+                td { (job.service) }
+                td { (page::state(job.status, job.waiting_for)) }
+                td { (page::time(job.created_at)) }
+                td { (between(job.created_at, job.started_at.or(job.finished_at).unwrap_or(now))) }
+                td {
+                    @if let Some(started) = job.started_at.filter(|_| job.has_run()) {
+                        (between(started, job.finished_at.unwrap_or(now)))
+                    } @else { "–" }
+                }
+                td { (job.attempt) " of " (job.max_attempts) }
+                td.text { @if let Some(error) = &job.error { (page::beginning(first_line(&error.message), 160)) } }
+                td { @if !job.is_finished() { (page::cancel(job.id)) } }
+            }
+        }
+    };
+    let caption = format!("Its newest jobs, at most {JOBS}");
+    let columns = [
+        "job",
+        "service",
+        "state",
+        "submitted",
+        "waited",
+        "took",
+        "attempt",
+        "last error",
+        "action",
+    ];
+    page::table(&caption, &columns, &rows)
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+fn between(from: Timestamp, to: Timestamp) -> String {
+    duration(i64::try_from(to.duration_since(from).as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,80 @@
+//! Who has the most jobs waiting or running.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::response::Html;
+use maud::html;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::super::state::Api;
+use super::page::{self, ConsoleError};
+use crate::status::{duration, number};
+use weir_ledger::database::DatabaseError;
+
+/// How many are shown.
+const MOST: i64 = 50;
+
+#[derive(Default, Deserialize)]
+pub(super) struct Wanted {
+    /// `running` puts those with the most running jobs first, anything else those with the most waiting ones.
+    by: Option<String>,
+}
+
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Html<String>, ConsoleError> {
+    let wanted = wanted.map(|Query(wanted)| wanted).unwrap_or_default();
+    let by_running = wanted.by.as_deref() == Some("running");
+    let rows = api
+        .pool
+        .read(async |client| {
+            let sql = include_str!("sql/holders.sql");
+            Ok::<_, DatabaseError>(client.query(sql, &[&by_running, &MOST]).await?)
+        })
+        .await?;
+    let cells = html! {
+        @for row in &rows {
+            @let holder: Uuid = row.get("holder");
+            @let parked: i64 = row.get("parked");
+            tr {
+                th scope="row" { a href={ "/console/holders/" (holder) } { code { (holder) } } }
+                td { (row.get::<_, &str>("tier")) }
+                td { (number(row.get("running"))) }
+                td { (number(row.get("waiting"))) }
+                td { (number(parked)) }
+                td { @if parked > 0 { (duration(row.get("oldest_turn_ms"))) } @else { "–" } }
+            }
+        }
+    };
+    let (caption, other) = if by_running {
+        (
+            "Most running first",
+            html! { a href="/console/holders" { "Most waiting first" } },
+        )
+    } else {
+        (
+            "Most waiting first",
+            html! { a href="/console/holders?by=running" { "Most running first" } },
+        )
+    };
+    let columns = [
+        "holder",
+        "plan",
+        "running",
+        "waiting",
+        "of these for a turn",
+        "the oldest for",
+    ];
+    let body = html! {
+        p.soft {
+            "Whoever has unfinished jobs, at most " (MOST) ": users, and anonymous client addresses by the id that stands "
+            "for them. " (other) "."
+        }
+        @if rows.is_empty() { p { "Nobody has an unfinished job." } } @else { (page::table(caption, &columns, &cells)) }
+    };
+    Ok(page::page("Holders", None, &body))
+}

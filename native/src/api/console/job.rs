@@ -1,0 +1,163 @@
+//! One job as an operator needs it, and its cancellation.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::response::{Html, Redirect};
+use jiff::Timestamp;
+use maud::{Markup, html};
+use serde_json::Value;
+use tokio_postgres::Row;
+use uuid::Uuid;
+use weir_ledger::database::DatabaseError;
+
+use super::super::jobs;
+use super::super::state::Api;
+use super::page::{self, ConsoleError};
+
+/// Characters of arguments, metadata and each error.
+const MOST_TEXT: usize = 4000;
+
+fn missing() -> ConsoleError {
+    ConsoleError::Missing("There is no such job. River removes finished ones after a time.".to_owned())
+}
+
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<i64>, PathRejection>,
+) -> Result<Html<String>, ConsoleError> {
+    let Ok(Path(id)) = id else {
+        return Err(missing());
+    };
+    let row = api
+        .pool
+        .read(async |client| {
+            Ok::<_, DatabaseError>(client.query_opt(include_str!("sql/job.sql"), &[&id]).await?)
+        })
+        .await?
+        .ok_or_else(missing)?;
+    let metadata: Value = row.get("metadata");
+    let args: Value = row.get("args");
+    let is_unfinished = row.get::<_, Option<Timestamp>>("finalized_at").is_none();
+    let body = html! {
+        (facts(&row))
+        @if is_unfinished { (page::cancel(id)) }
+        (errors(&row))
+        h2 { "Metadata" }
+        p.soft { "Without the output." }
+        (json(&metadata))
+        h2 { "Arguments" }
+        (json(&args))
+    };
+    Ok(page::page(&format!("Job {id}"), None, &body))
+}
+
+fn facts(row: &Row) -> Markup {
+    let optional = |column: &str| match row.get::<_, Option<Timestamp>>(column) {
+        Some(at) => page::time(at),
+        None => html! { "–" },
+    };
+    page::facts(&[
+        ("holder", holder(row)),
+        ("state", html! { (row.get::<_, &str>("state")) }),
+        ("kind", html! { (row.get::<_, &str>("kind")) }),
+        (
+            "queue",
+            html! { (row.get::<_, &str>("queue")) ", priority " (row.get::<_, i16>("priority")) },
+        ),
+        (
+            "attempt",
+            html! {
+                (row.get::<_, i16>("attempt")) " of " (row.get::<_, i16>("max_attempts"))
+                @if let Some(client) = row.get::<_, Option<&str>>("attempted_by") { ", by " (client) }
+            },
+        ),
+        ("submitted", optional("created_at")),
+        ("scheduled", optional("scheduled_at")),
+        ("last attempt", optional("attempted_at")),
+        ("ended", optional("finalized_at")),
+        ("reservation", reservation(row)),
+        (
+            "charge",
+            match row.get::<_, Option<i32>>("charged") {
+                Some(amount) => html! { (amount) },
+                None => html! { "none" },
+            },
+        ),
+    ])
+}
+
+fn holder(row: &Row) -> Markup {
+    match row.get::<_, Option<Uuid>>("holder") {
+        Some(holder) => html! {
+            a href={ "/console/holders/" (holder) } { (holder) }
+            @if row.get::<_, Option<Uuid>>("user_id").is_none() { ", an anonymous address" }
+        },
+        None => html! { "nobody: it was not submitted through Weir" },
+    }
+}
+
+fn reservation(row: &Row) -> Markup {
+    if !row.get::<_, bool>("has_reservation") {
+        return html! { "none" };
+    }
+    let (admitted, parked): (Option<Timestamp>, Option<Timestamp>) =
+        (row.get("admitted_at"), row.get("parked_at"));
+    html! {
+        (row.get::<_, i32>("reserved_amount")) ", "
+        @if let Some(at) = admitted { "with a slot since " (page::time(at)) }
+        @else if let Some(at) = parked { "parked since " (page::time(at)) }
+        @else { "between two attempts" }
+        ", expires " (page::time(row.get("expires_at")))
+    }
+}
+
+fn errors(row: &Row) -> Markup {
+    let errors: Option<Value> = row.get("errors");
+    let errors = errors.as_ref().and_then(Value::as_array);
+    let text = |error: &Value, member: &str| match error.get(member) {
+        Some(Value::String(text)) => page::beginning(text, MOST_TEXT),
+        Some(Value::Null) | None => String::new(),
+        Some(other) => other.to_string(),
+    };
+    html! {
+        @if let Some(errors) = errors.filter(|errors| !errors.is_empty()) {
+            h2 { "Errors" }
+            @for error in errors.iter().rev() {
+                h3 { "Attempt " (text(error, "attempt")) ", " (text(error, "at")) }
+                pre tabindex="0" { (text(error, "error")) }
+            }
+        }
+    }
+}
+
+fn json(value: &Value) -> Markup {
+    let text = serde_json::to_string_pretty(value).unwrap_or_default();
+    html! { pre tabindex="0" { (page::beginning(&text, MOST_TEXT)) } }
+}
+
+/// Cancels as the owner's `DELETE /api/jobs/{id}` does.
+pub(super) async fn cancel(
+    State(api): State<Arc<Api>>,
+    id: Result<Path<i64>, PathRejection>,
+) -> Result<Redirect, ConsoleError> {
+    let Ok(Path(id)) = id else {
+        return Err(missing());
+    };
+    let holder = api
+        .pool
+        .read(async |client| {
+            let sql = "SELECT holder FROM submissions WHERE job_id = $1";
+            Ok::<_, DatabaseError>(client.query_opt(sql, &[&id]).await?)
+        })
+        .await?
+        .map(|row| row.get("holder"));
+    jobs::end(&api, id, holder).await?;
+    tracing::info!(
+        job = id,
+        holder = holder.map(tracing::field::display::<Uuid>),
+        "cancelled in the console"
+    );
+    Ok(Redirect::to(&format!("/console/jobs/{id}")))
+}

@@ -1,0 +1,119 @@
+//! The overview: what waits, what runs, and what holds each lane back.
+
+use std::sync::Arc;
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::response::Html;
+use maud::{Markup, html};
+use serde::Deserialize;
+use weir_policy::lane::Lane;
+
+use super::super::state::Api;
+use super::page::{self, ConsoleError};
+use crate::status::{self, HeldBack, Overview, duration, number, per_second};
+
+/// Seconds between two looks.
+const REFRESH: u32 = 5;
+
+#[derive(Default, Deserialize)]
+pub(super) struct Wanted {
+    /// `off` keeps the page as it is.
+    refresh: Option<String>,
+}
+
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Html<String>, ConsoleError> {
+    let wanted = wanted.map(|Query(wanted)| wanted).unwrap_or_default();
+    let refreshes = wanted.refresh.as_deref() != Some("off");
+    let status = api
+        .pool
+        .read(async |client| status::overview(client, &api.settings.services).await)
+        .await?;
+    let body = html! {
+        p.soft {
+            "As of " (page::time(status.at)) ". "
+            @if refreshes {
+                "Looks again every " (REFRESH) " s; " a href="/console?refresh=off" { "stop that" } "."
+            } @else {
+                a href="/console" { "Look again every " (REFRESH) " s" } "."
+            }
+        }
+        (whole(&status))
+        @for name in status.lanes.services.keys() { (service(&status, name)) }
+    };
+    Ok(page::page("Overview", refreshes.then_some(REFRESH), &body))
+}
+
+fn whole(status: &Overview) -> Markup {
+    let minute = status.last_minute;
+    let leader = match &status.leader {
+        Some(leader) => html! { (leader.id) ", since " (page::time(leader.elected_at)) },
+        None => html! { strong { "nobody" } "; start " code { "weir schedule" } },
+    };
+    let waiting = match status.lanes.parked {
+        0 => "nobody waits for a turn".to_owned(),
+        parked => format!(
+            "{} wait for their turn, the oldest for {}",
+            number(parked),
+            duration(status.oldest_turn_ms)
+        ),
+    };
+    page::facts(&[
+        ("leader", leader),
+        (
+            "finished",
+            html! { (number(minute.finished())) " in the last minute, " (per_second(minute.finished())) " a second" },
+        ),
+        (
+            "failed",
+            html! {
+                a href="/console/failures" { (number(minute.failed)) " in the last minute" }
+                ", " (number(status.retrying)) " wait for their next attempt"
+            },
+        ),
+        (
+            "turns",
+            html! { (number(status.lanes.slots_in_use)) " taken, " a href="/console/holders" { (waiting) } },
+        ),
+    ])
+}
+
+fn service(status: &Overview, name: &str) -> Markup {
+    let Some(state) = status.lanes.services.get(name) else {
+        return html! {};
+    };
+    let held_back = status.held_back.get(name);
+    let rows = html! {
+        @for lane in Lane::ALL {
+            @let of_lane = state.lane(lane);
+            @let why = held_back.and_then(|lanes| lanes.get(lane.as_str()));
+            tr {
+                th scope="row" { (lane.as_str()) }
+                // Next to the name, where it is seen on a phone, too.
+                @match why {
+                    Some(why) if needs_somebody(*why) => td.held { (why.as_words()) },
+                    Some(why) => td.why { (why.as_words()) },
+                    None => td {},
+                }
+                td { (number(of_lane.queued)) }
+                td { (number(of_lane.running)) " / " (number(of_lane.workers)) }
+                td { @if of_lane.oldest_wait_ms > 0 { (duration(of_lane.oldest_wait_ms)) } @else { "–" } }
+            }
+        }
+    };
+    let caption = format!(
+        "{name}: {} turns taken, {} wait for theirs",
+        number(state.slots_in_use),
+        number(state.parked)
+    );
+    let columns = ["lane", "held back by", "queued", "running / workers", "oldest"];
+    page::table(&caption, &columns, &rows)
+}
+
+/// Whether a lane stands still until somebody does something.
+fn needs_somebody(why: HeldBack) -> bool {
+    matches!(why, HeldBack::Paused | HeldBack::NoWorkers)
+}

@@ -1,0 +1,173 @@
+//! What all pages of the console have: head, navigation, headers, and the pages of what goes wrong.
+
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use jiff::Timestamp;
+use maud::{DOCTYPE, Markup, html};
+use weir_ledger::database::DatabaseError;
+
+use super::super::job::{Status, WaitingFor};
+use super::super::problem::ApiError;
+
+pub(super) const STYLE: &str = include_str!("style.css");
+
+/// Nothing is loaded but the stylesheet, nothing runs, nobody frames it, and no cache keeps what it shows.
+pub(super) const HEADERS: [(HeaderName, &str); 6] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    ),
+    (header::CACHE_CONTROL, "no-store"),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    // Forms keep their `Origin`, and ids stay here.
+    (header::REFERRER_POLICY, "same-origin"),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+];
+
+/// Whether and how often a page loads itself again, in seconds.
+pub(super) type Refresh = Option<u32>;
+
+/// A whole page.
+pub(super) fn page(title: &str, refresh: Refresh, body: &Markup) -> Html<String> {
+    let markup = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                @if let Some(seconds) = refresh {
+                    meta http-equiv="refresh" content=(seconds);
+                }
+                title { (title) " · Weir console" }
+                link rel="stylesheet" href="/console/style.css";
+            }
+            body {
+                header {
+                    nav aria-label="Console" {
+                        a href="/console" { "Overview" }
+                        a href="/console/holders" { "Holders" }
+                        a href="/console/failures" { "Failures" }
+                    }
+                    form action="/console/find" method="get" role="search" {
+                        input type="search" name="q" required maxlength="200" aria-label="A job's id, a request's id, a user's or a holder's id" placeholder="job, request, user or holder";
+                        button { "Find" }
+                    }
+                }
+                main {
+                    h1 { (title) }
+                    (body)
+                }
+            }
+        }
+    };
+    Html(markup.into_string())
+}
+
+/// A table that scrolls by itself where it is wider than the screen.
+pub(super) fn table(caption: &str, columns: &[&str], rows: &Markup) -> Markup {
+    html! {
+        div.wide role="region" aria-label=(caption) tabindex="0" {
+            table {
+                caption { (caption) }
+                thead { tr { @for column in columns { th scope="col" { (column) } } } }
+                tbody { (rows) }
+            }
+        }
+    }
+}
+
+/// Names with their values.
+pub(super) fn facts(facts: &[(&str, Markup)]) -> Markup {
+    html! { dl { @for (name, value) in facts { dt { (name) } dd { (value) } } } }
+}
+
+pub(super) fn time(at: Timestamp) -> Markup {
+    html! { time datetime=(at.strftime("%Y-%m-%dT%H:%M:%SZ")) { (at.strftime("%Y-%m-%d %H:%M:%S")) " UTC" } }
+}
+
+pub(super) fn job_link(id: i64) -> Markup {
+    html! { a href={ "/console/jobs/" (id) } { (id) } }
+}
+
+/// What has become of a job, in words.
+pub(super) fn state(status: Status, waiting_for: Option<WaitingFor>) -> &'static str {
+    match (status, waiting_for) {
+        (Status::Queued, Some(WaitingFor::Slot)) => "waits for its turn",
+        (Status::Queued, Some(WaitingFor::Retry)) => "waits for its next attempt",
+        (Status::Queued, Some(WaitingFor::Schedule)) => "waits for its time",
+        (Status::Queued, _) => "waits for a worker",
+        (Status::Running, _) => "running",
+        (Status::Completed, _) => "completed",
+        (Status::Failed, _) => "failed",
+        (Status::Cancelled, _) => "cancelled",
+    }
+}
+
+/// The form that cancels a job.
+pub(super) fn cancel(id: i64) -> Markup {
+    html! {
+        form action={ "/console/jobs/" (id) "/cancel" } method="post" {
+            button aria-label={ "Cancel job " (id) } { "Cancel" }
+        }
+    }
+}
+
+/// The beginning of a text that may be long.
+pub(super) fn beginning(text: &str, characters: usize) -> String {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => format!("{}… ({} bytes in all)", &text[..end], text.len()),
+        None => text.to_owned(),
+    }
+}
+
+/// Why there is no page.
+#[derive(Debug)]
+pub(super) enum ConsoleError {
+    /// There is nothing of that name.
+    Missing(String),
+    /// Another website asks for a change.
+    Foreign,
+    /// The database cannot be used.
+    Unavailable(String),
+}
+
+impl From<DatabaseError> for ConsoleError {
+    fn from(error: DatabaseError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+impl From<tokio_postgres::Error> for ConsoleError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        DatabaseError::from(error).into()
+    }
+}
+
+impl From<ApiError> for ConsoleError {
+    fn from(error: ApiError) -> Self {
+        match error {
+            ApiError::NoJob => Self::Missing("There is no such job.".to_owned()),
+            other => Self::Unavailable(other.to_string()),
+        }
+    }
+}
+
+impl IntoResponse for ConsoleError {
+    fn into_response(self) -> Response {
+        let (status, title, detail) = match self {
+            Self::Missing(what) => (StatusCode::NOT_FOUND, "Not found", what),
+            Self::Foreign => (
+                StatusCode::FORBIDDEN,
+                "Refused",
+                "Another website sent this. Open the console itself, and try again there.".to_owned(),
+            ),
+            Self::Unavailable(error) => (StatusCode::SERVICE_UNAVAILABLE, "Not available", error),
+        };
+        (status, HEADERS, page(title, None, &html! { p { (detail) } })).into_response()
+    }
+}

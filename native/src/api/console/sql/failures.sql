@@ -1,0 +1,16 @@
+-- What failed for good within the last day, by kind and reason, the most frequent first. $1 how many jobs are looked at,
+-- $2 how many reasons. The newest jobs, by River's index of (state, finalized_at).
+SELECT kind, reason, count(*) AS jobs, max(id) AS newest, max(finalized_at) AS last_at,
+       (sum(count(*)) OVER ())::bigint AS seen
+FROM (
+    SELECT id, kind, finalized_at,
+           left(split_part(ltrim(coalesce(metadata ->> 'weir:reason', errors[array_upper(errors, 1)] ->> 'error', ''),
+                                 E' \n'), E'\n', 1), 300) AS reason
+    FROM river_job
+    WHERE state = 'discarded' AND finalized_at > now() - interval '1 day'
+    ORDER BY finalized_at DESC
+    LIMIT $1
+) failed
+GROUP BY kind, reason
+ORDER BY jobs DESC, newest DESC
+LIMIT $2

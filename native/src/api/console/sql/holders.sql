@@ -1,0 +1,20 @@
+-- Who has unfinished jobs, and how many. $1 whether those with the most running come first, $2 how many holders.
+-- Reads the reservations, of which each unfinished job has one, and looks the running jobs up by River's index of states.
+SELECT held.holder, held.user_id, held.waiting, held.parked, held.running, held.oldest_turn_ms,
+       CASE WHEN held.user_id IS NULL THEN 'anonymous'
+            ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = us.plan_id
+                           WHERE us.user_id = held.user_id AND us.status = 'active'), 'free') END AS tier
+FROM (
+    SELECT r.holder,
+           (array_agg(r.user_id))[1] AS user_id,
+           count(*) - count(j.id) AS waiting,
+           count(r.parked_at) AS parked,
+           count(j.id) AS running,
+           coalesce((1000 * extract(epoch FROM clock_timestamp() - min(r.parked_at)))::bigint, 0) AS oldest_turn_ms
+    FROM quota_reservations r
+    LEFT JOIN (SELECT id FROM river_job WHERE state = 'running') j ON j.id = r.job_id
+    GROUP BY r.holder
+    ORDER BY CASE WHEN $1 THEN count(j.id) ELSE count(*) - count(j.id) END DESC, count(*) DESC, r.holder
+    LIMIT $2
+) held
+ORDER BY CASE WHEN $1 THEN held.running ELSE held.waiting END DESC, held.running + held.waiting DESC, held.holder

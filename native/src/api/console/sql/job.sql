@@ -1,0 +1,15 @@
+-- A job as an operator sees it, whoever inserted it. $1 job id. Look-ups by key. Its output may have megabytes and stays
+-- where it is; of many failed attempts the last twenty are enough.
+SELECT j.id, j.kind, j.state::text AS state, j.queue, j.priority, j.attempt, j.max_attempts,
+       j.created_at, j.scheduled_at, j.attempted_at, j.finalized_at,
+       j.attempted_by[array_upper(j.attempted_by, 1)] AS attempted_by,
+       to_jsonb(j.errors[greatest(1, coalesce(array_upper(j.errors, 1), 0) - 19):]) AS errors,
+       j.args, j.metadata - 'output' AS metadata,
+       s.holder, s.user_id,
+       r.job_id IS NOT NULL AS has_reservation, r.reserved_amount, r.admitted_at, r.parked_at, r.expires_at,
+       u.quota_amount AS charged
+FROM river_job j
+LEFT JOIN submissions s ON s.job_id = j.id
+LEFT JOIN quota_reservations r ON r.job_id = j.id
+LEFT JOIN usage_events u ON u.job_id = j.id
+WHERE j.id = $1
