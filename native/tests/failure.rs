@@ -184,12 +184,8 @@ async fn settlement(weir: &Weir, user: Uuid, output: Value) -> weir_ledger::sett
     }
 }
 
-// On one thread, so that what is settled at once is one group.
-#[tokio::test]
-async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_once() {
-    let weir = Weir::new().await;
-    let client = weir.client().await;
-    // A sequence counts what is rolled back as well.
+/// Counts the statements that update jobs, in a sequence: it keeps what is rolled back.
+async fn count_updates(client: &tokio_postgres::Client) {
     client
         .batch_execute(
             "CREATE SEQUENCE updates; \
@@ -199,6 +195,60 @@ async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_onc
         )
         .await
         .unwrap();
+}
+
+// On one thread, so that what is settled at once is one group.
+#[tokio::test]
+async fn a_moment_without_disk_space_makes_nobody_a_suspect() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    count_updates(&client).await;
+    client
+        .batch_execute(
+            "CREATE TABLE disk (is_full boolean); INSERT INTO disk VALUES (false); \
+             CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                 IF (SELECT is_full FROM disk) THEN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END IF; \
+                 RETURN NULL; END $$; \
+             CREATE TRIGGER full_disk AFTER INSERT ON usage_events FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
+        )
+        .await
+        .unwrap();
+    let everybody = users(&weir, Tier::Enterprise, 8).await;
+    let settle_all = async |is_full: bool| -> (Vec<bool>, i64) {
+        let mut group = Vec::new();
+        for user in &everybody {
+            group.push(settlement(&weir, *user, json!({})).await);
+        }
+        client
+            .execute("UPDATE disk SET is_full = $1", &[&is_full])
+            .await
+            .unwrap();
+        let count = async || -> i64 {
+            let row = client.query_one("SELECT nextval('updates')", &[]).await.unwrap();
+            row.get(0)
+        };
+        let before = count().await;
+        let settled = group.into_iter().map(|ended| weir.context.settler.settle(ended));
+        let settled = futures_util::future::join_all(settled).await;
+        let cost = count().await - before;
+        (settled.iter().map(Result::is_ok).collect(), cost)
+    };
+    let (settled, sound) = settle_all(false).await;
+    assert!(settled.iter().all(|is_ok| *is_ok));
+    let (settled, _) = settle_all(true).await;
+    assert!(settled.iter().all(|is_ok| !is_ok));
+    let (settled, after) = settle_all(false).await;
+    assert!(settled.iter().all(|is_ok| *is_ok));
+    assert_eq!(after, sound, "they are one group again");
+    weir.abandon().await;
+}
+
+// On one thread, so that what is settled at once is one group.
+#[tokio::test]
+async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_once() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    count_updates(&client).await;
     let updates = async || -> i64 {
         let row = client.query_one("SELECT nextval('updates')", &[]).await.unwrap();
         row.get(0)
