@@ -47,7 +47,7 @@ pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpList
     })
 }
 
-/// Answers until `stopping` is cancelled and the answers under way are given, for at most [`STOP_TIMEOUT`]. A connection
+/// Answers until `stopping` is cancelled and the answers under way are given, for at most 10 s. A connection
 /// whose client sends no head of a request for `head_timeout` is closed. Requests carry the connection's peer as
 /// `ConnectInfo<SocketAddr>`.
 pub async fn answer(
