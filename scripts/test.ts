@@ -1,7 +1,4 @@
 import { randomBytes, randomUUID } from "node:crypto";
-import { chmodSync, mkdtempSync } from "node:fs";
-import { rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { requireCargo } from "./lib/cargo.ts";
 import { runCargoTests } from "./lib/cargo-tests.ts";
@@ -19,6 +16,7 @@ import { say, step } from "./lib/progress.ts";
 import { marked, markRun, nameOf } from "./lib/run-file.ts";
 import { describeSelection, folderOf, kinds, select } from "./lib/selection.ts";
 import { sleep } from "./lib/sleep.ts";
+import { temporaryFolder } from "./lib/temporary-folder.ts";
 import { Totals } from "./lib/totals.ts";
 
 await runMain(async () => {
@@ -36,9 +34,7 @@ await runMain(async () => {
   makeStateFolder();
   const id = randomUUID();
   markRun(id);
-  const folder = mkdtempSync(join(tmpdir(), "weir-test-"));
-  chmodSync(folder, 0o711);
-  onExit(() => rm(folder, { recursive: true, force: true }));
+  const folder = temporaryFolder("weir-test-");
   // Tests stop what they start. This is for tests that were killed.
   onExit(() => {
     for (const pid of marked(id)) {

@@ -3,41 +3,28 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 mod common;
+#[path = "common/process.rs"]
+mod process;
 
 use std::collections::HashMap;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::{Weir, Who};
+use process::KilledOnDrop;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir_policy::tier::Tier;
 
 /// A process of the real binary, killed as by `kill -9` when it goes out of scope.
-struct Process(Child);
-
-impl Process {
-    fn start(weir: &Weir, subcommand: &str) -> Self {
-        let child = Command::new(env!("CARGO_BIN_EXE_weir"))
-            .arg(subcommand)
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .env("DATABASE_URL", weir.url())
-            .env("WEIR_CONFIG", "tests/crash.toml")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn start(weir: &Weir, subcommand: &str) -> KilledOnDrop {
+    let child = process::command(weir, &[subcommand])
+        .env("WEIR_CONFIG", "native/tests/crash.toml")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    KilledOnDrop(child.unwrap())
 }
 
 /// The processes that this one has started.
@@ -108,8 +95,8 @@ async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within
     let stopped = CancellationToken::new();
     let sampling = tokio::spawn(sample(weir.client().await, stopped.clone()));
 
-    let _scheduler = Process::start(&weir, "schedule");
-    let mut victim = Process::start(&weir, "work");
+    let _scheduler = start(&weir, "schedule");
+    let mut victim = start(&weir, "work");
     let victims_id: String = weir
         .until("the first worker to register", async || {
             let row = client
@@ -119,7 +106,7 @@ async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within
             row.get(0)
         })
         .await;
-    let _others = [Process::start(&weir, "work"), Process::start(&weir, "work")];
+    let _others = [start(&weir, "work"), start(&weir, "work")];
     weir.until("three workers", async || {
         let beating: i64 = client
             .query_one("SELECT count(*) FROM processes", &[])
@@ -153,7 +140,7 @@ async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within
     assert!(!orphaned.is_empty(), "it was killed at work");
     let killed_at: jiff::Timestamp = orphaned[0].get(1);
     let orphaned: Vec<i64> = orphaned.iter().map(|row| row.get(0)).collect();
-    let _successor = Process::start(&weir, "work");
+    let _successor = start(&weir, "work");
 
     let started = Instant::now();
     loop {
@@ -231,8 +218,8 @@ async fn a_process_that_stood_still_ends_and_writes_nothing_over_its_successors_
         })
         .await
     };
-    let _scheduler = Process::start(&weir, "schedule");
-    let mut zombie = Process::start(&weir, "work");
+    let _scheduler = start(&weir, "schedule");
+    let mut zombie = start(&weir, "work");
     until_attempt(1).await;
     let pid = nix::unistd::Pid::from_raw(zombie.0.id().try_into().unwrap());
     let programs = weir
@@ -243,7 +230,7 @@ async fn a_process_that_stood_still_ends_and_writes_nothing_over_its_successors_
     nix::sys::signal::kill(pid, nix::sys::signal::SIGSTOP).unwrap();
 
     // Its program goes on, and fails while nobody is there to write that down.
-    let _successor = Process::start(&weir, "work");
+    let _successor = start(&weir, "work");
     until_attempt(2).await;
     nix::sys::signal::kill(pid, nix::sys::signal::SIGCONT).unwrap();
     let ended = weir

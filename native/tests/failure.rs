@@ -164,15 +164,7 @@ async fn a_drifted_counter_and_a_refused_output_fail_alone_and_the_counter_is_re
 /// A settlement of a job that runs.
 async fn settlement(weir: &Weir, user: Uuid, output: Value) -> weir_ledger::settlement::Ended {
     let job_id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    weir.client()
-        .await
-        .execute(
-            "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{here}' \
-             WHERE id = $1",
-            &[&job_id],
-        )
-        .await
-        .unwrap();
+    weir.begun_elsewhere(job_id).await;
     weir_ledger::settlement::Ended {
         job_id,
         holder: Some(user),

@@ -10,16 +10,16 @@ mod skip;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use common::{GO_TESTS, Weir, Who};
-use process::{Process, free_port};
+use process::{KilledOnDrop, Process, free_port};
 use skip::skip;
 use weir_policy::tier::Tier;
 
-/// A running PgBouncer before the test's database; killed when dropped.
+/// A running PgBouncer before the test's database.
 struct PgBouncer {
-    child: Child,
+    _child: KilledOnDrop,
     folder: PathBuf,
     port: u16,
 }
@@ -59,7 +59,11 @@ impl PgBouncer {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Some(Self { child, folder, port })
+        Some(Self {
+            _child: KilledOnDrop(child),
+            folder,
+            port,
+        })
     }
 
     /// The database's URL through it.
@@ -70,8 +74,6 @@ impl PgBouncer {
 
 impl Drop for PgBouncer {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

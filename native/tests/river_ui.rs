@@ -11,11 +11,11 @@ mod programs;
 mod skip;
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Weir, Who};
-use process::{Process, free_port};
+use process::{KilledOnDrop, Process, Reply, free_port};
 use serde_json::{Value, json};
 use weir_policy::tier::Tier;
 
@@ -42,7 +42,7 @@ fn program() -> Option<PathBuf> {
 
 /// A running River UI; killed when dropped.
 struct RiverUi {
-    child: Child,
+    _child: KilledOnDrop,
     port: u16,
 }
 
@@ -58,54 +58,36 @@ impl RiverUi {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self { child, port }
+        Self {
+            _child: KilledOnDrop(child),
+            port,
+        }
     }
 
     /// The answer of its API, or of its page; nothing when it does not listen yet.
-    async fn ask(&self, method: &str, path: &str, body: &Value) -> Option<(u16, String)> {
-        let request = ureq::http::Request::builder()
-            .method(method)
-            .uri(format!("http://127.0.0.1:{}{path}", self.port))
-            .header("accept", "text/html, application/json")
-            .header("content-type", "application/json")
-            .body(if body.is_null() {
-                String::new()
-            } else {
-                body.to_string()
-            })
-            .unwrap();
-        let answered = tokio::task::spawn_blocking(move || {
-            let agent: ureq::Agent = ureq::Agent::config_builder()
-                .http_status_as_error(false)
-                .timeout_global(Some(Duration::from_secs(10)))
-                .build()
-                .into();
-            let mut response = agent.run(request).ok()?;
-            Some((
-                response.status().as_u16(),
-                response.body_mut().read_to_string().ok()?,
-            ))
-        });
-        answered.await.unwrap()
+    async fn ask(&self, method: &str, path: &str, body: &Value) -> Option<Reply> {
+        let headers = [
+            ("accept", "text/html, application/json"),
+            ("content-type", "application/json"),
+        ];
+        let body = if body.is_null() {
+            String::new()
+        } else {
+            body.to_string()
+        };
+        process::ask(self.port, method, path, &headers, &body).await
     }
 
     /// As its page does it when somebody clicks.
     async fn click(&self, method: &str, path: &str, body: Value) {
-        let (status, text) = self.ask(method, path, &body).await.unwrap();
-        assert_eq!(status, 200, "{method} {path}: {text}");
+        let reply = self.ask(method, path, &body).await.unwrap();
+        assert_eq!(reply.status, 200, "{method} {path}: {}", reply.text);
     }
 
     async fn shows(&self, path: &str) -> Value {
-        let (status, text) = self.ask("GET", path, &Value::Null).await.unwrap();
-        assert_eq!(status, 200, "{path}: {text}");
-        serde_json::from_str(&text).unwrap()
-    }
-}
-
-impl Drop for RiverUi {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let reply = self.ask("GET", path, &Value::Null).await.unwrap();
+        assert_eq!(reply.status, 200, "{path}: {}", reply.text);
+        serde_json::from_str(&reply.text).unwrap()
     }
 }
 
@@ -121,7 +103,7 @@ async fn what_is_cancelled_deleted_paused_or_tried_again_in_river_ui_is_settled_
     weir.until("River UI to answer", async || {
         ui.ask("GET", "/", &Value::Null)
             .await
-            .filter(|(status, page)| *status == 200 && page.contains("River"))
+            .filter(|reply| reply.status == 200 && reply.text.contains("River"))
     })
     .await;
 

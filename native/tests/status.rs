@@ -9,11 +9,11 @@ mod gate;
 mod process;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use common::{GO_TESTS, Weir, Who};
 use gate::Gate;
-use process::command;
+use process::{KilledOnDrop, command};
 use serde_json::{Value, json};
 use weir::work::Duty;
 use weir_policy::tier::Tier;
@@ -207,16 +207,6 @@ async fn a_watched_status_is_plain_text_again_and_again_where_there_is_no_termin
     weir.end().await;
 }
 
-/// It has both ends of its terminal, so it outlives a test that fails unless it is killed.
-struct Watching(Child);
-
-impl Drop for Watching {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
     let weir = Weir::new().await;
@@ -225,7 +215,8 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
         .stdin(slave.try_clone().unwrap())
         .stdout(slave)
         .spawn();
-    let mut watching = Watching(spawned.unwrap());
+    // It has both ends of its terminal, and would outlive a test that fails.
+    let mut watching = KilledOnDrop(spawned.unwrap());
     let mut terminal = std::fs::File::from(master);
     let mut seen = String::new();
     let mut read = |until: &str, times: usize| {

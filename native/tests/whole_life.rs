@@ -96,19 +96,11 @@ async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
     working.stop().await;
     let wanted = json!({ "analysis_id": analysis });
     let handler = &weir.context.handlers["specview:generate"];
-    let client = weir.client().await;
     let mut used = Vec::new();
     for _ in 0..2 {
         let answer = weir.post("/api/jobs/specview", who, &wanted).await;
         let job_id = answer.body["job"]["id"].as_i64().unwrap();
-        client
-            .execute(
-                "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{here}' \
-                 WHERE id = $1",
-                &[&job_id],
-            )
-            .await
-            .unwrap();
+        weir.begun_elsewhere(job_id).await;
         let attempt = Attempt {
             job_id,
             attempt: 1,

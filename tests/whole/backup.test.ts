@@ -6,6 +6,7 @@ import { it } from "node:test";
 import postgres from "postgres";
 import { ensureDatabase, type PostgresOptions, startPostgres } from "../../scripts/lib/postgres.ts";
 import { run } from "../../scripts/lib/process.ts";
+import { sleep } from "../../scripts/lib/sleep.ts";
 import { startEdge } from "../harness/edge.ts";
 import { freshSecrets, tokenFor } from "../harness/identity.ts";
 import { required, whenOver } from "../harness/lifetime.ts";
@@ -61,7 +62,7 @@ it("a backup that was taken in the middle of work is restored, and every job in 
 
   const restored = await server(t, copy, password);
   const after = await startOrigin(t, { database: restored, secrets, port: before.port });
-  for (const deadline = Date.now() + 60_000; ; ) {
+  for (const deadline = Date.now() + 60_000; ; await sleep(50)) {
     const [row] = await restored.sql`
       SELECT count(*) FILTER (WHERE finalized_at IS NULL)::int AS open,
              count(*) FILTER (WHERE id = ANY (${inTheBackup}) AND state = 'completed')::int AS completed,

@@ -1,6 +1,6 @@
 import { element, make } from "./elements.ts";
 import { type Layout, layOut, type Point, queueSpot, sequenceSpot } from "./layout.ts";
-import type { Scene, SceneJob } from "./scene.ts";
+import type { Scene, SceneJob, Standing } from "./scene.ts";
 
 /** Until a dot has gone two thirds of its way, in milliseconds: within a line, and from there on. */
 const [lineTime, wayTime] = [110, 55];
@@ -90,10 +90,12 @@ export class Picture {
     const elapsed = Math.min(100, now - this.#last);
     this.#last = now;
     context.clearRect(0, 0, layout.width, layout.height);
-    this.#drawWorkers(context, layout, scene, at);
+    const standings = scene.users.map((_, user) => scene.standing(user, at));
+    const workers = layout.workers(scene.workers);
+    this.#drawWorkers(context, layout, standings, workers);
     if (scene.jobs.length === 0) this.#drawEmptyLines(context, layout);
     let moving = false;
-    for (const [job, spot] of this.#spots(scene, layout, at)) {
+    for (const [job, spot] of this.#spots(scene, layout, standings, workers, at)) {
       const dot = this.#dots.get(job.id) ?? this.#arrival(layout, spot);
       const part = still.matches ? 1 : 1 - Math.exp(-elapsed / (spot.inLine ? lineTime : wayTime));
       dot.x += (spot.x - dot.x) * part;
@@ -112,21 +114,26 @@ export class Picture {
     return still.matches ? { ...spot } : { ...spot, x: Math.max(layout.lines[0]?.left ?? 0, spot.x - 40), r: 0 };
   }
 
-  *#spots(scene: Scene, layout: Layout, at: number): Iterable<[SceneJob, Dot & { inLine?: boolean }]> {
+  *#spots(
+    scene: Scene,
+    layout: Layout,
+    standings: Standing[],
+    workers: Point[],
+    at: number,
+  ): Iterable<[SceneJob, Dot & { inLine?: boolean }]> {
     const done = scene.done(at);
     for (const [n, job] of done.entries()) {
       this.#workerOf.delete(job.id);
       yield [job, sequenceSpot(layout.done, n, Math.max(48, scene.jobs.length))];
     }
-    for (const user of scene.users.keys()) {
+    for (const [user, { waiting, turn, running }] of standings.entries()) {
       const line = layout.lines[user];
       const wall = layout.walls[user];
       if (!line || !wall) continue;
-      const { waiting, turn, running } = scene.standing(user, at);
       for (const [n, job] of waiting.entries()) yield [job, { ...queueSpot(line, n, longestLine), inLine: true }];
       for (const job of turn) yield [job, { ...wall, r: 6 }];
       for (const job of running) {
-        const worker = layout.workers(scene.workers)[this.#worker(job.id, scene.workers)];
+        const worker = workers[this.#worker(job.id, workers.length)];
         if (worker) yield [job, { ...worker, r: 11 }];
       }
     }
@@ -144,11 +151,11 @@ export class Picture {
   }
 
   /** A worker has the colour of whom it works for. */
-  #drawWorkers(context: CanvasRenderingContext2D, layout: Layout, scene: Scene, at: number): void {
+  #drawWorkers(context: CanvasRenderingContext2D, layout: Layout, standings: Standing[], workers: Point[]): void {
     const busy = new Map<number, number>();
-    for (const user of scene.users.keys())
-      for (const job of scene.standing(user, at).running) busy.set(this.#worker(job.id, scene.workers), user);
-    for (const [n, { x, y }] of layout.workers(scene.workers).entries()) {
+    for (const [user, { running }] of standings.entries())
+      for (const job of running) busy.set(this.#worker(job.id, workers.length), user);
+    for (const [n, { x, y }] of workers.entries()) {
       const user = busy.get(n);
       context.strokeStyle = (user === undefined ? undefined : this.#colours[user]) ?? layout.edge;
       context.lineWidth = user === undefined ? 1.5 : 3;

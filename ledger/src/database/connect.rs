@@ -4,7 +4,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_postgres::Manager;
 use secrecy::ExposeSecret;
 use tokio_postgres::Client;
 use tokio_postgres::config::Host;
@@ -181,8 +180,7 @@ impl Database {
     /// A pool for reading. Each statement may take at most 10 s.
     #[must_use]
     pub fn read_pool(&self, size: usize) -> ReadPool {
-        let manager = Manager::from_config(self.config.clone(), self.tls.clone(), ReadPool::recycling());
-        ReadPool::new(manager, self.tls.clone(), size, CONNECT_TIMEOUT)
+        ReadPool::new(self.config.clone(), self.tls.clone(), size, CONNECT_TIMEOUT)
     }
 
     /// River's pool.

@@ -6,6 +6,8 @@ use deadpool_postgres::{
     ClientWrapper, Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod,
 };
 use tokio::time::Instant;
+use tokio_postgres::Row;
+use tokio_postgres::types::ToSql;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
@@ -54,13 +56,22 @@ impl Drop for Reading {
 
 impl ReadPool {
     /// A connection is waited for, opened and reset for at most `patience`.
-    pub(super) fn new(manager: Manager, tls: MakeRustlsConnect, size: usize, patience: Duration) -> Self {
-        let mut config = deadpool_postgres::PoolConfig::new(size);
-        config.timeouts.wait = Some(patience);
-        config.timeouts.create = Some(patience);
-        config.timeouts.recycle = Some(patience);
+    pub(super) fn new(
+        config: tokio_postgres::Config,
+        tls: MakeRustlsConnect,
+        size: usize,
+        patience: Duration,
+    ) -> Self {
+        let recycling = ManagerConfig {
+            recycling_method: RecyclingMethod::Fast,
+        };
+        let manager = Manager::from_config(config, tls.clone(), recycling);
+        let mut bounds = deadpool_postgres::PoolConfig::new(size);
+        bounds.timeouts.wait = Some(patience);
+        bounds.timeouts.create = Some(patience);
+        bounds.timeouts.recycle = Some(patience);
         let built = Pool::builder(manager)
-            .config(config)
+            .config(bounds)
             .post_create(Hook::async_fn(|client, _| {
                 Box::pin(async move {
                     client
@@ -78,10 +89,17 @@ impl ReadPool {
         }
     }
 
-    pub(super) fn recycling() -> ManagerConfig {
-        ManagerConfig {
-            recycling_method: RecyclingMethod::Fast,
-        }
+    /// Reads by one statement, which its connection keeps prepared.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    pub async fn query(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, DatabaseError> {
+        self.read(async |client| {
+            let statement = client.prepare_cached(sql).await?;
+            Ok(client.query(&statement, params).await?)
+        })
+        .await
     }
 
     /// Reads over a connection of its own, for at most 11 s.

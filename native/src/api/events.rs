@@ -33,14 +33,19 @@ const LONGEST_STREAM: Duration = Duration::from_secs(10 * 60);
 /// Of how many jobs a stream remembers what it has sent.
 const REMEMBERED: usize = 2000;
 
-/// Often enough that proxies do not take the stream for dead.
-fn keep_alive() -> KeepAlive {
-    KeepAlive::new().interval(Duration::from_secs(15))
-}
+/// One event of a stream.
+type Sent = Result<Event, Infallible>;
 
-/// Ends them in time, and when the process stops, whatever the next one waits for.
-fn bounded<T>(stopping: CancellationToken, events: impl Stream<Item = T>) -> impl Stream<Item = T> {
-    events.take_until(tokio::time::timeout(LONGEST_STREAM, stopping.cancelled_owned()))
+/// Often enough that proxies do not take the stream for dead.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The answer. It ends in time, and when the process stops, whatever the next event waits for.
+fn answer(
+    stopping: CancellationToken,
+    events: impl Stream<Item = Sent> + Send + 'static,
+) -> Sse<impl Stream<Item = Sent>> {
+    let until = tokio::time::timeout(LONGEST_STREAM, stopping.cancelled_owned());
+    Sse::new(events.take_until(until)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
 }
 
 fn event(name: &str, data: impl Serialize) -> Event {
@@ -64,7 +69,7 @@ pub(super) async fn job(
     State(api): State<Arc<Api>>,
     id: Result<Path<i64>, PathRejection>,
     caller: Caller,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+) -> Result<Sse<impl Stream<Item = Sent>>, ApiError> {
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
@@ -83,7 +88,7 @@ pub(super) async fn job(
         next: Some(first),
     };
     let events = stream::unfold(start, Following::step);
-    Ok(Sse::new(bounded(stopping, events)).keep_alive(keep_alive()))
+    Ok(answer(stopping, events))
 }
 
 struct Following {
@@ -95,7 +100,7 @@ struct Following {
 }
 
 impl Following {
-    async fn step(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+    async fn step(mut self) -> Option<(Sent, Self)> {
         if self.last.as_ref().is_some_and(Job::is_finished) {
             return None;
         }
@@ -148,7 +153,7 @@ pub(super) async fn jobs(
     State(api): State<Arc<Api>>,
     first: Result<Query<FirstEvent>, QueryRejection>,
     caller: Caller,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+) -> Result<Sse<impl Stream<Item = Sent>>, ApiError> {
     let limit = first.map_or(0, |Query(first)| first.limit.unwrap_or(NEWEST));
     if !(1..=NEWEST).contains(&limit) {
         return Err(ApiError::Unprocessable(
@@ -172,7 +177,7 @@ pub(super) async fn jobs(
         start.is_new(job);
     }
     let events = stream::unfold(start, Everything::step);
-    Ok(Sse::new(bounded(stopping, events)).keep_alive(keep_alive()))
+    Ok(answer(stopping, events))
 }
 
 struct Everything {
@@ -185,7 +190,7 @@ struct Everything {
 }
 
 impl Everything {
-    async fn step(mut self) -> Option<(Result<Event, Infallible>, Self)> {
+    async fn step(mut self) -> Option<(Sent, Self)> {
         loop {
             if let Some(event) = self.next.pop_front() {
                 return Some((Ok(event), self));
@@ -236,7 +241,7 @@ impl Everything {
 pub(super) async fn lanes(
     State(api): State<Arc<Api>>,
     caller: Caller,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+) -> Result<Sse<impl Stream<Item = Sent>>, ApiError> {
     let place = api.live_view.stream(caller.holder.id);
     let place = place.ok_or(ApiError::TooManyStreams)?;
     let stopping = api.stopping.clone();
@@ -250,5 +255,5 @@ pub(super) async fn lanes(
         };
         Some((Ok(event), (api, place, false)))
     });
-    Ok(Sse::new(bounded(stopping, events)).keep_alive(keep_alive()))
+    Ok(answer(stopping, events))
 }

@@ -20,7 +20,6 @@ use super::caller::Caller;
 use super::job::{Job, SELECT};
 use super::problem::{ApiError, ProblemDetails};
 use super::state::Api;
-use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::{Answer, Idempotency, Submission};
 
@@ -342,12 +341,6 @@ async fn select(
     params: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Job>, ApiError> {
     let sql = format!("{} {rest}", SELECT.replace("$output", output));
-    let rows = api
-        .pool
-        .read(async |client| {
-            let statement = client.prepare_cached(&sql).await?;
-            Ok::<_, DatabaseError>(client.query(&statement, params).await?)
-        })
-        .await?;
+    let rows = api.pool.query(&sql, params).await?;
     Ok(rows.iter().map(|row| Job::from_row(row, &api.settings)).collect())
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ConnectInfo;
+use axum::serve::Listener;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -21,9 +22,6 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How long answers under way may take when the process stops. A client may read none of its answer, for ever.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Before the next connection is accepted when one could not be.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Why nobody is answered.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +45,11 @@ pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpList
     })
 }
 
-/// Answers until `stopping` is cancelled and the answers under way are given, for at most 10 s. A connection
-/// whose client sends no head of a request for `head_timeout` is closed. Requests carry the connection's peer as
+/// Answers until `stopping` is cancelled and the answers under way are given, for at most 10 s. A connection whose client
+/// sends no head of a request for `head_timeout` is closed. Requests carry the connection's peer as
 /// `ConnectInfo<SocketAddr>`.
 pub async fn answer(
-    listener: TcpListener,
+    mut listener: TcpListener,
     router: Router,
     head_timeout: Duration,
     stopping: CancellationToken,
@@ -61,18 +59,10 @@ pub async fn answer(
     let connections = GracefulShutdown::new();
     let mut tasks = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, peer) = tokio::select! {
+            // It logs what cannot be accepted, and waits a second where no file descriptor is left.
+            accepted = Listener::accept(&mut listener) => accepted,
             () = stopping.cancelled() => break,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // The client's doing, or no file descriptor left: then it is no use to try at once.
-                tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
         };
         while tasks.try_join_next().is_some() {}
         // Without it, the end of an answer may wait for the client's acknowledgement of its beginning.

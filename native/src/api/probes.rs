@@ -117,9 +117,8 @@ impl Probes {
             let led = current && client.query_one(LEADER_KNOWN, &[]).await?.get("known");
             Ok((current, led))
         });
-        let database = database.await;
         let stopping = self.stopping.is_cancelled();
-        match database {
+        match database.await {
             Err(Unready::ReadOnly) => Readiness {
                 ready: false,
                 database: "read-only",

@@ -7,8 +7,6 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 
 use super::analysis::TestCase;
 use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
@@ -59,12 +57,6 @@ impl Specview {
         Self { pool }
     }
 
-    async fn query(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, DatabaseError> {
-        self.pool
-            .read(async |client| Ok(client.query(sql, params).await?))
-            .await
-    }
-
     /// The tests that the holder's analysis found; `Err` says why there are none to render.
     async fn tests(
         &self,
@@ -75,6 +67,7 @@ impl Specview {
                         FROM submissions s JOIN river_job j ON j.id = s.job_id \
                         WHERE s.job_id = $1 AND s.holder = $2 AND s.event_type = 'analysis'";
         let row = self
+            .pool
             .query(question, &[&analysis_id, &holder.id])
             .await?
             .into_iter()
@@ -131,6 +124,7 @@ impl Handler for Specview {
         // A hit is free only if the job that rendered it was charged: a first attempt that died after it had
         // filled the cache must not make the second one free.
         let hits = self
+            .pool
             .query(
                 "SELECT c.test_key, c.rendered FROM specview_cache c \
                  WHERE c.holder = $1 AND c.language = $2 AND c.test_key = ANY ($3) \
@@ -159,6 +153,7 @@ impl Handler for Specview {
         // A test is charged to the job that has its row. Another job that renders the same one at this moment has it,
         // or waits here until this one has: nobody pays twice for a test.
         let claimed = self
+            .pool
             .query(
                 "INSERT INTO specview_cache AS c (holder, language, test_key, rendered, job_id) \
                  SELECT $1, $2, k, t, $5 FROM unnest($3::bytea[], $4::text[]) AS n (k, t) ORDER BY k \

@@ -58,6 +58,5 @@ async fn ask(
     question: &str,
     about: &[&(dyn tokio_postgres::types::ToSql + Sync)],
 ) -> Result<bool, DatabaseError> {
-    pool.read(async |client| Ok(client.query_opt(question, about).await?.is_some()))
-        .await
+    Ok(!pool.query(question, about).await?.is_empty())
 }

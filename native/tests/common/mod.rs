@@ -296,6 +296,13 @@ impl Weir {
         self.client().await.query_one(count, &[]).await.unwrap().get(0)
     }
 
+    /// Begins a job's first attempt as other clients do, with SQL of their own.
+    pub async fn begun_elsewhere(&self, id: i64) {
+        let begin = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
+                     attempted_by = '{elsewhere}' WHERE id = $1";
+        self.client().await.execute(begin, &[&id]).await.unwrap();
+    }
+
     /// Ends a job as other clients do, with SQL of their own.
     pub async fn ended_elsewhere(&self, id: i64, state: &str) {
         let end =

@@ -11,9 +11,19 @@ use serde_json::Value;
 
 use crate::common::{EDGE_SECRET, Weir, Who};
 
+/// A program that does not outlive its test, however that ends.
+pub struct KilledOnDrop(pub Child);
+
+impl Drop for KilledOnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running `weir`; killed when dropped.
 pub struct Process {
-    child: Child,
+    child: KilledOnDrop,
     port: u16,
     log: Arc<Mutex<Vec<String>>>,
 }
@@ -43,7 +53,11 @@ impl Process {
                 kept.lock().unwrap().push(line);
             }
         });
-        Self { child, port, log }
+        Self {
+            child: KilledOnDrop(child),
+            port,
+            log,
+        }
     }
 
     /// Everything it has logged, as JSON; a line that is none fails the test.
@@ -56,27 +70,7 @@ impl Process {
     }
 
     pub async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Option<Reply> {
-        let mut request = ureq::http::Request::builder()
-            .method(method)
-            .uri(format!("http://127.0.0.1:{}{path}", self.port));
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(body.to_owned()).unwrap();
-        tokio::task::spawn_blocking(move || {
-            let agent: ureq::Agent = ureq::Agent::config_builder()
-                .http_status_as_error(false)
-                .timeout_global(Some(Duration::from_secs(10)))
-                .build()
-                .into();
-            let mut response = agent.run(request).ok()?;
-            Some(Reply {
-                status: response.status().as_u16(),
-                text: response.body_mut().read_to_string().ok()?,
-            })
-        })
-        .await
-        .unwrap()
+        ask(self.port, method, path, headers, body).await
     }
 
     pub async fn get(&self, path: &str) -> Option<Reply> {
@@ -118,15 +112,15 @@ impl Process {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.child.0.id()
     }
 
     /// Asks it to stop and waits for its end.
     pub async fn stop(mut self) -> Option<i32> {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.0.id()).unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
         for _ in 0..1000 {
-            if let Some(status) = self.child.try_wait().unwrap() {
+            if let Some(status) = self.child.0.try_wait().unwrap() {
                 return status.code();
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -135,11 +129,29 @@ impl Process {
     }
 }
 
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// Asks a server on this machine; nothing when nobody listens there.
+pub async fn ask(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Option<Reply> {
+    let mut request = ureq::http::Request::builder()
+        .method(method)
+        .uri(format!("http://127.0.0.1:{port}{path}"));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
     }
+    let request = request.body(body.to_owned()).unwrap();
+    tokio::task::spawn_blocking(move || {
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(10)))
+            .build()
+            .into();
+        let mut response = agent.run(request).ok()?;
+        Some(Reply {
+            status: response.status().as_u16(),
+            text: response.body_mut().read_to_string().ok()?,
+        })
+    })
+    .await
+    .unwrap()
 }
 
 /// A scrape in Prometheus' text form.

@@ -9,7 +9,6 @@ use maud::html;
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
 use crate::status::number;
-use weir_ledger::database::DatabaseError;
 
 /// How many jobs are looked at, the last to fail first.
 const JOBS: i64 = 10_000;
@@ -20,10 +19,7 @@ const REASONS: i64 = 100;
 pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, ConsoleError> {
     let rows = api
         .pool
-        .read(async |client| {
-            let sql = include_str!("sql/failures.sql");
-            Ok::<_, DatabaseError>(client.query(sql, &[&JOBS, &REASONS]).await?)
-        })
+        .query(include_str!("sql/failures.sql"), &[&JOBS, &REASONS])
         .await?;
     let seen: i64 = rows.first().map_or(0, |row| row.get("seen"));
     let service = |kind: &str| match api.settings.service_of_kind(kind) {

@@ -12,7 +12,6 @@ use uuid::Uuid;
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
 use crate::status::{duration, number};
-use weir_ledger::database::DatabaseError;
 
 /// How many are shown.
 const MOST: i64 = 50;
@@ -31,10 +30,7 @@ pub(super) async fn show(
     let by_running = wanted.by.as_deref() == Some("running");
     let rows = api
         .pool
-        .read(async |client| {
-            let sql = include_str!("sql/holders.sql");
-            Ok::<_, DatabaseError>(client.query(sql, &[&by_running, &MOST]).await?)
-        })
+        .query(include_str!("sql/holders.sql"), &[&by_running, &MOST])
         .await?;
     let cells = html! {
         @for row in &rows {

@@ -10,7 +10,6 @@ use maud::{Markup, html};
 use serde_json::Value;
 use tokio_postgres::Row;
 use uuid::Uuid;
-use weir_ledger::database::DatabaseError;
 
 use super::super::jobs;
 use super::super::state::Api;
@@ -32,10 +31,10 @@ pub(super) async fn show(
     };
     let row = api
         .pool
-        .read(async |client| {
-            Ok::<_, DatabaseError>(client.query_opt(include_str!("sql/job.sql"), &[&id]).await?)
-        })
+        .query(include_str!("sql/job.sql"), &[&id])
         .await?
+        .into_iter()
+        .next()
         .ok_or_else(missing)?;
     let metadata: Value = row.get("metadata");
     let args: Value = row.get("args");
@@ -145,14 +144,11 @@ pub(super) async fn cancel(
     let Ok(Path(id)) = id else {
         return Err(missing());
     };
-    let holder = api
+    let rows = api
         .pool
-        .read(async |client| {
-            let sql = "SELECT holder FROM submissions WHERE job_id = $1";
-            Ok::<_, DatabaseError>(client.query_opt(sql, &[&id]).await?)
-        })
-        .await?
-        .map(|row| row.get("holder"));
+        .query("SELECT holder FROM submissions WHERE job_id = $1", &[&id])
+        .await?;
+    let holder = rows.first().map(|row| row.get("holder"));
     jobs::end(&api, id, holder).await?;
     tracing::info!(
         job = id,
