@@ -4,9 +4,10 @@ import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
 import { cargoInstalled } from "./lib/cargo-tools.ts";
 import { Failure } from "./lib/failure.ts";
 import { onExit, runMain } from "./lib/lifecycle.ts";
+import { deadLinks, filesIn } from "./lib/links.ts";
 import { nodeBin, root } from "./lib/paths.ts";
 import { exitCodeOf, stopGroup } from "./lib/process.ts";
-import { say } from "./lib/progress.ts";
+import { say, show } from "./lib/progress.ts";
 
 interface Check {
   /** What to do when the check fails. */
@@ -17,20 +18,28 @@ interface Check {
 const checks: Record<string, Check> = {
   rustfmt: {
     remedy: "npm run format",
-    run: () => show("cargo", ["fmt", "--all", "--check"]),
+    run: () => check("cargo", ["fmt", "--all", "--check"]),
   },
   biome: {
     remedy: "npm run format, then correct by hand what it leaves",
-    run: () => show(join(nodeBin, "biome"), ["check", "--error-on-warnings", "."]),
+    run: () => check(join(nodeBin, "biome"), ["check", "--error-on-warnings", "."]),
+  },
+  links: {
+    remedy: "correct the links above",
+    run: async () => {
+      const dead = await deadLinks(root, filesIn(root, ".md"));
+      for (const link of dead) show(link);
+      return dead.length;
+    },
   },
   clippy: {
     remedy: "correct what clippy reports above",
-    run: () => show("cargo", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
+    run: () => check("cargo", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
   },
   doc: {
     remedy: "correct the doc comments above",
     run: () =>
-      show("cargo", ["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"], {
+      check("cargo", ["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"], {
         RUSTDOCFLAGS: "-D warnings",
       }),
   },
@@ -40,7 +49,7 @@ const checks: Record<string, Check> = {
       const flags = ["--no-default-features"];
       const deny = await cargoInstalled({ crate: "cargo-deny", version: "0.20.2", bin: "cargo-deny", flags });
       const what = ["licenses", "bans", "sources"];
-      return show(deny, ["--workspace", "--locked", "check", "--hide-inclusion-graph", ...what]);
+      return check(deny, ["--workspace", "--locked", "check", "--hide-inclusion-graph", ...what]);
     },
   },
 };
@@ -54,17 +63,17 @@ await runMain(async () => {
   if (unknown)
     throw new Failure(`there is no check "${unknown}"`, `name some of ${all.join(", ")}, or nothing for all`);
   const failed: string[] = [];
-  for (const [name, check] of Object.entries(checks)) {
+  for (const [name, { run }] of Object.entries(checks)) {
     if (names.length > 0 && !names.includes(name)) continue;
     say(name);
-    if ((await check.run()) !== 0) failed.push(name);
+    if ((await run()) !== 0) failed.push(name);
   }
   if (failed.length === 0) return 0;
   const remedies = failed.map((name) => `${name}: ${checks[name]?.remedy}`);
   throw new Failure(`${failed.join(", ")} failed`, remedies.join("; "));
 });
 
-async function show(file: string, args: string[], extra: NodeJS.ProcessEnv = {}): Promise<number> {
+async function check(file: string, args: string[], extra: NodeJS.ProcessEnv = {}): Promise<number> {
   const env = await cargoEnvironment(extra);
   const child = spawn(file, args, { cwd: root, env, stdio: ["ignore", "inherit", "inherit"], detached: true });
   const forget = onExit(() => stopGroup(child, 2000));

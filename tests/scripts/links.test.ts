@@ -1,0 +1,38 @@
+import assert from "node:assert/strict";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { it } from "node:test";
+import { deadLinks, filesIn } from "../../scripts/lib/links.ts";
+
+it("a link to a page, an anchor, an image or a folder that is not there is found, and no other", async (t) => {
+  const folder = mkdtempSync(join(tmpdir(), "weir-links-"));
+  t.after(() => rmSync(folder, { recursive: true }));
+  const write = (file: string, text: string): void => {
+    mkdirSync(join(folder, file, ".."), { recursive: true });
+    writeFileSync(join(folder, file), text);
+  };
+  write("README.md", '# Top\n\n[docs](docs/README.md) <img src="here.png"> <img src="gone.png">');
+  write("here.png", "");
+  write("deploy/unit.service", "");
+  write("node_modules/package/README.md", "[gone](gone.md)");
+  write(
+    "docs/README.md",
+    `# \`weir status\`, and what it says
+
+    Code is no link: \`[a](gone-in-code.md)\`.
+
+    [up](../README.md#top) [folder](../deploy) [own](#weir-status-and-what-it-says) [other](https://example.invalid/)
+    [gone page](gone.md) [gone folder](../gone) [gone anchor](#gone) [gone part](../README.md#gone)
+    ![gone image](images/gone.png)`.replaceAll("\n    ", "\n"),
+  );
+  const dead = await deadLinks(folder, filesIn(folder, ".md"));
+  assert.deepEqual(dead.map((line) => line.replace(/http:\/\/[^/]+\//, "")).sort(), [
+    "README.md links to gone.png",
+    "docs/README.md links to README.md#gone",
+    "docs/README.md links to docs/README.md#gone",
+    "docs/README.md links to docs/gone.md",
+    "docs/README.md links to docs/images/gone.png",
+    "docs/README.md links to gone",
+  ]);
+});
