@@ -21,7 +21,13 @@ await runMain(async () => {
   if (stack)
     throw new Failure("this clone's stack is running on what would be removed", `stop it first: kill ${stack.pid}`);
   await withLock(buildLock, "building in this clone", async () => {
-    for (const folder of [join(root, "build"), join(root, "dist"), join(state, "bin"), join(root, ".wrangler")]) {
+    for (const folder of [
+      join(root, "build"),
+      join(root, "dist"),
+      join(state, "bin"),
+      join(state, "docs"),
+      join(root, ".wrangler"),
+    ]) {
       if (!existsSync(folder)) continue;
       await rm(folder, { recursive: true });
       say(`removed ${relative(root, folder)}`);
