@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { join, relative } from "node:path";
 import { removeBuildFolder } from "./lib/build-folder.ts";
+import { removeCache } from "./lib/cache.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
 import { withLock } from "./lib/lock.ts";
@@ -34,7 +35,7 @@ await runMain(async () => {
     }
     for (const folder of await removeBuildFolder()) say(`removed ${folder}`);
     if (args.length > 0) {
-      await rm(cache, { recursive: true, force: true });
+      await removeCache();
       say(`removed ${cache}`);
     }
   });

@@ -1,5 +1,6 @@
 import { spawn } from "node:child_process";
 import { join } from "node:path";
+import { usingCache } from "./lib/cache.ts";
 import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
 import { cargoInstalled } from "./lib/cargo-tools.ts";
 import { Failure } from "./lib/failure.ts";
@@ -66,7 +67,7 @@ await runMain(async () => {
   for (const [name, { run }] of Object.entries(checks)) {
     if (names.length > 0 && !names.includes(name)) continue;
     say(name);
-    if ((await run()) !== 0) failed.push(name);
+    if ((await usingCache(run)) !== 0) failed.push(name);
   }
   if (failed.length === 0) return 0;
   const remedies = failed.map((name) => `${name}: ${checks[name]?.remedy}`);

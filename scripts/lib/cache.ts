@@ -2,10 +2,24 @@ import { existsSync, utimesSync } from "node:fs";
 import { mkdir, readdir, rename, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { onExit } from "./lifecycle.ts";
-import { cache } from "./paths.ts";
+import { withLock, withSharedLock } from "./lock.ts";
+import { cache, cacheLock } from "./paths.ts";
 
 /** What no clone has used for this many milliseconds is removed. */
 export const unusedFor = 30 * 24 * 3600 * 1000;
+
+/**
+ * Runs what builds in the cache, or runs its tools: meanwhile no clone removes them. Within it, nobody may wait for the
+ * lock of a clone, which whoever removes the cache holds.
+ */
+export function usingCache<T>(work: () => Promise<T>): Promise<T> {
+  return withSharedLock(cacheLock, "removing what all clones have built", work);
+}
+
+/** Removes what all clones of this user have built, when none of them builds. */
+export function removeCache(): Promise<void> {
+  return withLock(cacheLock, "building in another clone", () => rm(cache, { recursive: true, force: true }));
+}
 
 /** The folder of something that is built once per user; undefined if it is not built yet. */
 export function cached(name: string): string | undefined {

@@ -2,6 +2,7 @@ import { spawn } from "node:child_process";
 import { existsSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import { usingCache } from "./cache.ts";
 import { cargoEnvironment } from "./cargo.ts";
 import { onExit } from "./lifecycle.ts";
 import { root } from "./paths.ts";
@@ -12,7 +13,11 @@ import type { Totals } from "./totals.ts";
 const line = /^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;/;
 
 /** Runs tests of the Rust crates, shows their output and counts them. */
-export async function runCargoTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
+export function runCargoTests(tests: CargoTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
+  return usingCache(() => runTests(tests, env, totals));
+}
+
+async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
   const child = spawn("cargo", ["test", "--locked", "--no-fail-fast", ...args], {
     cwd: root,
     env: await cargoEnvironment(env),

@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { readdir, readFile, stat, writeFile } from "node:fs/promises";
 import { join, relative } from "node:path";
+import { usingCache } from "./cache.ts";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
 import { edgeTools } from "./edge-tools.ts";
 import { withLock } from "./lock.ts";
@@ -16,7 +17,7 @@ const stamp = join(output, ".inputs");
 
 /** Builds the Worker into build/ and the page into dist/. Returns at once when nothing has changed. */
 export function buildEdge(): Promise<void> {
-  return withLock(buildLock, "building in this clone", build);
+  return withLock(buildLock, "building in this clone", () => usingCache(build));
 }
 
 async function build(): Promise<void> {

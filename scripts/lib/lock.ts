@@ -11,12 +11,22 @@ const busy = 5;
  * exclusive transaction on an empty database. The system releases it with the process, however that ends, so there
  * are no stale locks to break.
  */
-export async function withLock<T>(file: string, reason: string, work: () => Promise<T>): Promise<T> {
+export function withLock<T>(file: string, reason: string, work: () => Promise<T>): Promise<T> {
+  return holding("BEGIN EXCLUSIVE", file, reason, work);
+}
+
+/** Runs `work` while nobody has the lock for itself; others may share it. */
+export function withSharedLock<T>(file: string, reason: string, work: () => Promise<T>): Promise<T> {
+  // A transaction that has read.
+  return holding("BEGIN; SELECT * FROM sqlite_schema", file, reason, work);
+}
+
+async function holding<T>(lock: string, file: string, reason: string, work: () => Promise<T>): Promise<T> {
   mkdirSync(dirname(file), { recursive: true });
   const database = new DatabaseSync(file, { timeout: 0 });
   try {
     const started = Date.now();
-    for (let told = false; !locks(database); await sleep(50)) {
+    for (let told = false; !locks(database, lock); await sleep(50)) {
       if (told || Date.now() - started < 1000) continue;
       say(`waiting for another process that is ${reason}`);
       told = true;
@@ -27,11 +37,12 @@ export async function withLock<T>(file: string, reason: string, work: () => Prom
   }
 }
 
-function locks(database: DatabaseSync): boolean {
+function locks(database: DatabaseSync, lock: string): boolean {
   try {
-    database.exec("BEGIN EXCLUSIVE");
+    database.exec(lock);
     return true;
   } catch (error) {
+    if (database.isTransaction) database.exec("ROLLBACK");
     if ((error as { errcode?: number }).errcode === busy) return false;
     throw error;
   }

@@ -1,5 +1,6 @@
 import { chmod, constants, copyFile, mkdir, rename } from "node:fs/promises";
 import { join } from "node:path";
+import { usingCache } from "./cache.ts";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
 import { Failure } from "./failure.ts";
 import { withLock } from "./lock.ts";
@@ -9,7 +10,7 @@ import { step } from "./progress.ts";
 
 /** Builds the binary `weir`, with cargo's development profile or the optimised one. */
 export function buildNative(profile: "dev" | "native" = "dev"): Promise<string> {
-  return withLock(buildLock, "building in this clone", () => build(profile));
+  return withLock(buildLock, "building in this clone", () => usingCache(() => build(profile)));
 }
 
 async function build(profile: "dev" | "native"): Promise<string> {

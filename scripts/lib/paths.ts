@@ -12,6 +12,9 @@ export const state = resolve(process.env.WEIR_STATE || join(root, ".weir"));
 /** Per user: a fresh clone does not build the same tools again. */
 export const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "weir");
 
+/** Shared by all who use the cache, and held by who removes it; beside it, so that it outlives it. */
+export const cacheLock = `${cache}.lock`;
+
 export const logs = join(state, "logs");
 export const nodeModules = join(root, "node_modules");
 export const nodeBin = join(nodeModules, ".bin");

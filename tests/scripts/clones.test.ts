@@ -47,6 +47,20 @@ describe("clones that share a cache", () => {
     assert.ok(one.compiled.length > two.compiled.length, `${one.compiled.length} and ${two.compiled.length}`);
   });
 
+  it("what all clones have built is removed when no clone builds, and not before", async () => {
+    const cleaner = clone("cleaner");
+    assert.match(await clean(cleaner, cache, "--all"), /weir: removed .*cache\/weir$/m);
+    const building = build(first, cache);
+    await halfway(building);
+    const cleaning = clean(cleaner, cache, "--all");
+    const built = await building;
+    assert.equal(built.code, 0, built.stderr);
+    assert.ok(built.compiled.includes("weir_policy"), `${built.compiled}`);
+    assert.match(await cleaning, /weir: removed .*cache\/weir$/m);
+    assert.ok(!existsSync(join(cache, "weir")));
+    isOwn(await build(first, cache), first);
+  });
+
   it("a fresh clone compiles no dependency again", async () => {
     const fresh = clone("fresh");
     const built = await build(fresh, cache);
@@ -79,11 +93,11 @@ describe("clones that share a cache", () => {
     assert.deepEqual((await build(next, cache)).compiled, ["weir_policy"]);
     assert.equal(builds(), 3, "those of the first, the last and the next clone");
 
-    const cleaned = clean(next, cache);
+    const cleaned = await clean(next, cache);
     assert.match(cleaned, /weir: what was built is gone/);
     assert.equal(builds(), 1, "that of the first clone, which still exists");
     assert.deepEqual((await build(first, cache)).compiled, []);
-    assert.match(clean(next, cache, "--all"), /weir: removed .*cache\/weir$/m);
+    assert.match(await clean(next, cache, "--all"), /weir: removed .*cache\/weir$/m);
     assert.ok(!existsSync(join(cache, "weir")));
   });
 });

@@ -1,4 +1,4 @@
-import { spawn, spawnSync } from "node:child_process";
+import { spawn } from "node:child_process";
 import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
@@ -51,17 +51,20 @@ export interface Built {
 }
 
 const buildPolicy = `
-  const { cargoEnvironment } = await import(process.argv[1]);
+  const { cargoEnvironment } = await import(process.argv[1] + "/cargo.ts");
+  const { usingCache } = await import(process.argv[1] + "/cache.ts");
+  const { exitCodeOf } = await import(process.argv[1] + "/process.ts");
   const { spawn } = await import("node:child_process");
   const args = ["build", "--offline", "--package", "weir-policy", "--message-format", "json"];
-  const child = spawn("cargo", args, { env: await cargoEnvironment(), stdio: "inherit" });
-  child.on("exit", (code) => process.exit(code ?? 1));
+  process.exitCode = await usingCache(async () =>
+    exitCodeOf(spawn("cargo", args, { env: await cargoEnvironment(), stdio: "inherit" })),
+  );
 `;
 
 /** Builds the smallest crate of a clone as its scripts would. */
 export function build(clone: Clone, cache: string): Promise<Built> {
   const { CARGO_TARGET_DIR: _, CARGO_BUILD_BUILD_DIR: __, ...env } = process.env;
-  const script = join(clone.folder, "scripts", "lib", "cargo.ts");
+  const script = join(clone.folder, "scripts", "lib");
   const child = spawn(process.execPath, ["--input-type=module", "-e", buildPolicy, script], {
     cwd: clone.folder,
     env: { ...env, XDG_CACHE_HOME: cache },
@@ -77,15 +80,21 @@ export function build(clone: Clone, cache: string): Promise<Built> {
   });
 }
 
-/** Runs `npm run clean` in a clone. */
-export function clean(clone: Clone, cache: string, ...args: string[]): string {
+/** Runs `npm run clean` in a clone; returns what it says. */
+export function clean(clone: Clone, cache: string, ...args: string[]): Promise<string> {
   const { CARGO_TARGET_DIR: _, CARGO_BUILD_BUILD_DIR: __, WEIR_STATE: ___, ...env } = process.env;
-  const ran = spawnSync(process.execPath, [join(clone.folder, "scripts", "clean.ts"), ...args], {
+  const child = spawn(process.execPath, [join(clone.folder, "scripts", "clean.ts"), ...args], {
     cwd: clone.folder,
     env: { ...env, XDG_CACHE_HOME: cache },
-    encoding: "utf8",
+    stdio: ["ignore", "pipe", "pipe"],
   });
-  return ran.stdout + ran.stderr;
+  let output = "";
+  child.stdout.on("data", (data) => (output += String(data)));
+  child.stderr.on("data", (data) => (output += String(data)));
+  return new Promise((done, failed) => {
+    child.on("error", failed);
+    child.on("close", () => done(output));
+  });
 }
 
 function artifacts(stdout: string): { compiled: string[]; library: string } {
