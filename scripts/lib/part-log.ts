@@ -1,7 +1,6 @@
-import { createWriteStream, mkdirSync } from "node:fs";
-import { join, relative } from "node:path";
+import { relative } from "node:path";
 import { Failure } from "./failure.ts";
-import { logs } from "./paths.ts";
+import { logPath, openLog } from "./log-file.ts";
 import { show } from "./progress.ts";
 
 /** What one part of the stack says: all of it in a file, and on the terminal only when somebody wants to see it. */
@@ -19,10 +18,8 @@ export interface PartLog {
 const shown = 20;
 
 export function partLog(name: string, options: { verbose: boolean; notable?: RegExp }): PartLog {
-  mkdirSync(logs, { recursive: true });
-  const path = join(logs, `${name}.log`);
-  const file = relative(process.cwd(), path);
-  const out = createWriteStream(path);
+  const file = relative(process.cwd(), logPath(name));
+  const out = openLog(name);
   const recent: string[] = [];
   const print = (line: string): void => show(`[${name}] ${line}`);
   const showEnd = (): void => {

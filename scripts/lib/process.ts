@@ -1,11 +1,10 @@
 import { type ChildProcess, spawn } from "node:child_process";
-import { createWriteStream, mkdirSync } from "node:fs";
 import { constants } from "node:os";
-import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { Failure } from "./failure.ts";
 import { isExiting, onExit } from "./lifecycle.ts";
-import { logs, root } from "./paths.ts";
+import { openLog } from "./log-file.ts";
+import { root } from "./paths.ts";
 import { type Pulse, show } from "./progress.ts";
 
 export interface RunOptions {
@@ -134,11 +133,6 @@ export async function run(file: string, args: string[], options: RunOptions = {}
   }
   const how = outcome.timedOut ? "took too long" : `ended with ${outcome.signal ?? `code ${outcome.code}`}`;
   throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its output above");
-}
-
-function openLog(name: string): NodeJS.WritableStream {
-  mkdirSync(logs, { recursive: true });
-  return createWriteStream(join(logs, `${name}.log`));
 }
 
 /** A server that runs until this script exits. */
