@@ -1,56 +1,56 @@
-import { spawn } from "node:child_process";
-import { createHash } from "node:crypto";
-import { cp, mkdir, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { mkdir, readFile, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { buildEdge } from "./lib/edge.ts";
-import { wrangler, wranglerEnvironment } from "./lib/edge-server.ts";
+import { rustVersion } from "./lib/cargo.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
-import { buildNative } from "./lib/native.ts";
 import { root, state } from "./lib/paths.ts";
-import { exitCodeOf, run } from "./lib/process.ts";
 import { say } from "./lib/progress.ts";
+import { packBinary, targets } from "./lib/release/binary.ts";
+import { packEdge } from "./lib/release/edge.ts";
+import { buildImage } from "./lib/release/image.ts";
+import { notesOf } from "./lib/release/notes.ts";
+import { writeBills } from "./lib/release/sbom.ts";
+import { writeSums } from "./lib/release/sums.ts";
 
 const output = join(state, "release");
 
-/** Builds the files of a release in .weir/release: the binary, the edge and their checksums. */
+const others: Record<string, (version: string) => Promise<void>> = {
+  edge: (version) => packEdge(version, output),
+  sbom: (version) => writeBills(version, output),
+  image: (version) => buildImage(version, output),
+  sums: () => writeSums(output),
+  notes: writeNotes,
+};
+
+/** Makes the files of a release in .weir/release: the parts that the command line names, or what this machine can. */
 await runMain(async () => {
-  const version = process.argv[2];
-  if (!version || !/^v\d+\.\d+\.\d+[\w.-]*$/.test(version))
-    throw new Failure(`"${version ?? ""}" is not a version`, "name the tag: npm run release -- v0.1.0");
-  const weir = await buildNative("native");
-  await buildEdge();
-  await rm(output, { recursive: true, force: true });
-
-  const native = `weir-${version}-${process.platform}-${process.arch}`;
-  await mkdir(join(output, native), { recursive: true });
-  await cp(weir, join(output, native, "weir"));
-  for (const name of ["weir.toml", "deploy", "LICENSE-APACHE", "LICENSE-MIT"])
-    await cp(join(root, name), join(output, native, name), { recursive: true });
-  await archive(native);
-
-  const edge = `weir-edge-${version}`;
-  const args = ["deploy", "--dry-run", "--outdir", join(output, edge, "worker")];
-  const bundled = await exitCodeOf(
-    spawn(process.execPath, [wrangler, ...args], { cwd: root, env: wranglerEnvironment(), stdio: "inherit" }),
-  );
-  if (bundled !== 0) throw new Failure("wrangler could not bundle the edge", "see its output above");
-  await cp(join(root, "dist"), join(output, edge, "dist"), { recursive: true });
-  await cp(join(root, "wrangler.toml"), join(output, edge, "wrangler.toml"));
-  await archive(edge);
-
-  const sums: string[] = [];
-  for (const name of await readdir(output)) {
-    const hash = createHash("sha256").update(await readFile(join(output, name)));
-    sums.push(`${hash.digest("hex")}  ${name}\n`);
-  }
-  await writeFile(join(output, "SHA256SUMS"), sums.join(""));
+  const [version = "", ...named] = process.argv.slice(2);
+  const manifest = /^\[workspace\.package\]\nversion = "(.+)"$/m.exec(await readFile(join(root, "Cargo.toml"), "utf8"));
+  if (version !== `v${manifest?.[1]}`)
+    throw new Failure(
+      `"${version}" is not the version of Cargo.toml, v${manifest?.[1]}`,
+      `name that one (npm run release -- v${manifest?.[1]}), or correct Cargo.toml`,
+    );
+  const { host } = await rustVersion();
+  const binary = (target: string) => [target, () => packBinary(version, target, output)] as const;
+  const parts = { ...Object.fromEntries([...targets, host].map(binary)), ...others };
+  const unknown = named.find((name) => !(name in parts));
+  if (unknown)
+    throw new Failure(
+      `a release has no part "${unknown}"`,
+      `name some of ${Object.keys(parts).join(", ")}, or nothing`,
+    );
+  const wanted = named.length > 0 ? named : [host, "edge", "sbom", "sums", "notes"];
+  if (named.length === 0) await rm(output, { recursive: true, force: true });
+  await mkdir(output, { recursive: true });
+  for (const [name, make] of Object.entries(parts)) if (wanted.includes(name)) await make(version);
   say(`the release is in ${output}`);
 });
 
-/** Replaces a folder with an archive of it. The same content gives the same archive. */
-async function archive(name: string): Promise<void> {
-  const same = ["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0"];
-  await run("tar", [...same, "-czf", join(output, `${name}.tar.gz`), "-C", output, name]);
-  await rm(join(output, name), { recursive: true });
+/** Not one of the files of the release, but what is said about them. */
+async function writeNotes(version: string): Promise<void> {
+  const { GITHUB_SERVER_URL, GITHUB_REPOSITORY } = process.env;
+  const files = GITHUB_REPOSITORY && `${GITHUB_SERVER_URL}/${GITHUB_REPOSITORY}/blob/${version}`;
+  const notes = notesOf(version, await readFile(join(root, "CHANGELOG.md"), "utf8"), files);
+  await writeFile(join(state, "release-notes.md"), notes);
 }

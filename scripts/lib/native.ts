@@ -8,24 +8,32 @@ import { buildLock, state } from "./paths.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
-/** Builds the binary `weir`, with cargo's development profile or the optimised one. */
-export function buildNative(profile: "dev" | "native" = "dev"): Promise<string> {
-  return withLock(buildLock, "building in this clone", () => usingCache(() => build(profile)));
+/** Builds the binary `weir`, with cargo's development profile or the optimised one, for this machine or a target. */
+export function buildNative(profile: "dev" | "native" = "dev", target?: string): Promise<string> {
+  return withLock(buildLock, "building in this clone", () => usingCache(() => build(profile, target)));
 }
 
-async function build(profile: "dev" | "native"): Promise<string> {
+async function build(profile: "dev" | "native", target?: string): Promise<string> {
   await requireCargo();
-  const weirBinary = join(state, "bin", profile === "dev" ? "weir" : `weir-${profile}`);
+  const weirBinary = join(
+    state,
+    "bin",
+    ["weir", ...(profile === "dev" ? [] : [profile]), ...(target ? [target] : [])].join("-"),
+  );
   // The development build has the features of the whole workspace, as `npm test` has, so that the two share the
   // dependencies. What is measured and released has only its own.
   const packages = profile === "dev" ? ["--workspace"] : ["--package", "weir-native"];
   const flags = ["--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"];
+  if (target) flags.push("--target", target);
   const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", async (pulse) =>
     run("cargo", ["build", ...packages, ...flags], {
       pulse,
       log: "native-build",
-      env: await cargoEnvironment(),
-      remedy: "correct what the compiler reports above",
+      // Where the C library is another one than the system's, it has a compiler of its own.
+      env: await cargoEnvironment(target?.endsWith("-musl") ? { TARGET_CC: "musl-gcc" } : {}),
+      remedy: target
+        ? `correct what the compiler reports above; it needs: rustup target add ${target}, and for musl the musl-tools`
+        : "correct what the compiler reports above",
     }),
   );
   const built = executableIn(messages);

@@ -6,8 +6,7 @@ import { root } from "./paths.ts";
 const source = join(root, "www");
 const output = join(root, "dist");
 
-/** Bundles the page into dist/, from where the edge serves it. */
-export async function buildPage(): Promise<void> {
+async function bundle() {
   const bundled = await build({
     entryPoints: [join(source, "src", "main.ts"), join(source, "style.css")],
     outdir: output,
@@ -21,9 +20,23 @@ export async function buildPage(): Promise<void> {
     target: "es2022",
     logLevel: "warning",
     write: false,
+    metafile: true,
   });
   // Its helper process would live as long as this one.
   await stop();
+  return bundled;
+}
+
+/** The names of the npm packages that are in the page. */
+export async function packagesInPage(): Promise<Set<string>> {
+  const { metafile } = await bundle();
+  const names = Object.keys(metafile.inputs).map((file) => /.*node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(file)?.[1]);
+  return new Set(names.filter((name) => name !== undefined));
+}
+
+/** Bundles the page into dist/, from where the edge serves it. */
+export async function buildPage(): Promise<void> {
+  const bundled = await bundle();
   const files = new Map<string, Uint8Array>(bundled.outputFiles.map((file) => [file.path, file.contents]));
   for (const name of await readdir(source)) {
     if (/\.(html|svg|txt|webmanifest)$/.test(name) || name === "_headers")

@@ -1,0 +1,72 @@
+import { readFile, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { usingCache } from "../cache.ts";
+import { cargoInstalled } from "../cargo-tools.ts";
+import { packagesInPage } from "../page.ts";
+import { root } from "../paths.ts";
+import { run } from "../process.ts";
+
+const crates = [
+  { of: "weir", folder: "native", target: "x86_64-unknown-linux-musl" },
+  { of: "weir-edge", folder: "", target: "wasm32-unknown-unknown" },
+];
+
+/** Writes what the binary, the edge and the page are made of, in CycloneDX's format. */
+export function writeBills(version: string, output: string): Promise<void> {
+  return usingCache(() => write(version, output));
+}
+
+async function write(version: string, output: string): Promise<void> {
+  const cyclonedx = await cargoInstalled({ crate: "cargo-cyclonedx", version: "0.5.9", bin: "cargo-cyclonedx" });
+  // The time in a bill is that of the commit, so that the same sources give the same bill.
+  const seconds = (await run("git", ["log", "-1", "--format=%ct"])).trim();
+  const env = { ...process.env, SOURCE_DATE_EPOCH: seconds };
+  const name = `bill.${process.pid}`;
+  const args = [
+    "cyclonedx",
+    "--format",
+    "json",
+    "--spec-version",
+    "1.5",
+    "--no-build-deps",
+    "--override-filename",
+    name,
+  ];
+  try {
+    for (const { of, folder, target } of crates) {
+      const manifest = join(root, folder, "Cargo.toml");
+      await run(cyclonedx, [...args, "--target", target, "--manifest-path", manifest], { env });
+      const bill = await readFile(join(root, folder, `${name}.json`), "utf8");
+      await writeFile(join(output, `${of}-${version}.cdx.json`), bill.replaceAll(`file://${root}`, "file:///weir"));
+    }
+  } finally {
+    // It writes one beside each manifest of the workspace.
+    for (const folder of ["", "ledger", "native", "policy"])
+      await rm(join(root, folder, `${name}.json`), { force: true });
+  }
+
+  await writeFile(join(output, `weir-page-${version}.cdx.json`), await billOfPage(seconds));
+}
+
+interface Bill {
+  serialNumber?: string;
+  metadata: { timestamp: string; component: { name: string; "bom-ref": string } };
+  components: { name: string; "bom-ref": string }[];
+  dependencies: { ref: string; dependsOn: string[] }[];
+}
+
+/** Of npm's list, which has all tools too, what is bundled into the page. */
+async function billOfPage(seconds: string): Promise<string> {
+  const bundled = await packagesInPage();
+  const bill = JSON.parse(await run("npm", ["sbom", "--package-lock-only", "--sbom-format=cyclonedx"])) as Bill;
+  delete bill.serialNumber;
+  bill.metadata.timestamp = new Date(Number(seconds) * 1000).toISOString();
+  // npm takes the folder's.
+  bill.metadata.component.name = "weir-page";
+  bill.components = bill.components.filter(({ name }) => bundled.has(name));
+  const refs = new Set([bill.metadata.component, ...bill.components].map((component) => component["bom-ref"]));
+  bill.dependencies = bill.dependencies
+    .filter(({ ref }) => refs.has(ref))
+    .map(({ ref, dependsOn }) => ({ ref, dependsOn: dependsOn.filter((other) => refs.has(other)) }));
+  return `${JSON.stringify(bill, null, 2)}\n`;
+}
