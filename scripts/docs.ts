@@ -12,7 +12,8 @@ const site = join(state, "docs");
 
 /** Builds the documentation as a site in .weir/docs, and follows all of its links. */
 await runMain(async () => {
-  // Packages of their own, so that nobody waits for them who only runs or tests Weir.
+  // Packages of their own, so that nobody waits for them who only runs or tests Weir. Rollup is there as wasm, because
+  // its programs for other platforms than the one that made the lock file would be missing in it.
   if (!isInstalled())
     await step("installing the generator of the site", (pulse) =>
       run("npm", ["ci", "--no-audit", "--no-fund"], { cwd: docs, pulse, remedy: "check the network" }),
