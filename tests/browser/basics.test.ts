@@ -55,6 +55,29 @@ describe("the page", () => {
     assert.ok(await page.evaluate("performance.getEntriesByName('first-contentful-paint').length"));
   });
 
+  it("never says that more workers are busy than there are", async (t) => {
+    const { page } = await openPage(t, { address: someAddress() });
+    const lane = { oldest_wait_ms: 0, paused: false, queued: 0, running: 0, workers: 0 };
+    const service = (running: number, workers: number) => ({
+      parked: 0,
+      priority: lane,
+      default: { ...lane, running, workers },
+      scheduled: lane,
+    });
+    const services = { fewer: service(2, 3), all: service(3, 3), more: service(4, 3), unknown: service(1, 0) };
+    const body = `event: lanes\ndata: ${JSON.stringify({ oldest_wait_ms: 0, parked: 0, services })}\n\n`;
+    await page.route("**/api/lanes/events", (route) => route.fulfill({ contentType: "text/event-stream", body }));
+    await page.goto(stack.edge.url);
+    await page.getByRole("tab", { name: "Right now" }).click();
+    const workers = async (name: string): Promise<string | null> =>
+      page.getByRole("row", { name }).locator("td").nth(2).textContent();
+    await page.getByRole("rowheader", { name: "more" }).waitFor();
+    assert.deepEqual(
+      [await workers("fewer"), await workers("all"), await workers("more"), await workers("unknown")],
+      ["2 of 3 workers", "3 of 3 workers", "4", "1"],
+    );
+  });
+
   it("has the same texts in its HTML as in its script", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.route("**/api/**", () => {});

@@ -1,0 +1,80 @@
+import assert from "node:assert/strict";
+import { after, describe, it } from "node:test";
+import type { Page } from "playwright-core";
+import sharp from "sharp";
+import { someAddress, startStack } from "../harness/stack.ts";
+import { requireAccessible } from "./axe.ts";
+import { openPage, picture } from "./browser.ts";
+import { servicesOfStart } from "./services.ts";
+
+const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
+
+const patient = { timeout: 60_000 };
+
+/** Which part of these pixels (red, green, blue, alpha) can be told from a ground of black or white. */
+function visiblePart(pixels: ArrayLike<number>, ground: "black" | "white"): number {
+  let visible = 0;
+  for (let at = 0; at < pixels.length; at += 4) {
+    const [red = 0, green = 0, blue = 0, alpha = 0] = [0, 1, 2, 3].map((n) => (pixels[at + n] ?? 0) / 255);
+    const linear = (value: number): number => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    const luminance = 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+    const contrast = ground === "black" ? (luminance + 0.05) / 0.05 : 1.05 / (luminance + 0.05);
+    // What WCAG 1.4.11 wants of graphics.
+    if (alpha > 0.5 && contrast >= 3) visible++;
+  }
+  return (4 * visible) / pixels.length;
+}
+
+/** Of the element with this selector. The page may replace it at any time, so it is asked once where it is. */
+async function visiblePartOf(page: Page, selector: string, ground: "black" | "white"): Promise<number> {
+  const clip = await page.evaluate<{ x: number; y: number; width: number; height: number }>(
+    `document.querySelector("${selector}").getBoundingClientRect().toJSON()`,
+  );
+  const shot = await page.screenshot({ clip });
+  return visiblePart(await sharp(shot).ensureAlpha().raw().toBuffer(), ground);
+}
+
+/** What is drawn, without the words that lie over it. */
+async function drawn(page: Page): Promise<number[]> {
+  return page.evaluate(`(() => {
+    const { width, height } = document.getElementById("dots");
+    return [...document.getElementById("dots").getContext("2d").getImageData(0, 0, width, height).data];
+  })()`);
+}
+
+describe("the page in forced colours", () => {
+  for (const [colorScheme, ground] of [
+    ["dark", "black"],
+    ["light", "white"],
+  ] as const) {
+    it(`shows the picture and the bars on ${ground}`, async (t) => {
+      const { page } = await openPage(t, { address: someAddress(), colorScheme });
+      await page.emulateMedia({ forcedColors: "active", colorScheme });
+      await page.goto(stack.edge.url);
+      await page.getByText("live,").waitFor();
+      await page.getByRole("button", { name: "Flood it" }).click();
+      await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
+      await page.getByRole("button", { name: "Join as a newcomer" }).click();
+      await page.getByText(/^Yours is done in/).waitFor(patient);
+      await page.getByText("105 of 105").waitFor(patient);
+      const picturePart = visiblePart(await drawn(page), ground);
+      // A hundred dots of two pixels' radius and more.
+      assert.ok(picturePart > 0.005, `${picturePart} of the picture`);
+      // More than a frame: the one is filled, the other striped.
+      for (const bar of [".bar .mine", ".bar .shared"]) {
+        const part = await visiblePartOf(page, bar, ground);
+        assert.ok(part > 0.4, `${part} of ${bar}`);
+      }
+
+      await page.getByRole("tab", { name: "Your jobs" }).click();
+      await page.getByRole("button", { name: "Free", exact: true }).click();
+      await page.getByText("Plan: Free").waitFor();
+      await page.getByRole("button", { name: "Submit one" }).click();
+      await page.getByText(/used 1 · reserved 0 · left 49 ·/).waitFor();
+      const used = await visiblePartOf(page, ".track .used", ground);
+      assert.ok(used > 0.4, `${used} of what is used`);
+      await picture(page, `forced-colours-${colorScheme}`);
+      await requireAccessible(page);
+    });
+  }
+});
