@@ -31,8 +31,16 @@ const SUSPECT_SESSIONS: usize = 2;
 /// How many items of a suspect have their turn at once: all of them may be refused, one after the other.
 const SUSPECT_TURN: usize = 8;
 
+/// How long a suspect rests after its turn. Each of its transactions writes to the disk for it alone, which everybody
+/// else's next one waits for: what it costs them has a bound, and what comes for it meanwhile goes together.
+const SUSPECT_REST: Duration = Duration::from_millis(100);
+
 /// For how long a holder is a suspect when PostgreSQL has refused something of it.
 const SUSPECTED_FOR: Duration = Duration::from_secs(30);
+
+/// For how long a holder is a suspect when it was last found blocked: while the lock stays, what comes later for it does
+/// not make everybody wait for it again.
+const BLOCKED_FOR: Duration = Duration::from_secs(5);
 
 /// A holder that is served apart keeps at most this part of a queue's room.
 const ASIDE_SHARE: usize = 8;
@@ -70,9 +78,9 @@ struct Line<T: Transact> {
     items: VecDeque<Waiting<T>>,
 }
 
-/// When PostgreSQL last refused something of a holder.
+/// Until when holders are suspects.
 struct Suspects {
-    refused: HashMap<Uuid, Instant>,
+    until: HashMap<Uuid, Instant>,
     pruned: Instant,
 }
 
@@ -80,8 +88,8 @@ impl Suspects {
     fn prune(&mut self) {
         if self.pruned.elapsed() > Duration::from_secs(1) {
             self.pruned = Instant::now();
-            self.refused
-                .retain(|_, refused| refused.elapsed() < SUSPECTED_FOR);
+            let now = Instant::now();
+            self.until.retain(|_, until| *until > now);
         }
     }
 }
@@ -102,7 +110,7 @@ impl<T: Transact> Aside<T> {
             database,
             lines: Mutex::default(),
             suspects: Mutex::new(Suspects {
-                refused: HashMap::new(),
+                until: HashMap::new(),
                 pruned: Instant::now(),
             }),
             for_blocked: Sessions::new(BLOCKED_SESSIONS, BLOCKED_LOCK_TIMEOUT),
@@ -116,11 +124,18 @@ impl<T: Transact> Aside<T> {
         self.lines.lock().keys().copied().collect()
     }
 
-    /// Serves these holders apart for a while.
+    /// Serves holders apart for a while, of which PostgreSQL has refused something.
     pub(super) fn suspect(&self, refused: Vec<Uuid>) {
-        let now = Instant::now();
-        let refused = refused.into_iter().map(|holder| (holder, now));
-        self.suspects.lock().refused.extend(refused);
+        self.suspect_for(SUSPECTED_FOR, refused);
+    }
+
+    fn suspect_for(&self, time: Duration, holders: impl IntoIterator<Item = Uuid>) {
+        let until = Instant::now() + time;
+        let mut suspects = self.suspects.lock();
+        for holder in holders {
+            let known = suspects.until.entry(holder).or_insert(until);
+            *known = until.max(*known);
+        }
     }
 
     /// Takes the items of holders that are served apart out of a group, and returns the rest.
@@ -129,7 +144,7 @@ impl<T: Transact> Aside<T> {
             let lines = aside.lines.lock();
             let mut suspects = aside.suspects.lock();
             suspects.prune();
-            if lines.is_empty() && suspects.refused.is_empty() {
+            if lines.is_empty() && suspects.until.is_empty() {
                 // The connections go when nobody needs them any more.
                 aside.for_blocked.idle.lock().clear();
                 aside.for_suspects.idle.lock().clear();
@@ -137,7 +152,7 @@ impl<T: Transact> Aside<T> {
             }
             let is_apart = |one: &mut Waiting<T>| {
                 let key = key::<T>(&one.item);
-                lines.contains_key(&key) || suspects.refused.contains_key(&key)
+                lines.contains_key(&key) || suspects.until.contains_key(&key)
             };
             group.extract_if(.., is_apart).collect()
         };
@@ -168,6 +183,7 @@ impl<T: Transact> Aside<T> {
             return;
         }
         if why == Why::Blocked {
+            aside.suspect_for(BLOCKED_FOR, [holder]);
             is_blocked(holder);
         }
         let items = VecDeque::from([one]);
@@ -239,6 +255,7 @@ impl<T: Transact> Aside<T> {
             sessions.idle.lock().push(session);
             drop(permit);
             aside.suspect(served.refused);
+            aside.suspect_for(BLOCKED_FOR, served.blocked.iter().map(|(blocked, _)| *blocked));
             if let Some(line) = aside.lines.lock().get_mut(&holder) {
                 if !served.blocked.is_empty() && line.why == Why::Suspect {
                     line.why = Why::Blocked;
@@ -247,6 +264,9 @@ impl<T: Transact> Aside<T> {
                 for (_, one) in served.blocked.into_iter().rev() {
                     line.items.push_front(one);
                 }
+            }
+            if why == Why::Suspect {
+                tokio::time::sleep(SUSPECT_REST).await;
             }
         }
     }
