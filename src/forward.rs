@@ -38,7 +38,7 @@ const REQUEST_HEADERS: [&str; 18] = [
 ];
 
 /// Response headers that are passed to the client. `Set-Cookie` is not among them: the origin sets no cookies.
-const RESPONSE_HEADERS: [&str; 18] = [
+const RESPONSE_HEADERS: [&str; 20] = [
     "accept-ranges",
     "allow",
     "cache-control",
@@ -53,6 +53,8 @@ const RESPONSE_HEADERS: [&str; 18] = [
     "last-modified",
     "link",
     "location",
+    "ratelimit",
+    "ratelimit-policy",
     "retry-after",
     "server-timing",
     "vary",

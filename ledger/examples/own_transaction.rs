@@ -6,11 +6,10 @@ use std::time::Duration;
 use serde_json::json;
 use uuid::Uuid;
 use weir_ledger::database::Database;
-use weir_ledger::event_type::EventType;
 use weir_ledger::holder::Holders;
+use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{Answer, Submission, reserve};
-use weir_ledger::rules::Rules;
-use weir_policy::tier::SlotLimits;
+use weir_ledger::rules::{Rules, SlotLimits};
 
 /// Returns the job's id; `None` when the user is over the quota, and then nothing was written.
 pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Option<i64>, Box<dyn Error>> {
@@ -22,7 +21,7 @@ pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Optio
     let submission = Submission {
         holder: Holders::user(user),
         service: "analysis".to_owned(),
-        event_type: EventType::Analysis,
+        event_type: Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),
         max_attempts: 3,
         args: json!({ "user_id": user, "files": [{ "path": path, "content": "" }] }),

@@ -2,7 +2,6 @@
 
 use uuid::Uuid;
 use weir_policy::assertion::Caller;
-use weir_policy::tier::Tier;
 
 /// A user, or an anonymous client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,13 +66,4 @@ impl Holders {
             None => Some(self.address(&caller.client_address)),
         }
     }
-}
-
-/// The tier of that name. One that this version does not know counts as Free, which an operator should hear of.
-pub(crate) fn tier(name: &str) -> Option<Tier> {
-    let tier = Tier::parse(name);
-    if tier.is_none() {
-        tracing::warn!(tier = name, "an unknown tier counts as Free");
-    }
-    tier
 }

@@ -6,12 +6,13 @@
 //! what ended elsewhere, and [`audit`] proves that all of it adds up.
 
 pub mod audit;
+pub mod catalogue;
 mod committer;
 pub mod database;
-pub mod event_type;
 pub mod holder;
 pub mod job_metadata;
 pub mod lookup;
+pub mod meter;
 pub mod migrate;
 pub mod plans;
 pub mod processes;

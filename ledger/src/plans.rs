@@ -1,11 +1,39 @@
 //! Plans and subscriptions.
 
-use tokio_postgres::GenericClient;
+use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
-use weir_policy::tier::Tier;
+use weir_policy::lane::Lane;
 
-/// Makes the user known, with an active subscription of this tier. A user of another tier changes to this one; the
-/// billing periods stay.
+use crate::meter::interned;
+
+/// What a plan says about a holder's turns at one meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Its name: the column `tier`.
+    pub name: &'static str,
+    /// The lane of its holders' jobs.
+    pub lane: Lane,
+    /// How many jobs of one holder may be worked on at once.
+    pub slots: u32,
+}
+
+impl Plan {
+    /// The columns `tier`, `lane` and `slots` of a row; `None` for a client address, which has none.
+    #[must_use]
+    pub fn from_row(row: &Row) -> Option<Self> {
+        let name: Option<&str> = row.get("tier");
+        let lane: Option<&str> = row.get("lane");
+        let slots: Option<i32> = row.get("slots");
+        Some(Self {
+            name: interned(name?),
+            lane: Lane::select(lane.and_then(Lane::parse), false),
+            slots: slots?.unsigned_abs(),
+        })
+    }
+}
+
+/// Makes the user known, with an active subscription of this plan. A user of another plan changes to this one; the
+/// billing periods stay. Returns false, and changes nothing, when there is no such plan.
 ///
 /// # Errors
 ///
@@ -13,41 +41,50 @@ use weir_policy::tier::Tier;
 pub async fn ensure_user<C: GenericClient + Sync>(
     client: &C,
     user: Uuid,
-    tier: Tier,
-) -> Result<(), tokio_postgres::Error> {
-    client
-        .execute(
-            "INSERT INTO users (id) VALUES ($1) ON CONFLICT (id) DO NOTHING",
-            &[&user],
+    plan: &str,
+) -> Result<bool, tokio_postgres::Error> {
+    let row = client
+        .query_opt(
+            "WITH plan AS ( \
+                 SELECT id FROM subscription_plans WHERE tier = $2::text \
+             ), known AS ( \
+                 INSERT INTO users (id) SELECT $1 FROM plan ON CONFLICT (id) DO NOTHING \
+             ) SELECT id FROM plan",
+            &[&user, &plan],
         )
         .await?;
+    let Some(row) = row else { return Ok(false) };
+    let plan_id: Uuid = row.get("id");
     client
         .execute(
-            "INSERT INTO user_subscriptions AS s (user_id, plan_id) \
-             SELECT $1, id FROM subscription_plans WHERE tier = $2::text::plan_tier \
+            "INSERT INTO user_subscriptions AS s (user_id, plan_id) VALUES ($1, $2) \
              ON CONFLICT (user_id) WHERE status = 'active' \
              DO UPDATE SET plan_id = excluded.plan_id, updated_at = now() WHERE s.plan_id <> excluded.plan_id",
-            &[&user, &tier.as_str()],
+            &[&user, &plan_id],
         )
         .await?;
-    Ok(())
+    Ok(true)
 }
 
-/// The active tier of a user; `None` without a subscription or with a tier that this version does not know.
+/// The plan of a user, as it counts for this meter: that of the active subscription, or else the default one.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn tier_of<C: GenericClient + Sync>(
+pub async fn plan_of<C: GenericClient + Sync>(
     client: &C,
     user: Uuid,
-) -> Result<Option<Tier>, tokio_postgres::Error> {
+    meter: crate::meter::Meter,
+) -> Result<Option<Plan>, tokio_postgres::Error> {
     let row = client
         .query_opt(
-            "SELECT p.tier::text AS tier FROM user_subscriptions s JOIN subscription_plans p ON p.id = s.plan_id \
-             WHERE s.user_id = $1 AND s.status = 'active'",
-            &[&user],
+            "SELECT p.tier::text AS tier, p.lane, l.slots \
+             FROM subscription_plans p JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = $2 \
+             WHERE p.id = coalesce( \
+                 (SELECT s.plan_id FROM user_subscriptions s WHERE s.user_id = $1 AND s.status = 'active'), \
+                 (SELECT d.id FROM subscription_plans d WHERE d.is_default))",
+            &[&user, &meter],
         )
         .await?;
-    Ok(row.and_then(|row| crate::holder::tier(row.get("tier"))))
+    Ok(row.as_ref().and_then(Plan::from_row))
 }

@@ -2,6 +2,7 @@
 
 mod connection;
 mod output;
+mod plans;
 mod screen;
 mod signals;
 mod status;
@@ -21,10 +22,9 @@ use weir::context::Context;
 use weir::telemetry::{logs, metrics, traces};
 use weir::work::{Duty, Working, reconcile};
 use weir::{bench, token};
-use weir_ledger::{audit, migrate};
-use weir_policy::tier::Tier;
+use weir_ledger::{audit, catalogue, migrate};
 
-use connection::connected;
+use connection::{connected, ready};
 use output::{CommandResult, print};
 use signals::StopSignals;
 
@@ -38,7 +38,7 @@ Settings come from the environment; a wrong one stops the start, and all that is
                                 nowhere. `serve` and `up` answer them beside the API
   WEIR_CONFIG                   the services: weir.toml
   WEIR_DRAIN_TIMEOUT            how long running jobs may go on after SIGTERM: 30s
-  FAIRNESS_..., ..._WORKERS     slots by tier, pool sizes (LEND_IDLE_WORKERS: whether idle ones are lent)
+  FAIRNESS_..., ..._WORKERS     slots by plan, pool sizes (LEND_IDLE_WORKERS: whether idle ones are lent)
   OTEL_EXPORTER_OTLP_ENDPOINT   where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
                                 and the like as OpenTelemetry has them
 docs/reference/settings.md has the whole list, deploy/weir.env.example the defaults.
@@ -57,7 +57,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Bring the database up to date; safe to repeat, and to run from many places at once.
+    /// Bring the database and its meters and plans up to date; safe to repeat, and to run from many places at once.
     Migrate,
     /// Serve the API.
     Serve,
@@ -73,9 +73,9 @@ enum Command {
     Up,
     /// Print a bearer token, making the user and the subscription when they are missing.
     Token {
-        /// The tier that the user shall have.
+        /// The plan that the user shall have.
         #[arg(long)]
-        tier: TierName,
+        tier: String,
         /// The user; a new one unless told.
         #[arg(long)]
         user: Option<Uuid>,
@@ -104,6 +104,12 @@ enum Command {
         #[arg(long)]
         watch: bool,
     },
+    /// Show the catalogue as the database has it, and what differs from weir.toml.
+    Plans {
+        /// Machine-readable.
+        #[arg(long)]
+        json: bool,
+    },
     /// Measure, against a database of its own on the same server.
     Bench {
         /// What.
@@ -129,26 +135,6 @@ enum Bench {
     Faults,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum TierName {
-    Free,
-    Pro,
-    ProPlus,
-    Enterprise,
-}
-
-impl From<TierName> for Tier {
-    fn from(name: TierName) -> Self {
-        match name {
-            TierName::Free => Self::Free,
-            TierName::Pro => Self::Pro,
-            TierName::ProPlus => Self::ProPlus,
-            TierName::Enterprise => Self::Enterprise,
-        }
-    }
-}
-
 impl Command {
     /// What its connections to the database are called.
     fn application_name(&self) -> &'static str {
@@ -161,6 +147,7 @@ impl Command {
             Self::Token { .. } => "weir token",
             Self::Audit { .. } => "weir audit",
             Self::Status { .. } => "weir status",
+            Self::Plans { .. } => "weir plans",
             Self::Bench { .. } => "weir bench",
         }
     }
@@ -171,8 +158,10 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
     settings.application_name = cli.command.application_name();
     match cli.command {
         Command::Migrate => {
-            let applied = migrate::migrate(&settings.database()?).await?;
-            if applied == migrate::Applied::default() {
+            let database = settings.database()?;
+            let applied = migrate::migrate(&database).await?;
+            let changes = catalogue::apply(&mut database.connect().await?, &settings.catalogue).await?;
+            if applied == migrate::Applied::default() && changes.is_empty() {
                 print("nothing to do: the database is up to date\n")?;
             }
             for version in applied.river {
@@ -180,6 +169,9 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             }
             for name in applied.weir {
                 print(&format!("applied Weir's {name}\n"))?;
+            }
+            for change in changes {
+                print(&format!("changed the catalogue: {change}\n"))?;
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -226,7 +218,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             let user = user.unwrap_or_else(Uuid::new_v4);
             print(&format!(
                 "{}\n",
-                token::issue(&client, &settings, user, tier.into(), ttl).await?
+                token::issue(&client, &settings, user, &tier, ttl).await?
             ))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -264,6 +256,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Command::Plans { json } => plans::show(&settings, json).await,
         Command::Status { user, json, watch } => status::Status { user, json, watch }.run(&settings).await,
     }
 }
@@ -311,11 +304,11 @@ impl Parts {
         if let Some(warning) = settings.database()?.warning() {
             tracing::warn!("{warning}");
         }
-        let metrics = metrics::start(&settings.services)?;
+        let metrics = metrics::start(&settings.services, &settings.catalogue)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;
         tokio::select! {
-            connected = connected(&context.settings) => drop(connected?),
+            ready = ready(&context.settings) => ready?,
             signal = signals.next() => {
                 tracing::info!(signal, "stopping before the start");
                 return Ok(ExitCode::SUCCESS);
@@ -338,8 +331,7 @@ impl Parts {
             let serving = serve::run(context, metrics, stopping.clone());
             tasks.spawn(async { Ok(serving.await?) });
         } else if let Some(address) = context.settings.probes {
-            let services = &context.settings.services;
-            let probes = Probes::new(context.pool.clone(), services, metrics, stopping.clone());
+            let probes = Probes::new(context.pool.clone(), &context.settings, metrics, stopping.clone());
             tasks.spawn(async move { Ok(probes::run(probes, address).await?) });
         }
         let river_ended = async {

@@ -1,11 +1,11 @@
-//! `weir token`: a bearer token for a user of a tier, for development and tests.
+//! `weir token`: a bearer token for a user of a plan, for development and tests.
 
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
 use uuid::Uuid;
-use weir_policy::tier::Tier;
 
+use weir_ledger::catalogue;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::plans;
 
@@ -20,6 +20,9 @@ pub enum TokenError {
     /// The user could not be made.
     #[error(transparent)]
     Database(#[from] DatabaseError),
+    /// There is no such plan.
+    #[error("there is no plan {0:?}; there are {plans}", plans = .1.join(", "))]
+    NoPlan(String, Vec<String>),
     /// The token could not be signed.
     #[error(transparent)]
     Issue(#[from] weir_policy::token::IssueError),
@@ -31,7 +34,7 @@ impl From<tokio_postgres::Error> for TokenError {
     }
 }
 
-/// A token for this user, good for `ttl` from now. Makes the user and the subscription when they are missing.
+/// A token for this user of this plan, good for `ttl` from now. Makes the user and the subscription when they are missing.
 ///
 /// # Errors
 ///
@@ -40,11 +43,14 @@ pub async fn issue(
     client: &tokio_postgres::Client,
     settings: &Settings,
     user: Uuid,
-    tier: Tier,
+    plan: &str,
     ttl: Duration,
 ) -> Result<String, TokenError> {
     let secret = settings.jwt_secret.as_ref().ok_or(TokenError::NoSecret)?;
-    plans::ensure_user(client, user, tier).await?;
+    if !plans::ensure_user(client, user, plan).await? {
+        let plans = catalogue::load(client).await?.plans.into_keys();
+        return Err(TokenError::NoPlan(plan.to_owned(), plans.collect()));
+    }
     let now = jiff::Timestamp::now().as_second().unsigned_abs();
     Ok(weir_policy::token::issue(
         secret.expose_secret().as_bytes(),

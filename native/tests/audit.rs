@@ -6,7 +6,6 @@ mod common;
 
 use common::{GO_TESTS, Weir, Who};
 use uuid::Uuid;
-use weir_policy::tier::Tier;
 
 /// A Free user with one job that has its slot, and one that waits for it.
 struct Scene {
@@ -18,7 +17,7 @@ struct Scene {
 impl Scene {
     async fn new() -> Self {
         let weir = Weir::new().await;
-        let user = weir.user(Tier::Free).await;
+        let user = weir.user("free").await;
         let job = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
         weir.analyse(Who::User(user), "b_test.go", GO_TESTS).await;
         weir.is_clean().await;
@@ -150,7 +149,7 @@ async fn a_repair_beside_reservations_rebuilds_the_counters_and_deadlocks_with_n
     let weir = Weir::new().await;
     let mut users = Vec::new();
     for _ in 0..10 {
-        users.push(weir.user(Tier::Enterprise).await);
+        users.push(weir.user("enterprise").await);
     }
     for user in &users {
         weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await;

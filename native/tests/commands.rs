@@ -12,7 +12,6 @@ use std::process::{Command, Output, Stdio};
 use common::{GO_TESTS, Weir, Who};
 use process::command;
 use serde_json::{Value, json};
-use weir_policy::tier::Tier;
 
 fn run(weir: &Weir, arguments: &[&str], more: &[(&str, &str)]) -> Output {
     command(weir, arguments)
@@ -108,7 +107,7 @@ async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_audit_ends_with_one_when_something_is_wrong_and_its_repair_with_zero() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     let sound = run(&weir, &["audit"], &[]);
     assert_eq!(sound.status.code(), Some(0), "{}", said(&sound));

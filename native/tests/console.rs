@@ -22,7 +22,6 @@ use weir::api::listen;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
-use weir_policy::tier::Tier;
 
 const HERE: &str = "127.0.0.1:50000";
 
@@ -84,7 +83,7 @@ const REASON: &str = "<script>alert('reason')</script> & so on\nsecond line";
 
 #[async_trait]
 impl Handler for Fails {
-    async fn reserve(&self, _: Holder, _: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _: Holder, _: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 
@@ -105,7 +104,7 @@ async fn work_and_fail(weir: &Weir) -> Working {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_pages_say_what_waits_and_whose_it_is() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Pro).await;
+    let user = weir.user("pro").await;
     weir.use_up(user, "analysis", 12).await;
     let mut jobs = Vec::new();
     for n in 0..5 {
@@ -173,7 +172,7 @@ async fn the_pages_say_what_waits_and_whose_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelling_frees_the_quota_and_passes_the_slot_on() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let second = weir.analyse(who, "b_test.go", GO_TESTS).await;
     let waits = async |id: i64| weir.get(&format!("/api/jobs/{id}"), who).await.body["waiting_for"].clone();
@@ -215,7 +214,7 @@ async fn cancelling_frees_the_quota_and_passes_the_slot_on() {
 async fn failures_are_counted_by_reason_and_nothing_of_them_is_markup() {
     let weir = Weir::new().await;
     let working = work_and_fail(&weir).await;
-    let user = weir.user(Tier::Pro).await;
+    let user = weir.user("pro").await;
     let who = Who::User(user);
     let mut last = 0;
     for _ in 0..3 {
@@ -250,7 +249,7 @@ async fn failures_are_counted_by_reason_and_nothing_of_them_is_markup() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_id_leads_to_what_it_names() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let who = Who::User(user);
     let find = async |text: &str| {
         let answer = get(&weir, &format!("/console/find?q={text}")).await;
@@ -379,7 +378,7 @@ async fn nobody_but_this_machine_has_a_console() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_other_website_cancels_a_job() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     for header in [
         ("sec-fetch-site", "cross-site"),

@@ -10,12 +10,11 @@ use std::collections::HashMap;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Weir, Who};
+use common::{PLANS, Weir, Who};
 use process::KilledOnDrop;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use weir_policy::tier::Tier;
 
 /// A process of the real binary, killed as by `kill -9` when it goes out of scope.
 fn start(weir: &Weir, subcommand: &str) -> KilledOnDrop {
@@ -82,9 +81,9 @@ async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within
     let client = weir.client().await;
     let mut users = HashMap::new();
     let mut jobs: i64 = 0;
-    for tier in Tier::ALL.into_iter().chain([Tier::Free; 3]) {
+    for tier in PLANS.into_iter().chain(["free"; 3]) {
         let user = weir.user(tier).await;
-        let limit = i64::from(weir.context.settings.fairness.limits.of(tier));
+        let limit = i64::from(weir.slots_of(tier));
         users.insert(user, limit);
         for _ in 0..20 * limit {
             let answer = weir.post("/api/jobs/nap", Who::User(user), &json!({})).await;
@@ -200,8 +199,8 @@ async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within
 async fn a_process_that_stood_still_ends_and_writes_nothing_over_its_successors_attempt() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/crash.toml")]).await;
     let client = weir.client().await;
-    let who = Who::User(weir.user(Tier::Free).await);
-    let other = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
+    let other = Who::User(weir.user("free").await);
     for (service, who) in [("brittle", who), ("lasting", other)] {
         let answer = weir.post(&format!("/api/jobs/{service}"), who, &json!({})).await;
         assert_eq!(answer.status, 202, "{}", answer.body);

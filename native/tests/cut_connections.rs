@@ -12,16 +12,15 @@ use common::Weir;
 use proxy::{Cut, Proxy};
 use serde_json::json;
 use weir_ledger::database::Database;
-use weir_ledger::event_type::EventType;
 use weir_ledger::holder::Holders;
+use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{Answer, Idempotency, Reserver, Submission};
-use weir_policy::tier::Tier;
 
 const TIMES: usize = 3;
 
 async fn through(cut: Cut) {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Pro).await;
+    let user = weir.user("pro").await;
     let proxy = Proxy::start(&weir, cut, TIMES).await;
     // The holder is known, so that the only COMMIT is that of the reservation.
     Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules))
@@ -62,7 +61,7 @@ fn submission(user: uuid::Uuid, key: &str) -> Submission {
     Submission {
         holder: Holders::user(user),
         service: "analysis".to_owned(),
-        event_type: EventType::Analysis,
+        event_type: Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),
         max_attempts: 3,
         args: json!({ "user_id": user }),
@@ -102,7 +101,7 @@ async fn a_group_of_which_nobody_knows_whether_it_committed_is_never_run_again()
         let weir = Weir::new().await;
         let mut users = Vec::new();
         for _ in 0..7 {
-            users.push(weir.user(Tier::Pro).await);
+            users.push(weir.user("pro").await);
         }
         let direct = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
         for user in &users {

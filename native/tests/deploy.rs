@@ -64,7 +64,14 @@ fn only_the_process_that_verifies_assertions_has_their_secret() {
 fn the_example_environment_has_the_defaults() {
     let example = example();
     assert!(example.len() > 20, "{example:?}");
-    let settings = Settings::read(&example, &root().join("weir.toml")).unwrap();
+    let mut settings = Settings::read(&example, &root().join("weir.toml")).unwrap();
+    // What the catalogue says is the default of these.
+    for (plan, slots) in std::mem::take(&mut settings.fairness.limits.of_plans) {
+        assert_eq!(
+            settings.catalogue.plans[&plan].meters["analysis"].slots, slots,
+            "{plan}"
+        );
+    }
     // Those without a default.
     let needed: Variables = ["DATABASE_URL", "EDGE_SECRET", "OTEL_EXPORTER_OTLP_ENDPOINT"]
         .map(|name| (name.to_owned(), example[name].clone()))

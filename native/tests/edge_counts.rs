@@ -68,7 +68,7 @@ async fn what_the_edge_forwards_for_a_client_reports_nothing_and_its_own_word_is
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
-    let user = Who::User(weir.user(weir_policy::tier::Tier::Enterprise).await);
+    let user = Who::User(weir.user("enterprise").await);
     // As if the edge forwarded it after all, in whatever spelling.
     for path in [
         PATH,

@@ -18,7 +18,6 @@ use common::{Weir, Who};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use weir::work::Working;
-use weir_policy::tier::Tier;
 
 struct Call {
     at: Instant,
@@ -99,7 +98,7 @@ impl Stage {
         std::fs::write(&file, service).unwrap();
         let weir = Weir::with(&[("WEIR_CONFIG", file.to_str().unwrap())]).await;
         let working = weir.work().await;
-        let who = Who::User(weir.user(Tier::Free).await);
+        let who = Who::User(weir.user("free").await);
         Self {
             weir,
             working,

@@ -16,7 +16,6 @@ use serde_json::{Map, Value, json};
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
-use weir_policy::tier::Tier;
 
 /// An open stream of server-sent events.
 struct Events {
@@ -71,7 +70,7 @@ struct Unhurried;
 
 #[async_trait]
 impl Handler for Unhurried {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 
@@ -97,8 +96,8 @@ async fn work_unhurriedly(weir: &Weir) -> Working {
 async fn one_stream_tells_of_every_job_of_a_burst_and_of_nobody_elses() {
     let weir = Weir::new().await;
     let (who, other) = (
-        Who::User(weir.user(Tier::Enterprise).await),
-        Who::User(weir.user(Tier::Free).await),
+        Who::User(weir.user("enterprise").await),
+        Who::User(weir.user("free").await),
     );
     let mut events = Events::open(&weir, "/api/jobs/events", who).await;
     assert_eq!(events.of("jobs").await, json!([]));
@@ -141,7 +140,7 @@ async fn one_stream_tells_of_every_job_of_a_burst_and_of_nobody_elses() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_connects_again_misses_nothing() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let mut events = Events::open(&weir, "/api/jobs/events?limit=2", who).await;
     assert_eq!(events.of("jobs").await, json!([]));
     let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -212,7 +211,7 @@ async fn an_anonymous_caller_follows_a_job_by_its_token_and_has_no_stream_of_all
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_of_one_job_ends_with_its_last_state() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let mut events = Events::open(&weir, &format!("/api/jobs/{id}/events"), who).await;
     assert_eq!(events.of("job").await["status"], "queued");
@@ -249,7 +248,7 @@ async fn many_streams_cost_the_database_no_more_than_one() {
     let mut cost = Vec::new();
     for count in [1, 40] {
         while streams.len() < count {
-            let who = Who::User(weir.user(Tier::Free).await);
+            let who = Who::User(weir.user("free").await);
             // An unfinished job, so that it is looked at often.
             weir.analyse(who, "a_test.go", GO_TESTS).await;
             streams.push(Events::open(&weir, "/api/jobs/events", who).await);
@@ -267,7 +266,7 @@ async fn many_streams_cost_the_database_no_more_than_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_stream_of_the_lanes_shows_what_waits_and_runs_and_names_nobody() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let mut events = Events::open(&weir, "/api/lanes/events", Who::Address("192.0.2.9")).await;
     let empty = events.of("lanes").await;
     assert_eq!(empty["services"]["analysis"]["default"]["queued"], 0, "{empty}");

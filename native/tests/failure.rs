@@ -21,12 +21,11 @@ use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
-use weir_policy::tier::Tier;
 
 /// Long enough for a busy machine, and far below the 36 s for which everybody used to wait.
 const OTHERS_WAIT_AT_MOST: Duration = Duration::from_secs(8);
 
-async fn users(weir: &Weir, tier: Tier, count: usize) -> Vec<Uuid> {
+async fn users(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
     let mut users = Vec::new();
     for _ in 0..count {
         users.push(weir.user(tier).await);
@@ -38,8 +37,8 @@ async fn users(weir: &Weir, tier: Tier, count: usize) -> Vec<Uuid> {
 async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
     let weir = Weir::new().await;
     let gate = Gate::new();
-    let locked = weir.user(Tier::Pro).await;
-    let others = users(&weir, Tier::Pro, 20).await;
+    let locked = weir.user("pro").await;
+    let others = users(&weir, "pro", 20).await;
     let working = gate.work(weir.another(&[]), Duty::Both).await;
     // All of them have a job under way before.
     let mut jobs = Vec::new();
@@ -93,7 +92,7 @@ struct Refused(Arc<Gate>);
 
 #[async_trait]
 impl Handler for Refused {
-    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
         self.0.reserve(holder, args).await
     }
 
@@ -115,8 +114,8 @@ impl Handler for Refused {
 async fn a_drifted_counter_and_a_refused_output_fail_alone_and_the_counter_is_rebuilt() {
     let weir = Weir::new().await;
     let gate = Gate::new();
-    let (drifted, poisoned) = (weir.user(Tier::Pro).await, weir.user(Tier::Pro).await);
-    let others = users(&weir, Tier::Pro, 5).await;
+    let (drifted, poisoned) = (weir.user("pro").await, weir.user("pro").await);
+    let others = users(&weir, "pro", 5).await;
     let context = weir
         .another(&[("ANALYZER_QUEUE_PRIORITY_WORKERS", "10")])
         .with_handler(gate::KIND, Arc::new(Refused(Arc::clone(&gate))));
@@ -205,7 +204,7 @@ async fn a_moment_without_disk_space_makes_nobody_a_suspect() {
         )
         .await
         .unwrap();
-    let everybody = users(&weir, Tier::Enterprise, 8).await;
+    let everybody = users(&weir, "enterprise", 8).await;
     let settle_all = async |is_full: bool| -> (Vec<bool>, i64) {
         let mut group = Vec::new();
         for user in &everybody {
@@ -245,8 +244,8 @@ async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_onc
         let row = client.query_one("SELECT nextval('updates')", &[]).await.unwrap();
         row.get(0)
     };
-    let poisoner = weir.user(Tier::Enterprise).await;
-    let others = users(&weir, Tier::Enterprise, 7).await;
+    let poisoner = weir.user("enterprise").await;
+    let others = users(&weir, "enterprise", 7).await;
     let mut cost = Vec::new();
     for is_poisoned in [false, true, true, true] {
         let mut group = Vec::new();
@@ -282,7 +281,7 @@ async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_onc
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
     let weir = Weir::new().await;
-    let (blocked, waits) = (weir.user(Tier::Free).await, weir.user(Tier::Free).await);
+    let (blocked, waits) = (weir.user("free").await, weir.user("free").await);
     let stuck = weir.analyse(Who::User(blocked), "a_test.go", GO_TESTS).await;
     weir.analyse(Who::User(waits), "a_test.go", GO_TESTS).await;
     let parked = weir.analyse(Who::User(waits), "b_test.go", GO_TESTS).await;
@@ -325,7 +324,7 @@ async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submissions_say() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let admin = weir.admin().await;
     let read_only = async |on: bool| {
         admin
@@ -369,7 +368,7 @@ async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submi
 #[tokio::test(flavor = "multi_thread")]
 async fn workers_keep_no_connection_that_was_made_while_the_server_was_read_only() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
     let admin = weir.admin().await;
     let read_only = |on: bool| {
@@ -401,14 +400,14 @@ async fn workers_keep_no_connection_that_was_made_while_the_server_was_read_only
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Pro).await;
+    let user = weir.user("pro").await;
     let proxy = Proxy::start(&weir, Cut::Never, 0).await;
     let database = weir_ledger::database::Database::at(&proxy.url(&weir)).unwrap();
     let reserver = weir_ledger::reservation::Reserver::start(&database, Arc::clone(&weir.context.rules));
     let submission = || weir_ledger::reservation::Submission {
         holder: weir_ledger::holder::Holders::user(user),
         service: "analysis".to_owned(),
-        event_type: weir_ledger::event_type::EventType::Analysis,
+        event_type: weir_ledger::meter::Meter::named("analysis"),
         kind: gate::KIND.to_owned(),
         max_attempts: 3,
         args: json!({ "user_id": user }),
@@ -505,7 +504,7 @@ struct Hasty {
 
 #[async_trait]
 impl Handler for Hasty {
-    async fn reserve(&self, _: Holder, _: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _: Holder, _: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 
@@ -534,7 +533,7 @@ async fn a_retry_that_falls_due_while_its_slot_is_released_never_runs_beside_its
     ])
     .await;
     let hasty = Arc::new(Hasty::default());
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let context = weir
         .another(&[])
         .with_handler(gate::KIND, Arc::clone(&hasty) as Arc<dyn Handler>);
@@ -553,7 +552,7 @@ async fn a_retry_that_falls_due_while_its_slot_is_released_never_runs_beside_its
 #[tokio::test(flavor = "multi_thread")]
 async fn an_accepted_submission_is_described_as_a_reader_sees_it() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Pro).await;
+    let user = weir.user("pro").await;
     let answer = weir
         .post(
             "/api/jobs/analysis",
@@ -586,7 +585,7 @@ async fn an_accepted_submission_is_described_as_a_reader_sees_it() {
 async fn a_locked_job_holds_up_no_settlement_but_its_own() {
     let weir = Weir::new().await;
     let gate = Gate::new();
-    let users = users(&weir, Tier::Pro, 12).await;
+    let users = users(&weir, "pro", 12).await;
     let working = gate
         .work(
             weir.another(&[("ANALYZER_QUEUE_PRIORITY_WORKERS", "12")]),

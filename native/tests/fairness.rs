@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use common::{GO_TESTS, Weir, Who};
+use common::{GO_TESTS, PLANS, Weir, Who};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 use weir::context::Context;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
-use weir_policy::tier::Tier;
 
 const KIND: &str = "analysis:analyze";
 
@@ -41,7 +40,7 @@ impl Clockwork {
 
 #[async_trait]
 impl Handler for Clockwork {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 
@@ -93,7 +92,7 @@ async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs()
         processes.push(work(weir.another(&[]), &clockwork, Duty::Work).await);
     }
     let mut users = Vec::new();
-    for tier in Tier::ALL {
+    for tier in PLANS {
         let user = weir.user(tier).await;
         submit(&weir, Who::User(user), 12).await;
         users.push((user, tier));
@@ -102,7 +101,7 @@ async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs()
     weir.all_finished().await;
     let most = clockwork.most.lock().unwrap().clone();
     for (user, tier) in users {
-        let limit = weir.context.settings.fairness.limits.of(tier) as usize;
+        let limit = weir.slots_of(tier) as usize;
         assert_eq!(
             most[&user], limit,
             "{tier}: all of its slots are used, and no more"
@@ -129,10 +128,10 @@ async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", &WORKERS.to_string())]).await;
     let clockwork = Clockwork::taking(20);
     for _ in 0..FLOODS {
-        let flood = weir.user(Tier::Free).await;
+        let flood = weir.user("free").await;
         submit(&weir, Who::User(flood), 15).await;
     }
-    let newcomer = weir.user(Tier::Free).await;
+    let newcomer = weir.user("free").await;
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
     weir.until("the floods to run", async || {
         (clockwork.order.lock().unwrap().len() >= 3).then_some(())
@@ -167,7 +166,7 @@ async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let ids = submit(&weir, Who::User(user), 6).await;
     let client = weir.client().await;
     let waiting = async || {
@@ -186,7 +185,7 @@ async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none
         waiting().await[..2],
         ["available analysis_default", "pending analysis_default"]
     );
-    weir_ledger::plans::ensure_user(&client, user, Tier::Pro)
+    weir_ledger::plans::ensure_user(&client, user, "pro")
         .await
         .unwrap();
     weir.reconcile().await;
@@ -199,7 +198,7 @@ async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none
             "pending analysis_default"
         ]
     );
-    weir_ledger::plans::ensure_user(&client, user, Tier::Free)
+    weir_ledger::plans::ensure_user(&client, user, "free")
         .await
         .unwrap();
     for id in &ids[..2] {
@@ -232,7 +231,7 @@ async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none
 async fn jobs_of_other_river_clients_keep_the_limit_and_are_woken_by_a_freed_slot() {
     let weir = Weir::new().await;
     let clockwork = Clockwork::taking(50);
-    let (known, stranger) = (weir.user(Tier::Free).await, Uuid::new_v4());
+    let (known, stranger) = (weir.user("free").await, Uuid::new_v4());
     for user in [known, stranger] {
         for _ in 0..4 {
             weir.insert_by_river(json!({ "user_id": user }), "analysis_default")
@@ -286,7 +285,7 @@ async fn a_flood_of_another_river_client_costs_a_handful_of_refusals() {
     const JOBS: usize = 500;
     let weir = Weir::new().await;
     let clockwork = Clockwork::taking(1);
-    let user_id = weir.user(Tier::Free).await;
+    let user_id = weir.user("free").await;
     let river = riverqueue::Client::builder(weir.context.database.river_pool(1).unwrap())
         .build()
         .unwrap();
@@ -332,7 +331,7 @@ async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
         const KIND: &'static str = KIND;
     }
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     submit(&weir, Who::User(user), 5).await;
     let counts = Arc::new(Mutex::new((0_usize, 0_usize)));
     let seen = Arc::clone(&counts);
@@ -376,7 +375,7 @@ async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_dead_process_ran_is_taken_back_and_what_a_living_one_runs_is_not() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Pro).await;
+    let user = weir.user("pro").await;
     let ids = submit(&weir, Who::User(user), 3).await;
     let client = weir.client().await;
     let running = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
@@ -407,7 +406,7 @@ async fn without_fairness_nobody_is_parked() {
     let weir = Weir::with(&[("FAIRNESS_ENABLED", "false")]).await;
     // Long enough that the last starts before the first is done, also on a busy machine.
     let clockwork = Clockwork::taking(1000);
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     submit(&weir, Who::User(user), 3).await;
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
     weir.all_finished().await;
@@ -421,7 +420,7 @@ async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "2")]).await;
     let clockwork = Clockwork::taking(5);
     for _ in 0..12 {
-        let user = weir.user(Tier::Free).await;
+        let user = weir.user("free").await;
         submit(&weir, Who::User(user), 8).await;
     }
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
@@ -437,7 +436,7 @@ async fn where_handlers_take_long_river_claims_no_job_that_has_to_wait_for_a_wor
     // Longer than a job that was claimed too early waits before it goes back to its queue.
     let clockwork = Clockwork::taking(700);
     for _ in 0..8 {
-        let user = weir.user(Tier::Free).await;
+        let user = weir.user("free").await;
         submit(&weir, Who::User(user), 1).await;
     }
     let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
@@ -458,7 +457,7 @@ async fn where_handlers_take_long_river_claims_no_job_that_has_to_wait_for_a_wor
 async fn a_worker_is_free_as_soon_as_its_handler_is_done() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "1")]).await;
     let clockwork = Clockwork::taking(5);
-    let (anne, ben) = (weir.user(Tier::Free).await, weir.user(Tier::Free).await);
+    let (anne, ben) = (weir.user("free").await, weir.user("free").await);
     let annes = submit(&weir, Who::User(anne), 1).await;
     submit(&weir, Who::User(ben), 1).await;
     // Anne's job cannot be settled for now.

@@ -106,6 +106,57 @@ schedule = "every night"
 "#,
     );
     insta::assert_snapshot!(said);
+    let said = refuse(
+        r#"
+[[meter]]
+name = "Renders"
+unit = " "
+
+[[meter]]
+name = "meters"
+
+[[plan]]
+name = "hobby"
+lane = "scheduled"
+slots = 0
+services = { render = 2, mail = 1 }
+limits = { Renders = { month = -1 }, videos = 3 }
+retention_days = 0
+
+[[plan]]
+name = "anonymous"
+lane = "priority"
+slots = 1
+limits = { Renders = { fortnight = 1 } }
+soft = { Renders = 9 }
+
+[[service]]
+name = "render"
+meter = "Renders"
+event_type = "Renders"
+kind = "render"
+workers = "RENDER"
+priority_workers = 1
+default_workers = 1
+scheduled_workers = 1
+timeout = "1m"
+max_attempts = 1
+handler = { type = "exec", command = ["true"] }
+
+[[service]]
+name = "draft"
+meter = "Renders"
+kind = "draft"
+workers = "DRAFT"
+priority_workers = 1
+default_workers = 1
+scheduled_workers = 1
+timeout = "1m"
+max_attempts = 1
+handler = { type = "exec", command = ["true"] }
+"#,
+    );
+    insta::assert_snapshot!(said);
     let said = refuse("[[service]\nname = \"a\"\n");
     insta::assert_snapshot!(said);
     std::fs::remove_file(&file).unwrap();

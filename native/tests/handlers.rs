@@ -13,7 +13,6 @@ use serde_json::{Map, Value, json};
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
-use weir_policy::tier::Tier;
 
 async fn programs() -> Weir {
     Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await
@@ -28,7 +27,7 @@ async fn submit(weir: &Weir, who: Who, service: &str, args: Value) -> i64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_program_that_takes_too_long_is_killed_with_its_children_and_its_users_next_job_runs() {
     let weir = programs().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     // What the program's child makes when it lives on; the name tells which process runs the tests.
     let file = std::env::temp_dir().join(format!("weir-late-{}", std::process::id()));
     // Of an earlier process with that number, when this test failed.
@@ -67,7 +66,7 @@ struct Fragile;
 
 #[async_trait]
 impl Handler for Fragile {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(5)
     }
 
@@ -83,7 +82,7 @@ impl Handler for Fragile {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_handler_that_panics_fails_its_job_and_keeps_neither_slot_nor_quota_nor_worker() {
     let weir = programs().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     // More than the lane has workers, so that the last finds none if a panic keeps one.
     let mut panicking = Vec::new();
     for _ in 0..5 {
@@ -113,7 +112,7 @@ async fn a_handler_that_panics_fails_its_job_and_keeps_neither_slot_nor_quota_no
 #[tokio::test(flavor = "multi_thread")]
 async fn an_output_that_is_too_large_is_refused_for_good_and_told_how_large_it_may_be() {
     let weir = programs().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
     let id = submit(&weir, who, "verbose", json!({})).await;
     let job = weir.finished(id, who).await;
@@ -131,7 +130,7 @@ async fn an_output_that_is_too_large_is_refused_for_good_and_told_how_large_it_m
 #[tokio::test(flavor = "multi_thread")]
 async fn of_a_long_standard_error_the_end_is_told() {
     let weir = programs().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
     let id = submit(&weir, who, "complaining", json!({})).await;
     let job = weir.finished(id, who).await;

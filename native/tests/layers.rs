@@ -28,7 +28,7 @@ const POLICY: &[&str] = &[
     "jwt",
     "problem",
     "route",
-    "tier",
+    "span",
     "write_budget",
     "assertion",
     "lane",
@@ -67,17 +67,20 @@ const EDGE: &[&str] = &[
 ];
 const LEDGER: &[&str] = &[
     "job_metadata",
-    "event_type",
+    "meter",
     "holder",
     "unique_key",
-    "rules",
     "plans",
+    "rules",
     "processes",
     "database::error",
     "database::tls",
     "database::read_pool",
     "database::connect",
     "database",
+    "catalogue::definition",
+    "catalogue::apply",
+    "catalogue",
     "database::session",
     "committer::item",
     "committer::group",
@@ -111,6 +114,7 @@ const NATIVE: &[&str] = &[
     "config::variables",
     "config::unknown",
     "config::table",
+    "config::catalogue",
     "config::fairness",
     "config::service",
     "config::traces",
@@ -195,6 +199,7 @@ const NATIVE: &[&str] = &[
     "lib",
     "cli::connection",
     "cli::output",
+    "cli::plans",
     "cli::screen",
     "cli::signals",
     "cli::status",
@@ -378,4 +383,79 @@ fn every_import_points_down() {
         }
     }
     assert!(faults.is_empty(), "\n{faults}");
+}
+
+/// Where meters may be called by their names: the services of the demonstration and their words, what is measured
+/// with the shipped catalogue, and what was shipped before there was one.
+const NAMES_METERS: [&str; 6] = [
+    "www/src/demonstration.ts",
+    "www/src/text/",
+    "www/src/generated/",
+    "native/src/bench/",
+    "ledger/migrations/V1__weir.sql",
+    "ledger/migrations/V3__locks_and_limits.sql",
+];
+
+#[test]
+fn no_code_knows_the_name_of_a_meter() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .unwrap();
+    let shipped = std::fs::read_to_string(root.join("weir.toml")).unwrap();
+    let shipped: toml::Table = shipped.parse().unwrap();
+    let meters = shipped["meter"].as_array().unwrap().iter();
+    let meters: Vec<&str> = meters.map(|meter| meter["name"].as_str().unwrap()).collect();
+    assert_eq!(meters.len(), 2);
+    let names = meters.join("|");
+    // In quotes, or as a part of an identifier such as a column.
+    let name = Regex::new(&format!(
+        "[\"'`]({names})[\"'`]|\\b({names})_monthly|\\.({names})\\b"
+    ))
+    .unwrap();
+    let mut found = Vec::new();
+    let folders = [
+        "policy/src",
+        "ledger/src",
+        "ledger/migrations",
+        "src",
+        "native/src",
+        "www/src",
+    ];
+    let mut looked_at = 0;
+    for file in folders.iter().flat_map(|folder| files_under(&root.join(folder))) {
+        let path = file.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+        let is_code = [".rs", ".sql", ".ts"].iter().any(|ending| path.ends_with(ending));
+        if !is_code || NAMES_METERS.iter().any(|named| path.starts_with(named)) {
+            continue;
+        }
+        looked_at += 1;
+        let text = std::fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for (number, line) in code.lines().enumerate() {
+            let line = line.trim_start();
+            if name.is_match(line)
+                && !line.starts_with("//")
+                && !line.starts_with("--")
+                && !line.starts_with('*')
+            {
+                found.push(format!("{path}:{}: {line}", number + 1));
+            }
+        }
+    }
+    assert!(looked_at > 200, "{looked_at}");
+    assert!(
+        found.is_empty(),
+        "a meter is data, not code:\n{}",
+        found.join("\n")
+    );
+}
+
+fn files_under(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    files.extend(folders.iter().flat_map(|folder| files_under(folder)));
+    files
 }

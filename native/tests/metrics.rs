@@ -9,7 +9,6 @@ mod process;
 use common::{Weir, Who};
 use process::Process;
 use serde_json::json;
-use weir_policy::tier::Tier;
 
 /// Absolute, since the binary starts in another folder than the tests.
 const PROGRAMS: (&str, &str) = (
@@ -20,7 +19,7 @@ const PROGRAMS: (&str, &str) = (
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_guard_sends_back_is_counted_by_tier() {
     let weir = Weir::with(&[PROGRAMS]).await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     // What another River client inserts is claimed without a slot; there is one for two.
     weir.client()
         .await
@@ -50,7 +49,7 @@ async fn what_the_guard_sends_back_is_counted_by_tier() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_taken_back_from_a_dead_process_is_counted() {
     let weir = Weir::with(&[PROGRAMS]).await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let scheduler = Process::start(&weir, &["schedule"], &[]);
     scheduler.ready().await;
     let reclaimed = async || scheduler.scrape().await.value("weir_reclaimed_total", &[]);

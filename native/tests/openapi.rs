@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use common::{Answer, GO_TESTS, Weir, Who, files};
 use jsonschema::{Validator, validator_for};
 use serde_json::{Value, json};
-use weir_policy::tier::Tier;
 
 /// The description, and which of its answers have been seen.
 struct Described {
@@ -110,9 +109,9 @@ async fn the_description_is_the_one_in_the_repository() {
 async fn every_documented_answer_happens_and_is_as_documented() {
     let weir = Weir::new().await;
     let mut described = Described::of(&weir).await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let (who, anonymous) = (Who::User(user), Who::Address("198.51.100.9"));
-    let full = Who::User(weir.user(Tier::Free).await);
+    let full = Who::User(weir.user("free").await);
     if let Who::User(full) = full {
         weir.use_up(full, "analysis", 50).await;
     }

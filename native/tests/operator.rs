@@ -15,7 +15,6 @@ use process::{Process, command};
 use promql_parser::label::MatchOp;
 use promql_parser::parser::{self, Expr};
 use serde_json::Value;
-use weir_policy::tier::Tier;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_dashboard_and_the_alerts_name_only_what_a_new_process_shows() {
@@ -128,7 +127,7 @@ fn selected<'a>(expression: &'a Expr, found: &mut Vec<&'a parser::VectorSelector
 #[tokio::test(flavor = "multi_thread")]
 async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
     let weir = Weir::new().await;
-    let (free, pro) = (weir.user(Tier::Free).await, weir.user(Tier::Pro).await);
+    let (free, pro) = (weir.user("free").await, weir.user("pro").await);
     for who in [Who::User(free), Who::User(pro)] {
         for _ in 0..5 {
             weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -246,7 +245,7 @@ async fn an_api_without_a_leader_is_ready_and_says_so_and_one_without_a_database
 #[tokio::test(flavor = "multi_thread")]
 async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let who = Who::User(user);
     let process = Process::start(&weir, &["up"], &[]);
     process.ready().await;
@@ -385,7 +384,7 @@ async fn the_database_knows_whose_each_connection_is() {
     serve.ready().await;
     work.ready().await;
     // River connects when it is first needed: the worker to listen, the API to cancel.
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let job = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     let path = format!("/api/jobs/{job}");
     let reply = serve.call("DELETE", &path, Who::User(user), "cancels", "").await;
@@ -442,7 +441,7 @@ async fn help_tells_where_settings_and_services_are_described() {
 #[tokio::test(flavor = "multi_thread")]
 async fn status_tells_why_a_users_jobs_wait() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     for _ in 0..3 {
         weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     }
@@ -498,7 +497,7 @@ async fn status_tells_why_a_users_jobs_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_an_operator_runs_again_is_not_charged_again() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     assert_eq!(weir.finished(id, who).await["charged"], 1);

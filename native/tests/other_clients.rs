@@ -29,7 +29,6 @@ use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
-use weir_policy::tier::Tier;
 
 /// Pinned, so that the test means the same everywhere. The folder is named after the first and the last.
 const PYTHON_PACKAGES: [&str; 4] = [
@@ -49,7 +48,7 @@ struct Counting {
 
 #[async_trait]
 impl Handler for Counting {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 
@@ -156,7 +155,7 @@ fn go(folder: &Path) -> Option<PathBuf> {
 async fn limits_hold_for_jobs_of(mut inserts: Command) {
     let weir = Weir::new().await;
     let counting = Arc::new(Counting::default());
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     run(inserts.args([weir.url(), &user.to_string(), "30"])).unwrap();
     let up = Up::start(&weir, &counting).await;
     finished(&weir, 30).await;
@@ -190,7 +189,7 @@ async fn jobs_inserted_by_rivers_go_client_keep_the_limits() {
 async fn a_lane_paused_through_river_starts_nothing_until_it_is_resumed() {
     let weir = Weir::new().await;
     let counting = Arc::new(Counting::default());
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let up = Up::start(&weir, &counting).await;
     let river = riverqueue::Client::builder(weir.context.database.river_pool(1).unwrap())
         .build()
@@ -201,7 +200,7 @@ async fn a_lane_paused_through_river_starts_nothing_until_it_is_resumed() {
     for _ in 0..3 {
         weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     }
-    let other = weir.user(Tier::Pro).await;
+    let other = weir.user("pro").await;
     let elsewhere = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
     weir.finished(elsewhere, Who::User(other)).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -222,7 +221,7 @@ async fn a_lane_paused_through_river_starts_nothing_until_it_is_resumed() {
 async fn a_parked_job_cancelled_through_river_gives_its_reservation_back() {
     let weir = Weir::new().await;
     let counting = Arc::new(Counting::default());
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);

@@ -13,7 +13,6 @@ mod common;
 mod example;
 
 use common::{Weir, Who};
-use weir_policy::tier::Tier;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_job_and_the_callers_row_are_both_there_or_neither() {
@@ -23,7 +22,7 @@ async fn the_job_and_the_callers_row_are_both_there_or_neither() {
         .batch_execute("CREATE TABLE uploads (user_id uuid NOT NULL, path text NOT NULL UNIQUE)")
         .await
         .unwrap();
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let who = Who::User(user);
     let count = async |table: &str| -> i64 {
         let sql = format!("SELECT count(*) FROM {table}");
@@ -74,7 +73,7 @@ async fn what_the_caller_writes_afterwards_is_booked_by_the_triggers_as_ever() {
     let submission = Submission {
         holder: weir_ledger::holder::Holders::user(user),
         service: "analysis".to_owned(),
-        event_type: weir_ledger::event_type::EventType::Analysis,
+        event_type: weir_ledger::meter::Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),
         max_attempts: 3,
         args: serde_json::json!({ "user_id": user }),

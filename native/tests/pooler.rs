@@ -15,7 +15,6 @@ use std::process::{Command, Stdio};
 use common::{GO_TESTS, Weir, Who};
 use process::{KilledOnDrop, Process, free_port};
 use skip::skip;
-use weir_policy::tier::Tier;
 
 /// A running PgBouncer before the test's database.
 struct PgBouncer {
@@ -97,7 +96,7 @@ async fn everything_works_through_a_pooler_in_session_mode() {
     assert!(migrated.status.success(), "{migrated:?}");
     let up = Process::start(&weir, &["up"], &through);
     up.ready().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     for _ in 0..3 {
         let body = common::files(&[("a_test.go", GO_TESTS)]).to_string();
         let reply = up

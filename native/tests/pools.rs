@@ -14,7 +14,6 @@ use common::{GO_TESTS, Weir, Who};
 use gate::Gate;
 use uuid::Uuid;
 use weir::work::{Duty, Working};
-use weir_policy::tier::Tier;
 
 /// River asks its queues once a second when it hears nothing.
 const ONE_POLL: Duration = Duration::from_secs(1);
@@ -30,7 +29,7 @@ async fn start(weir: &Weir, gate: &Arc<Gate>, lend: &'static str) -> Working {
 }
 
 /// One job of each of `count` new users of this tier.
-async fn submit(weir: &Weir, tier: Tier, count: usize) -> Vec<Uuid> {
+async fn submit(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
     let mut users = Vec::new();
     for _ in 0..count {
         let user = weir.user(tier).await;
@@ -52,7 +51,7 @@ async fn waits(weir: &Weir, users: &[Uuid]) -> Vec<f64> {
 async fn idle_priority_workers_take_default_jobs_and_priority_jobs_never_wait_for_them() {
     let weir = Weir::with(&POOLS).await;
     let gate = Gate::new();
-    let free = submit(&weir, Tier::Free, 9).await;
+    let free = submit(&weir, "free", 9).await;
     let working = start(&weir, &gate, "true").await;
 
     // Two of its own and three that are idle.
@@ -61,7 +60,7 @@ async fn idle_priority_workers_take_default_jobs_and_priority_jobs_never_wait_fo
     assert_eq!(gate.running_of(&free).len(), 5, "never more than all workers");
 
     // All of them are taken by default jobs that will not end; priority jobs start all the same.
-    let pro = submit(&weir, Tier::Pro, 3).await;
+    let pro = submit(&weir, "pro", 3).await;
     gate.until_running_of(&weir, &pro, 3).await;
     let waited = waits(&weir, &pro).await;
     assert!(
@@ -94,7 +93,7 @@ async fn idle_priority_workers_take_default_jobs_and_priority_jobs_never_wait_fo
 async fn unless_it_is_asked_for_nothing_is_lent() {
     let weir = Weir::with(&POOLS).await;
     let gate = Gate::new();
-    let free = submit(&weir, Tier::Free, 4).await;
+    let free = submit(&weir, "free", 4).await;
     let working = start(&weir, &gate, "false").await;
     gate.until_running_of(&weir, &free, 2).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -109,8 +108,8 @@ async fn unless_it_is_asked_for_nothing_is_lent() {
 async fn short_jobs_are_claimed_ahead_and_go_back_to_the_others_when_a_long_one_is_in_their_way() {
     let weir = Weir::with(&POOLS).await;
     let gate = Gate::new();
-    let short = submit(&weir, Tier::Free, 200).await;
-    let long = submit(&weir, Tier::Free, 40).await;
+    let short = submit(&weir, "free", 200).await;
+    let long = submit(&weir, "free", 40).await;
     gate.open_for(&short);
     let working = start(&weir, &gate, "false").await;
 

@@ -19,7 +19,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use weir::api::listen;
 use weir_policy::assertion;
-use weir_policy::tier::Tier;
 
 /// Services that run programs which take a while.
 const NAPS: [(&str, &str); 1] = [("WEIR_CONFIG", "native/tests/crash.toml")];
@@ -45,7 +44,7 @@ async fn when_the_leader_dies_another_one_does_its_duties() {
     second.ready().await;
     // Killed, as `kill -9` does: it resigns nothing.
     drop(first);
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     weir.ended_elsewhere(id, "cancelled").await;
     weir.released(Who::User(user), "analysis").await;
@@ -61,7 +60,7 @@ async fn when_the_leader_dies_another_one_does_its_duties() {
 async fn a_worker_that_is_told_to_stop_finishes_what_it_runs_and_begins_nothing() {
     let weir = naps().await;
     let client = weir.client().await;
-    let users = [weir.user(Tier::Free).await, weir.user(Tier::Free).await];
+    let users = [weir.user("free").await, weir.user("free").await];
     let more = [NAPS[0], ("NAP_QUEUE_DEFAULT_WORKERS", "1")];
     let _scheduler = Process::start(&weir, &["schedule"], &more);
     let worker = Process::start(
@@ -125,7 +124,7 @@ async fn an_api_that_is_told_to_stop_ends_its_event_streams_and_itself() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let mut streams = Vec::new();
     for path in ["/api/lanes/events", "/api/jobs/events"] {
         let assertion = Who::User(user).assertion(EDGE_SECRET, "GET", path, "request-1");
@@ -210,7 +209,7 @@ async fn a_worker_lives_on_when_the_server_has_no_connection_left() {
     let weir = Weir::new().await;
     let (role, url) = limited_role(&weir).await;
     let client = weir.client().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let process = Process::start(&weir, &["up"], &[("DATABASE_URL", &url)]);
     process.ready().await;
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -268,7 +267,7 @@ async fn a_client_that_reads_none_of_its_answer_holds_up_no_stop() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_is_told_twice_to_stop_waits_for_no_job() {
     let weir = naps().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let more = [NAPS[0], ("WEIR_DRAIN_TIMEOUT", "10m")];
     let process = Process::start(&weir, &["up"], &more);
     process.ready().await;

@@ -8,7 +8,6 @@ use common::{GO_TESTS, Weir, Who};
 use tokio_util::sync::CancellationToken;
 use weir::work::reconcile::Reconciler;
 use weir_ledger::processes;
-use weir_policy::tier::Tier;
 
 /// A job that another client inserted into the default lane.
 async fn insert(client: &tokio_postgres::Client, kind: &str) -> i64 {
@@ -35,7 +34,7 @@ async fn a_job_of_a_kind_that_nobody_here_knows_is_left_to_those_who_do() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let foreign = insert(&client, "foo:bar").await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let ours = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let working = weir.work().await;
     assert_eq!(weir.finished(ours, who).await["status"], "completed");
@@ -161,7 +160,7 @@ async fn many_waiting(weir: &Weir, user: uuid::Uuid, count: i64) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     many_waiting(&weir, user, 25_000).await;
     weir.client()
         .await
@@ -178,7 +177,7 @@ async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waiting_job_that_is_deleted_is_released_by_the_next_round() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let running = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let parked = weir.analyse(who, "b_test.go", GO_TESTS).await;
     weir.client()
@@ -197,7 +196,7 @@ async fn a_waiting_job_that_is_deleted_is_released_by_the_next_round() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_waiting_jobs_of_a_deleted_user_are_cancelled_and_say_why() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let first = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     let parked = weir.analyse(Who::User(user), "b_test.go", GO_TESTS).await;
     let client = weir.client().await;
@@ -227,7 +226,7 @@ async fn the_waiting_jobs_of_a_deleted_user_are_cancelled_and_say_why() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lifted_limits_free_a_backlog_in_transactions_of_bounded_size() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     many_waiting(&weir, user, 3_500).await;
     let lifted = weir.another(&[("FAIRNESS_ENABLED", "false")]);
     let client = weir.client().await;
@@ -253,7 +252,7 @@ async fn lifted_limits_free_a_backlog_in_transactions_of_bounded_size() {
 async fn holders_that_can_be_given_nothing_are_not_touched_while_they_wait() {
     let weir = Weir::new().await;
     for _ in 0..20 {
-        let who = Who::User(weir.user(Tier::Free).await);
+        let who = Who::User(weir.user("free").await);
         weir.analyse(who, "a_test.go", GO_TESTS).await;
         weir.analyse(who, "b_test.go", GO_TESTS).await;
     }
@@ -281,7 +280,7 @@ async fn holders_that_can_be_given_nothing_are_not_touched_while_they_wait() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_a_job_still_names_does_not_sign_off_and_its_job_goes_back() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let client = weir.client().await;
     processes::register(&client, "weir_stopping", &serde_json::json!({}))
@@ -313,7 +312,7 @@ async fn a_process_that_a_job_still_names_does_not_sign_off_and_its_job_goes_bac
 async fn idle_client_addresses_and_old_submissions_are_deleted() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let working = weir.work().await;
     for who in [Who::Address("192.0.2.50"), Who::User(user)] {
         let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -352,7 +351,7 @@ async fn idle_client_addresses_and_old_submissions_are_deleted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_discarded_job_that_an_operator_tries_again_is_charged_when_it_completes() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let client = weir.client().await;
     client
@@ -390,7 +389,7 @@ async fn a_locked_job_keeps_no_other_from_being_taken_back() {
     let client = weir.client().await;
     let mut jobs = Vec::new();
     for _ in 0..3 {
-        let who = Who::User(weir.user(Tier::Free).await);
+        let who = Who::User(weir.user("free").await);
         jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
     client
@@ -419,7 +418,7 @@ async fn a_locked_job_keeps_no_other_from_being_taken_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reservation_whose_holder_row_is_gone_is_settled_all_the_same() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     let client = weir.client().await;
     client

@@ -17,7 +17,6 @@ use std::time::Duration;
 use common::{Weir, Who};
 use process::{KilledOnDrop, Process, Reply, free_port};
 use serde_json::{Value, json};
-use weir_policy::tier::Tier;
 
 /// As `native/tests/riverui/go.mod` pins it.
 const VERSION: &str = "0.12.2";
@@ -107,7 +106,7 @@ async fn what_is_cancelled_deleted_paused_or_tried_again_in_river_ui_is_settled_
     })
     .await;
 
-    let user = Who::User(weir.user(Tier::Free).await);
+    let user = Who::User(weir.user("free").await);
     let submit = async |service: &str| {
         let answer = weir.post(&format!("/api/jobs/{service}"), user, &json!({})).await;
         assert_eq!(answer.status, 202, "{}", answer.body);

@@ -11,12 +11,11 @@ use std::time::Duration;
 use common::{GO_TESTS, Weir, Who};
 use gate::Gate;
 use weir::work::Duty;
-use weir_policy::tier::Tier;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_of_a_client_in_rivers_own_schema_is_heard() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let admin = weir.admin().await;
     weir.client()
         .await

@@ -16,7 +16,6 @@ use gate::Gate;
 use process::{KilledOnDrop, command};
 use serde_json::{Value, json};
 use weir::work::Duty;
-use weir_policy::tier::Tier;
 
 fn status(weir: &Weir, more: &[&str]) -> Value {
     let output = command(weir, &[&["status", "--json"], more].concat())
@@ -48,10 +47,10 @@ async fn status_counts_what_runs_what_waits_for_a_worker_and_what_waits_for_a_sl
         user
     };
     // One job and two parked behind it, then two that wait for the lane's only worker; and one in another lane.
-    let first = submit(Tier::Free, 3).await;
-    submit(Tier::Free, 1).await;
-    submit(Tier::Free, 1).await;
-    submit(Tier::Pro, 1).await;
+    let first = submit("free", 3).await;
+    submit("free", 1).await;
+    submit("free", 1).await;
+    submit("pro", 1).await;
     let gate = Gate::new();
     let working = gate.work(weir.another(&[]), Duty::Both).await;
     gate.until_running(&weir, 2).await;
@@ -119,7 +118,7 @@ async fn status_says_what_holds_each_lane_back_and_who_leads() {
         text(&weir, &[])
     );
 
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let ids = [0, 1].map(|_| weir.analyse(Who::User(user), "a_test.go", GO_TESTS));
     for id in ids {
         id.await;

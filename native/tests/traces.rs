@@ -21,7 +21,6 @@ use opentelemetry_proto::tonic::trace::v1::{Span, span::SpanKind};
 use process::Process;
 use prost::Message;
 use serde_json::Value;
-use weir_policy::tier::Tier;
 
 const EDGE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -118,7 +117,7 @@ async fn submit(process: &Process, who: Who) -> i64 {
 async fn one_trace_goes_from_the_edge_through_the_api_and_the_wait_to_the_settlement_of_the_attempt() {
     let weir = Weir::new().await;
     let collector = Collector::start().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let who = Who::User(user);
     let serve = collector.process(&weir, "serve");
     serve.ready().await;
@@ -198,7 +197,7 @@ async fn one_trace_goes_from_the_edge_through_the_api_and_the_wait_to_the_settle
 async fn without_an_endpoint_there_is_no_exporter_and_nothing_in_the_job() {
     let weir = Weir::new().await;
     let collector = Collector::start().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     for (process, exports) in [
         (Process::start(&weir, &["up"], &[]), false),
         (collector.process(&weir, "up"), true),
@@ -228,7 +227,7 @@ async fn without_an_endpoint_there_is_no_exporter_and_nothing_in_the_job() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_collector_that_is_away_costs_traces_and_nothing_else() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let away = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"),
         ("OTEL_BSP_SCHEDULE_DELAY", "50"),

@@ -9,12 +9,11 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use weir::handler::Attempt;
 use weir_ledger::holder::Holders;
-use weir_policy::tier::Tier;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_analysis_is_reserved_then_worked_then_charged_once() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let answer = weir
         .post("/api/jobs/analysis", who, &files(&[("a_test.go", GO_TESTS)]))
         .await;
@@ -47,7 +46,7 @@ async fn an_analysis_is_reserved_then_worked_then_charged_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_specview_costs_its_tests_and_the_second_one_nothing() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Pro).await);
+    let who = Who::User(weir.user("pro").await);
     let working = weir.work().await;
     let analysis = weir.analyse(who, "a_test.go", GO_TESTS).await;
     weir.finished(analysis, who).await;
@@ -88,7 +87,7 @@ async fn a_specview_costs_its_tests_and_the_second_one_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Pro).await;
+    let user = weir.user("pro").await;
     let who = Who::User(user);
     let working = weir.work().await;
     let analysis = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -120,8 +119,8 @@ async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
 async fn a_specview_of_no_tests_or_of_somebody_elses_analysis_is_422() {
     let weir = Weir::new().await;
     let (who, other) = (
-        Who::User(weir.user(Tier::Free).await),
-        Who::User(weir.user(Tier::Free).await),
+        Who::User(weir.user("free").await),
+        Who::User(weir.user("free").await),
     );
     let working = weir.work().await;
     let empty = weir.analyse(who, "a_test.go", "package a\n").await;
@@ -152,7 +151,7 @@ async fn a_specview_of_no_tests_or_of_somebody_elses_analysis_is_422() {
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_requests_get_a_problem_with_the_right_status_and_leave_nothing() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let big = files(&[("a.go", &"x".repeat(256 * 1024))]).to_string();
     let cases: [(&str, Vec<u8>, u16); 9] = [
         ("/api/jobs/analysis", b"{".to_vec(), 400),
@@ -197,7 +196,7 @@ async fn nobody_is_believed_without_the_edges_assertion() {
     use axum::body::Body;
     use axum::http::Request;
     let weir = Weir::new().await;
-    let user = weir.user(Tier::Free).await;
+    let user = weir.user("free").await;
     let naked = Request::get("/api/usage")
         .header("Authorization", "Bearer x")
         .body(Body::empty())
@@ -238,8 +237,8 @@ async fn nobody_is_believed_without_the_edges_assertion() {
 async fn a_job_is_its_owners_alone() {
     let weir = Weir::new().await;
     let (mine, theirs) = (
-        Who::User(weir.user(Tier::Free).await),
-        Who::User(weir.user(Tier::Free).await),
+        Who::User(weir.user("free").await),
+        Who::User(weir.user("free").await),
     );
     let anonymous = [Who::Address("198.51.100.1"), Who::Address("198.51.100.2")];
     let id = weir.analyse(mine, "a_test.go", GO_TESTS).await;
@@ -295,7 +294,7 @@ async fn nobody_behind_the_same_address_reads_or_cancels_an_anonymous_job() {
     assert_eq!(ask("GET", Some(&first["token"]), elsewhere).await, 200);
     assert_eq!(ask("DELETE", Some(&first["token"]), elsewhere).await, 200);
     // A signed-in user's job has no token, and its answer none to show.
-    let user = Who::User(weir.user(Tier::Free).await);
+    let user = Who::User(weir.user("free").await);
     assert!(
         weir.post("/api/jobs/analysis", user, &body)
             .await
@@ -309,7 +308,7 @@ async fn nobody_behind_the_same_address_reads_or_cancels_an_anonymous_job() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_body_does_not_say_whose_job_it_is() {
     let weir = Weir::new().await;
-    let (user, victim) = (weir.user(Tier::Free).await, weir.user(Tier::Free).await);
+    let (user, victim) = (weir.user("free").await, weir.user("free").await);
     let mut body = files(&[("a_test.go", GO_TESTS)]);
     body["user_id"] = victim.to_string().into();
     for (who, expected) in [
@@ -332,7 +331,7 @@ async fn the_body_does_not_say_whose_job_it_is() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_list_is_newest_first_and_pages_by_id() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let mut ids = Vec::new();
     for _ in 0..5 {
         ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
@@ -356,7 +355,7 @@ async fn the_list_is_newest_first_and_pages_by_id() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelling_a_queued_job_frees_quota_and_slot_at_once() {
     let weir = Weir::new().await;
-    let who = Who::User(weir.user(Tier::Free).await);
+    let who = Who::User(weir.user("free").await);
     let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let second = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let waiting = async |id: i64| weir.get(&format!("/api/jobs/{id}"), who).await.body["waiting_for"].clone();

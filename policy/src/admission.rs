@@ -1,19 +1,50 @@
 //! Admission: whether a submission is accepted, and whether its job may be worked on now (ADR-21 and ADR-10).
 //!
 //! The caller locks the account, then reads it, decides here, and writes the decision before it releases the lock.
-//! Amounts are in the unit of the event type: analyses, or test cases.
+//! Amounts are in the unit of the meter.
 
 use serde::{Deserialize, Serialize};
 
-/// Usage and limits of a holder for one event type, read while its row is locked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Account {
-    /// The plan's limit for the billing period; `None` is unlimited.
+/// What a plan allows in one window, and what of it is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Allowance {
+    /// The plan's limit for the window; `None` is unlimited.
     pub limit: Option<i64>,
-    /// The sum of the period's usage events.
+    /// The sum of the window's usage events.
     pub used: i64,
-    /// The sum of the period's outstanding reservations.
+    /// The sum of the window's outstanding reservations.
     pub reserved: i64,
+}
+
+impl Allowance {
+    /// ADR-21's check: `used + reserved + requested <= limit`.
+    ///
+    /// A sum that overflows an `i64` exceeds any limit.
+    #[must_use]
+    pub fn has_room_for(&self, requested: i64) -> bool {
+        let Some(limit) = self.limit else { return true };
+        self.used
+            .checked_add(self.reserved)
+            .and_then(|taken| taken.checked_add(requested))
+            .is_some_and(|total| total <= limit)
+    }
+
+    /// What is left, never below zero; `None` is unlimited.
+    #[must_use]
+    pub fn remaining(&self) -> Option<i64> {
+        self.limit.map(|limit| {
+            limit
+                .saturating_sub(self.used.saturating_add(self.reserved))
+                .max(0)
+        })
+    }
+}
+
+/// Usage and limits of a holder for one meter, read while its row is locked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// One for each window that the meter is counted in. A submission passes all of them or none.
+    pub allowances: Vec<Allowance>,
     /// The most jobs that may hold a slot at once; `None` when fairness is off.
     pub slot_limit: Option<u32>,
     /// The jobs that hold a slot.
@@ -35,26 +66,20 @@ pub enum Decision {
 }
 
 impl Account {
-    /// ADR-21's check: `used + reserved + requested <= limit`.
-    ///
-    /// A sum that overflows an `i64` exceeds any limit.
+    /// Whether every window has room. What needs no quota has room everywhere.
     #[must_use]
     pub fn has_room_for(&self, requested: i64) -> bool {
-        let Some(limit) = self.limit else { return true };
-        self.used
-            .checked_add(self.reserved)
-            .and_then(|taken| taken.checked_add(requested))
-            .is_some_and(|total| total <= limit)
+        requested == 0
+            || self
+                .allowances
+                .iter()
+                .all(|allowance| allowance.has_room_for(requested))
     }
 
-    /// What is left of the quota, never below zero; `None` is unlimited.
+    /// What is left in the window with the least; `None` is unlimited.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
-        self.limit.map(|limit| {
-            limit
-                .saturating_sub(self.used.saturating_add(self.reserved))
-                .max(0)
-        })
+        self.allowances.iter().filter_map(Allowance::remaining).min()
     }
 
     /// Whether the next job may start at once. It may not while other jobs of the holder wait: it would overtake them.
@@ -68,10 +93,12 @@ impl Account {
     /// `requested` must not be negative. A job that needs no quota requests 0.
     pub fn decide(&mut self, requested: i64) -> Decision {
         debug_assert!(requested >= 0, "an amount is never negative");
-        if requested > 0 && !self.has_room_for(requested) {
+        if !self.has_room_for(requested) {
             return Decision::OverQuota;
         }
-        self.reserved = self.reserved.saturating_add(requested);
+        for allowance in &mut self.allowances {
+            allowance.reserved = allowance.reserved.saturating_add(requested);
+        }
         if self.has_free_slot() {
             self.slots_in_use += 1;
             Decision::Admitted
@@ -102,25 +129,51 @@ mod tests {
 
     use super::*;
 
+    fn allowance() -> impl Strategy<Value = Allowance> {
+        (proptest::option::of(0..200_i64), 0..150_i64, 0..150_i64).prop_map(|(limit, used, reserved)| {
+            Allowance {
+                limit,
+                used,
+                reserved,
+            }
+        })
+    }
+
     fn account() -> impl Strategy<Value = Account> {
         (
-            proptest::option::of(0..200_i64),
-            0..150_i64,
-            0..150_i64,
+            proptest::collection::vec(allowance(), 0..5),
             proptest::option::of(1..6_u32),
             0..8_u32,
             0..4_u32,
         )
-            .prop_map(
-                |(limit, used, reserved, slot_limit, slots_in_use, parked)| Account {
-                    limit,
-                    used,
-                    reserved,
-                    slot_limit,
-                    slots_in_use,
-                    parked,
-                },
-            )
+            .prop_map(|(allowances, slot_limit, slots_in_use, parked)| Account {
+                allowances,
+                slot_limit,
+                slots_in_use,
+                parked,
+            })
+    }
+
+    fn with_month(limit: Option<i64>, used: i64, reserved: i64, slot_limit: Option<u32>) -> Account {
+        Account {
+            allowances: vec![Allowance {
+                limit,
+                used,
+                reserved,
+            }],
+            slot_limit,
+            slots_in_use: 0,
+            parked: 0,
+        }
+    }
+
+    /// The account after one more job that reserves this much.
+    fn after(before: &Account, requested: i64) -> Account {
+        let mut account = before.clone();
+        for allowance in &mut account.allowances {
+            allowance.reserved += requested;
+        }
+        account
     }
 
     proptest! {
@@ -136,29 +189,43 @@ mod tests {
         }
 
         #[test]
-        fn no_sequence_of_submissions_goes_over_the_limit(
+        fn no_sequence_of_submissions_goes_over_the_limit_of_any_window(
             mut account in account(),
             requests in proptest::collection::vec(0..40_i64, 0..60),
         ) {
-            let before = account;
+            let before = account.clone();
             for requested in requests {
                 let decision = account.decide(requested);
-                if let Some(limit) = account.limit
-                    && decision != Decision::OverQuota && requested > 0 {
-                    prop_assert!(account.used + account.reserved <= limit);
+                for allowance in &account.allowances {
+                    if let Some(limit) = allowance.limit
+                        && decision != Decision::OverQuota && requested > 0 {
+                        prop_assert!(allowance.used + allowance.reserved <= limit);
+                    }
                 }
             }
-            prop_assert!(account.reserved >= before.reserved);
-            prop_assert_eq!(account.used, before.used);
+            let reserved: Vec<i64> = account.allowances.iter().zip(&before.allowances)
+                .map(|(now, then)| now.reserved - then.reserved).collect();
+            prop_assert!(reserved.iter().all(|added| *added >= 0 && *added == reserved[0]));
         }
 
         #[test]
-        fn a_refused_submission_changes_nothing(mut account in account(), requested in 0..400_i64) {
-            let before = account;
+        fn a_refused_submission_changes_nothing_and_some_window_has_no_room(
+            mut account in account(), requested in 0..400_i64,
+        ) {
+            let before = account.clone();
             if account.decide(requested) == Decision::OverQuota {
-                prop_assert_eq!(account, before);
-                prop_assert!(!before.has_room_for(requested));
+                prop_assert_eq!(&account, &before);
+                prop_assert!(before.allowances.iter().any(|allowance| !allowance.has_room_for(requested)));
             }
+        }
+
+        #[test]
+        fn a_window_more_never_admits_more(
+            account in account(), another in allowance(), requested in 0..400_i64,
+        ) {
+            let mut narrower = account.clone();
+            narrower.allowances.push(another);
+            prop_assert!(!narrower.has_room_for(requested) || account.has_room_for(requested));
         }
 
         #[test]
@@ -202,28 +269,26 @@ mod tests {
             mut account in account(), requests in proptest::collection::vec(0..40_i64, 1..60),
         ) {
             for requested in requests {
-                let before = account;
-                let after = match account.decide(requested) {
+                let before = account.clone();
+                let expected = match account.decide(requested) {
                     Decision::Admitted => Account {
-                        reserved: before.reserved + requested,
                         slots_in_use: before.slots_in_use + 1,
-                        ..before
+                        ..after(&before, requested)
                     },
                     Decision::Parked => Account {
-                        reserved: before.reserved + requested,
                         parked: before.parked + 1,
-                        ..before
+                        ..after(&before, requested)
                     },
                     Decision::OverQuota => before,
                 };
-                prop_assert_eq!(account, after);
+                prop_assert_eq!(&account, &expected);
             }
         }
 
         #[test]
         fn what_remains_is_exactly_what_can_be_reserved(account in account()) {
             let Some(remaining) = account.remaining() else {
-                prop_assert_eq!(account.limit, None);
+                prop_assert!(account.allowances.iter().all(|allowance| allowance.limit.is_none()));
                 return Ok(());
             };
             prop_assert!(remaining == 0 || account.has_room_for(remaining));
@@ -243,47 +308,30 @@ mod tests {
 
     #[test]
     fn parked_jobs_are_counted_one_by_one() {
-        let mut account = Account {
-            limit: None,
-            used: 0,
-            reserved: 0,
-            slot_limit: Some(2),
-            slots_in_use: 0,
-            parked: 0,
-        };
+        let mut account = with_month(None, 0, 0, Some(2));
         for _ in 0..5 {
             account.decide(1);
         }
         assert_eq!(
-            (account.slots_in_use, account.parked, account.reserved),
+            (
+                account.slots_in_use,
+                account.parked,
+                account.allowances[0].reserved
+            ),
             (2, 3, 5)
         );
     }
 
     #[test]
     fn sums_beyond_the_integer_range_are_refused_not_wrapped() {
-        let account = Account {
-            limit: Some(i64::MAX),
-            used: i64::MAX - 1,
-            reserved: 1,
-            slot_limit: None,
-            slots_in_use: 0,
-            parked: 0,
-        };
+        let account = with_month(Some(i64::MAX), i64::MAX - 1, 1, None);
         assert!(!account.has_room_for(1));
         assert_eq!(account.remaining(), Some(0));
     }
 
     #[test]
     fn an_unlimited_plan_has_room_for_anything() {
-        let mut account = Account {
-            limit: None,
-            used: 5,
-            reserved: 7,
-            slot_limit: Some(1),
-            slots_in_use: 0,
-            parked: 0,
-        };
+        let mut account = with_month(None, 5, 7, Some(1));
         assert_eq!(account.decide(i64::from(i32::MAX)), Decision::Admitted);
         assert_eq!(account.decide(1), Decision::Parked);
         assert_eq!(account.remaining(), None);

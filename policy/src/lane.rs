@@ -2,15 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::tier::Tier;
-
 /// One of the three queues of every service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lane {
-    /// Jobs of paying users.
+    /// Jobs of holders whose plan says so: in ADR-16, paying users.
     Priority,
-    /// Jobs of all other users.
+    /// Jobs of all other holders.
     Default,
     /// Periodic and background jobs.
     Scheduled,
@@ -23,17 +21,20 @@ impl Lane {
     /// All lanes, in display order.
     pub const ALL: [Self; 3] = [Self::Priority, Self::Default, Self::Scheduled];
 
-    /// The lane of a job by ADR-16: scheduled jobs to `Scheduled`, paid tiers to `Priority`, and everything else,
-    /// unknown tiers too, to `Default`.
+    /// The lane of a job by ADR-16: scheduled jobs to `Scheduled`, all others to the lane of their holder's plan, and
+    /// to `Default` without one.
     #[must_use]
-    pub fn select(tier: Option<Tier>, is_scheduled: bool) -> Self {
+    pub fn select(plan: Option<Self>, is_scheduled: bool) -> Self {
         if is_scheduled {
             return Self::Scheduled;
         }
-        match tier {
-            Some(Tier::Pro | Tier::ProPlus | Tier::Enterprise) => Self::Priority,
-            Some(Tier::Free) | None => Self::Default,
-        }
+        plan.unwrap_or(Self::Default)
+    }
+
+    /// The lane of this name; `None` for an unknown name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|lane| lane.as_str() == name)
     }
 
     /// The lane's name, the last part of its queue's name.
@@ -76,20 +77,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_scheduled_lane_wins_over_every_tier() {
-        for tier in Tier::ALL {
-            assert_eq!(Lane::select(Some(tier), true), Lane::Scheduled);
+    fn the_scheduled_lane_wins_over_every_plans() {
+        for plan in [None, Some(Lane::Priority), Some(Lane::Default)] {
+            assert_eq!(Lane::select(plan, true), Lane::Scheduled);
         }
-        assert_eq!(Lane::select(None, true), Lane::Scheduled);
     }
 
     #[test]
-    fn paid_tiers_get_priority_and_all_others_default() {
-        assert_eq!(Lane::select(Some(Tier::Free), false), Lane::Default);
+    fn a_job_takes_its_plans_lane_and_default_without_one() {
+        assert_eq!(Lane::select(Some(Lane::Priority), false), Lane::Priority);
+        assert_eq!(Lane::select(Some(Lane::Default), false), Lane::Default);
         assert_eq!(Lane::select(None, false), Lane::Default);
-        for tier in [Tier::Pro, Tier::ProPlus, Tier::Enterprise] {
-            assert_eq!(Lane::select(Some(tier), false), Lane::Priority);
+    }
+
+    #[test]
+    fn every_lane_is_parsed_from_its_name() {
+        for lane in Lane::ALL {
+            assert_eq!(Lane::parse(lane.as_str()), Some(lane));
         }
+        assert_eq!(Lane::parse("express"), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub mod admission;
 pub mod counts;
 mod jwt;
 pub mod problem;
-pub mod tier;
+pub mod span;
 pub mod write_budget;
 
 pub mod assertion;

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { sleep } from "../../scripts/lib/sleep.ts";
-import type { Accepted, Job, Usage } from "../../www/src/generated/api.d.ts";
+import type { Accepted, Job, Quota, Usage } from "../../www/src/generated/api.d.ts";
 
-/** The usage of a signed-in user, which has no nulls. */
-type PlanUsage = { [Member in keyof Usage]-?: NonNullable<Usage[Member]> };
+/** The usage of a signed-in user of the shipped catalogue, which has no nulls. */
+type PlanUsage = Usage & { period: NonNullable<Usage["period"]>; analysis: Quota; specview: Quota };
 
 /** A client of the API, at an address, with or without a user's token. */
 export class Caller {

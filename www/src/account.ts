@@ -1,14 +1,17 @@
 import { allowanceFor } from "./allowance.ts";
-import { developmentToken, type Quota, Refusal, type SourceFile, submit, type Usage } from "./api.ts";
+import { developmentToken, Refusal, type SourceFile, submit, type Usage } from "./api.ts";
+import { openApi } from "./api-document.ts";
+import { analysis } from "./demonstration.ts";
 import { element, make, makeButton } from "./elements.ts";
 import "./jobs.ts";
+import type { WindowQuota } from "./generated/api.d.ts";
+import { onLanes } from "./live.ts";
 import { hideNotice, showProblem } from "./notice.ts";
 import { Pool } from "./pool.ts";
 import { onUsage, refreshUsage, signIn, signOut } from "./session.ts";
 import { someFiles } from "./source.ts";
-import { language, onLanguage, t } from "./text.ts";
+import { type Key, language, meterName, onLanguage, planName, t } from "./text.ts";
 
-const tiers = ["free", "pro", "pro_plus", "enterprise"] as const;
 const burst = 50;
 /** Of the six connections that a browser opens to a server. Others ask for the quota meanwhile, or listen. */
 const submitters = 3;
@@ -25,8 +28,16 @@ const one = element("submit-one", HTMLButtonElement);
 const many = element("submit-many", HTMLButtonElement);
 
 let usage: Usage | undefined;
+/** Those that this server gives development tokens for. */
+let plans: string[] = [];
 
-for (const tier of tiers) tierButtons.append(makeButton(t(tier), () => void enter(tier)));
+void openApi()
+  .then((document) => {
+    plans = document.components?.schemas?.Wanted?.properties?.tier?.enum ?? [];
+    showPlans();
+  })
+  // That the server is away is said elsewhere.
+  .catch(() => {});
 tokenForm.addEventListener("submit", (event) => {
   event.preventDefault();
   void use(tokenInput.value.trim());
@@ -41,8 +52,19 @@ onUsage((now) => {
   usage = now;
   show();
 });
-onLanguage(show);
+// Another product has no analyses to submit.
+onLanes(({ services }) => {
+  one.hidden = many.hidden = !services[analysis];
+});
+onLanguage(() => {
+  showPlans();
+  show();
+});
 show();
+
+function showPlans(): void {
+  tierButtons.replaceChildren(...plans.map((plan) => makeButton(planName(plan), () => void enter(plan))));
+}
 
 async function enter(tier: string): Promise<void> {
   try {
@@ -69,26 +91,24 @@ function show(): void {
   if (hadFocus) (usage ? one : tierButtons.querySelector("button"))?.focus();
   allowanceFor(usage !== undefined);
   many.textContent = t("submitMany", { n: burst });
-  who.textContent = usage ? t("tier", { tier: tierName(usage.tier) }) : t("signedOut");
-  bars.replaceChildren(...(usage ? [bar("analysis", usage.analysis), bar("specview", usage.specview)] : []));
+  who.textContent = usage ? t("tier", { tier: planName(usage.tier) }) : t("signedOut");
+  const meters = usage?.meters ?? [];
+  bars.replaceChildren(
+    ...meters.flatMap(({ name, unit, windows }) => windows.map((window) => bar(meterName(name, unit), window))),
+  );
 }
 
-function tierName(tier: string): string {
-  const known = tiers.find((name) => name === tier);
-  return known ? t(known) : tier;
-}
-
-/** What of a plan is used, reserved and left, in one bar. */
-function bar(service: "analysis" | "specview", quota: Quota | null | undefined): HTMLElement {
+/** What of a plan is used, reserved and left in a window, in one bar. */
+function bar(meter: string, { window, used, reserved, limit, remaining, reset_at }: WindowQuota): HTMLElement {
   const box = make("div", "", "quota");
-  if (!quota) return box;
-  const { used, reserved, limit, remaining } = quota;
   const number = new Intl.NumberFormat(language);
   const parts = [t("used", { n: number.format(used) }), t("reserved", { n: number.format(reserved) })];
   parts.push(remaining == null ? t("unlimited") : t("left", { n: number.format(remaining) }));
-  const date = new Intl.DateTimeFormat(language, { dateStyle: "medium" }).format(new Date(quota.reset_at));
+  const style = window === "month" ? { dateStyle: "medium" } : { dateStyle: "short", timeStyle: "short" };
+  const date = new Intl.DateTimeFormat(language, style as Intl.DateTimeFormatOptions).format(new Date(reset_at));
+  const name = window === "month" ? meter : `${meter} (${t(`per.${window}` as Key)})`;
   const head = make("div", "", "quota-head");
-  head.append(make("strong", t(service)), make("span", `${parts.join(" · ")} · ${t("until", { date })}`));
+  head.append(make("strong", name), make("span", `${parts.join(" · ")} · ${t("until", { date })}`));
   const track = make("div", "", "track");
   for (const [name, amount] of [
     ["used", used],
@@ -119,7 +139,7 @@ async function submitMany(count: number): Promise<void> {
   }
   const refusals: unknown[] = [];
   const submitOne = async (): Promise<void> => {
-    await submit("analysis", { files }).catch((error) => refusals.push(error));
+    await submit(analysis, { files }).catch((error) => refusals.push(error));
     void refreshUsage().catch(() => {});
   };
   await new Pool(submitters).all(Array.from({ length: count }, () => submitOne));

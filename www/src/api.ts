@@ -32,7 +32,7 @@ export interface SourceFile {
 export class Refusal extends Error {
   readonly status: number;
   readonly headers: Headers;
-  /** The plan's, when that was exceeded. */
+  /** The plan's, in the window that was exceeded. */
   readonly quota: Quota | undefined;
   readonly policies: string[];
 
@@ -40,7 +40,8 @@ export class Refusal extends Error {
     super(problem.detail ?? problem.title ?? `HTTP ${status}`);
     this.status = status;
     this.headers = headers;
-    this.quota = problem.quota;
+    // What is full longest decides.
+    this.quota = problem.windows?.toSorted((a, b) => a.reset_at.localeCompare(b.reset_at)).at(-1) ?? problem.quota;
     this.policies = problem["violated-policies"] ?? [];
   }
 }
@@ -49,6 +50,7 @@ interface Problem {
   title?: string;
   detail?: string;
   quota?: Quota;
+  windows?: Quota[];
   "violated-policies"?: string[];
 }
 

@@ -1,5 +1,6 @@
 import { developmentToken, isFinished, type Job, listJobs, Refusal, submit } from "./api.ts";
 import { openApi } from "./api-document.ts";
+import { analysis, demo } from "./demonstration.ts";
 import { element } from "./elements.ts";
 import { firstLanes, heard, lanes } from "./live.ts";
 import { hideNotice, showProblem } from "./notice.ts";
@@ -41,7 +42,9 @@ picture.show(
 /** Finds out what this server allows. One without development tokens gets the recording, once by itself. */
 export async function preparePicture(): Promise<void> {
   const document = await openApi();
-  canRun = document.paths["/api/dev/token"] !== undefined;
+  await Promise.race([firstLanes, pause(2000)]);
+  const isOurs = lanes() === undefined || demoService() !== undefined;
+  canRun = isOurs && document.paths["/api/dev/token"] !== undefined;
   name();
   if (!canRun) await replay();
 }
@@ -60,18 +63,19 @@ function emptyScene(workers = demoWorkers()): Scene {
   );
 }
 
-function demoService(): string {
-  return lanes()?.services.demo ? "demo" : "analysis";
+/** The service that takes what the flood sends; another product's catalogue has none. */
+function demoService(): string | undefined {
+  return [demo, analysis].find((name) => lanes()?.services[name]);
 }
 
 function demoWorkers(): number {
-  return lanes()?.services[demoService()]?.default.workers || 3;
+  return lanes()?.services[demoService() ?? ""]?.default.workers || 3;
 }
 
 /** One flood and whoever joins it. */
 class Run {
   readonly scene = emptyScene();
-  readonly service = demoService();
+  readonly service = demoService() ?? "";
   /** By the place of the user in the scene. */
   readonly tokens: (string | undefined)[] = [];
   /** The newcomer's job that is not told of yet; -1 until it is known which that is. */

@@ -1,4 +1,5 @@
 import { isFinished, type Job } from "./api.ts";
+import { analysis } from "./demonstration.ts";
 import { element, make } from "./elements.ts";
 import { inSeconds } from "./scoreboard.ts";
 import { serviceName, t } from "./text.ts";
@@ -111,7 +112,7 @@ function details(job: Job, place: number | undefined): string[] {
 function actionsFor(job: Job): Action[] {
   if (!isFinished(job)) return ["cancel"];
   if (job.status !== "completed") return [];
-  return job.service === "analysis" ? ["show", "specify"] : ["show"];
+  return job.service === analysis ? ["show", "specify"] : ["show"];
 }
 
 function button(job: Job, action: Action): HTMLButtonElement {

@@ -1,4 +1,5 @@
 import { cancelJob, isFinished, type Job, listJobs, submit } from "./api.ts";
+import { specview } from "./demonstration.ts";
 import { showJobs } from "./job-table.ts";
 import { showProblem } from "./notice.ts";
 import { showOutput } from "./output.ts";
@@ -78,7 +79,7 @@ function show(): void {
     for (const job of finished.slice(finishedAtMost)) jobs.delete(job.id);
     showJobs([...jobs.values()], {
       cancel: (id) => void act(async () => take(await cancelJob(id))),
-      specify: (id) => void act(async () => take((await submit("specview", { analysis_id: id, language })).job)),
+      specify: (id) => void act(async () => take((await submit(specview, { analysis_id: id, language })).job)),
       show: (id) => {
         const job = jobs.get(id);
         if (job) void showOutput(job).catch(showProblem);

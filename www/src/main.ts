@@ -9,6 +9,7 @@ import "./curl.ts";
 import "./hanging.ts";
 import "./lanes.ts";
 import "./tabs.ts";
+import "./any-service.ts";
 import "./try.ts";
 
 const choice = element("language", HTMLSelectElement);

@@ -10,7 +10,7 @@ export class Fault extends Error {
   readonly values: Record<string, string | number>;
 
   /** `words` has a text that is called the same with `Text` at its end. */
-  constructor(words: "tooLarge" | "hasNul" | "notText" | "longName" | "manyFiles", values = {}) {
+  constructor(words: "tooLarge" | "hasNul" | "notText" | "longName" | "manyFiles" | "notObject", values = {}) {
     super(words);
     this.words = words;
     this.values = values;

@@ -1,4 +1,4 @@
-/** What a response tells about an allowance, from the fields RateLimit and RateLimit-Policy. */
+/** What a response tells about an anonymous allowance, from the fields RateLimit and RateLimit-Policy. */
 export interface Allowance {
   limit: number | undefined;
   left: number;
@@ -6,7 +6,10 @@ export interface Allowance {
   renewsAt: number;
 }
 
-/** Reads the first policy of the fields; a response without them, or with malformed ones, tells nothing. */
+/**
+ * Reads the first policy of the fields; a response without them, with malformed ones, or with those of a plan, tells
+ * nothing.
+ */
 export function allowanceOf(headers: Headers): Allowance | undefined {
   const state = parameters(headers.get("RateLimit"));
   const left = state?.get("r");
@@ -25,7 +28,7 @@ export function retryAfter(headers: Headers): number | undefined {
 }
 
 function parameters(field: string | null): Map<string, number> | undefined {
-  const item = /^\s*"[^"]*"((?:\s*;\s*[a-z]+=[^;,]*)*)/.exec(field ?? "");
+  const item = /^\s*"anon[^"]*"((?:\s*;\s*[a-z]+=[^;,]*)*)/.exec(field ?? "");
   if (!item) return undefined;
   return new Map([...(item[1] ?? "").matchAll(/([a-z]+)=(\d+)/g)].map((match) => [match[1] ?? "", Number(match[2])]));
 }

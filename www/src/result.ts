@@ -17,8 +17,16 @@ onLanguage(() => {
 export function showJob(job: Job): void {
   shown = job;
   status.textContent = describe(job);
-  const output = job.status === "completed" ? (job.output as AnalysisOutput) : undefined;
-  place.replaceChildren(...(output ? testList(output.tests) : []));
+  place.replaceChildren(...(job.status === "completed" ? outputOf(job) : []));
+}
+
+function outputOf(job: Job): HTMLElement[] {
+  if (isAnalysis(job)) return testList((job.output as AnalysisOutput).tests);
+  return [make("pre", JSON.stringify(job.output, undefined, 2))];
+}
+
+function isAnalysis({ output }: Job): boolean {
+  return Array.isArray((output as Partial<AnalysisOutput> | null | undefined)?.tests);
 }
 
 function describe(job: Job): string {
@@ -29,6 +37,7 @@ function describe(job: Job): string {
     case "running":
       return t("jobRunning", { id });
     case "completed": {
+      if (!isAnalysis(job)) return t("jobDoneOther", { id });
       const { count = 0, frameworks = [] } = (job.output ?? {}) as Partial<AnalysisOutput>;
       if (count === 0) return t("jobDoneNone", { id, languages });
       return t(count === 1 ? "jobDoneOne" : "jobDone", {

@@ -62,7 +62,7 @@ async function askOnce(): Promise<void> {
   try {
     const answer = await readUsage();
     // Somebody else may have signed in meanwhile.
-    if (sessionToken() === token) publish(answer.analysis ? answer : undefined);
+    if (sessionToken() === token) publish(answer.period ? answer : undefined);
   } catch (error) {
     if (error instanceof Refusal && error.status === 401) signOut();
     else throw error;

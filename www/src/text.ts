@@ -23,7 +23,24 @@ export function t(key: Key, values: Record<string, string | number> = {}): strin
 
 /** What a service is called. Those of another catalogue are called what the server calls them. */
 export function serviceName(name: string): string {
-  return name === "analysis" || name === "specview" ? t(name) : name;
+  return named("service", name);
+}
+
+/** What a plan is called. */
+export function planName(name: string): string {
+  return named("plan", name);
+}
+
+/** What a meter is called, with its unit. */
+export function meterName(name: string, unit: string): string {
+  const called = named("meter", name);
+  return called === name ? `${name}, ${unit}` : called;
+}
+
+/** The dictionary's word for something of the shipped catalogue; others are called what the server calls them. */
+function named(kind: string, name: string): string {
+  const key = `${kind}.${name}`;
+  return key in english ? t(key as Key) : name;
 }
 
 const listeners: (() => void)[] = [];

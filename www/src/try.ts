@@ -1,5 +1,6 @@
 import { showAllowance } from "./allowance.ts";
 import { isFinished, Refusal, readJob, submit } from "./api.ts";
+import { analysis } from "./demonstration.ts";
 import { element } from "./elements.ts";
 import { hideNotice, showProblem } from "./notice.ts";
 import { pause } from "./pool.ts";
@@ -12,16 +13,17 @@ const analyse = element("analyse", HTMLButtonElement);
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  void run();
+  void run(analyse, analysis, () => ({ files: filesInForm() }));
 });
 
-async function run(): Promise<void> {
-  if (analyse.ariaDisabled) return;
+/** Submits a job and shows what becomes of it. `args` may throw what is wrong with them. */
+export async function run(button: HTMLButtonElement, service: string, args: () => unknown): Promise<void> {
+  if (button.ariaDisabled) return;
   hideNotice();
   // Not `disabled`, which would take the focus away.
-  analyse.ariaDisabled = "true";
+  button.ariaDisabled = "true";
   try {
-    const { job, jobToken, headers } = await submit("analysis", { files: filesInForm() });
+    const { job, jobToken, headers } = await submit(service, args());
     showAllowance(allowanceOf(headers));
     showJob(job);
     await follow(job.id, jobToken);
@@ -29,7 +31,7 @@ async function run(): Promise<void> {
     if (error instanceof Refusal) showAllowance(allowanceOf(error.headers));
     showProblem(error);
   } finally {
-    analyse.ariaDisabled = null;
+    button.ariaDisabled = null;
   }
 }
 

@@ -9,10 +9,9 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio_postgres::{Client, IsolationLevel};
 use uuid::Uuid;
-use weir_policy::tier::SlotLimits;
 
 use crate::database::DatabaseError;
-use crate::rules::Rules;
+use crate::rules::SlotLimits;
 
 /// One invariant and who breaks it.
 #[derive(Clone, Debug, Serialize)]
@@ -106,7 +105,7 @@ const CHECKS: [(&str, &str, &str); 11] = [
 /// When the database cannot be asked.
 pub async fn audit(
     client: &mut Client,
-    limits: Option<SlotLimits>,
+    limits: Option<&SlotLimits>,
     grace: Duration,
 ) -> Result<Vec<Finding>, DatabaseError> {
     let transaction = client
@@ -115,7 +114,8 @@ pub async fn audit(
         .read_only(true)
         .start()
         .await?;
-    let slots: Vec<i64> = Rules::slots_by_tier(limits);
+    let of_plans = limits.cloned().unwrap_or_default();
+    let (plans, slots, anonymous) = of_plans.columns();
     let grace = grace.as_secs_f64();
     let mut findings = Vec::new();
     for (invariant, claim, sql) in CHECKS {
@@ -125,8 +125,12 @@ pub async fn audit(
             Vec::new()
         } else {
             // Not every query uses all parameters, but each is sent all of them.
-            let sql = format!("WITH parameters AS (SELECT $1::bigint, $2::bigint[], $3::float8)\n{sql}");
-            transaction.query(&sql, &[&MOST_SHOWN, &slots, &grace]).await?
+            let sql = format!(
+                "WITH parameters AS (SELECT $1::bigint, $2::text[], $3::bigint[], $4::bigint, $5::float8)\n{sql}"
+            );
+            transaction
+                .query(&sql, &[&MOST_SHOWN, &plans, &slots, &anonymous, &grace])
+                .await?
         };
         findings.push(Finding {
             invariant,

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use tokio_postgres::{Client, Error};
 use uuid::Uuid;
 
-use crate::event_type::EventType;
+use crate::meter::Meter;
 use crate::processes::DEAD_AFTER;
 
 /// How many ended jobs one look returns.
@@ -161,10 +161,10 @@ pub async fn cancel_abandoned(client: &Client, after: i64) -> Result<(i64, i64),
 }
 
 /// A holder and one of its event types, from which a slice of holders starts.
-pub type HolderCursor = (Uuid, EventType);
+pub type HolderCursor = (Uuid, Meter);
 
 /// Before every holder.
-pub const FIRST_HOLDER: HolderCursor = (Uuid::nil(), EventType::Specview);
+pub const FIRST_HOLDER: HolderCursor = (Uuid::nil(), Meter::named(""));
 
 /// Deletes client addresses that hold nothing from the slice after this holder. Returns where the next slice starts.
 ///
@@ -179,6 +179,18 @@ pub async fn clean_holders(client: &Client, after: HolderCursor) -> Result<Holde
         )
         .await?;
     Ok(row.map_or(FIRST_HOLDER, |row| (row.get("holder"), row.get("event_type"))))
+}
+
+/// Forgets windows shorter than a month that were over long ago.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn clean_windows(client: &Client) -> Result<(), Error> {
+    client
+        .execute(include_str!("sql/clean_windows.sql"), &[&CLEAN_SLICE])
+        .await?;
+    Ok(())
 }
 
 /// Deletes rendered tests that nobody has asked for in half a year.

@@ -7,14 +7,14 @@ use weir_policy::admission::Decision;
 use weir_policy::lane::Lane;
 
 use super::read::{LockedAccount, Snapshot};
-use super::submission::{Answer, Idempotency, NewJob, Quota, Submission};
+use super::submission::{Answer, Idempotency, NewJob, Quota, Quotas, Submission};
 use crate::job_metadata::REQUEST_ID;
 
 /// What was decided for one submission, and the quota right after it.
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) admission: Admission,
-    pub(super) quota: Option<Quota>,
+    pub(super) quota: Option<Quotas>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -34,7 +34,8 @@ pub(super) enum Admission {
         id: i64,
     },
     KeyReused,
-    OverQuota,
+    /// These windows have no room.
+    OverQuota(Vec<Quota>),
 }
 
 /// Decides in the group's order, each in the light of those before.
@@ -80,15 +81,18 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
                             unique.insert(key, (id, Some(one.holder.id)));
                         }
                     }
-                    job.map_or(Admission::OverQuota, |job| Admission::New {
-                        job,
-                        unique: live.is_none(),
-                    })
+                    match job {
+                        Some(job) => Admission::New {
+                            job,
+                            unique: live.is_none(),
+                        },
+                        None => Admission::OverQuota(without_room(locked, one.amount)),
+                    }
                 }
             };
             Decided {
                 admission,
-                quota: locked.quota(),
+                quota: locked.quotas(),
             }
         })
         .collect()
@@ -103,7 +107,7 @@ fn admit(
 ) -> Option<NewJob> {
     // Without a user there is no plan to hold against; the slot is all that is held.
     let reserved = one.holder.user_id.map_or(0, |_| one.amount);
-    let has_slot = match locked.account.decide(i64::from(reserved)) {
+    let has_slot = match locked.account.decide(reserved) {
         Decision::OverQuota => return None,
         Decision::Admitted => true,
         Decision::Parked => false,
@@ -113,12 +117,21 @@ fn admit(
     };
     Some(NewJob {
         id,
-        queue: Lane::select(locked.tier, false).queue(&one.service),
-        tier: one.holder.user_id.map(|_| locked.tier.unwrap_or_default()),
+        queue: Lane::select(locked.plan.map(|plan| plan.lane), false).queue(&one.service),
+        tier: locked.plan.map(|plan| plan.name),
         has_slot,
         reserved,
         created_at: now,
     })
+}
+
+/// The windows that a submission of this amount does not fit into.
+fn without_room(locked: &LockedAccount, amount: i64) -> Vec<Quota> {
+    let windows = locked.account.allowances.iter().zip(&locked.windows);
+    windows
+        .filter(|(allowance, _)| !allowance.has_room_for(amount))
+        .map(|(allowance, window)| Quota::of(allowance, *window))
+        .collect()
 }
 
 pub(super) fn answer(decided: Decided) -> Answer {
@@ -126,8 +139,8 @@ pub(super) fn answer(decided: Decided) -> Answer {
         (Admission::New { job, .. }, quota) => Answer::Accepted { job, quota },
         (Admission::Repeated { id }, quota) => Answer::Repeated { job_id: id, quota },
         (Admission::Folded { id }, quota) => Answer::Folded { job_id: id, quota },
-        (Admission::OverQuota, Some(quota)) => Answer::OverQuota { quota },
-        (Admission::OverQuota, None) => unreachable!("only an account with a plan can be over its quota"),
+        (Admission::OverQuota(full), Some(quota)) => Answer::OverQuota { quota, full },
+        (Admission::OverQuota(_), None) => unreachable!("only an account with a plan can be over its quota"),
         (Admission::KeyReused, _) => Answer::KeyReused,
     }
 }
@@ -158,7 +171,7 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                     "reserved"
                 );
             }
-            Admission::OverQuota => {
+            Admission::OverQuota(_) => {
                 rejected("over_quota");
                 tracing::info!(user, request_id, event_type, amount, "rejected: over quota");
             }
@@ -191,12 +204,14 @@ mod tests {
 
     use jiff::Timestamp;
     use serde_json::json;
-    use weir_policy::admission::Account;
-    use weir_policy::tier::Tier;
+    use weir_policy::admission::{Account, Allowance};
+    use weir_policy::span::Span;
 
     use super::*;
-    use crate::event_type::EventType;
     use crate::holder::Holder;
+    use crate::meter::Meter;
+    use crate::plans::Plan;
+    use crate::reservation::Window;
 
     fn holder(n: u128) -> Holder {
         let id = Uuid::from_u128(n);
@@ -206,11 +221,11 @@ mod tests {
         }
     }
 
-    fn submission(of: Holder, amount: i32) -> Submission {
+    fn submission(of: Holder, amount: i64) -> Submission {
         Submission {
             holder: of,
             service: "analysis".to_owned(),
-            event_type: EventType::Analysis,
+            event_type: Meter::named("analysis"),
             kind: "analysis:analyze".to_owned(),
             max_attempts: 3,
             args: json!({}),
@@ -229,24 +244,40 @@ mod tests {
         one
     }
 
-    /// Accounts of these holders with room for ten and one slot.
-    fn snapshot(holders: &[Holder], tier: Option<Tier>) -> Snapshot {
+    const PRO: Plan = Plan {
+        name: "pro",
+        lane: Lane::Priority,
+        slots: 1,
+    };
+
+    /// Accounts of these holders with room for ten a month and eight an hour, and one slot.
+    fn snapshot(holders: &[Holder], plan: Option<Plan>) -> Snapshot {
         let mut positions = BTreeMap::new();
         let mut accounts = Vec::new();
         for (position, one) in holders.iter().enumerate() {
-            positions.insert((one.id, EventType::Analysis), position);
-            let account = Account {
-                limit: one.user_id.map(|_| 10),
+            positions.insert((one.id, Meter::named("analysis")), position);
+            let allowance = |limit| Allowance {
+                limit: Some(limit),
                 used: 0,
                 reserved: 0,
+            };
+            let account = Account {
+                allowances: one
+                    .user_id
+                    .map_or_else(Vec::new, |_| vec![allowance(10), allowance(8)]),
                 slot_limit: Some(1),
                 slots_in_use: 0,
                 parked: 0,
             };
-            let period = one
+            let window = |span| Window {
+                span,
+                start: Timestamp::UNIX_EPOCH,
+                end: Timestamp::UNIX_EPOCH,
+            };
+            let windows = one
                 .user_id
-                .map(|_| (Timestamp::UNIX_EPOCH, Timestamp::UNIX_EPOCH));
-            accounts.push(LockedAccount::new(account, tier, period));
+                .map_or_else(Vec::new, |_| vec![window(Span::Month), window(Span::Hour)]);
+            accounts.push(LockedAccount::new(account, plan, windows, Timestamp::UNIX_EPOCH));
         }
         Snapshot {
             positions,
@@ -274,7 +305,7 @@ mod tests {
     fn the_first_of_a_holder_gets_the_slot_and_the_others_wait_and_nobody_else_is_touched() {
         let (anne, bob) = (holder(1), holder(2));
         let group = [submission(anne, 1), submission(anne, 1), submission(bob, 1)];
-        let answers = answers(&group, &mut snapshot(&[anne, bob], Some(Tier::Pro)));
+        let answers = answers(&group, &mut snapshot(&[anne, bob], Some(PRO)));
         assert_eq!(
             answers.iter().map(|one| job(one).has_slot).collect::<Vec<_>>(),
             [true, false, true]
@@ -284,19 +315,24 @@ mod tests {
             [1, 2, 3]
         );
         assert_eq!(job(&answers[0]).queue, "analysis_priority");
-        assert_eq!(job(&answers[0]).tier, Some(Tier::Pro));
+        assert_eq!(job(&answers[0]).tier, Some("pro"));
     }
 
     #[test]
     fn the_quota_is_spent_in_order_and_what_is_over_it_takes_no_id() {
         let anne = holder(1);
-        let group = [submission(anne, 7), submission(anne, 4), submission(anne, 3)];
+        let group = [submission(anne, 7), submission(anne, 4), submission(anne, 1)];
         let answers = answers(&group, &mut snapshot(&[anne], None));
         assert_eq!(job(&answers[0]).reserved, 7);
-        let Answer::OverQuota { quota } = &answers[1] else {
+        let Answer::OverQuota { quota, full } = &answers[1] else {
             panic!("{:?}", answers[1])
         };
-        assert_eq!(quota.remaining, Some(3));
+        assert_eq!(quota.month.remaining, Some(3));
+        let full: Vec<_> = full
+            .iter()
+            .map(|quota| (quota.window.span, quota.remaining))
+            .collect();
+        assert_eq!(full, [(Span::Month, Some(3)), (Span::Hour, Some(1))]);
         assert_eq!(job(&answers[2]).id, 2);
     }
 

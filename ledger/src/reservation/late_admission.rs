@@ -3,14 +3,14 @@
 //! It is for jobs that another River client inserted, for retries, and for jobs that somebody made available by hand.
 
 use postgres_types::ToSql;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Transaction};
+use uuid::Uuid;
 use weir_policy::admission::Decision;
-use weir_policy::tier::Tier;
 
 use super::read::LockedAccount;
 use crate::database::DatabaseError;
-use crate::event_type::EventType;
 use crate::holder::Holder;
+use crate::meter::Meter;
 use crate::rules::Rules;
 
 /// How much of a backlog is parked by one refusal, so that no transaction is long; the next refusal parks more.
@@ -26,7 +26,7 @@ pub struct LateJob<'a> {
     /// Whom it is counted against.
     pub holder: Holder,
     /// What it is counted as.
-    pub event_type: EventType,
+    pub event_type: Meter,
     /// The `user_id` of the job's arguments, and River's kinds of this event type. When the job is refused, the other
     /// claimable jobs of the same user and these kinds are parked with it.
     pub backlog: Option<(&'a str, &'a [&'a str])>,
@@ -37,8 +37,8 @@ pub struct LateJob<'a> {
 pub enum LateAdmission {
     /// A slot: it may run.
     Admitted,
-    /// None is free: it waits in line, and the next freed slot wakes it.
-    Parked(Option<Tier>),
+    /// None is free: it waits in line, and the next freed slot wakes it. With the name of its holder's plan.
+    Parked(Option<&'static str>),
     /// The attempt is not under way any more: somebody took the job back.
     FencedOut,
 }
@@ -98,19 +98,16 @@ pub async fn admit_late(
         return Ok(LateAdmission::Admitted);
     }
     let has_reservation: bool = standing.get("has_reservation");
-    let submitted: Option<i32> = standing.get("submitted_amount");
+    let submitted: Option<i64> = standing.get("submitted_amount");
     let amount = match (holder.user_id, has_reservation, submitted) {
         (Some(_), false, Some(amount)) => amount,
         _ => 0,
     };
     // An operator's decision to run a job again is not refused for want of quota; what is there is reserved.
-    let amount = locked
-        .account
-        .remaining()
-        .map_or(amount, |left| amount.min(i32::try_from(left).unwrap_or(i32::MAX)));
-    let decision = locked.account.decide(i64::from(amount));
+    let amount = locked.account.remaining().map_or(amount, |left| amount.min(left));
+    let decision = locked.account.decide(amount);
     let admitted = decision == Decision::Admitted;
-    let period = locked.period.map(|(start, _)| start);
+    let period = locked.period_start();
     let slot_limit = locked
         .account
         .slot_limit
@@ -128,23 +125,13 @@ pub async fn admit_late(
                 &period,
                 &admitted,
                 &ttl,
+                &locked.bits(),
+                &locked.at,
             ],
         )
         .await?;
-    if let (Some(user), Some(period), 1..) = (holder.user_id, period, amount) {
-        let limit = locked.account.limit.unwrap_or(i64::MAX);
-        transaction
-            .execute(
-                include_str!("sql/update_balances.sql"),
-                &[
-                    &&[user][..],
-                    &&[event_type][..],
-                    &&[period][..],
-                    &&[i64::from(amount)][..],
-                    &&[limit][..],
-                ],
-            )
-            .await?;
+    if let (Some(user), 1..) = (holder.user_id, amount) {
+        reserve(&transaction, user, event_type, amount, &locked).await?;
     }
     let mut newly_parked = i64::from(!admitted) - i64::from(was_parked);
     if !admitted && let Some((user, kinds)) = backlog {
@@ -190,6 +177,33 @@ pub async fn admit_late(
     Ok(if admitted {
         LateAdmission::Admitted
     } else {
-        LateAdmission::Parked(locked.tier)
+        LateAdmission::Parked(locked.plan.map(|plan| plan.name))
     })
+}
+
+/// Books an amount as reserved in every window.
+async fn reserve(
+    transaction: &Transaction<'_>,
+    user: Uuid,
+    event_type: Meter,
+    amount: i64,
+    locked: &LockedAccount,
+) -> Result<(), tokio_postgres::Error> {
+    let count = locked.windows.len();
+    let spans: Vec<&str> = locked.windows.iter().map(|window| window.span.as_str()).collect();
+    let starts: Vec<_> = locked.windows.iter().map(|window| window.start).collect();
+    let allowances = locked.account.allowances.iter();
+    let limits: Vec<i64> = allowances.map(|one| one.limit.unwrap_or(i64::MAX)).collect();
+    let params: [&(dyn ToSql + Sync); 6] = [
+        &vec![user; count],
+        &vec![event_type; count],
+        &spans,
+        &starts,
+        &vec![amount; count],
+        &limits,
+    ];
+    transaction
+        .execute(include_str!("sql/update_balances.sql"), &params)
+        .await?;
+    Ok(())
 }

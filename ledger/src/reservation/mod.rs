@@ -15,7 +15,7 @@ mod write;
 
 pub use late_admission::{LateAdmission, LateJob, admit_late};
 pub use queue::Reserver;
-pub use submission::{Answer, Idempotency, NewJob, Quota, ReserveError, Submission};
+pub use submission::{Answer, Idempotency, NewJob, Quota, Quotas, ReserveError, Submission, Window};
 pub use transaction::reserve;
 pub(crate) use transaction::unstorable;
 pub use write::insert_payload;

@@ -6,19 +6,19 @@ use jiff::Timestamp;
 use postgres_types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
-use weir_policy::admission::Account;
-use weir_policy::tier::Tier;
+use weir_policy::admission::{Account, Allowance};
+use weir_policy::span::Span;
 
 use super::statements::ReservationStatements;
-use super::submission::{Quota, Submission};
+use super::submission::{Quotas, Submission, Window};
 use crate::committer::{GroupFailure, Locking};
 use crate::database::{Failure, Phase};
-use crate::event_type::EventType;
-use crate::holder;
+use crate::meter::Meter;
+use crate::plans::Plan;
 use crate::rules::Rules;
 
 /// A holder and one of its event types.
-pub(super) type AccountKey = (Uuid, EventType);
+pub(super) type AccountKey = (Uuid, Meter);
 
 /// What is decided from. Nobody else changes any of it while the transaction lasts.
 pub(super) struct Snapshot {
@@ -39,6 +39,11 @@ impl Snapshot {
     pub(super) fn account(&self, one: &Submission) -> &LockedAccount {
         &self.accounts[self.positions[&(one.holder.id, one.event_type)]]
     }
+
+    /// The moment of the decision, by the database's clock: all accounts are read by one statement.
+    pub(super) fn at(&self) -> Timestamp {
+        self.accounts.first().map_or(self.now, |locked| locked.at)
+    }
 }
 
 /// An account under its lock, with what else the answers need.
@@ -47,42 +52,101 @@ pub(super) struct LockedAccount {
     pub(super) account: Account,
     /// The account as it was read.
     pub(super) before: Account,
-    pub(super) tier: Option<Tier>,
-    /// Start and end of the billing period; `None` for a client address.
-    pub(super) period: Option<(Timestamp, Timestamp)>,
+    /// `None` for a client address.
+    pub(super) plan: Option<Plan>,
+    /// The windows of the account's allowances, the month first; none for a client address.
+    pub(super) windows: Vec<Window>,
+    /// The moment that the windows are around.
+    pub(super) at: Timestamp,
 }
 
 impl LockedAccount {
-    pub(super) fn new(account: Account, tier: Option<Tier>, period: Option<(Timestamp, Timestamp)>) -> Self {
+    pub(super) fn new(account: Account, plan: Option<Plan>, windows: Vec<Window>, at: Timestamp) -> Self {
         Self {
+            before: account.clone(),
             account,
-            before: account,
-            tier,
-            period,
+            plan,
+            windows,
+            at,
         }
     }
 
-    pub(super) fn quota(&self) -> Option<Quota> {
-        self.period.map(|(_, end)| Quota::of(&self.account, end))
+    pub(super) fn quotas(&self) -> Option<Quotas> {
+        Quotas::of(&self.account.allowances, &self.windows)
+    }
+
+    /// When the billing period started; `None` for a client address.
+    pub(super) fn period_start(&self) -> Option<Timestamp> {
+        self.windows.first().map(|month| month.start)
+    }
+
+    /// The windows besides the month, as a set of [`Span`]s.
+    pub(super) fn bits(&self) -> i16 {
+        self.windows.iter().map(|window| window.span.bit()).sum()
     }
 
     /// A row of `read.sql`.
     pub(super) fn from_row(row: &Row, rules: &Rules) -> Self {
         let (slots_in_use, parked): (i32, i32) = (row.get("slots_in_use"), row.get("parked"));
-        let tier_name: Option<&str> = row.get("tier");
-        let limit: Option<i32> = row.get("monthly_limit");
-        let (start, end): (Option<Timestamp>, Option<Timestamp>) =
-            (row.get("period_start"), row.get("period_end"));
-        let tier = tier_name.and_then(holder::tier);
+        let plan = Plan::from_row(row);
+        let (windows, allowances) = windows(row);
         let account = Account {
-            limit: limit.map(i64::from),
-            used: row.get("used"),
-            reserved: row.get("reserved"),
-            slot_limit: rules.slots(tier_name.is_some(), tier),
+            allowances,
+            slot_limit: rules.slots(plan),
             slots_in_use: slots_in_use.unsigned_abs(),
             parked: parked.unsigned_abs(),
         };
-        Self::new(account, tier, start.zip(end))
+        Self::new(account, plan, windows, row.get("at"))
+    }
+}
+
+impl Quotas {
+    /// The quotas of a row with the columns that `read.sql` has; `None` without a plan.
+    #[must_use]
+    pub fn from_row(row: &Row) -> Option<Self> {
+        let (windows, allowances) = windows(row);
+        Self::of(&allowances, &windows)
+    }
+}
+
+/// The windows of a row and what is allowed and taken in them, the month first; none without a plan.
+fn windows(row: &Row) -> (Vec<Window>, Vec<Allowance>) {
+    let (start, end): (Option<Timestamp>, Option<Timestamp>) =
+        (row.get("period_start"), row.get("period_end"));
+    let (mut windows, mut allowances) = (Vec::new(), Vec::new());
+    if let Some((start, end)) = start.zip(end) {
+        windows.push(Window {
+            span: Span::Month,
+            start,
+            end,
+        });
+        allowances.push(Allowance {
+            limit: row.get("monthly_limit"),
+            used: row.get("used"),
+            reserved: row.get("reserved"),
+        });
+        shorter(row, row.get("at"), &mut windows, &mut allowances);
+    }
+    (windows, allowances)
+}
+
+/// The windows besides the month, as `read.sql` has them: an array each of what they are and of their numbers.
+fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut Vec<Allowance>) {
+    let Some(spans) = row.get::<_, Option<Vec<&str>>>("spans") else {
+        return;
+    };
+    let limits: Vec<Option<i64>> = row.get("limits");
+    let (used, reserved): (Vec<i64>, Vec<i64>) = (row.get("short_used"), row.get("short_reserved"));
+    for (((span, limit), used), reserved) in spans.into_iter().zip(limits).zip(used).zip(reserved) {
+        let Some(window) = Span::parse(span).and_then(|span| Window::around(span, at)) else {
+            continue;
+        };
+        windows.push(window);
+        allowances.push(Allowance {
+            limit,
+            used,
+            reserved,
+        });
     }
 }
 
@@ -121,7 +185,7 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
     begin: bool,
 ) -> Result<Snapshot, Unread> {
     let positions = positions(group);
-    let (holders, event_types): (Vec<Uuid>, Vec<EventType>) = positions.keys().copied().unzip();
+    let (holders, event_types): (Vec<Uuid>, Vec<Meter>) = positions.keys().copied().unzip();
     let (key_holders, key_texts): (Vec<Uuid>, Vec<&str>) = group
         .iter()
         .filter_map(|one| {

@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
-use weir_policy::admission::Account;
-use weir_policy::tier::Tier;
+use weir_policy::admission::Allowance;
+use weir_policy::span::Span;
 
 use crate::database::DatabaseError;
-use crate::event_type::EventType;
 use crate::holder::Holder;
+use crate::meter::Meter;
 
 /// A request to accept one job.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct Submission {
     /// The service's name, which is the stem of its queues.
     pub service: String,
     /// What it is counted as.
-    pub event_type: EventType,
+    pub event_type: Meter,
     /// River's job kind.
     pub kind: String,
     /// How often the job is tried.
@@ -26,8 +26,8 @@ pub struct Submission {
     pub args: Value,
     /// What River keeps beside the arguments, a JSON object.
     pub metadata: Value,
-    /// What it may use at most, in the event type's unit; never negative.
-    pub amount: i32,
+    /// What it may use at most, in the meter's unit; never negative.
+    pub amount: i64,
     /// The caller's `Idempotency-Key`.
     pub idempotency: Option<Idempotency>,
     /// River's unique key: a live job of the same holder with the same key is the answer instead of a new one.
@@ -43,10 +43,36 @@ pub struct Idempotency {
     pub request_hash: Vec<u8>,
 }
 
-/// What a plan allows in the current billing period and what of it is taken.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A window in which a meter is counted, from `start` up to but not including `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// What kind of window it is.
+    pub span: Span,
+    /// Its first moment.
+    pub start: Timestamp,
+    /// The first moment of the next one.
+    pub end: Timestamp,
+}
+
+impl Window {
+    /// The window around a moment; `None` for a month, which is a subscription's own.
+    #[must_use]
+    pub fn around(span: Span, at: Timestamp) -> Option<Self> {
+        let start = span.start(at.as_second())?;
+        Some(Self {
+            span,
+            start: Timestamp::from_second(start).ok()?,
+            end: Timestamp::from_second(start.saturating_add(span.seconds()?)).ok()?,
+        })
+    }
+}
+
+/// What a plan allows in a window and what of it is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Charged in this period.
+    /// Of which window.
+    pub window: Window,
+    /// Charged in it.
     pub used: i64,
     /// Held by unfinished jobs.
     pub reserved: i64,
@@ -54,21 +80,48 @@ pub struct Quota {
     pub limit: Option<i64>,
     /// What is left; `None` is unlimited.
     pub remaining: Option<i64>,
-    /// When the next period starts.
-    pub reset_at: Timestamp,
 }
 
 impl Quota {
-    /// The quota of an account whose period ends at `reset_at`.
+    /// The quota of a window.
     #[must_use]
-    pub fn of(account: &Account, reset_at: Timestamp) -> Self {
+    pub fn of(allowance: &Allowance, window: Window) -> Self {
         Self {
-            used: account.used,
-            reserved: account.reserved,
-            limit: account.limit,
-            remaining: account.remaining(),
-            reset_at,
+            window,
+            used: allowance.used,
+            reserved: allowance.reserved,
+            limit: allowance.limit,
+            remaining: allowance.remaining(),
         }
+    }
+}
+
+/// The quotas of a meter, window by window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quotas {
+    /// Of the billing period.
+    pub month: Quota,
+    /// Of the shorter windows in which the plan has a limit.
+    pub shorter: Vec<Quota>,
+}
+
+impl Quotas {
+    /// `None` without a plan. The windows are those of the allowances, the month first.
+    pub(crate) fn of(allowances: &[Allowance], windows: &[Window]) -> Option<Self> {
+        let mut all = allowances.iter().zip(windows);
+        let (allowance, window) = all.next()?;
+        Some(Self {
+            month: Quota::of(allowance, *window),
+            shorter: all
+                .filter(|(allowance, _)| allowance.limit.is_some())
+                .map(|(allowance, window)| Quota::of(allowance, *window))
+                .collect(),
+        })
+    }
+
+    /// All of them, the month first.
+    pub fn iter(&self) -> impl Iterator<Item = &Quota> {
+        std::iter::once(&self.month).chain(&self.shorter)
     }
 }
 
@@ -79,12 +132,12 @@ pub struct NewJob {
     pub id: i64,
     /// The queue it is in.
     pub queue: String,
-    /// The holder's tier; `None` for a client address.
-    pub tier: Option<Tier>,
+    /// The name of the holder's plan; `None` for a client address.
+    pub tier: Option<&'static str>,
     /// Whether it has a slot. Without one it waits for one of its holder's.
     pub has_slot: bool,
     /// What of the quota it holds.
-    pub reserved: i32,
+    pub reserved: i64,
     /// When it was accepted.
     pub created_at: Timestamp,
 }
@@ -97,28 +150,30 @@ pub enum Answer {
         /// The job as it was committed.
         job: NewJob,
         /// The quota with this reservation in it.
-        quota: Option<Quota>,
+        quota: Option<Quotas>,
     },
     /// The job that the same `Idempotency-Key` made before.
     Repeated {
         /// River's job id.
         job_id: i64,
         /// The quota as it is.
-        quota: Option<Quota>,
+        quota: Option<Quotas>,
     },
     /// A live job of the same holder that River's uniqueness takes for the same. Nothing was reserved.
     Folded {
         /// River's job id.
         job_id: i64,
         /// The quota as it is.
-        quota: Option<Quota>,
+        quota: Option<Quotas>,
     },
     /// The `Idempotency-Key` was used with another request.
     KeyReused,
-    /// `used + reserved + requested` would be over the limit. Nothing was written.
+    /// `used + reserved + requested` would be over the limit of a window. Nothing was written.
     OverQuota {
         /// The quota as it is.
-        quota: Quota,
+        quota: Quotas,
+        /// The windows without room for what was requested.
+        full: Vec<Quota>,
     },
 }
 

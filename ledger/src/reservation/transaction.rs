@@ -16,7 +16,7 @@ use super::{decide, write};
 use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
 use crate::database::session::{Connection, Statements};
 use crate::database::{DatabaseError, Failure, Phase};
-use crate::event_type::EventType;
+use crate::meter::Meter;
 use crate::rules::Rules;
 
 /// Admits groups of submissions.
@@ -111,7 +111,7 @@ async fn provision<C: GenericClient + Sync>(
     group: &[&Submission],
 ) -> Result<(), tokio_postgres::Error> {
     let holders: Vec<Uuid> = group.iter().map(|one| one.holder.id).collect();
-    let event_types: Vec<EventType> = group.iter().map(|one| one.event_type).collect();
+    let event_types: Vec<Meter> = group.iter().map(|one| one.event_type).collect();
     let users: Vec<Option<Uuid>> = group.iter().map(|one| one.holder.user_id).collect();
     let params: [&(dyn ToSql + Sync); 3] = [&holders, &event_types, &users];
     client.execute(&statements.provision, &params).await?;

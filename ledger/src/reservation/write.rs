@@ -10,7 +10,7 @@ use super::decide::{Admission, Decided};
 use super::read::Snapshot;
 use super::statements::ReservationStatements;
 use super::submission::Submission;
-use crate::event_type::EventType;
+use crate::meter::Meter;
 use crate::rules::Rules;
 use crate::unique_key::LIVE_STATES;
 
@@ -26,9 +26,10 @@ struct NewRows<'a> {
     states: Vec<&'static str>,
     holders: Vec<Uuid>,
     users: Vec<Option<Uuid>>,
-    event_types: Vec<EventType>,
-    amounts: Vec<i32>,
+    event_types: Vec<Meter>,
+    amounts: Vec<i64>,
     periods: Vec<Option<Timestamp>>,
+    windows: Vec<i16>,
     admitted: Vec<bool>,
     keys: Vec<Option<&'a str>>,
     hashes: Vec<Option<&'a [u8]>>,
@@ -55,8 +56,9 @@ impl<'a> NewRows<'a> {
             rows.users.push(one.holder.user_id);
             rows.event_types.push(one.event_type);
             rows.amounts.push(job.reserved);
-            rows.periods
-                .push(snapshot.account(one).period.map(|(start, _)| start));
+            let account = snapshot.account(one);
+            rows.periods.push(account.period_start());
+            rows.windows.push(account.bits());
             rows.admitted.push(job.has_slot);
             rows.keys
                 .push(idempotency.map(|idempotency| idempotency.key.as_str()));
@@ -87,12 +89,13 @@ impl<'a> NewRows<'a> {
 #[derive(Default)]
 struct CounterRows {
     holders: Vec<Uuid>,
-    event_types: Vec<EventType>,
+    event_types: Vec<Meter>,
     slots: Vec<i32>,
     parked: Vec<i32>,
     slot_limits: Vec<i32>,
     balance_users: Vec<Uuid>,
-    balance_event_types: Vec<EventType>,
+    balance_event_types: Vec<Meter>,
+    balance_spans: Vec<&'static str>,
     balance_periods: Vec<Timestamp>,
     reserved: Vec<i64>,
     limits: Vec<i64>,
@@ -113,13 +116,17 @@ impl CounterRows {
                 rows.parked.push(signed(account.parked - before.parked));
                 rows.slot_limits.push(account.slot_limit.map_or(i32::MAX, signed));
             }
-            let added = account.reserved - before.reserved;
-            if let (Some((start, _)), 1..) = (locked.period, added) {
-                rows.balance_users.push(holder);
-                rows.balance_event_types.push(event_type);
-                rows.balance_periods.push(start);
-                rows.reserved.push(added);
-                rows.limits.push(account.limit.unwrap_or(i64::MAX));
+            let windows = locked.windows.iter().zip(&account.allowances);
+            for ((window, now), then) in windows.zip(&before.allowances) {
+                let added = now.reserved - then.reserved;
+                if added > 0 {
+                    rows.balance_users.push(holder);
+                    rows.balance_event_types.push(event_type);
+                    rows.balance_spans.push(window.span.as_str());
+                    rows.balance_periods.push(window.start);
+                    rows.reserved.push(added);
+                    rows.limits.push(now.limit.unwrap_or(i64::MAX));
+                }
             }
         }
         rows
@@ -158,7 +165,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.unique_keys,
         &LIVE_STATES,
     ];
-    let reservations: [&(dyn ToSql + Sync); 8] = [
+    let reservations: [&(dyn ToSql + Sync); 10] = [
         &rows.ids,
         &rows.holders,
         &rows.users,
@@ -167,6 +174,8 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.periods,
         &rows.admitted,
         &ttl,
+        &rows.windows,
+        &snapshot.at(),
     ];
     let submissions: [&(dyn ToSql + Sync); 7] = [
         &rows.ids,
@@ -184,9 +193,10 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &counters.parked,
         &counters.slot_limits,
     ];
-    let balances: [&(dyn ToSql + Sync); 5] = [
+    let balances: [&(dyn ToSql + Sync); 6] = [
         &counters.balance_users,
         &counters.balance_event_types,
+        &counters.balance_spans,
         &counters.balance_periods,
         &counters.reserved,
         &counters.limits,

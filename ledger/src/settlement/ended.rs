@@ -25,7 +25,7 @@ pub struct Success {
     pub attempt: i16,
     /// The job's output.
     pub output: Value,
-    /// What it used, in the event type's unit; `None` charges all that was reserved.
+    /// What it used, in the meter's unit; `None` charges all that was reserved.
     pub used: Option<i64>,
 }
 

@@ -6,9 +6,11 @@ use jiff::Timestamp;
 use uuid::Uuid;
 use weir_policy::admission::{charge, promotions};
 use weir_policy::lane::Lane;
-use weir_policy::tier::Tier;
+use weir_policy::span::Span;
 
-use crate::event_type::EventType;
+use crate::meter::Meter;
+use crate::plans::Plan;
+use crate::reservation::Window;
 use crate::rules::Rules;
 
 /// The most jobs that one transaction promotes. What is left is promoted by the next one: when limits are lifted, all
@@ -16,7 +18,7 @@ use crate::rules::Rules;
 pub(super) const MOST_PROMOTED: usize = 1000;
 
 /// A holder and one of its event types.
-pub(super) type Key = (Uuid, EventType);
+pub(super) type Key = (Uuid, Meter);
 
 /// A holder's row for one event type, under its lock.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +26,7 @@ pub(super) struct LockedHolder {
     pub(super) slots_in_use: i32,
     pub(super) parked: i32,
     pub(super) is_user: bool,
-    pub(super) tier: Option<Tier>,
+    pub(super) plan: Option<Plan>,
 }
 
 /// A reservation that its job no longer needs as it was.
@@ -38,7 +40,10 @@ pub(super) struct Released {
     pub(super) job_id: i64,
     pub(super) user_id: Option<Uuid>,
     pub(super) period_start: Option<Timestamp>,
-    pub(super) reserved: i32,
+    /// The windows besides the month in which it is counted, as a set of [`Span`]s, and the moment that they are around.
+    pub(super) windows: i16,
+    pub(super) reserved_at: Timestamp,
+    pub(super) reserved: i64,
     /// River's state of the job; `None` when the job is gone.
     pub(super) state: Option<String>,
     pub(super) used: Option<i64>,
@@ -47,11 +52,17 @@ pub(super) struct Released {
 
 impl Released {
     /// What the user pays: completed jobs only, and never more than was reserved.
-    pub(super) fn charged(&self) -> i32 {
+    pub(super) fn charged(&self) -> i64 {
         if self.user_id.is_none() || !self.ended || self.state.as_deref() != Some("completed") {
             return 0;
         }
-        i32::try_from(charge(self.reserved.into(), self.used)).unwrap_or(self.reserved)
+        charge(self.reserved, self.used)
+    }
+
+    /// Every window in which it is counted, with its start.
+    fn starts(&self, month: Timestamp) -> impl Iterator<Item = (Span, Timestamp)> {
+        let shorter = Span::of_bits(self.windows).filter_map(|span| Window::around(span, self.reserved_at));
+        std::iter::once((Span::Month, month)).chain(shorter.map(|window| (window.span, window.start)))
     }
 }
 
@@ -59,18 +70,22 @@ impl Released {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Charges {
     pub(super) users: Vec<Uuid>,
-    pub(super) event_types: Vec<EventType>,
-    pub(super) amounts: Vec<i32>,
+    pub(super) event_types: Vec<Meter>,
+    pub(super) amounts: Vec<i64>,
     pub(super) jobs: Vec<i64>,
     pub(super) periods: Vec<Timestamp>,
+    pub(super) windows: Vec<i16>,
+    /// Only where it matters to a window.
+    pub(super) reserved_at: Vec<Option<Timestamp>>,
 }
 
-/// One row a user, event type and period.
+/// One row a user, event type and window.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Balances {
     pub(super) users: Vec<Uuid>,
-    pub(super) event_types: Vec<EventType>,
-    pub(super) periods: Vec<Timestamp>,
+    pub(super) event_types: Vec<Meter>,
+    pub(super) spans: Vec<&'static str>,
+    pub(super) starts: Vec<Timestamp>,
     pub(super) reserved: Vec<i64>,
     pub(super) charged: Vec<i64>,
 }
@@ -79,7 +94,7 @@ pub(super) struct Balances {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Freed {
     pub(super) holders: Vec<Uuid>,
-    pub(super) event_types: Vec<EventType>,
+    pub(super) event_types: Vec<Meter>,
     pub(super) slots: Vec<i32>,
     pub(super) parked: Vec<i32>,
 }
@@ -88,7 +103,7 @@ pub(super) struct Freed {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Promotions {
     pub(super) holders: Vec<Uuid>,
-    pub(super) event_types: Vec<EventType>,
+    pub(super) event_types: Vec<Meter>,
     pub(super) counts: Vec<i32>,
     pub(super) lanes: Vec<&'static str>,
     pub(super) limits: Vec<i32>,
@@ -133,16 +148,22 @@ pub(super) fn plan(
             changes.charges.amounts.push(charged);
             changes.charges.jobs.push(one.job_id);
             changes.charges.periods.push(period);
+            changes.charges.windows.push(one.windows);
+            let at = (one.windows != 0).then_some(one.reserved_at);
+            changes.charges.reserved_at.push(at);
         }
-        let (reserved, used) = balances.entry((user, one.key.1, period)).or_default();
-        *reserved += i64::from(one.reserved);
-        *used += i64::from(charged);
+        for (span, start) in one.starts(period) {
+            let (reserved, used) = balances.entry((user, one.key.1, span, start)).or_default();
+            *reserved += one.reserved;
+            *used += charged;
+        }
     }
-    for ((user, event_type, period), (reserved, charged)) in balances {
+    for ((user, event_type, span, start), (reserved, charged)) in balances {
         if reserved > 0 || charged > 0 {
             changes.balances.users.push(user);
             changes.balances.event_types.push(event_type);
-            changes.balances.periods.push(period);
+            changes.balances.spans.push(span.as_str());
+            changes.balances.starts.push(start);
             changes.balances.reserved.push(reserved);
             changes.balances.charged.push(charged);
         }
@@ -150,7 +171,7 @@ pub(super) fn plan(
     let mut room = u32::try_from(MOST_PROMOTED).unwrap_or(u32::MAX);
     for (&key, holder) in holders {
         let (slots, parked) = freed.get(&key).copied().unwrap_or_default();
-        let limit = rules.slots(holder.is_user, holder.tier);
+        let limit = rules.slots(holder.plan);
         let unsigned = |number: i32| u32::try_from(number).unwrap_or(0);
         let count = room.min(promotions(
             limit,
@@ -163,10 +184,8 @@ pub(super) fn plan(
             changes.promotions.holders.push(key.0);
             changes.promotions.event_types.push(key.1);
             changes.promotions.counts.push(signed(count));
-            changes
-                .promotions
-                .lanes
-                .push(Lane::select(holder.tier, false).as_str());
+            let lane = Lane::select(holder.plan.map(|plan| plan.lane), false);
+            changes.promotions.lanes.push(lane.as_str());
             changes.promotions.limits.push(limit.map_or(i32::MAX, signed));
             changes.promotions.freed.push(slots);
             changes.promotions.unparked.push(parked);
@@ -184,11 +203,22 @@ pub(super) fn plan(
 mod tests {
     use std::time::Duration;
 
-    use weir_policy::tier::SlotLimits;
-
     use super::*;
+    use crate::rules::SlotLimits;
 
-    const ANNE: Key = (Uuid::from_u128(1), EventType::Analysis);
+    const FREE: Plan = Plan {
+        name: "free",
+        lane: Lane::Default,
+        slots: 1,
+    };
+
+    const PRO: Plan = Plan {
+        name: "pro",
+        lane: Lane::Priority,
+        slots: 3,
+    };
+
+    const ANNE: Key = (Uuid::from_u128(1), Meter::named("analysis"));
 
     fn rules() -> Rules {
         Rules {
@@ -198,17 +228,17 @@ mod tests {
         }
     }
 
-    fn accounts(slots_in_use: i32, parked: i32, tier: Option<Tier>) -> BTreeMap<Key, LockedHolder> {
+    fn accounts(slots_in_use: i32, parked: i32, plan: Option<Plan>) -> BTreeMap<Key, LockedHolder> {
         let account = LockedHolder {
             slots_in_use,
             parked,
             is_user: true,
-            tier,
+            plan,
         };
         BTreeMap::from([(ANNE, account)])
     }
 
-    fn released(job_id: i64, state: &str, reserved: i32, used: Option<i64>) -> Released {
+    fn released(job_id: i64, state: &str, reserved: i64, used: Option<i64>) -> Released {
         Released {
             key: ANNE,
             held_slot: true,
@@ -217,6 +247,8 @@ mod tests {
             job_id,
             user_id: Some(ANNE.0),
             period_start: Some(Timestamp::UNIX_EPOCH),
+            windows: 0,
+            reserved_at: Timestamp::UNIX_EPOCH,
             reserved,
             state: Some(state.to_owned()),
             used,
@@ -239,6 +271,26 @@ mod tests {
         assert_eq!(changes.balances.reserved, [50]);
         assert_eq!(changes.balances.charged, [24]);
         assert_eq!(changes.freed.slots, [5]);
+    }
+
+    #[test]
+    fn a_job_is_settled_in_the_windows_in_which_it_was_reserved() {
+        let mut one = released(1, "completed", 10, Some(4));
+        one.windows = Span::Day.bit() + Span::Minute.bit();
+        one.reserved_at = Timestamp::from_second(86_400 * 3 + 3_661).unwrap();
+        let changes = plan(&accounts(1, 0, None), &[one.clone()], &[], &rules());
+        assert_eq!(changes.balances.spans, ["month", "day", "minute"]);
+        let starts: Vec<_> = changes
+            .balances
+            .starts
+            .iter()
+            .map(|start| start.as_second())
+            .collect();
+        assert_eq!(starts, [0, 86_400 * 3, 86_400 * 3 + 3_660]);
+        assert_eq!(changes.balances.reserved, [10, 10, 10]);
+        assert_eq!(changes.balances.charged, [4, 4, 4]);
+        assert_eq!(changes.charges.windows, [one.windows]);
+        assert_eq!(changes.charges.reserved_at, [Some(one.reserved_at)]);
     }
 
     #[test]
@@ -265,15 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn freed_slots_go_to_parked_jobs_as_far_as_the_tier_of_now_allows() {
+    fn freed_slots_go_to_parked_jobs_as_far_as_the_plan_of_now_allows() {
         let ended = [released(1, "completed", 1, None)];
-        let of =
-            |in_use, parked, tier| plan(&accounts(in_use, parked, tier), &ended, &[], &rules()).promotions;
+        let of = |in_use, parked, of| plan(&accounts(in_use, parked, of), &ended, &[], &rules()).promotions;
         assert_eq!(of(1, 5, None).counts, [1]);
         assert_eq!(of(1, 5, None).lanes, ["default"]);
-        assert_eq!(of(1, 5, Some(Tier::Pro)).counts, [3]);
-        assert_eq!(of(1, 5, Some(Tier::Pro)).lanes, ["priority"]);
-        assert_eq!(of(4, 5, Some(Tier::Free)), Promotions::default());
+        assert_eq!(of(1, 5, Some(PRO)).counts, [3]);
+        assert_eq!(of(1, 5, Some(PRO)).lanes, ["priority"]);
+        assert_eq!(of(4, 5, Some(FREE)), Promotions::default());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::statements::SettlementStatements;
 use super::transaction::{self, locked_holder};
 use crate::database::session::{Connection, Session, with_deadline};
 use crate::database::{Database, DatabaseError, Failure, Phase};
-use crate::event_type::EventType;
+use crate::meter::Meter;
 use crate::rules::Rules;
 
 /// How many waiting holders one look goes through.
@@ -87,7 +87,7 @@ impl Promoter {
 }
 
 /// Before every holder.
-const FIRST: Key = (Uuid::nil(), EventType::Specview);
+const FIRST: Key = (Uuid::nil(), Meter::named(""));
 
 /// One slice; returns how many were promoted, and leaves in `next` where the next slice starts.
 async fn slice(
@@ -99,9 +99,20 @@ async fn slice(
 ) -> Result<usize, Failure> {
     let Connection { client, statements } = connection;
     let open = |error| Failure::of(error, Phase::Open);
-    let limits = Rules::slots_by_tier(rules.slot_limits);
+    let limits = rules.slot_limits.clone().unwrap_or_default();
+    let (plans, slots, anonymous) = limits.columns();
+    let is_limited = rules.slot_limits.is_some();
     let changed = CHANGED_WITHIN.as_secs_f64();
-    let params: [&(dyn ToSql + Sync); 5] = [&after.0, &after.1, &SLICE, &limits, &changed];
+    let params: [&(dyn ToSql + Sync); 8] = [
+        &after.0,
+        &after.1,
+        &SLICE,
+        &is_limited,
+        &plans,
+        &slots,
+        &anonymous,
+        &changed,
+    ];
     let rows = client.query(&statements.waiting, &params).await.map_err(open)?;
     let last = rows.iter().max_by_key(|row| row.get::<_, Option<i32>>("n"));
     *next = match last.map(|row| (row.get::<_, Option<i32>>("n"), row)) {
@@ -109,13 +120,8 @@ async fn slice(
         _ => FIRST,
     };
     let with_room = rows.iter().filter(|row| row.get("has_room"));
-    let (holders, event_types): (Vec<Uuid>, Vec<EventType>) = with_room
-        .map(|row| {
-            (
-                row.get::<_, Uuid>("holder"),
-                row.get::<_, EventType>("event_type"),
-            )
-        })
+    let (holders, event_types): (Vec<Uuid>, Vec<Meter>) = with_room
+        .map(|row| (row.get::<_, Uuid>("holder"), row.get::<_, Meter>("event_type")))
         .unzip();
     if holders.is_empty() {
         return Ok(0);

@@ -18,8 +18,9 @@ use super::statements::SettlementStatements;
 use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
 use crate::database::session::Connection;
 use crate::database::{DatabaseError, Failure, Phase};
-use crate::holder::{self, Holder};
+use crate::holder::Holder;
 use crate::job_metadata::USED;
+use crate::plans::Plan;
 use crate::rules::Rules;
 
 /// Settles groups of ended attempts.
@@ -259,14 +260,14 @@ async fn transact(
         });
     }
     let charges = changes.charges.jobs.iter().copied().zip(changes.charges.amounts);
-    let charges: HashMap<i64, i32> = charges.collect();
+    let charges: HashMap<i64, i64> = charges.collect();
     record(&released, &charges);
     Ok(group
         .iter()
         .map(|one| match one.success {
             Some(_) if !completed_ids.contains(&one.job_id) => Settled::FencedOut,
             _ => Settled::Done {
-                charged: charges.get(&one.job_id).copied().unwrap_or(0).into(),
+                charged: charges.get(&one.job_id).copied().unwrap_or(0),
             },
         })
         .collect())
@@ -293,12 +294,11 @@ fn not_locked_failure(group: &[&Ended], locking: &Locking, not_locked: &HashMap<
 
 /// A row of `lock.sql` and its like.
 pub(super) fn locked_holder(row: &Row) -> (Key, LockedHolder) {
-    let tier: Option<&str> = row.get("tier");
     let locked = LockedHolder {
         slots_in_use: row.get("slots_in_use"),
         parked: row.get("parked"),
         is_user: row.get::<_, Option<Uuid>>("user_id").is_some(),
-        tier: tier.and_then(holder::tier),
+        plan: Plan::from_row(row),
     };
     ((row.get("holder"), row.get("event_type")), locked)
 }
@@ -312,6 +312,8 @@ fn released_row(row: &Row, holder: Uuid) -> Released {
         job_id: row.get("job_id"),
         user_id: row.get("user_id"),
         period_start: row.get("period_start"),
+        windows: row.get("windows"),
+        reserved_at: row.get("created_at"),
         reserved: row.get("reserved_amount"),
         request_id: row.get("request_id"),
         ended: false,
@@ -345,17 +347,20 @@ pub(super) async fn write(
         freed,
         promotions,
     } = changes;
-    let charge: [&(dyn ToSql + Sync); 5] = [
+    let charge: [&(dyn ToSql + Sync); 7] = [
         &charges.users,
         &charges.event_types,
         &charges.amounts,
         &charges.jobs,
         &charges.periods,
+        &charges.windows,
+        &charges.reserved_at,
     ];
-    let balance: [&(dyn ToSql + Sync); 5] = [
+    let balance: [&(dyn ToSql + Sync); 6] = [
         &balances.users,
         &balances.event_types,
-        &balances.periods,
+        &balances.spans,
+        &balances.starts,
         &balances.reserved,
         &balances.charged,
     ];
@@ -408,7 +413,7 @@ pub(super) async fn write(
     Ok(woken.len())
 }
 
-fn record(released: &[Released], charges: &HashMap<i64, i32>) {
+fn record(released: &[Released], charges: &HashMap<i64, i64>) {
     for one in released.iter().filter(|one| one.ended) {
         let outcome = one.state.clone().unwrap_or_else(|| "deleted".to_owned());
         let event_type = one.key.1.as_str();

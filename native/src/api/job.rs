@@ -74,9 +74,9 @@ pub struct Job {
     /// When it ended.
     pub finished_at: Option<Timestamp>,
     /// What of the quota it holds.
-    pub reserved: i32,
+    pub reserved: i64,
     /// What of the quota it cost.
-    pub charged: i32,
+    pub charged: i64,
     /// What it made; null until it is completed, and in lists.
     pub output: Option<Value>,
     /// What went wrong last, also when it will be tried again.
@@ -140,9 +140,7 @@ impl Job {
                 WaitingFor::Slot
             }),
             queue: job.queue,
-            tier: job
-                .tier
-                .map_or_else(|| "anonymous".to_owned(), |tier| tier.to_string()),
+            tier: job.tier.map_or_else(|| "anonymous".to_owned(), str::to_owned),
             attempt: 0,
             max_attempts: service.max_attempts,
             created_at: job.created_at,

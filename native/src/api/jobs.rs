@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use postgres_types::ToSql;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,12 +18,12 @@ use uuid::Uuid;
 use super::answers::{NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::job::{Job, SELECT};
-use super::problem::{ApiError, ProblemDetails};
+use super::problem::{ApiError, OverQuota, ProblemDetails};
 use super::state::Api;
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::{Answer, Idempotency, Submission};
 
-use super::quota::Quota;
+use super::quota::{self, Quota};
 use crate::telemetry::traces;
 use weir_ledger::job_metadata::{REQUEST_ID, TRACEPARENT};
 use weir_ledger::settlement::Ended;
@@ -51,7 +51,7 @@ pub(super) struct Accepted {
     post,
     path = "/api/jobs/{id}",
     params(
-        ("id" = String, Path, description = "The service, such as `analysis`"),
+        ("id" = String, Path, description = "The name of the service"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job"),
     ),
     request_body(content = Value, description = "The job's arguments, a JSON object of at most 256 KiB"),
@@ -129,7 +129,14 @@ pub(super) async fn submit(
         Answer::Accepted { job, quota } => (Job::accepted(job, service), quota, false),
         Answer::Repeated { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, false),
         Answer::Folded { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, true),
-        Answer::OverQuota { quota } => return Err(ApiError::OverQuota(quota.into())),
+        Answer::OverQuota { quota, full } => {
+            let over = OverQuota {
+                meter: service.event_type,
+                quotas: quota,
+                full,
+            };
+            return Err(ApiError::OverQuota(Box::new(over)));
+        }
         Answer::KeyReused => {
             return Err(ApiError::Unprocessable(
                 "This Idempotency-Key was used with another request; use a new key for a new request."
@@ -141,16 +148,25 @@ pub(super) async fn submit(
     drop(span);
     api.feed.hurry();
     let location = [(header::LOCATION, format!("/api/jobs/{}", job.id))];
+    let fields = quota
+        .as_ref()
+        .map_or_else(Vec::new, |quota| quota::fields(service.event_type, quota));
     let accepted = Accepted {
         token: match caller.holder.user_id {
             Some(_) => None,
             None => api.job_tokens.of(job.id),
         },
         job,
-        quota: quota.map(Quota::from),
+        quota: quota.map(|quota| quota.month.into()),
         folded,
     };
-    Ok((StatusCode::ACCEPTED, location, Json(accepted)).into_response())
+    Ok((
+        StatusCode::ACCEPTED,
+        location,
+        AppendHeaders(fields),
+        Json(accepted),
+    )
+        .into_response())
 }
 
 fn idempotency(headers: &HeaderMap, service: &str, body: &[u8]) -> Result<Option<Idempotency>, ApiError> {

@@ -16,7 +16,7 @@ use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::listen::{self, HEAD_TIMEOUT, ListenError};
-use crate::config::service::Service;
+use crate::config::Settings;
 use crate::telemetry::gauges::{Gauges, LEADER_KNOWN};
 use weir_ledger::database::{DatabaseError, ReadPool};
 
@@ -74,14 +74,14 @@ impl Probes {
     #[must_use]
     pub fn new(
         pool: ReadPool,
-        services: &[Service],
+        settings: &Settings,
         metrics: PrometheusHandle,
         stopping: CancellationToken,
     ) -> Self {
         Self {
             pool,
             metrics,
-            gauges: Gauges::new(services),
+            gauges: Gauges::new(&settings.services, &settings.catalogue),
             refreshed: Mutex::new(None),
             stopping,
         }

@@ -3,14 +3,17 @@
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 
 use crate::handler::Refusal;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::reservation::ReserveError;
+use weir_ledger::meter::Meter;
+use weir_ledger::reservation::{self, Quotas, ReserveError};
 
-use super::quota::Quota;
+use super::quota::{self, Quota, WindowQuota};
 
 /// How soon a caller may try again when the database is away or too many streams are open, in seconds.
 const RETRY_AFTER_OUTAGE: i64 = 2;
@@ -30,6 +33,20 @@ pub(super) struct ProblemDetails {
     /// The plan's quota, when that is exceeded.
     #[schema(required = false, nullable = false)]
     quota: Option<Quota>,
+    /// The windows without room, when the plan's quota is exceeded.
+    #[schema(required = false, nullable = false)]
+    windows: Option<Vec<WindowQuota>>,
+}
+
+/// A submission that does not fit into the plan.
+#[derive(Debug)]
+pub struct OverQuota {
+    /// What was asked for.
+    pub(super) meter: Meter,
+    /// What the plan allows of it.
+    pub(super) quotas: Quotas,
+    /// The windows without room.
+    pub(super) full: Vec<reservation::Quota>,
 }
 
 /// Everything that the API answers instead of a result.
@@ -64,7 +81,7 @@ pub enum ApiError {
     TooLarge,
     /// Over the plan's limit.
     #[error("over quota")]
-    OverQuota(Quota),
+    OverQuota(Box<OverQuota>),
     /// As many event streams are open as one caller may have.
     #[error("too many streams")]
     TooManyStreams,
@@ -178,21 +195,7 @@ impl ApiError {
                 ),
                 vec![],
             ),
-            Self::OverQuota(quota) => {
-                let seconds = (quota.reset_at.as_second() - Timestamp::now().as_second()).max(1);
-                let detail = format!(
-                    "This plan has {} left until {}. Upgrade, or try again in the next billing period.",
-                    quota.remaining.unwrap_or_default(),
-                    quota.reset_at.strftime("%Y-%m-%dT%H:%M:%SZ")
-                );
-                (
-                    Problem::new(429, "Quota Exceeded", detail)
-                        .with_type(QUOTA_EXCEEDED)
-                        .with("violated-policies", vec!["plan"])
-                        .with("quota", serde_json::to_value(quota).unwrap_or_default()),
-                    vec![(header::RETRY_AFTER, seconds.to_string())],
-                )
-            }
+            Self::OverQuota(over) => over_quota(over),
             Self::TooManyStreams => (
                 problem(
                     StatusCode::TOO_MANY_REQUESTS,
@@ -218,6 +221,38 @@ impl ApiError {
             ),
         }
     }
+}
+
+/// Names every window without room. What is sent again before all of them have it is refused again.
+fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
+    let OverQuota { meter, quotas, full } = over;
+    let renewed = full.iter().map(|quota| quota.window.end).max();
+    let seconds = renewed.map_or(1, |end| end.as_second() - Timestamp::now().as_second());
+    let windows = full.iter().map(|quota| {
+        format!(
+            "{} left until {}",
+            quota.remaining.unwrap_or_default(),
+            quota.window.end.strftime("%Y-%m-%dT%H:%M:%SZ")
+        )
+    });
+    let detail = format!(
+        "This plan has {}. Upgrade, or try again then.",
+        windows.collect::<Vec<_>>().join(", and ")
+    );
+    let policies: Vec<String> = full.iter().map(|window| quota::policy(*meter, window)).collect();
+    let without_room: Vec<WindowQuota> = full.iter().copied().map(WindowQuota::from).collect();
+    let problem = Problem::new(429, "Quota Exceeded", detail)
+        .with_type(QUOTA_EXCEEDED)
+        .with("violated-policies", policies)
+        .with("quota", json(Quota::from(quotas.month)))
+        .with("windows", json(without_room));
+    let mut headers = quota::fields(*meter, quotas);
+    headers.push((header::RETRY_AFTER, seconds.max(1).to_string()));
+    (problem, headers)
+}
+
+fn json(value: impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or_default()
 }
 
 impl IntoResponse for ApiError {

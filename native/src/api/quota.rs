@@ -1,14 +1,17 @@
 //! A quota as the API answers it.
 
+use axum::http::HeaderName;
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
-use weir_ledger::reservation;
+use weir_ledger::meter::Meter;
+use weir_ledger::reservation::{self, Quotas};
+use weir_policy::span::Span;
 
-/// What a plan allows in the current billing period and what of it is taken.
+/// What a plan allows in a billing period, and what of it is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Quota {
-    /// Charged in this period.
+pub(super) struct Quota {
+    /// Charged in this window.
     pub used: i64,
     /// Held by unfinished jobs.
     pub reserved: i64,
@@ -16,20 +19,59 @@ pub struct Quota {
     pub limit: Option<i64>,
     /// What is left; null is unlimited.
     pub remaining: Option<i64>,
-    /// When the next period starts.
+    /// When the next window starts.
     pub reset_at: Timestamp,
 }
 
 impl From<reservation::Quota> for Quota {
     fn from(quota: reservation::Quota) -> Self {
         let reservation::Quota {
+            window,
+            used,
+            reserved,
+            limit,
+            remaining,
+        } = quota;
+        Self {
+            used,
+            reserved,
+            limit,
+            remaining,
+            reset_at: window.end,
+        }
+    }
+}
+
+/// What a plan allows in a window, and what of it is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(super) struct WindowQuota {
+    /// `month` is the billing period; `day`, `hour` and `minute` are UTC's.
+    #[schema(value_type = String, example = "month")]
+    pub window: Span,
+    /// Charged in this window.
+    pub used: i64,
+    /// Held by unfinished jobs.
+    pub reserved: i64,
+    /// The plan's limit; null is unlimited.
+    pub limit: Option<i64>,
+    /// What is left; null is unlimited.
+    pub remaining: Option<i64>,
+    /// When the next window starts.
+    pub reset_at: Timestamp,
+}
+
+impl From<reservation::Quota> for WindowQuota {
+    fn from(quota: reservation::Quota) -> Self {
+        let window = quota.window.span;
+        let Quota {
             used,
             reserved,
             limit,
             remaining,
             reset_at,
-        } = quota;
+        } = quota.into();
         Self {
+            window,
             used,
             reserved,
             limit,
@@ -37,4 +79,32 @@ impl From<reservation::Quota> for Quota {
             reset_at,
         }
     }
+}
+
+/// The name of the policy that a quota is, in the fields and in problems.
+pub(super) fn policy(meter: Meter, quota: &reservation::Quota) -> String {
+    format!("{meter}-{}", quota.window.span.as_str())
+}
+
+/// The fields `RateLimit-Policy` and `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11) of an answer to a user, one
+/// item a window that has a limit. Without limits there are none.
+pub(super) fn fields(meter: Meter, quotas: &Quotas) -> Vec<(HeaderName, String)> {
+    let now = Timestamp::now().as_second();
+    let (mut policies, mut limits) = (Vec::new(), Vec::new());
+    for quota in quotas.iter() {
+        let Some((limit, remaining)) = quota.limit.zip(quota.remaining) else {
+            continue;
+        };
+        let name = policy(meter, quota);
+        let (start, end) = (quota.window.start.as_second(), quota.window.end.as_second());
+        policies.push(format!("\"{name}\";q={limit};w={}", end - start));
+        limits.push(format!("\"{name}\";r={remaining};t={}", (end - now).max(0)));
+    }
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    vec![
+        (HeaderName::from_static("ratelimit-policy"), policies.join(", ")),
+        (HeaderName::from_static("ratelimit"), limits.join(", ")),
+    ]
 }

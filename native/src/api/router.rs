@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use utoipa::OpenApi;
+use utoipa::openapi::{RefOr, Schema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use weir_ledger::catalogue::Catalogue;
 
 /// A body of which nothing arrives for this long is given up.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,6 +28,21 @@ pub const LARGEST_BODY: usize = 256 * 1024;
     description = "Submit jobs under a plan's quota and follow them. Errors are problem details (RFC 9457)."
 ))]
 struct Document;
+
+/// Says which plans a development token may be for: those of the catalogue.
+fn name_plans(document: &mut utoipa::openapi::OpenApi, catalogue: &Catalogue) {
+    let Some(RefOr::T(Schema::Object(wanted))) = document
+        .components
+        .as_mut()
+        .and_then(|components| components.schemas.get_mut("Wanted"))
+    else {
+        return;
+    };
+    if let Some(RefOr::T(Schema::Object(tier))) = wanted.properties.get_mut("tier") {
+        let plans = catalogue.plans.keys();
+        tier.enum_values = Some(plans.map(|name| name.as_str().into()).collect());
+    }
+}
 
 /// All routes, with their description at `/api/openapi.json`.
 pub(super) fn router(api: Arc<Api>) -> Router {
@@ -44,6 +61,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
     }
     let (router, mut document) = described.split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    name_plans(&mut document, &api.settings.catalogue);
     let document = document.to_json().unwrap_or_default();
     let json = [(axum::http::header::CONTENT_TYPE, "application/json")];
     router

@@ -45,12 +45,7 @@ pub async fn run(
     metrics: PrometheusHandle,
     stopping: CancellationToken,
 ) -> Result<(), ServeError> {
-    let probes = Probes::new(
-        context.pool.clone(),
-        &context.settings.services,
-        metrics,
-        stopping.clone(),
-    );
+    let probes = Probes::new(context.pool.clone(), &context.settings, metrics, stopping.clone());
     let router = router(&context, stopping.clone())
         .await?
         .merge(probes::router(Arc::new(probes)));

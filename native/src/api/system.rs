@@ -9,13 +9,13 @@ use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
-use weir_policy::tier::Tier;
 
 use super::answers::{Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::problem::{ApiError, ProblemDetails};
 use super::state::Api;
 use crate::status::Lanes;
+use crate::token::TokenError;
 
 pub(super) async fn live_view(api: &Api) -> Result<Lanes, ApiError> {
     let lanes = api.live_view.lanes(&api.pool, &api.settings.services).await?;
@@ -38,8 +38,9 @@ pub(super) async fn lanes(State(api): State<Arc<Api>>, _caller: Caller) -> Resul
 /// For whom a token shall be.
 #[derive(Deserialize, ToSchema)]
 pub(super) struct Wanted {
-    #[schema(value_type = String, example = "pro")]
-    tier: Tier,
+    /// The plan.
+    #[schema(example = "pro")]
+    tier: String,
     /// A new user unless told.
     user: Option<Uuid>,
 }
@@ -49,8 +50,9 @@ pub(super) struct Wanted {
 pub(super) struct Given {
     token: String,
     user: Uuid,
-    #[schema(value_type = String, example = "pro")]
-    tier: Tier,
+    /// The plan.
+    #[schema(example = "pro")]
+    tier: String,
 }
 
 /// A token for the asking, good for an hour. Only a server in development mode has this route.
@@ -61,7 +63,7 @@ pub(super) struct Given {
     responses(
         (status = 200, body = Given),
         Unauthenticated,
-        (status = 422, body = ProblemDetails, description = "There is no such tier, or the user is no UUID", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "There is no such plan, or the user is no UUID", content_type = "application/problem+json"),
         Unavailable,
     )
 )]
@@ -77,16 +79,19 @@ pub(super) async fn development_token(
     // As with submissions, whatever it says that it is.
     let Ok(Wanted { tier, user }) = serde_json::from_slice(&body) else {
         return Err(ApiError::Unprocessable(
-            "tier must be free, pro, pro_plus or enterprise; user, if there is one, a UUID".to_owned(),
+            "tier must be the name of a plan; user, if there is one, a UUID".to_owned(),
         ));
     };
     let user = user.unwrap_or_else(Uuid::new_v4);
     let token = api
         .pool
         .read(async |client| {
-            crate::token::issue(client, &api.settings, user, tier, Duration::from_secs(3600))
+            crate::token::issue(client, &api.settings, user, &tier, Duration::from_secs(3600))
                 .await
-                .map_err(|error| ApiError::Unavailable(error.to_string()))
+                .map_err(|error| match error {
+                    TokenError::NoPlan(..) => ApiError::Unprocessable(error.to_string()),
+                    error => ApiError::Unavailable(error.to_string()),
+                })
         })
         .await?;
     Ok(Json(Given { token, user, tier }))

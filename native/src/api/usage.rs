@@ -1,5 +1,6 @@
 //! What the caller's plan allows and what of it is taken.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -11,11 +12,10 @@ use utoipa::ToSchema;
 use super::answers::{Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::problem::ApiError;
-use super::quota::Quota;
+use super::quota::{Quota, WindowQuota};
 use super::state::Api;
 use crate::status;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::event_type::EventType;
 
 /// A billing period, from `start` up to but not including `end`.
 #[derive(Serialize, ToSchema)]
@@ -24,16 +24,34 @@ pub(super) struct Period {
     end: Timestamp,
 }
 
+/// What a plan allows of a meter now.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MeterUsage {
+    /// The meter's name, as in the member of `Usage` that is called so.
+    name: String,
+    /// What one is, in the plural.
+    #[schema(example = "analyses")]
+    unit: String,
+    /// The billing period, and the shorter windows in which the plan has a limit.
+    windows: Vec<WindowQuota>,
+}
+
 /// The usage of the current billing period. An anonymous caller has no plan: `period` and the quotas are null.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Usage {
+    /// The plan; `anonymous` without one.
     tier: String,
     period: Option<Period>,
-    /// In analyses.
-    analysis: Option<Quota>,
-    /// In test cases.
-    specview: Option<Quota>,
+    /// Every meter, with all its windows; none without a plan.
+    meters: Vec<MeterUsage>,
+    /// The quota of the billing period, by the name of the meter.
+    #[serde(flatten)]
+    by_meter: BTreeMap<String, MonthsQuota>,
 }
+
+/// The quota of the billing period; null without a plan.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MonthsQuota(Option<Quota>);
 
 /// The caller's quota.
 #[utoipa::path(
@@ -48,11 +66,12 @@ pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result
     let Some(user) = caller.holder.user_id else {
         // Asked all the same, so that the answer means that the database can be reached.
         api.pool.query("SELECT 1", &[]).await?;
+        let names = api.settings.catalogue.meters.keys();
         let anonymous = Usage {
             tier: "anonymous".to_owned(),
             period: None,
-            analysis: None,
-            specview: None,
+            meters: Vec::new(),
+            by_meter: names.map(|name| (name.clone(), MonthsQuota(None))).collect(),
         };
         return Ok(Json(anonymous));
     };
@@ -60,15 +79,25 @@ pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result
         .pool
         .read(async |client| Ok::<_, DatabaseError>(status::usage(&**client, user).await?))
         .await?;
-    let quota = |event_type| usage.quota(event_type).cloned().map(Quota::from);
-    let (analysis, specview) = (quota(EventType::Analysis), quota(EventType::Specview));
+    let by_meter = usage.meters.iter().map(|meter| {
+        let quota = Quota::from(meter.quotas.month);
+        (meter.meter.to_string(), MonthsQuota(Some(quota)))
+    });
     Ok(Json(Usage {
         tier: usage.tier,
         period: Some(Period {
             start: usage.period_start,
             end: usage.period_end,
         }),
-        analysis,
-        specview,
+        by_meter: by_meter.collect(),
+        meters: usage
+            .meters
+            .into_iter()
+            .map(|meter| MeterUsage {
+                name: meter.meter.to_string(),
+                windows: meter.quotas.iter().copied().map(WindowQuota::from).collect(),
+                unit: meter.unit,
+            })
+            .collect(),
     }))
 }

@@ -37,7 +37,7 @@ struct Diary(Mutex<HashMap<Uuid, Vec<(Instant, Instant)>>>);
 
 #[async_trait]
 impl Handler for Diary {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 
@@ -69,7 +69,7 @@ struct Endless;
 
 #[async_trait]
 impl Handler for Endless {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 

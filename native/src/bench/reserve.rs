@@ -96,11 +96,11 @@ impl Caller for Literal {
             client.batch_execute("BEGIN").await?;
             client.query_one(lock, &[&user]).await?;
             let row = client.query_one(plan, &[&user]).await?;
-            let limit: Option<i32> = row.get(0);
+            let limit: Option<i64> = row.get(0);
             let (start, end): (jiff::Timestamp, jiff::Timestamp) = (row.get(1), row.get(2));
             let used: i64 = client.query_one(used, &[&user, &start, &end]).await?.get(0);
             let reserved: i64 = client.query_one(reserved, &[&user]).await?.get(0);
-            if limit.is_none_or(|limit| used + reserved < i64::from(limit)) {
+            if limit.is_none_or(|limit| used + reserved < limit) {
                 let id: i64 = client.query_one(job, &[&arguments(user), &KIND]).await?.get(0);
                 client.execute(reservation, &[&user, &id]).await?;
             }

@@ -9,8 +9,8 @@ use super::report::BenchError;
 use crate::config::Settings;
 use crate::context::Context;
 use weir_ledger::database::Database;
-use weir_ledger::event_type::EventType;
 use weir_ledger::holder::Holders;
+use weir_ledger::meter::Meter;
 use weir_ledger::migrate;
 use weir_ledger::reservation::Submission;
 use weir_ledger::rules::Rules;
@@ -37,7 +37,7 @@ impl Stage {
         // Nobody runs into a limit: what is measured is the check, not the refusal.
         client
             .batch_execute(
-                "UPDATE subscription_plans SET analysis_monthly_limit = 2000000000 WHERE tier = 'free'",
+                "UPDATE subscription_plans SET analysis_monthly_limit = 2000000000 WHERE is_default",
             )
             .await?;
         let rules = Arc::new(settings.rules());
@@ -62,7 +62,7 @@ impl Stage {
             .query(
                 "WITH u AS (INSERT INTO users (id) SELECT gen_random_uuid() FROM generate_series(1, $1::bigint) RETURNING id), \
                  s AS (INSERT INTO user_subscriptions (user_id, plan_id) \
-                       SELECT u.id, p.id FROM u, subscription_plans p WHERE p.tier = 'free'), \
+                       SELECT u.id, p.id FROM u, subscription_plans p WHERE p.is_default), \
                  h AS (INSERT INTO holders (holder, event_type, user_id) SELECT id, 'analysis', id FROM u) \
                  SELECT id FROM u",
                 &[&count],
@@ -125,7 +125,7 @@ pub(super) fn submission(user: Uuid) -> Submission {
     Submission {
         holder: Holders::user(user),
         service: "analysis".to_owned(),
-        event_type: EventType::Analysis,
+        event_type: Meter::named("analysis"),
         kind: KIND.to_owned(),
         max_attempts: 3,
         args: arguments(user),

@@ -49,7 +49,7 @@ impl Count {
 
 #[async_trait]
 impl Handler for Count {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 

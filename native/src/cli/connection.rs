@@ -4,7 +4,7 @@ use std::error::Error;
 
 use tokio_postgres::Client;
 use weir::config::Settings;
-use weir_ledger::migrate;
+use weir_ledger::{catalogue, migrate};
 
 /// A connection to a database that is up to date.
 pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Error>> {
@@ -14,4 +14,29 @@ pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Err
     } else {
         Err("the database lacks migrations; run `weir migrate` first".into())
     }
+}
+
+/// Whether a process can start: the database is up to date, and has the meters that the services are counted by.
+/// Another catalogue than the file's is no reason not to; the database's is the one that holds.
+pub(super) async fn ready(settings: &Settings) -> Result<(), Box<dyn Error>> {
+    let client = connected(settings).await?;
+    let now = catalogue::load(&client).await?;
+    let missing = settings
+        .services
+        .iter()
+        .find(|service| !now.meters.contains_key(service.event_type.as_str()));
+    if let Some(service) = missing {
+        return Err(format!(
+            "the database has no meter {}, by which the service {} is counted; run `weir migrate` first",
+            service.event_type, service.name
+        )
+        .into());
+    }
+    for change in now.changes_to(&settings.catalogue) {
+        tracing::warn!(
+            change,
+            "weir.toml differs from the database's catalogue; `weir migrate` brings it there"
+        );
+    }
+    Ok(())
 }

@@ -1,10 +1,20 @@
 //! ADR-10's settings: the `FAIRNESS_` variables.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_policy::tier::SlotLimits;
+use weir_ledger::rules::SlotLimits;
 
+use super::catalogue::MOST_SLOTS;
 use super::variables::Reader;
+
+/// ADR-10's variables, and the plans whose slots they set.
+const PLANS: [(&str, &str); 4] = [
+    ("free", "FAIRNESS_FREE_LIMIT"),
+    ("pro", "FAIRNESS_PRO_LIMIT"),
+    ("pro_plus", "FAIRNESS_PRO_PLUS_LIMIT"),
+    ("enterprise", "FAIRNESS_ENTERPRISE_LIMIT"),
+];
 
 /// Who counts a user's running jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,13 +26,13 @@ pub enum FairnessScope {
 }
 
 /// ADR-10's settings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fairness {
     /// `FAIRNESS_ENABLED`.
     pub enabled: bool,
     /// `FAIRNESS_SCOPE`.
     pub scope: FairnessScope,
-    /// The limit of each tier.
+    /// The limits that the variables set; they win over those of the plans.
     pub limits: SlotLimits,
     /// `FAIRNESS_SNOOZE_DURATION`.
     pub snooze: Duration,
@@ -33,8 +43,8 @@ pub struct Fairness {
 impl Fairness {
     /// The limits that the database counts against; `None` when it has none to count.
     #[must_use]
-    pub fn cluster_limits(&self) -> Option<SlotLimits> {
-        (self.enabled && self.scope == FairnessScope::Cluster).then_some(self.limits)
+    pub fn cluster_limits(&self) -> Option<&SlotLimits> {
+        (self.enabled && self.scope == FairnessScope::Cluster).then_some(&self.limits)
     }
 }
 
@@ -52,14 +62,19 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Fairness {
             _ => None,
         },
     );
-    let defaults = SlotLimits::default();
-    let pro = reader.positive("FAIRNESS_PRO_LIMIT", defaults.pro, 10_000);
+    let mut of_plans = BTreeMap::new();
+    for (plan, variable) in PLANS {
+        if let Some(slots) = reader.positive_if_set(variable, MOST_SLOTS) {
+            of_plans.insert(plan.to_owned(), slots);
+        }
+    }
+    // In ADR-10, Pro Plus has the limit of Pro.
+    if let Some(slots) = of_plans.get("pro").copied() {
+        of_plans.entry("pro_plus".to_owned()).or_insert(slots);
+    }
     let limits = SlotLimits {
-        free: reader.positive("FAIRNESS_FREE_LIMIT", defaults.free, 10_000),
-        pro,
-        pro_plus: reader.positive("FAIRNESS_PRO_PLUS_LIMIT", pro, 10_000),
-        enterprise: reader.positive("FAIRNESS_ENTERPRISE_LIMIT", defaults.enterprise, 10_000),
-        anonymous: reader.positive("FAIRNESS_ANONYMOUS_LIMIT", defaults.anonymous, 10_000),
+        of_plans,
+        anonymous: reader.positive("FAIRNESS_ANONYMOUS_LIMIT", 1, MOST_SLOTS),
     };
     let second = Duration::from_secs(1);
     Fairness {

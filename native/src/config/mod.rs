@@ -3,6 +3,7 @@
 //! A start with a bad setting stops and says everything that is wrong at once, each with the variable, what it
 //! got and what it wants.
 
+mod catalogue;
 pub mod fairness;
 pub mod periodic;
 pub mod retry;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
+use weir_ledger::catalogue::Catalogue;
 use weir_ledger::database::{Database, DatabaseError};
 use weir_ledger::rules::Rules;
 
@@ -76,6 +78,8 @@ pub struct Settings {
     pub services: Vec<Service>,
     /// What `weir.toml` has enqueued periodically.
     pub periodic: Vec<Periodic>,
+    /// The meters and plans that `weir.toml` defines. `weir migrate` brings them into the database, where they are read.
+    pub catalogue: Catalogue,
 }
 
 impl Settings {
@@ -183,7 +187,7 @@ impl Settings {
         let lend_idle_workers = reader.flag("LEND_IDLE_WORKERS", false);
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
         let traces = traces::read(reader);
-        let (services, periodic) = services_file::read(reader, services);
+        let defined = services_file::read(reader, services);
         Self {
             database_url,
             application_name: "weir",
@@ -200,8 +204,9 @@ impl Settings {
             lend_idle_workers,
             drain_timeout,
             traces,
-            services,
-            periodic,
+            services: defined.services,
+            periodic: defined.periodic,
+            catalogue: defined.catalogue,
         }
     }
 
@@ -246,7 +251,7 @@ impl Settings {
     #[must_use]
     pub fn rules(&self) -> Rules {
         Rules {
-            slot_limits: self.fairness.cluster_limits(),
+            slot_limits: self.fairness.cluster_limits().cloned(),
             ttl: self.reservation_ttl,
             lanes: Rules::lanes_of(self.services.iter().map(|service| service.name.as_str())),
         }
@@ -277,7 +282,10 @@ fn probes(reader: &mut Reader<'_>) -> Option<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
-    use weir_policy::tier::SlotLimits;
+    use weir_ledger::rules::SlotLimits;
+
+    use weir_policy::lane::Lane;
+    use weir_policy::span::Span;
 
     use super::*;
 
@@ -349,16 +357,50 @@ mod tests {
     #[test]
     fn pro_plus_has_what_pro_has_unless_told_otherwise() {
         let limits = |pairs: &[(&str, &str)]| {
-            Settings::read(&variables(pairs), &services())
-                .unwrap()
-                .fairness
-                .limits
-                .pro_plus
+            let settings = Settings::read(&variables(pairs), &services()).unwrap();
+            settings.fairness.limits.of_plans.get("pro_plus").copied()
         };
-        assert_eq!(limits(&[("FAIRNESS_PRO_LIMIT", "7")]), 7);
+        assert_eq!(limits(&[]), None);
+        assert_eq!(limits(&[("FAIRNESS_PRO_LIMIT", "7")]), Some(7));
         assert_eq!(
             limits(&[("FAIRNESS_PRO_LIMIT", "7"), ("FAIRNESS_PRO_PLUS_LIMIT", "9")]),
-            9
+            Some(9)
         );
+    }
+
+    #[test]
+    fn the_shipped_catalogue_is_that_of_the_decisions() {
+        let Catalogue { meters, plans } = Settings::read(&variables(&[]), &services()).unwrap().catalogue;
+        assert_eq!(meters["analysis"], "analyses");
+        assert_eq!(meters["specview"], "test cases");
+        let plan = |name: &str| {
+            let plan = &plans[name];
+            let month = |meter: &str| plan.meters[meter].limits.get(&Span::Month).copied();
+            assert!(
+                plan.meters
+                    .values()
+                    .all(|limits| limits.slots == plan.meters["analysis"].slots)
+            );
+            let slots = plan.meters["analysis"].slots;
+            (
+                plan.lane,
+                slots,
+                month("specview"),
+                month("analysis"),
+                plan.is_default,
+            )
+        };
+        // ADR-16's table, ADR-10's numbers, and the product's limits.
+        assert_eq!(plan("free"), (Lane::Default, 1, Some(5_000), Some(50), true));
+        assert_eq!(
+            plan("pro"),
+            (Lane::Priority, 3, Some(100_000), Some(1_000), false)
+        );
+        assert_eq!(
+            plan("pro_plus"),
+            (Lane::Priority, 3, Some(500_000), Some(5_000), false)
+        );
+        assert_eq!(plan("enterprise"), (Lane::Priority, 5, None, None, false));
+        assert_eq!(plans.len(), 4);
     }
 }

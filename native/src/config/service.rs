@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use weir_ledger::event_type::EventType;
+use weir_ledger::meter::Meter;
 use weir_policy::lane::Lane;
 
 use super::retry::Retry;
@@ -12,13 +12,16 @@ use super::retry::Retry;
 /// What River takes at most.
 pub(crate) const MOST_WORKERS: u32 = 10_000;
 
+/// What one job may reserve at most, so that the sums of thousands of such jobs are still numbers.
+pub(crate) const MOST_AMOUNT: i64 = 1_000_000_000_000_000;
+
 /// One service, ready to be used.
 #[derive(Clone, Debug)]
 pub struct Service {
     /// The name in the route and the stem of its queues' names.
     pub name: String,
     /// What its work is counted as.
-    pub event_type: EventType,
+    pub event_type: Meter,
     /// River's job kind.
     pub kind: String,
     /// Workers per lane, in the order of [`Lane::ALL`].
@@ -118,12 +121,12 @@ impl TryFrom<String> for Endpoint {
     }
 }
 
-/// How much one job of a program or an endpoint reserves, in the event type's unit.
+/// How much one job of a program or an endpoint reserves, in the meter's unit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
 pub enum Amount {
     /// Always the same.
-    Fixed(i32),
+    Fixed(i64),
     /// What this member of the arguments says.
     Member {
         /// The member's name.
@@ -143,15 +146,14 @@ impl Amount {
     /// # Errors
     ///
     /// What the member must be, when it is not.
-    pub fn of(&self, args: &Map<String, Value>) -> Result<i32, String> {
+    pub fn of(&self, args: &Map<String, Value>) -> Result<i64, String> {
         match self {
             Self::Fixed(amount) => Ok(*amount),
             Self::Member { member } => args
                 .get(member)
                 .and_then(Value::as_i64)
-                .and_then(|amount| i32::try_from(amount).ok())
-                .filter(|amount| *amount >= 1)
-                .ok_or_else(|| format!("{member:?} must be a whole number from 1 to {}", i32::MAX)),
+                .filter(|amount| (1..=MOST_AMOUNT).contains(amount))
+                .ok_or_else(|| format!("{member:?} must be a whole number from 1 to {MOST_AMOUNT}")),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The services file, `weir.toml`: reads it, and checks what it says.
+//! The services file, `weir.toml`: reads it, and checks what it says. The catalogue in it has a file of its own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,9 +8,11 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use toml::Spanned;
 use toml::de::DeTable;
-use weir_ledger::event_type::EventType;
+use weir_ledger::catalogue::Catalogue;
+use weir_ledger::meter::Meter;
 use weir_policy::lane::{Lane, is_queue_name};
 
+use super::catalogue::{self, Metered};
 use super::periodic::{self, Periodic};
 use super::retry::Retry;
 use super::service::{Amount, HandlerSpec, MOST_WORKERS, Service};
@@ -32,14 +34,29 @@ struct File {
     service: Vec<Spanned<Members>>,
     #[serde(default)]
     periodic: Vec<Spanned<Members>>,
+    #[serde(default)]
+    meter: Vec<Spanned<Members>>,
+    #[serde(default)]
+    plan: Vec<Spanned<Members>>,
 }
+
+/// What the file defines.
+#[derive(Default)]
+pub(crate) struct Defined {
+    pub(crate) services: Vec<Service>,
+    pub(crate) periodic: Vec<Periodic>,
+    pub(crate) catalogue: Catalogue,
+}
+
+/// The catalogue of files that have none.
+const SHIPPED: &str = include_str!("../../../weir.toml");
 
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct Timeout(#[serde(with = "humantime_serde")] Duration);
 
 /// What the file defines, without what is wrong.
-pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<Periodic>) {
+pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Defined {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
@@ -61,10 +78,13 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
     match toml::from_str::<BTreeMap<Spanned<String>, IgnoredAny>>(&text) {
         Ok(members) => {
             for member in members.keys() {
-                if !matches!(member.get_ref().as_str(), "service" | "periodic") {
+                if !matches!(
+                    member.get_ref().as_str(),
+                    "service" | "periodic" | "meter" | "plan"
+                ) {
                     let place = source.place(Some(member.span()));
                     reader.fault(format!(
-                        "{place}: there is no member {}; write [[service]] or [[periodic]]",
+                        "{place}: there is no member {}; write [[service]], [[periodic]], [[meter]] or [[plan]]",
                         member.get_ref()
                     ));
                 }
@@ -82,17 +102,77 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> (Vec<Service>, Vec<P
     if file.service.is_empty() {
         reader.fault(format!("{} defines no service", path.display()));
     }
+    let meters = match (file.meter.is_empty(), file.plan.is_empty()) {
+        (true, true) => {
+            toml::from_str(SHIPPED).map_or_else(|_| Vec::new(), |file: File| names_of(&file.meter))
+        }
+        _ => names_of(&file.meter),
+    };
     let (mut services, mut names, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
     for members in file.service {
         let table = Table::new(source, "service", "name", members);
-        services.extend(service(reader, table, &mut names, &mut kinds));
+        services.extend(service(reader, table, &meters, &mut names, &mut kinds));
     }
     let periodic = file
         .periodic
         .into_iter()
         .map(|members| Table::new(source, "periodic", "id", members));
     let periodic = periodic::check(reader, periodic, &names);
-    (services, periodic)
+    let metered: Vec<Metered<'_>> = services
+        .iter()
+        .map(|service: &Service| Metered {
+            name: &service.name,
+            meter: service.event_type.as_str(),
+        })
+        .collect();
+    let catalogue = match (file.meter.is_empty(), file.plan.is_empty()) {
+        (true, true) => shipped(reader, &metered),
+        _ => defined(reader, source, file.meter, file.plan, &metered),
+    };
+    Defined {
+        services,
+        periodic,
+        catalogue,
+    }
+}
+
+/// The names that tables have, as far as they have some.
+fn names_of(tables: &[Spanned<Members>]) -> Vec<String> {
+    let names = tables.iter().filter_map(|members| members.get_ref().get("name"));
+    names
+        .filter_map(|name| name.get_ref().as_str())
+        .map(str::to_owned)
+        .collect()
+}
+
+fn defined(
+    reader: &mut Reader<'_>,
+    source: Source<'_>,
+    meters: Vec<Spanned<Members>>,
+    plans: Vec<Spanned<Members>>,
+    services: &[Metered<'_>],
+) -> Catalogue {
+    let meters = meters
+        .into_iter()
+        .map(|members| Table::new(source, "meter", "name", members));
+    let plans = plans
+        .into_iter()
+        .map(|members| Table::new(source, "plan", "name", members));
+    catalogue::read(reader, meters, plans, services)
+}
+
+fn shipped(reader: &mut Reader<'_>, services: &[Metered<'_>]) -> Catalogue {
+    let source = Source {
+        path: Path::new("the shipped weir.toml"),
+        text: SHIPPED,
+    };
+    match toml::from_str::<File>(SHIPPED) {
+        Ok(file) => defined(reader, source, file.meter, file.plan, services),
+        Err(error) => {
+            fault(reader, source, &error);
+            Catalogue::default()
+        }
+    }
 }
 
 fn fault(reader: &mut Reader<'_>, source: Source<'_>, error: &toml::de::Error) {
@@ -100,15 +180,25 @@ fn fault(reader: &mut Reader<'_>, source: Source<'_>, error: &toml::de::Error) {
     reader.fault(format!("{}: {what}", source.place(error.span())));
 }
 
-/// Reads a service. `names` and `kinds` are those of the services before, with their faults or not.
+/// Reads a service, which is counted by one of these meters. `names` and `kinds` are those of the services before, with their faults or not.
 fn service(
     reader: &mut Reader<'_>,
     mut table: Table<'_>,
+    meters: &[String],
     names: &mut Vec<String>,
     kinds: &mut Vec<String>,
 ) -> Option<Service> {
     let name: Option<String> = table.need(reader, "name");
-    let event_type: Option<EventType> = table.need(reader, "event_type");
+    let meter = if table.has("meter") { "meter" } else { "event_type" };
+    let event_type: Option<String> = table.need(reader, meter);
+    if meter == "meter" && table.has("event_type") {
+        table.fault(
+            reader,
+            "meter",
+            "meter and event_type are the same; leave one out",
+        );
+        let _: Option<String> = table.take(reader, "event_type");
+    }
     let kind: Option<String> = table.need(reader, "kind");
     let workers: Option<String> = table.need(reader, "workers");
     let pools = [
@@ -134,6 +224,12 @@ fn service(
     let handler: Option<HandlerSpec> = table.need(reader, "handler");
     table.rest(reader);
 
+    if let Some(event_type) = &event_type
+        && !meters.contains(event_type)
+    {
+        let fault = format!("there is no meter {event_type}; there are {}", meters.join(", "));
+        table.fault(reader, meter, &fault);
+    }
     if let Some(name) = &name {
         for lane in Lane::ALL {
             let queue = lane.queue(name);
@@ -174,7 +270,7 @@ fn service(
     let [priority, default, scheduled] = pools;
     Some(Service {
         name: name?,
-        event_type: event_type?,
+        event_type: Meter::of(&event_type?),
         kind: kind?,
         pools: [priority?, default?, scheduled?],
         timeout: timeout?.0,

@@ -108,11 +108,16 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn positive(&mut self, name: &str, default: u32, max: u32) -> u32 {
+        self.positive_if_set(name, max).unwrap_or(default)
+    }
+
+    pub(super) fn positive_if_set(&mut self, name: &str, max: u32) -> Option<u32> {
         let wants = format!("a whole number from 1 to {max}");
-        self.parsed(name, default, &wants, |text| {
+        self.parsed(name, None, &wants, |text| {
             text.parse::<u32>()
                 .ok()
                 .filter(|number| (1..=max).contains(number))
+                .map(Some)
         })
     }
 

@@ -81,7 +81,7 @@ fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
 
 #[async_trait]
 impl Handler for Analysis {
-    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
         arguments(args).map(|_| 1).map_err(Refusal::Arguments)
     }
 

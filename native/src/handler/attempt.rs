@@ -108,7 +108,7 @@ pub enum Refusal {
 #[async_trait]
 pub trait Handler: Send + Sync {
     /// Checks a submission's arguments and says how much the job may use at most.
-    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal>;
+    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal>;
 
     /// Works one attempt. May be called more than once for a job, also on another machine.
     async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError>;

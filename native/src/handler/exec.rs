@@ -101,7 +101,7 @@ impl Drop for Group {
 
 #[async_trait]
 impl Handler for Exec {
-    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
         self.amount.of(args).map_err(Refusal::Arguments)
     }
 

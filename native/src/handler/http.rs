@@ -91,7 +91,7 @@ impl Http {
 
 #[async_trait]
 impl Handler for Http {
-    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
         self.amount.of(args).map_err(Refusal::Arguments)
     }
 

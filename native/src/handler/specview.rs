@@ -65,7 +65,7 @@ impl Specview {
     ) -> Result<Result<Vec<TestCase>, String>, DatabaseError> {
         let question = "SELECT j.state::text AS state, j.metadata -> 'output' AS output \
                         FROM submissions s JOIN river_job j ON j.id = s.job_id \
-                        WHERE s.job_id = $1 AND s.holder = $2 AND s.event_type = 'analysis'";
+                        WHERE s.job_id = $1 AND s.holder = $2";
         let row = self
             .pool
             .query(question, &[&analysis_id, &holder.id])
@@ -93,7 +93,7 @@ impl Specview {
 
 #[async_trait]
 impl Handler for Specview {
-    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
         let arguments = arguments(args).map_err(Refusal::Arguments)?;
         // All who share an address would read each other's analyses.
         if holder.user_id.is_none() {
@@ -106,7 +106,7 @@ impl Handler for Specview {
             .tests(holder, arguments.analysis_id)
             .await?
             .map_err(Refusal::Arguments)?;
-        i32::try_from(tests.len())
+        i64::try_from(tests.len())
             .map_err(|_| Refusal::Arguments("the analysis has more tests than can be counted".to_owned()))
     }
 

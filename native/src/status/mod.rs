@@ -13,4 +13,4 @@ pub use overview::{LastMinute, Leader, Overview, overview};
 pub(crate) use text::{duration, number, per_second};
 pub use text::{overview_text, user_text, wrapped};
 pub use usage::{Usage, usage};
-pub use user::{UserShare, UserStatus, user};
+pub use user::{UserShare, UserStatus, WindowShare, user};

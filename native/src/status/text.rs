@@ -122,6 +122,15 @@ pub fn user_text(status: &UserStatus) -> String {
             number(share.running),
             number(share.parked),
         );
+        for window in &share.windows {
+            let limit = window.limit.map_or(String::new(), |limit| format!(" of {limit}"));
+            let span = window.window.as_str();
+            let _ = write!(
+                text,
+                "\n  {span:<6} {} used, {} reserved{limit}",
+                window.used, window.reserved
+            );
+        }
     }
     text
 }
@@ -203,8 +212,11 @@ fn cut(name: &str, width: usize) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::{HeldBack, LaneState, Lanes, LastMinute, Leader, ServiceLanes, UserShare};
+    use super::super::{
+        HeldBack, LaneState, Lanes, LastMinute, Leader, ServiceLanes, UserShare, WindowShare,
+    };
     use super::*;
+    use weir_policy::span::Span;
 
     fn overview(name: &str, big: i64) -> Overview {
         let busy = LaneState {
@@ -291,6 +303,12 @@ mod tests {
                     reserved: 3,
                     used: 12,
                     limit: Some(50),
+                    windows: vec![WindowShare {
+                        window: Span::Hour,
+                        reserved: 3,
+                        used: 7,
+                        limit: Some(20),
+                    }],
                 },
                 UserShare {
                     event_type: "specview",
@@ -301,6 +319,7 @@ mod tests {
                     reserved: i64::from(i32::MAX),
                     used: i64::from(i32::MAX),
                     limit: Some(i64::from(i32::MAX)),
+                    windows: Vec::new(),
                 },
             ],
         };

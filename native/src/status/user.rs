@@ -4,10 +4,11 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use weir_policy::tier::{SlotLimits, Tier};
-
 use weir_ledger::database::DatabaseError;
-use weir_ledger::event_type::EventType;
+use weir_ledger::meter::Meter;
+use weir_ledger::reservation::Quota;
+use weir_ledger::rules::SlotLimits;
+use weir_policy::span::Span;
 
 use super::usage::usage;
 
@@ -18,7 +19,7 @@ pub struct UserStatus {
     pub user: Uuid,
     /// Whether there is such a user: one with a subscription, or in whose name something was submitted.
     pub known: bool,
-    /// The plan's tier now; a user who was never seen is on Free.
+    /// The plan now; a user who was never seen is on the default one.
     pub tier: String,
     /// The start of the billing period.
     pub period_start: Timestamp,
@@ -31,13 +32,13 @@ pub struct UserStatus {
 /// What a user has of one event type.
 #[derive(Clone, Debug, Serialize)]
 pub struct UserShare {
-    /// `analysis` or `specview`.
+    /// The meter's name.
     pub event_type: &'static str,
     /// Jobs that are worked on.
     pub running: i64,
     /// Jobs that hold a slot, those that wait for a worker included.
     pub slots_in_use: i64,
-    /// The tier's slots; null when the database counts none (`FAIRNESS_ENABLED=false`, `FAIRNESS_SCOPE=process`).
+    /// The plan's slots; null when the database counts none (`FAIRNESS_ENABLED=false`, `FAIRNESS_SCOPE=process`).
     pub slot_limit: Option<u32>,
     /// Jobs that wait for a slot.
     pub parked: i64,
@@ -47,6 +48,32 @@ pub struct UserShare {
     pub used: i64,
     /// The quota; null is unlimited.
     pub limit: Option<i64>,
+    /// The shorter windows in which the plan has a limit.
+    pub windows: Vec<WindowShare>,
+}
+
+/// What a user has of a meter in a window shorter than the billing period.
+#[derive(Clone, Debug, Serialize)]
+pub struct WindowShare {
+    /// `day`, `hour` or `minute`.
+    pub window: Span,
+    /// Of the quota, held by unfinished jobs.
+    pub reserved: i64,
+    /// Of the quota, charged in this window.
+    pub used: i64,
+    /// The quota.
+    pub limit: Option<i64>,
+}
+
+impl WindowShare {
+    fn of(quota: &Quota) -> Self {
+        Self {
+            window: quota.window.span,
+            reserved: quota.reserved,
+            used: quota.used,
+            limit: quota.limit,
+        }
+    }
 }
 
 /// Looks a user up.
@@ -57,7 +84,7 @@ pub struct UserShare {
 pub async fn user(
     client: &Client,
     user: Uuid,
-    limits: Option<SlotLimits>,
+    limits: Option<&SlotLimits>,
 ) -> Result<UserStatus, DatabaseError> {
     let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&user];
     let (known, usage, slots) = tokio::try_join!(
@@ -68,25 +95,26 @@ pub async fn user(
         usage(client, user),
         client.query(include_str!("sql/user_slots.sql"), &params),
     )?;
-    let slot_limit = limits.map(|limits| limits.of(Tier::parse(&usage.tier).unwrap_or_default()));
-    let event_types = EventType::ALL
-        .into_iter()
-        .filter_map(|event_type| {
-            let quota = usage.quota(event_type)?;
+    let event_types = usage
+        .meters
+        .iter()
+        .map(|of| {
+            let quota = of.quotas.month;
             let row = slots
                 .iter()
-                .find(|row| row.get::<_, EventType>("event_type") == event_type);
+                .find(|row| row.get::<_, Meter>("event_type") == of.meter);
             let count = |column: &str| row.map_or(0, |row| row.get(column));
-            Some(UserShare {
-                event_type: event_type.as_str(),
+            UserShare {
+                event_type: of.meter.as_str(),
                 running: count("running"),
                 slots_in_use: count("slots_in_use"),
-                slot_limit,
+                slot_limit: limits.map(|limits| limits.of(Some(of.plan))),
                 parked: count("parked"),
                 reserved: quota.reserved,
                 used: quota.used,
                 limit: quota.limit,
-            })
+                windows: of.quotas.shorter.iter().map(WindowShare::of).collect(),
+            }
         })
         .collect();
     Ok(UserStatus {

@@ -4,19 +4,18 @@ use std::collections::HashMap;
 
 use metrics::{Gauge, gauge};
 use tokio_postgres::Client;
-use weir_policy::tier::Tier;
 
 use crate::config::service::Service;
+use weir_ledger::catalogue::Catalogue;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::event_type::EventType;
 use weir_ledger::processes::DEAD_AFTER;
 
 /// Whose a job is, besides the tiers: a client address, or somebody whom no worker has looked up yet.
 const NO_TIER: [&str; 2] = ["anonymous", "unknown"];
 
 /// All values of the label `tier`.
-pub(crate) fn tiers() -> impl Iterator<Item = &'static str> {
-    Tier::ALL.into_iter().map(Tier::as_str).chain(NO_TIER)
+fn tiers(catalogue: &Catalogue) -> impl Iterator<Item = &str> {
+    catalogue.plans.keys().map(String::as_str).chain(NO_TIER)
 }
 
 /// Every gauge by its name and the values of its labels; what the database does not mention is zero.
@@ -32,7 +31,7 @@ pub struct Gauges {
 impl Gauges {
     /// Registers every gauge, so that each is there from the first scrape on.
     #[must_use]
-    pub fn new(services: &[Service]) -> Self {
+    pub fn new(services: &[Service], catalogue: &Catalogue) -> Self {
         let mut by_database = HashMap::new();
         let mut lanes = HashMap::new();
         let mut add = |name: &'static str, labels: Vec<(&'static str, String)>| {
@@ -50,7 +49,7 @@ impl Gauges {
                     ]
                 };
                 add("weir_lane_workers", lane_labels());
-                for tier in tiers() {
+                for tier in tiers(catalogue) {
                     let labels = || [lane_labels(), vec![("tier", tier.to_owned())]].concat();
                     add("weir_oldest_wait_seconds", labels());
                     for state in ["queued", "running"] {
@@ -63,14 +62,14 @@ impl Gauges {
                 lanes.insert(queue, (service.name.clone(), lane.as_str()));
             }
         }
-        for event_type in EventType::ALL.map(EventType::as_str) {
+        for event_type in catalogue.meters.keys() {
             let of = |name: &'static str, value: &str| {
                 vec![("event_type", event_type.to_owned()), (name, value.to_owned())]
             };
             for state in ["admitted", "parked", "between_attempts"] {
                 add("weir_open_reservations", of("state", state));
             }
-            for tier in tiers().filter(|tier| *tier != "unknown") {
+            for tier in tiers(catalogue).filter(|tier| *tier != "unknown") {
                 add("weir_slots_in_use", of("tier", tier));
                 add("weir_parked_jobs", of("tier", tier));
             }

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use weir_policy::counts::{Counts, Event, RequestOutcome};
-use weir_policy::tier::Tier;
 
 use crate::config::service::Service;
-use weir_ledger::event_type::EventType;
+use weir_ledger::catalogue::Catalogue;
 
 /// Upper bounds of buckets in seconds: from a lone transaction to an outage.
 const SECONDS: [f64; 14] = [
@@ -31,7 +30,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// # Errors
 ///
 /// When the process collects metrics already.
-pub fn start(services: &[Service]) -> Result<PrometheusHandle, BuildError> {
+pub fn start(services: &[Service], catalogue: &Catalogue) -> Result<PrometheusHandle, BuildError> {
     let long = |name: &str| Matcher::Full(name.to_owned());
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
@@ -40,7 +39,7 @@ pub fn start(services: &[Service]) -> Result<PrometheusHandle, BuildError> {
         .set_buckets_for_metric(long("weir_admission_group_size"), &SUBMISSIONS)?
         .install_recorder()?;
     describe();
-    register(services);
+    register(services, catalogue);
     let upkept = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -187,7 +186,7 @@ const GAUGES: [(&str, &str); 10] = [
 
 /// Everything is there from the first scrape on, with zero: a rate over what appears late misses its first event, and
 /// a dashboard or an alert that names what does not exist fails silently. The gauges register themselves.
-fn register(services: &[Service]) {
+fn register(services: &[Service], catalogue: &Catalogue) {
     use metrics::{counter, gauge, histogram};
     gauge!("weir_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     let zero = |name: &'static str, labels: &[(&'static str, String)]| counter!(name, labels).absolute(0);
@@ -215,10 +214,10 @@ fn register(services: &[Service]) {
         );
     }
     add_edge_counts(&Counts::default());
-    for tier in Tier::ALL {
-        zero("weir_snoozes_total", &[("tier", tier.as_str().to_owned())]);
+    for tier in catalogue.plans.keys() {
+        zero("weir_snoozes_total", &[("tier", tier.clone())]);
     }
-    for event_type in EventType::ALL {
+    for event_type in catalogue.meters.keys() {
         for (name, label, values) in [
             ("weir_reservations_total", "decision", &["admitted", "parked"][..]),
             (
@@ -235,10 +234,7 @@ fn register(services: &[Service]) {
             for value in values {
                 zero(
                     name,
-                    &[
-                        ("event_type", event_type.as_str().to_owned()),
-                        (label, (*value).to_owned()),
-                    ],
+                    &[("event_type", event_type.clone()), (label, (*value).to_owned())],
                 );
             }
         }

@@ -9,12 +9,11 @@ use riverqueue::{JobRow, WorkContext, WorkError, WorkMiddleware, WorkNext, WorkO
 use serde::Deserialize;
 use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::event_type::EventType;
 use weir_ledger::holder::Holders;
 use weir_ledger::lookup::{Found, Holds, ReservationLookup};
-use weir_ledger::plans;
+use weir_ledger::meter::Meter;
+use weir_ledger::plans::{self, Plan};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
-use weir_policy::tier::Tier;
 
 use super::current_holders::CurrentHolders;
 use super::fenced;
@@ -57,7 +56,7 @@ impl WorkMiddleware for Guard {
         next: WorkNext<'_>,
     ) -> Result<WorkOutcome, WorkError> {
         let _lease = self.lease.until_over();
-        let fairness = self.context.settings.fairness;
+        let fairness = &self.context.settings.fairness;
         let Some(service) = self.context.settings.service_of_kind(&job.kind) else {
             return next.run(job).await;
         };
@@ -78,7 +77,7 @@ impl WorkMiddleware for Guard {
                 .map_err(no_database)?;
             match admission {
                 LateAdmission::Admitted => {}
-                LateAdmission::Parked(tier) => return Ok(snooze(&fairness, &job, tier)),
+                LateAdmission::Parked(tier) => return Ok(snooze(fairness, &job, tier)),
                 LateAdmission::FencedOut => {
                     fenced::wait_out(&self.context.pool, job.id, context.cancellation_token()).await;
                     return Ok(WorkOutcome::Complete);
@@ -89,10 +88,9 @@ impl WorkMiddleware for Guard {
             && fairness.scope == FairnessScope::Process
             && let Some(user) = user_id(&job)
         {
-            let tier = self.tier_of(&user).await.map_err(no_database)?;
-            let limit = fairness.limits.of(tier.unwrap_or_default());
-            let Some(_held) = self.local.try_acquire(&user, limit, job.id) else {
-                return Ok(snooze(&fairness, &job, tier));
+            let plan = self.plan_of(&user, event_type).await.map_err(no_database)?;
+            let Some(_held) = self.local.try_acquire(&user, fairness.limits.of(plan), job.id) else {
+                return Ok(snooze(fairness, &job, plan.map(|plan| plan.name)));
             };
             return next.run(job).await;
         }
@@ -101,14 +99,14 @@ impl WorkMiddleware for Guard {
 }
 
 impl Guard {
-    /// ADR-10's TierResolver. An unknown user has no tier, and counts as Free.
-    async fn tier_of(&self, user: &str) -> Result<Option<Tier>, DatabaseError> {
+    /// ADR-10's TierResolver. An unknown user has the default plan; whoever is no user has none.
+    async fn plan_of(&self, user: &str, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
         let Ok(id) = Uuid::parse_str(user) else {
             return Ok(None);
         };
         self.context
             .pool
-            .read(async |client| Ok(plans::tier_of(&**client, id).await?))
+            .read(async |client| Ok(plans::plan_of(&**client, id, meter).await?))
             .await
     }
 }
@@ -123,10 +121,10 @@ fn record_wake(job: &JobRow) {
     }
 }
 
-fn snooze(fairness: &Fairness, job: &JobRow, tier: Option<Tier>) -> WorkOutcome {
-    let tier = tier.unwrap_or_default();
-    metrics::counter!("weir_snoozes_total", "tier" => tier.as_str()).increment(1);
-    tracing::info!(job = job.id, tier = tier.as_str(), "snoozed: no free slot");
+fn snooze(fairness: &Fairness, job: &JobRow, tier: Option<&'static str>) -> WorkOutcome {
+    let tier = tier.unwrap_or("anonymous");
+    metrics::counter!("weir_snoozes_total", "tier" => tier).increment(1);
+    tracing::info!(job = job.id, tier, "snoozed: no free slot");
     // Spread, so that what was refused together does not come back together.
     let jitter = fairness.jitter.as_secs_f64() * rand::random::<f64>();
     WorkOutcome::Snooze(fairness.snooze + Duration::from_secs_f64(jitter))
@@ -147,7 +145,7 @@ async fn admit(
     context: &Context,
     job: &JobRow,
     attempt: i16,
-    event_type: EventType,
+    event_type: Meter,
     found: Option<Found>,
 ) -> Result<LateAdmission, DatabaseError> {
     let user = user_id(job);

@@ -295,6 +295,7 @@ impl Reconciler {
         }
         if is_due {
             ledger::clean_cache(client).await.unwrap_or_else(&mut failed);
+            ledger::clean_windows(client).await.unwrap_or_else(&mut failed);
             self.cleaned = Some(Instant::now());
         }
         failure.map_or(Ok(()), |error| Err(error.into()))

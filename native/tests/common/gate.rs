@@ -110,7 +110,7 @@ impl Gate {
 
 #[async_trait]
 impl Handler for Gate {
-    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i32, Refusal> {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
 

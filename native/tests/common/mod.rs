@@ -25,9 +25,11 @@ use weir::context::Context;
 use weir::work::reconcile::Reconciler;
 use weir::work::{Duty, Working};
 use weir_ledger::database::Database;
-use weir_ledger::{audit, migrate, plans};
+use weir_ledger::{audit, catalogue, migrate, plans};
 use weir_policy::assertion::{self, AssertionKey, Caller};
-use weir_policy::tier::Tier;
+
+/// The plans of the shipped catalogue.
+pub const PLANS: [&str; 4] = ["free", "pro", "pro_plus", "enterprise"];
 
 pub const EDGE_SECRET: &str = "a secret of the edge that only tests use";
 
@@ -60,6 +62,15 @@ impl Weir {
             migrate::migrate(&Database::at(database).unwrap()).await.unwrap();
         })
         .await
+        .with_catalogue()
+        .await
+    }
+
+    /// Brings the catalogue of the settings into the database, as `weir migrate` does.
+    async fn with_catalogue(self) -> Self {
+        let wanted = &self.context.settings.catalogue;
+        catalogue::apply(&mut self.client().await, wanted).await.unwrap();
+        self
     }
 
     /// A Weir on an empty database that is brought up to date like this.
@@ -94,12 +105,7 @@ impl Weir {
         let metrics = metrics_exporter_prometheus::PrometheusBuilder::new()
             .build_recorder()
             .handle();
-        let probes = Probes::new(
-            context.pool.clone(),
-            &context.settings.services,
-            metrics,
-            stopping.clone(),
-        );
+        let probes = Probes::new(context.pool.clone(), &context.settings, metrics, stopping.clone());
         let router = serve::router(&context, stopping.clone()).await.unwrap();
         Self {
             router: router.merge(probes::router(Arc::new(probes))),
@@ -154,16 +160,22 @@ impl Weir {
         self.context.database.connect().await.unwrap()
     }
 
-    pub async fn user(&self, tier: Tier) -> Uuid {
+    pub async fn user(&self, tier: &str) -> Uuid {
         let user = Uuid::new_v4();
-        plans::ensure_user(&self.client().await, user, tier)
+        let known = plans::ensure_user(&self.client().await, user, tier)
             .await
             .unwrap();
+        assert!(known, "there is no plan {tier}");
         user
     }
 
+    /// The slots that the catalogue gives a plan.
+    pub fn slots_of(&self, plan: &str) -> u32 {
+        self.context.settings.catalogue.plans[plan].meters["analysis"].slots
+    }
+
     /// Usage that is there already, written by plain SQL.
-    pub async fn use_up(&self, user: Uuid, event_type: &str, amount: i32) {
+    pub async fn use_up(&self, user: Uuid, event_type: &str, amount: i64) {
         self.client()
             .await
             .execute(

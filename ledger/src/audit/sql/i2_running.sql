@@ -1,11 +1,11 @@
--- What runs, against the slots: submitted jobs that run without one. $2 slot limits by tier, $3 seconds within which a
+-- What runs, against the slots: submitted jobs that run without one. $2 to $4 the slots that the configuration sets, $5 seconds within which a
 -- claimed job is looked at by the guard.
 SELECT format('job %s of holder %s (%s) runs without a slot', j.id, coalesce(r.holder, s.holder), j.kind)
 FROM river_job j
 LEFT JOIN quota_reservations r ON r.job_id = j.id
 LEFT JOIN submissions s ON s.job_id = j.id
-WHERE j.state = 'running' AND j.attempted_at <= now() - make_interval(secs => $3)
+WHERE j.state = 'running' AND j.attempted_at <= now() - make_interval(secs => $5)
   AND r.admitted_at IS NULL
   AND (r.job_id IS NOT NULL OR s.job_id IS NOT NULL)
-  AND cardinality($2::bigint[]) > 0
+  AND $2::text[] IS NOT NULL
 LIMIT $1

@@ -1,5 +1,5 @@
 -- What each finished job with a user should have been charged, and was. A job whose reservation still stands is not
--- settled yet. $3 seconds that a settlement may take.
+-- settled yet. $5 seconds that a settlement may take.
 SELECT format('job %s (%s) of user %s: charged %s time(s), %s in all, should be %s',
               f.id, f.state, f.user_id, f.times, f.charged, f.due)
 FROM (
@@ -14,7 +14,7 @@ FROM (
                 ELSE 0 END AS due
     FROM submissions s
     JOIN river_job j ON j.id = s.job_id
-    WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id) AND j.finalized_at <= now() - make_interval(secs => $3)
+    WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id) AND j.finalized_at <= now() - make_interval(secs => $5)
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = s.job_id)
 ) f
 WHERE f.charged <> f.due OR f.times > 1

@@ -1,19 +1,20 @@
 -- Holders with waiting jobs and a free slot. A slot is given on in the transaction that frees it, so this is never so,
--- except for moments after the limit was raised. $2 slot limits by tier and of an address, $3 seconds that promotion
+-- except for moments after the limit was raised. $2 to $4 the slots that the configuration sets, $5 seconds that promotion
 -- may take after a change of plan.
 SELECT format('holder %s, %s: %s job(s) wait although %s of %s slots are in use',
               h.holder, h.event_type, h.parked, h.slots_in_use, t.slots)
 FROM (SELECT * FROM holders WHERE parked > 0) h
 LEFT JOIN user_subscriptions s ON s.user_id = h.user_id AND s.status = 'active'
-LEFT JOIN subscription_plans p ON p.id = s.plan_id
+LEFT JOIN subscription_plans p ON p.id = coalesce(s.plan_id, (SELECT d.id FROM subscription_plans d WHERE d.is_default))
+LEFT JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
 CROSS JOIN LATERAL (
-    SELECT ($2::bigint[])[CASE WHEN h.user_id IS NULL THEN cardinality($2::bigint[])
-                               ELSE array_position(enum_range(NULL::plan_tier), coalesce(p.tier, 'free')) END] AS slots
+    SELECT CASE WHEN h.user_id IS NULL THEN $4
+                ELSE coalesce(($3::bigint[])[array_position($2::text[], p.tier::text)], l.slots) END AS slots
 ) t
 WHERE h.slots_in_use < t.slots
-  AND (s.updated_at IS NULL OR s.updated_at <= now() - make_interval(secs => $3))
+  AND (s.updated_at IS NULL OR s.updated_at <= now() - make_interval(secs => $5))
   AND EXISTS (SELECT 1 FROM quota_reservations r JOIN river_job j ON j.id = r.job_id
               WHERE r.holder = h.holder AND r.event_type = h.event_type AND r.parked_at IS NOT NULL
-                AND r.parked_at <= now() - make_interval(secs => $3)
+                AND r.parked_at <= now() - make_interval(secs => $5)
                 AND j.state IN ('pending', 'scheduled'))
 LIMIT $1

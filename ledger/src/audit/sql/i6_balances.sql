@@ -1,13 +1,14 @@
-SELECT format('user %s, %s, period of %s: used %s, sum %s; reserved %s, sum %s', user_id, event_type, period_start,
+-- Windows shorter than a month are forgotten some time after they are over, and are not looked at then.
+SELECT format('user %s, %s, %s of %s: used %s, sum %s; reserved %s, sum %s', user_id, event_type, span, period_start,
               coalesce(b.used, 0), coalesce(u.used, 0), coalesce(b.reserved, 0), coalesce(r.reserved, 0)),
        user_id AS holder
 FROM quota_balances b
 FULL JOIN (
-    SELECT user_id, event_type, period_start, sum(quota_amount) AS used FROM usage_events GROUP BY 1, 2, 3
-) u USING (user_id, event_type, period_start)
+    SELECT user_id, event_type, span, period_start, sum(amount) AS used FROM charged_amounts GROUP BY 1, 2, 3, 4
+) u USING (user_id, event_type, span, period_start)
 FULL JOIN (
-    SELECT user_id, event_type, period_start, sum(reserved_amount) AS reserved
-    FROM quota_reservations WHERE user_id IS NOT NULL GROUP BY 1, 2, 3
-) r USING (user_id, event_type, period_start)
-WHERE coalesce(b.used, 0) <> coalesce(u.used, 0) OR coalesce(b.reserved, 0) <> coalesce(r.reserved, 0)
+    SELECT user_id, event_type, span, period_start, sum(amount) AS reserved FROM reserved_amounts GROUP BY 1, 2, 3, 4
+) r USING (user_id, event_type, span, period_start)
+WHERE (coalesce(b.used, 0) <> coalesce(u.used, 0) OR coalesce(b.reserved, 0) <> coalesce(r.reserved, 0))
+  AND (span = 'month' OR period_start > now() - interval '1 day' OR coalesce(r.reserved, 0) <> 0)
 LIMIT $1

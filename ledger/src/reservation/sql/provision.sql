@@ -1,4 +1,4 @@
--- First contact: a verified user becomes known, on the Free plan; a holder gets its row to lock.
+-- First contact: a verified user becomes known, on the default plan; a holder gets its row to lock.
 -- $1 holders, $2 event types, $3 user ids (null: an address), pairwise.
 WITH wanted AS (
     SELECT * FROM unnest($1::uuid[], $2::usage_event_type[], $3::uuid[]) AS w (holder, event_type, user_id)
@@ -8,7 +8,7 @@ WITH wanted AS (
     RETURNING id
 ), new_subscriptions AS (
     INSERT INTO user_subscriptions (user_id, plan_id)
-    SELECT u.id, p.id FROM new_users u CROSS JOIN subscription_plans p WHERE p.tier = 'free'
+    SELECT u.id, p.id FROM new_users u CROSS JOIN subscription_plans p WHERE p.is_default
     ON CONFLICT (user_id) WHERE status = 'active' DO NOTHING
 )
 INSERT INTO holders (holder, event_type, user_id)

@@ -1,33 +1,56 @@
 -- The accounts that the locks protect. $1 holders, $2 event types, pairwise and distinct.
--- A user without an active subscription has the Free plan and calendar months.
+-- A user without an active subscription has the default plan and calendar months. `spans` and the arrays beside it are
+-- the windows besides the month in which the meter is counted; most meters have none.
 SELECT w.n AS position,
        h.slots_in_use,
        h.parked,
        plan.tier::text AS tier,
-       plan.monthly_limit,
+       plan.lane,
+       coalesce(plan.slots, CASE WHEN h.user_id IS NOT NULL THEN no_limits_for(h.event_type) END) AS slots,
+       plan.month AS monthly_limit,
+       clock.at,
        period.period_start,
        period.period_end,
        coalesce(b.used, 0) AS used,
-       coalesce(b.reserved, 0) AS reserved
+       coalesce(b.reserved, 0) AS reserved,
+       short.spans,
+       short.limits,
+       short.used AS short_used,
+       short.reserved AS short_reserved
 FROM unnest($1::uuid[], $2::usage_event_type[]) WITH ORDINALITY AS w (holder, event_type, n)
 CROSS JOIN LATERAL (
     SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type OFFSET 0
 ) h
+CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
 LEFT JOIN LATERAL (
-    SELECT p.tier,
-           s.current_period_start,
-           monthly_limit(p, h.event_type) AS monthly_limit
+    SELECT p.tier, p.lane, s.current_period_start, l.*
     FROM (SELECT 1) AS one
     LEFT JOIN LATERAL (
         SELECT * FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active' OFFSET 0
     ) s ON true
-    JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.tier = 'free'
+    JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.is_default
+    JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
 ) plan ON h.user_id IS NOT NULL
 LEFT JOIN LATERAL billing_period(
-    coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock_timestamp()
+    coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock.at
 ) period ON h.user_id IS NOT NULL
 LEFT JOIN LATERAL (
     SELECT * FROM quota_balances q
-    WHERE q.user_id = h.user_id AND q.event_type = h.event_type AND q.period_start = period.period_start
+    WHERE q.user_id = h.user_id AND q.event_type = h.event_type AND q.span = 'month'
+      AND q.period_start = period.period_start
     OFFSET 0
 ) b ON true
+LEFT JOIN LATERAL (
+    SELECT array_agg(c.span ORDER BY c.bit) AS spans,
+           array_agg(c.most ORDER BY c.bit) AS limits,
+           array_agg(coalesce(q.used, 0) ORDER BY c.bit) AS used,
+           array_agg(coalesce(q.reserved, 0) ORDER BY c.bit) AS reserved
+    FROM (VALUES (1, 'day', plan.day), (2, 'hour', plan.hour), (4, 'minute', plan.minute)) AS c (bit, span, most)
+    LEFT JOIN LATERAL (
+        SELECT * FROM quota_balances k
+        WHERE k.user_id = h.user_id AND k.event_type = h.event_type AND k.span = c.span
+          AND k.period_start = date_trunc(c.span, clock.at, 'UTC')
+        OFFSET 0
+    ) q ON true
+    WHERE plan.counted <> 0 AND plan.counted & c.bit <> 0
+) short ON true

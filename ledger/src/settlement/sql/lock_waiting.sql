@@ -1,8 +1,6 @@
 -- These holders under their locks. A holder that is locked right now is being settled and needs nothing.
 -- $1 holders, $2 event types, pairwise.
-SELECT h.holder, h.event_type, h.user_id, h.slots_in_use, h.parked,
-       (SELECT p.tier::text FROM user_subscriptions u JOIN subscription_plans p ON p.id = u.plan_id
-        WHERE u.user_id = h.user_id AND u.status = 'active') AS tier
+SELECT h.holder, h.event_type, h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane, plan.slots
 FROM (
     SELECT DISTINCT holder, event_type
     FROM unnest($1::uuid[], $2::usage_event_type[]) AS u (holder, event_type)
@@ -12,3 +10,12 @@ CROSS JOIN LATERAL (
     SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type
     OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
 ) h
+LEFT JOIN LATERAL (
+    SELECT p.tier::text AS tier, p.lane, l.slots
+    FROM subscription_plans p
+    JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
+    WHERE p.id = coalesce(
+        (SELECT u.plan_id FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active'),
+        (SELECT d.id FROM subscription_plans d WHERE d.is_default))
+    OFFSET 0
+) plan ON h.user_id IS NOT NULL

@@ -1,18 +1,20 @@
 -- Sets the balances of one user to the sums of its usage events and reservations. The caller holds its locks.
--- $1 the user's holder. A client address has none.
-INSERT INTO quota_balances AS b (user_id, event_type, period_start, used, reserved)
-SELECT k.user_id, k.event_type, k.period_start,
-       coalesce((SELECT sum(u.quota_amount) FROM usage_events u
-                 WHERE u.user_id = k.user_id AND u.event_type = k.event_type AND u.period_start = k.period_start), 0),
-       coalesce((SELECT sum(r.reserved_amount) FROM quota_reservations r
-                 WHERE r.holder = k.user_id AND r.user_id = k.user_id AND r.event_type = k.event_type
-                   AND r.period_start = k.period_start), 0)
+-- $1 the user's holder. A client address has none. Windows that were over long ago are forgotten, and stay so.
+INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, reserved)
+SELECT k.user_id, k.event_type, k.span, k.period_start, coalesce(u.used, 0), coalesce(r.reserved, 0)
 FROM (
-    SELECT user_id, event_type, period_start FROM quota_balances WHERE user_id = $1
+    SELECT user_id, event_type, span, period_start FROM quota_balances WHERE user_id = $1
     UNION
-    SELECT user_id, event_type, period_start FROM usage_events WHERE user_id = $1
+    SELECT user_id, event_type, span, period_start FROM charged_amounts
+    WHERE user_id = $1 AND (span = 'month' OR period_start > now() - interval '2 days')
     UNION
-    SELECT user_id, event_type, period_start FROM quota_reservations
-    WHERE holder = $1 AND user_id = $1 AND period_start IS NOT NULL
+    SELECT user_id, event_type, span, period_start FROM reserved_amounts WHERE user_id = $1
 ) k
-ON CONFLICT (user_id, event_type, period_start) DO UPDATE SET used = excluded.used, reserved = excluded.reserved
+LEFT JOIN (
+    SELECT event_type, span, period_start, sum(amount) AS used FROM charged_amounts WHERE user_id = $1 GROUP BY 1, 2, 3
+) u USING (event_type, span, period_start)
+LEFT JOIN (
+    SELECT event_type, span, period_start, sum(amount) AS reserved
+    FROM reserved_amounts WHERE user_id = $1 GROUP BY 1, 2, 3
+) r USING (event_type, span, period_start)
+ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE SET used = excluded.used, reserved = excluded.reserved

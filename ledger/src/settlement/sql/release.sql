@@ -14,7 +14,7 @@ WITH seen AS MATERIALIZED (
                    OR j.state = 'available' AND j.scheduled_at > clock_timestamp() AS waits,
                CASE WHEN jsonb_typeof(j.metadata -> 'weir:used') = 'number'
                     -- Any number may stand there: what does not fit is charged as all or as nothing anyway.
-                    THEN least(greatest(trunc((j.metadata ->> 'weir:used')::numeric), 0), 2147483647)::bigint
+                    THEN least(greatest(trunc((j.metadata ->> 'weir:used')::numeric), 0), 9223372036854775807)::bigint
                END AS used,
                j.metadata ->> 'weir:request_id' AS request_id
         FROM river_job j WHERE j.id = a.job_id OFFSET 0
@@ -25,18 +25,20 @@ WITH seen AS MATERIALIZED (
     USING seen s
     WHERE r.job_id = s.job_id AND coalesce(s.ended, true)
     RETURNING r.holder, r.event_type, r.admitted_at IS NOT NULL AS held_slot, r.parked_at IS NOT NULL AS parked,
-              r.job_id, r.user_id, r.period_start, r.reserved_amount, s.request_id, true AS ended,
+              r.job_id, r.user_id, r.period_start, r.windows, r.created_at, r.reserved_amount, s.request_id,
+              true AS ended,
               s.state::text AS state, s.used
 ), yielded AS (
     UPDATE quota_reservations r
     SET admitted_at = NULL
     FROM seen s
     WHERE r.job_id = s.job_id AND r.admitted_at IS NOT NULL AND s.waits
-    RETURNING r.holder, r.event_type, true, false, r.job_id, r.user_id, r.period_start, r.reserved_amount,
+    RETURNING r.holder, r.event_type, true, false, r.job_id, r.user_id, r.period_start, r.windows,
+              r.created_at, r.reserved_amount,
               s.request_id, false, s.state::text, s.used
 )
-SELECT holder, event_type, held_slot, parked, job_id, user_id, period_start, reserved_amount, request_id, ended, state,
-       used
+SELECT holder, event_type, held_slot, parked, job_id, user_id, period_start, windows, created_at, reserved_amount,
+       request_id, ended, state, used
 FROM ended
 UNION ALL
 SELECT * FROM yielded

@@ -1,7 +1,8 @@
 -- Holders with parked jobs and a free slot, from a slice of all that wait, and from those whose subscription changed
 -- just now. Nothing is locked: nobody who cannot be given anything is touched.
--- $1 and $2 the last holder and event type of the slice before, $3 how many a slice has, $4 slot limits by tier and of
--- a client address (the order of `plan_tier`, the address last), $5 seconds that count as just now.
+-- $1 and $2 the last holder and event type of the slice before, $3 how many a slice has, $4 whether slots are
+-- limited, $5 plans whose slots the configuration sets and $6 those slots, $7 the slots of a client address, $8 seconds
+-- that count as just now.
 -- `n` numbers the slice's rows, the last of which is where the next one starts; `has_room` tells who can be given
 -- something.
 --
@@ -26,7 +27,7 @@ WITH RECURSIVE slice AS (
     SELECT h.holder, h.event_type, NULL
     FROM user_subscriptions u
     CROSS JOIN LATERAL (SELECT * FROM holders k WHERE k.holder = u.user_id AND k.parked > 0 OFFSET 0) h
-    WHERE u.updated_at > now() - make_interval(secs => $5::float8)
+    WHERE u.updated_at > now() - make_interval(secs => $8::float8)
 )
 SELECT c.holder, c.event_type, c.n, h.slots_in_use < t.slots AND h.parked > 0 AS has_room
 FROM candidates c
@@ -34,8 +35,14 @@ CROSS JOIN LATERAL (
     SELECT * FROM holders k WHERE k.holder = c.holder AND k.event_type = c.event_type OFFSET 0
 ) h
 CROSS JOIN LATERAL (
-    SELECT ($4::bigint[])[CASE WHEN h.user_id IS NULL THEN cardinality($4::bigint[])
-                               ELSE array_position(enum_range(NULL::plan_tier), coalesce(
-                                   (SELECT p.tier FROM user_subscriptions u JOIN subscription_plans p ON p.id = u.plan_id
-                                    WHERE u.user_id = h.user_id AND u.status = 'active'), 'free')) END] AS slots
+    SELECT CASE WHEN NOT $4 THEN 9223372036854775807
+                WHEN h.user_id IS NULL THEN $7
+                ELSE (
+                    SELECT coalesce(($6::bigint[])[array_position($5::text[], p.tier::text)], l.slots)
+                    FROM subscription_plans p
+                    JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
+                    WHERE p.id = coalesce(
+                        (SELECT u.plan_id FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active'),
+                        (SELECT d.id FROM subscription_plans d WHERE d.is_default))
+                ) END AS slots
 ) t

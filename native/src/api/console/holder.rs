@@ -1,5 +1,6 @@
 //! One holder: the plan, the quota, the turns, and the newest jobs.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use axum::extract::rejection::PathRejection;
@@ -10,9 +11,9 @@ use maud::{Markup, html};
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::event_type::EventType;
 use weir_ledger::holder::Holder;
-use weir_policy::tier::Tier;
+use weir_ledger::meter::Meter;
+use weir_ledger::rules::SlotLimits;
 
 use super::super::job::Job;
 use super::super::jobs;
@@ -68,10 +69,10 @@ pub(super) async fn show(
         user_id: usage.as_ref().map(|_| id),
     };
     let jobs = jobs::newest_first(&api, holder, None, JOBS).await?;
-    let limit = slot_limit(&api, usage.as_ref());
+    let limits = api.settings.fairness.cluster_limits();
     let body = html! {
         (plan(usage.as_ref()))
-        (shares(usage.as_ref(), &slots, limit))
+        (shares(usage.as_ref(), &slots, limits))
         @if jobs.is_empty() { p { "It has no jobs, or River has removed them all: finished ones go after a time." } }
         @else { (list(&jobs)) }
     };
@@ -81,15 +82,6 @@ pub(super) async fn show(
         "Anonymous address"
     };
     Ok(page::page(&format!("{title} {id}"), None, &body))
-}
-
-/// How many of a holder's jobs may have their turn at once; `None` when the database counts none.
-fn slot_limit(api: &Api, usage: Option<&Usage>) -> Option<u32> {
-    let limits = api.settings.fairness.cluster_limits()?;
-    Some(match usage {
-        Some(usage) => limits.of(Tier::parse(&usage.tier).unwrap_or_default()),
-        None => limits.anonymous,
-    })
 }
 
 fn plan(usage: Option<&Usage>) -> Markup {
@@ -107,27 +99,38 @@ fn plan(usage: Option<&Usage>) -> Markup {
     }
 }
 
-fn shares(usage: Option<&Usage>, slots: &[Row], limit: Option<u32>) -> Markup {
+fn shares(usage: Option<&Usage>, slots: &[Row], limits: Option<&SlotLimits>) -> Markup {
+    let used: Vec<Meter> = slots.iter().map(|row| row.get("event_type")).collect();
+    let of_plan = usage.map_or(&[][..], |usage| &usage.meters);
+    let meters = of_plan.iter().map(|of| of.meter).chain(used.iter().copied());
+    let meters: BTreeSet<Meter> = meters.collect();
     let rows = html! {
-        @for event_type in EventType::ALL {
-            @let of_type = slots.iter().find(|row| row.get::<_, EventType>("event_type") == event_type);
-            @let count = |column: &str| of_type.map_or(0, |row| row.get::<_, i64>(column));
-            @let quota = usage.and_then(|usage| usage.quota(event_type));
-            @if quota.is_some() || of_type.is_some() {
+        @for meter in meters {
+            @let of_meter = slots.iter().zip(&used).find_map(|(row, of)| (*of == meter).then_some(row));
+            @let count = |column: &str| of_meter.map_or(0, |row| row.get::<_, i64>(column));
+            @let allowed = of_plan.iter().find(|of| of.meter == meter);
+            tr {
+                th scope="row" { (meter.as_str()) }
+                td {
+                    (number(count("slots_in_use")))
+                    @if let Some(limits) = limits { " of " (limits.of(allowed.map(|of| of.plan))) }
+                }
+                td { (number(count("running"))) }
+                td { (number(count("parked"))) }
+                @if let Some(quota) = allowed.map(|of| of.quotas.month) {
+                    // Exact, however long: they are what is paid for.
+                    td { (quota.used) }
+                    td { (quota.reserved) }
+                    td { @if let Some(limit) = quota.limit { (limit) } @else { "unlimited" } }
+                } @else { td { "–" } td { "–" } td { "–" } }
+            }
+            @for quota in allowed.map_or(&[][..], |of| &of.quotas.shorter) {
                 tr {
-                    th scope="row" { (event_type.as_str()) }
-                    td {
-                        (number(count("slots_in_use")))
-                        @if let Some(limit) = limit { " of " (limit) }
-                    }
-                    td { (number(count("running"))) }
-                    td { (number(count("parked"))) }
-                    @if let Some(quota) = quota {
-                        // Exact, however long: they are what is paid for.
-                        td { (quota.used) }
-                        td { (quota.reserved) }
-                        td { @if let Some(limit) = quota.limit { (limit) } @else { "unlimited" } }
-                    } @else { td { "–" } td { "–" } td { "–" } }
+                    th scope="row" { (meter.as_str()) ", this " (quota.window.span.as_str()) }
+                    td { } td { } td { }
+                    td { (quota.used) }
+                    td { (quota.reserved) }
+                    td { @if let Some(limit) = quota.limit { (limit) } }
                 }
             }
         }

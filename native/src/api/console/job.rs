@@ -79,7 +79,7 @@ fn facts(row: &Row) -> Markup {
         ("reservation", reservation(row)),
         (
             "charge",
-            match row.get::<_, Option<i32>>("charged") {
+            match row.get::<_, Option<i64>>("charged") {
                 Some(amount) => html! { (amount) },
                 None => html! { "none" },
             },
@@ -104,7 +104,7 @@ fn reservation(row: &Row) -> Markup {
     let (admitted, parked): (Option<Timestamp>, Option<Timestamp>) =
         (row.get("admitted_at"), row.get("parked_at"));
     html! {
-        (row.get::<_, i32>("reserved_amount")) ", "
+        (row.get::<_, i64>("reserved_amount")) ", "
         @if let Some(at) = admitted { "with a slot since " (page::time(at)) }
         @else if let Some(at) = parked { "parked since " (page::time(at)) }
         @else { "between two attempts" }

@@ -9,7 +9,8 @@ SELECT j.id, j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts,
        coalesce(u.quota_amount, 0) AS charged,
        CASE WHEN s.user_id IS NULL THEN 'anonymous'
             ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = us.plan_id
-                           WHERE us.user_id = s.user_id AND us.status = 'active'), 'free') END AS tier
+                           WHERE us.user_id = s.user_id AND us.status = 'active'),
+                          (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default)) END AS tier
 FROM submissions s
 JOIN river_job j ON j.id = s.job_id
 LEFT JOIN quota_reservations r ON r.job_id = s.job_id

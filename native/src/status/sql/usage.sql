@@ -1,20 +1,41 @@
--- One row an event type. $1 user. One who was never seen has the Free plan.
-SELECT e.event_type,
+-- One row a meter. $1 user. One who was never seen has the default plan. The columns are those of a reservation's reading.
+SELECT m.name AS event_type,
+       m.unit,
        plan.tier::text AS tier,
+       plan.lane,
+       plan.slots,
+       plan.month AS monthly_limit,
+       clock.at,
        period.period_start,
        period.period_end,
-       plan.monthly_limit,
        coalesce(b.used, 0) AS used,
-       coalesce(b.reserved, 0) AS reserved
-FROM unnest(enum_range(NULL::usage_event_type)) AS e (event_type)
+       coalesce(b.reserved, 0) AS reserved,
+       short.spans,
+       short.limits,
+       short.used AS short_used,
+       short.reserved AS short_reserved
+FROM meters m
+CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
 CROSS JOIN LATERAL (
-    SELECT p.tier, s.current_period_start, monthly_limit(p, e.event_type) AS monthly_limit
+    SELECT p.tier, p.lane, s.current_period_start, l.*
     FROM (SELECT 1) AS one
     LEFT JOIN user_subscriptions s ON s.user_id = $1 AND s.status = 'active'
-    JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.tier = 'free'
+    JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.is_default
+    JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = m.name
 ) plan
 CROSS JOIN LATERAL billing_period(
-    coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock_timestamp()
+    coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock.at
 ) period
 LEFT JOIN quota_balances b
-    ON b.user_id = $1 AND b.event_type = e.event_type AND b.period_start = period.period_start
+    ON b.user_id = $1 AND b.event_type = m.name AND b.span = 'month' AND b.period_start = period.period_start
+LEFT JOIN LATERAL (
+    SELECT array_agg(c.span ORDER BY c.bit) AS spans,
+           array_agg(c.most ORDER BY c.bit) AS limits,
+           array_agg(coalesce(q.used, 0) ORDER BY c.bit) AS used,
+           array_agg(coalesce(q.reserved, 0) ORDER BY c.bit) AS reserved
+    FROM (VALUES (1, 'day', plan.day), (2, 'hour', plan.hour), (4, 'minute', plan.minute)) AS c (bit, span, most)
+    LEFT JOIN quota_balances q ON q.user_id = $1 AND q.event_type = m.name AND q.span = c.span
+        AND q.period_start = date_trunc(c.span, clock.at, 'UTC')
+    WHERE plan.counted & c.bit <> 0
+) short ON true
+ORDER BY m.name

@@ -3,7 +3,8 @@
 -- very many. `unknown` is a job of another River client that no worker has looked at yet.
 SELECT w.queue,
        CASE WHEN w.unseen THEN 'unknown' WHEN w.user_id IS NULL THEN 'anonymous'
-            ELSE coalesce(p.tier::text, 'free') END AS tier,
+            ELSE coalesce(p.tier::text, (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default))
+            END AS tier,
        sum(w.queued)::float8 AS queued,
        sum(w.running)::float8 AS running,
        coalesce(extract(epoch FROM now() - min(w.oldest)), 0)::float8 AS oldest_wait

@@ -1,7 +1,8 @@
 -- Reservations by event type and by the tier that their owner has now: admitted ones hold a slot, parked ones wait for
 -- one, the others are between two attempts. One pass over the unfinished jobs, whatever the number of users.
 SELECT g.event_type::text AS event_type,
-       CASE WHEN g.user_id IS NULL THEN 'anonymous' ELSE coalesce(p.tier::text, 'free') END AS tier,
+       CASE WHEN g.user_id IS NULL THEN 'anonymous' ELSE coalesce(p.tier::text, (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default))
+            END AS tier,
        sum(g.admitted)::float8 AS admitted,
        sum(g.parked)::float8 AS parked,
        sum(g.between)::float8 AS between_attempts

@@ -3,7 +3,8 @@
 SELECT held.holder, held.user_id, held.waiting, held.parked, held.running, held.oldest_turn_ms,
        CASE WHEN held.user_id IS NULL THEN 'anonymous'
             ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = us.plan_id
-                           WHERE us.user_id = held.user_id AND us.status = 'active'), 'free') END AS tier
+                           WHERE us.user_id = held.user_id AND us.status = 'active'),
+                          (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default)) END AS tier
 FROM (
     SELECT r.holder,
            (array_agg(r.user_id))[1] AS user_id,

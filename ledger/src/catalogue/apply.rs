@@ -1,0 +1,222 @@
+//! The catalogue in the database.
+
+use std::collections::BTreeMap;
+
+use postgres_types::ToSql;
+use tokio_postgres::{Client, GenericClient, Row, Transaction};
+use weir_policy::lane::Lane;
+use weir_policy::span::Span;
+
+use super::definition::{Catalogue, PlanEntry, PlanLimits};
+use crate::database::DatabaseError;
+use crate::meter::Meter;
+
+/// Why the catalogue was not brought into the database.
+#[derive(Debug, thiserror::Error)]
+pub enum CatalogueError {
+    /// The database could not be used.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// Something that is gone is still used.
+    #[error("the catalogue in weir.toml does not fit the database, and nothing of it was changed:\n  {}", .0.join("\n  "))]
+    InUse(Vec<String>),
+}
+
+impl From<tokio_postgres::Error> for CatalogueError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+/// The catalogue as the database has it.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn load<C: GenericClient + Sync>(client: &C) -> Result<Catalogue, tokio_postgres::Error> {
+    let meters = client.query("SELECT name, unit FROM meters", &[]).await?;
+    let plans = client
+        .query(
+            "SELECT tier::text AS tier, lane, is_default, retention_days FROM subscription_plans",
+            &[],
+        )
+        .await?;
+    let limits = client.query(include_str!("sql/limits.sql"), &[]).await?;
+    let mut catalogue = Catalogue {
+        meters: meters
+            .iter()
+            .map(|row| (row.get("name"), row.get("unit")))
+            .collect(),
+        plans: plans.iter().map(|row| (row.get("tier"), entry(row))).collect(),
+    };
+    for row in &limits {
+        if let Some(plan) = catalogue.plans.get_mut(row.get::<_, &str>("tier")) {
+            plan.meters.insert(row.get("meter"), plan_limits(row));
+        }
+    }
+    Ok(catalogue)
+}
+
+fn entry(row: &Row) -> PlanEntry {
+    PlanEntry {
+        lane: Lane::select(Lane::parse(row.get("lane")), false),
+        is_default: row.get("is_default"),
+        retention_days: row.get("retention_days"),
+        meters: BTreeMap::new(),
+    }
+}
+
+fn plan_limits(row: &Row) -> PlanLimits {
+    let limit = |span: Span| Some((span, row.get::<_, Option<i64>>(span.as_str())?));
+    PlanLimits {
+        limits: Span::ALL.into_iter().filter_map(limit).collect(),
+        slots: row.get::<_, i32>("slots").unsigned_abs(),
+    }
+}
+
+/// Makes the database's catalogue this one, all of it or nothing, and returns what changed, a line each. What is gone
+/// from it must not be used any more.
+///
+/// # Errors
+///
+/// When the database cannot be used, or a plan or a meter that is gone is still used.
+pub async fn apply(client: &mut Client, wanted: &Catalogue) -> Result<Vec<String>, CatalogueError> {
+    let transaction = client.transaction().await?;
+    // Readers go on; whoever else would change the catalogue waits.
+    transaction
+        .batch_execute("LOCK TABLE meters IN EXCLUSIVE MODE")
+        .await?;
+    let now = load(&transaction).await?;
+    let changes = now.changes_to(wanted);
+    if changes.is_empty() {
+        return Ok(changes);
+    }
+    let in_use = in_use(&transaction, &now, wanted).await?;
+    if !in_use.is_empty() {
+        return Err(CatalogueError::InUse(in_use));
+    }
+    write(&transaction, wanted).await?;
+    transaction
+        .execute(
+            "INSERT INTO catalogue_changes (change) SELECT * FROM unnest($1::text[])",
+            &[&changes],
+        )
+        .await?;
+    transaction.commit().await?;
+    Ok(changes)
+}
+
+/// What is gone and still used, and by whom.
+async fn in_use(
+    transaction: &Transaction<'_>,
+    now: &Catalogue,
+    wanted: &Catalogue,
+) -> Result<Vec<String>, tokio_postgres::Error> {
+    let plans: Vec<&String> = now
+        .plans
+        .keys()
+        .filter(|name| !wanted.plans.contains_key(*name))
+        .collect();
+    let meters: Vec<&String> = now
+        .meters
+        .keys()
+        .filter(|name| !wanted.meters.contains_key(*name))
+        .collect();
+    let plans = transaction
+        .query(include_str!("sql/plans_in_use.sql"), &[&plans])
+        .await?;
+    let meters = transaction
+        .query(include_str!("sql/meters_in_use.sql"), &[&meters])
+        .await?;
+    let plans = plans.iter().map(|row| {
+        format!(
+            "plan {}: gone, but {} subscription(s) have it, {} of them active, such as that of user {}; \
+             give them another plan first",
+            row.get::<_, &str>("tier"),
+            row.get::<_, i64>("subscriptions"),
+            row.get::<_, i64>("active"),
+            row.get::<_, &str>("example"),
+        )
+    });
+    let meters = meters.iter().map(|row| {
+        format!(
+            "meter {}: gone, but {} holder(s) have used it, such as {}; keep it, without a service that names it",
+            row.get::<_, &str>("meter"),
+            row.get::<_, i64>("holders"),
+            row.get::<_, &str>("example"),
+        )
+    });
+    Ok(plans.chain(meters).collect())
+}
+
+async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), tokio_postgres::Error> {
+    let (meters, units): (Vec<&String>, Vec<&String>) = wanted.meters.iter().unzip();
+    let meter_params: [&(dyn ToSql + Sync); 2] = [&meters, &units];
+    transaction
+        .execute(include_str!("sql/write_meters.sql"), &meter_params)
+        .await?;
+    let plans: Vec<&String> = wanted.plans.keys().collect();
+    let lanes: Vec<&str> = wanted.plans.values().map(|plan| plan.lane.as_str()).collect();
+    let days: Vec<Option<i32>> = wanted.plans.values().map(|plan| plan.retention_days).collect();
+    // Only one plan may be the default one at any moment.
+    transaction
+        .execute(
+            "UPDATE subscription_plans SET is_default = false WHERE is_default AND tier IS DISTINCT FROM $1::text",
+            &[&wanted.default_plan()],
+        )
+        .await?;
+    transaction
+        .execute(
+            include_str!("sql/write_plans.sql"),
+            &[&plans, &lanes, &days, &wanted.default_plan()],
+        )
+        .await?;
+    let mut rows = LimitRows::default();
+    for (name, plan) in &wanted.plans {
+        for (meter, limits) in &plan.meters {
+            rows.plans.push(name);
+            rows.meters.push(Meter::of(meter));
+            for (column, span) in rows.amounts.iter_mut().zip(Span::ALL) {
+                column.push(limits.limits.get(&span).copied());
+            }
+            rows.slots.push(i32::try_from(limits.slots).unwrap_or(i32::MAX));
+            rows.counted.push(wanted.counted(meter));
+        }
+    }
+    let [months, days, hours, minutes] = &rows.amounts;
+    let params: [&(dyn ToSql + Sync); 8] = [
+        &rows.plans,
+        &rows.meters,
+        months,
+        days,
+        hours,
+        minutes,
+        &rows.slots,
+        &rows.counted,
+    ];
+    transaction
+        .execute(include_str!("sql/write_limits.sql"), &params)
+        .await?;
+    transaction
+        .execute(
+            "DELETE FROM subscription_plans WHERE tier <> ALL ($1::text[])",
+            &[&plans],
+        )
+        .await?;
+    transaction
+        .execute("DELETE FROM meters WHERE name <> ALL ($1::text[])", &[&meters])
+        .await?;
+    transaction.execute("SELECT write_monthly_limits()", &[]).await?;
+    Ok(())
+}
+
+/// The rows of `plan_limits`, by column.
+#[derive(Default)]
+struct LimitRows<'a> {
+    plans: Vec<&'a str>,
+    meters: Vec<Meter>,
+    /// In the order of [`Span::ALL`].
+    amounts: [Vec<Option<i64>>; 4],
+    slots: Vec<i32>,
+    counted: Vec<i16>,
+}

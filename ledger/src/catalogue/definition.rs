@@ -1,0 +1,209 @@
+//! What a catalogue says, and what differs between two of them.
+
+use std::collections::BTreeMap;
+
+use indexmap::IndexMap;
+use serde::Serialize;
+use weir_policy::lane::Lane;
+use weir_policy::span::Span;
+
+/// Meters and plans.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Catalogue {
+    /// The unit of each meter, in the plural, by the meter's name.
+    pub meters: BTreeMap<String, String>,
+    /// The plans by their names, in the order of the file.
+    pub plans: IndexMap<String, PlanEntry>,
+}
+
+/// A plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlanEntry {
+    /// The lane of its holders' jobs.
+    pub lane: Lane,
+    /// Whether it is the plan of those without a subscription. Exactly one is.
+    pub is_default: bool,
+    /// How long results are kept; `None` is without end.
+    pub retention_days: Option<i32>,
+    /// What it allows of each meter, by the meter's name.
+    pub meters: BTreeMap<String, PlanLimits>,
+}
+
+/// What a plan allows of a meter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlanLimits {
+    /// The limit of each window; a window without one is not limited.
+    pub limits: BTreeMap<Span, i64>,
+    /// How many jobs of one holder may be worked on at once.
+    pub slots: u32,
+}
+
+impl Catalogue {
+    /// The plan of those without a subscription.
+    #[must_use]
+    pub fn default_plan(&self) -> Option<&str> {
+        let mut plans = self.plans.iter();
+        plans.find_map(|(name, plan)| plan.is_default.then_some(name.as_str()))
+    }
+
+    /// The windows besides the month in which a meter is counted: those in which some plan limits it, so that a change
+    /// of plan meets what was used before.
+    pub(super) fn counted(&self, meter: &str) -> i16 {
+        let limits = self.plans.values().filter_map(|plan| plan.meters.get(meter));
+        let spans = limits.flat_map(|limits| limits.limits.keys());
+        spans.fold(0, |bits, span| bits | span.bit())
+    }
+
+    /// What must change to make this catalogue the other one, a line each.
+    #[must_use]
+    pub fn changes_to(&self, wanted: &Self) -> Vec<String> {
+        let mut changes = Vec::new();
+        for (name, unit) in &wanted.meters {
+            match self.meters.get(name) {
+                None => changes.push(format!("meter {name}: new, in {unit}")),
+                Some(now) if now != unit => changes.push(format!("meter {name}: unit {now} -> {unit}")),
+                Some(_) => {}
+            }
+        }
+        for (name, plan) in &wanted.plans {
+            match self.plans.get(name) {
+                None => changes.push(format!("plan {name}: new")),
+                Some(now) => changes_of_plan(name, now, plan, &mut changes),
+            }
+        }
+        for name in self.plans.keys().filter(|name| !wanted.plans.contains_key(*name)) {
+            changes.push(format!("plan {name}: gone"));
+        }
+        for name in self
+            .meters
+            .keys()
+            .filter(|name| !wanted.meters.contains_key(*name))
+        {
+            changes.push(format!("meter {name}: gone"));
+        }
+        changes
+    }
+}
+
+fn changes_of_plan(name: &str, now: &PlanEntry, wanted: &PlanEntry, changes: &mut Vec<String>) {
+    let mut change = |what: &str, from: String, to: String| {
+        if from != to {
+            changes.push(format!("plan {name}: {what} {from} -> {to}"));
+        }
+    };
+    change("lane", now.lane.as_str().into(), wanted.lane.as_str().into());
+    change(
+        "default",
+        now.is_default.to_string(),
+        wanted.is_default.to_string(),
+    );
+    let days = |days: Option<i32>| days.map_or_else(|| "without end".to_owned(), |days| days.to_string());
+    change(
+        "retention_days",
+        days(now.retention_days),
+        days(wanted.retention_days),
+    );
+    for (meter, limits) in &wanted.meters {
+        let Some(before) = now.meters.get(meter) else {
+            continue;
+        };
+        change(
+            &format!("slots for {meter}"),
+            before.slots.to_string(),
+            limits.slots.to_string(),
+        );
+        for span in Span::ALL {
+            let text = |limits: &PlanLimits| {
+                let limit = limits.limits.get(&span);
+                limit.map_or_else(|| "unlimited".to_owned(), i64::to_string)
+            };
+            change(
+                &format!("{meter} per {}", span.as_str()),
+                text(before),
+                text(limits),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A meter, its limits and its slots.
+    type Allowed<'a> = (&'a str, &'a [(Span, i64)], u32);
+
+    fn plan(limits: &[Allowed<'_>]) -> PlanEntry {
+        let meters = limits.iter().map(|(meter, limits, slots)| {
+            let limits = limits.iter().copied().collect();
+            (
+                (*meter).to_owned(),
+                PlanLimits {
+                    limits,
+                    slots: *slots,
+                },
+            )
+        });
+        PlanEntry {
+            lane: Lane::Default,
+            is_default: true,
+            retention_days: None,
+            meters: meters.collect(),
+        }
+    }
+
+    fn catalogue(plans: &[(&str, PlanEntry)]) -> Catalogue {
+        Catalogue {
+            meters: BTreeMap::from([("renders".to_owned(), "images".to_owned())]),
+            plans: plans
+                .iter()
+                .map(|(name, plan)| ((*name).to_owned(), plan.clone()))
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn every_difference_is_said() {
+        let now = catalogue(&[
+            (
+                "hobby",
+                plan(&[("renders", &[(Span::Month, 10), (Span::Hour, 2)], 1)]),
+            ),
+            ("old", plan(&[])),
+        ]);
+        let mut hobby = plan(&[("renders", &[(Span::Month, 20)], 2)]);
+        (hobby.lane, hobby.retention_days, hobby.is_default) = (Lane::Priority, Some(30), false);
+        let mut wanted = catalogue(&[("hobby", hobby), ("team", plan(&[]))]);
+        wanted.meters.insert("tokens".to_owned(), "tokens".to_owned());
+        wanted.meters.insert("renders".to_owned(), "pictures".to_owned());
+        assert_eq!(
+            now.changes_to(&wanted),
+            [
+                "meter renders: unit images -> pictures",
+                "meter tokens: new, in tokens",
+                "plan hobby: lane default -> priority",
+                "plan hobby: default true -> false",
+                "plan hobby: retention_days without end -> 30",
+                "plan hobby: slots for renders 1 -> 2",
+                "plan hobby: renders per month 10 -> 20",
+                "plan hobby: renders per hour 2 -> unlimited",
+                "plan team: new",
+                "plan old: gone",
+            ]
+        );
+        assert_eq!(wanted.changes_to(&wanted), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_meter_is_counted_in_every_window_that_some_plan_limits() {
+        let one = catalogue(&[
+            (
+                "a",
+                plan(&[("renders", &[(Span::Month, 10), (Span::Hour, 2)], 1)]),
+            ),
+            ("b", plan(&[("renders", &[(Span::Minute, 1)], 1)])),
+        ]);
+        assert_eq!(one.counted("renders"), Span::Hour.bit() | Span::Minute.bit());
+        assert_eq!(one.counted("tokens"), 0);
+    }
+}

@@ -1,0 +1,4 @@
+-- What each plan allows of each meter.
+SELECT p.tier::text AS tier, l.event_type::text AS meter, l.month, l.day, l.hour, l.minute, l.slots
+FROM plan_limits l
+JOIN subscription_plans p ON p.id = l.plan_id

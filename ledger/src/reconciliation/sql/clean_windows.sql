@@ -1,0 +1,9 @@
+-- Forgets windows shorter than a month that were over long ago and in which nothing is reserved any more. $1 how many at
+-- most.
+DELETE FROM quota_balances b
+USING (
+    SELECT user_id, event_type, span, period_start FROM quota_balances
+    WHERE span <> 'month' AND period_start < now() - interval '3 days' AND reserved = 0
+    ORDER BY period_start LIMIT $1 FOR UPDATE SKIP LOCKED
+) o
+WHERE b.user_id = o.user_id AND b.event_type = o.event_type AND b.span = o.span AND b.period_start = o.period_start

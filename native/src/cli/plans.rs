@@ -1,0 +1,83 @@
+//! `weir plans` and what `weir migrate` does about the catalogue.
+
+use std::process::ExitCode;
+
+use comfy_table::{Table, presets};
+use serde::Serialize;
+use weir::config::Settings;
+use weir_ledger::catalogue::{self, Catalogue, PlanLimits};
+use weir_policy::span::Span;
+
+use super::connection::connected;
+use super::output::{CommandResult, print};
+
+/// The database's catalogue, and what `weir.toml` would change.
+#[derive(Serialize)]
+struct Shown {
+    #[serde(flatten)]
+    catalogue: Catalogue,
+    differs: Vec<String>,
+}
+
+/// Shows the catalogue as the database has it, and what differs from the file.
+pub(super) async fn show(settings: &Settings, json: bool) -> CommandResult {
+    let client = connected(settings).await?;
+    let catalogue = catalogue::load(&client).await?;
+    let differs = catalogue.changes_to(&settings.catalogue);
+    if json {
+        let shown = Shown { catalogue, differs };
+        print(&format!("{}\n", serde_json::to_string_pretty(&shown)?))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    print(&table(&catalogue))?;
+    let plans = &settings.fairness.limits.of_plans;
+    for (plan, slots) in plans
+        .iter()
+        .filter(|(plan, _)| catalogue.plans.contains_key(*plan))
+    {
+        print(&format!(
+            "here the environment gives plan {plan} {slots} slot(s)\n"
+        ))?;
+    }
+    if differs.is_empty() {
+        print("weir.toml says the same\n")?;
+    } else {
+        print("weir.toml differs; `weir migrate` brings it into the database:\n")?;
+        for change in differs {
+            print(&format!("  {change}\n"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(catalogue: &Catalogue) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    let spans = Span::ALL.map(|span| format!("per {}", span.as_str()));
+    let heads = ["plan", "lane", "meter", "slots"].map(str::to_owned);
+    table.set_header(heads.into_iter().chain(spans));
+    for (name, plan) in &catalogue.plans {
+        for (meter, limits) in &plan.meters {
+            let default = if plan.is_default { " (default)" } else { "" };
+            let unit = catalogue.meters.get(meter).map_or("", String::as_str);
+            let cells = [
+                format!("{name}{default}"),
+                plan.lane.as_str().to_owned(),
+                format!("{meter}, in {unit}"),
+                limits.slots.to_string(),
+            ];
+            table.add_row(cells.into_iter().chain(amounts(limits)));
+        }
+    }
+    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
+    lines.collect()
+}
+
+/// The limit of each span; a month's that is not limited is said.
+fn amounts(limits: &PlanLimits) -> [String; 4] {
+    Span::ALL.map(|span| match (limits.limits.get(&span), span) {
+        (Some(limit), _) => limit.to_string(),
+        (None, Span::Month) => "unlimited".to_owned(),
+        (None, _) => String::new(),
+    })
+}

@@ -1,0 +1,212 @@
+//! The catalogue in the services file: `[[meter]]` and `[[plan]]`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use weir_ledger::catalogue::{Catalogue, PlanEntry, PlanLimits};
+use weir_policy::lane::Lane;
+use weir_policy::span::Span;
+
+use super::table::Table;
+use super::variables::Reader;
+
+/// The most turns that a holder may have at once.
+pub(crate) const MOST_SLOTS: u32 = 10_000;
+
+/// Members that `/api/usage` has beside one for each meter.
+const TAKEN_METERS: [&str; 3] = ["tier", "period", "meters"];
+
+/// What stands for holders without a plan where plans are told apart.
+const TAKEN_PLANS: [&str; 2] = ["anonymous", "unknown"];
+
+/// Without a number, a month's limit.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a limit is a number, the month's, or { month = 1000, day = 100, hour = 20, minute = 5 }, each optional"
+)]
+enum Limits {
+    Month(i64),
+    BySpan(BTreeMap<Span, i64>),
+}
+
+/// A service, as far as plans know it.
+pub(super) struct Metered<'a> {
+    pub(super) name: &'a str,
+    pub(super) meter: &'a str,
+}
+
+/// What the file defines, without what is wrong.
+pub(super) fn read<'a>(
+    reader: &mut Reader<'_>,
+    meters: impl Iterator<Item = Table<'a>>,
+    plans: impl Iterator<Item = Table<'a>>,
+    services: &[Metered<'_>],
+) -> Catalogue {
+    let mut catalogue = Catalogue::default();
+    for table in meters {
+        meter(reader, table, &mut catalogue);
+    }
+    let mut defaults = Vec::new();
+    for table in plans {
+        if let Some(name) = plan(reader, table, &mut catalogue, services) {
+            defaults.push(name);
+        }
+    }
+    if defaults.len() != 1 {
+        reader.fault(format!(
+            "exactly one [[plan]] needs default = true, for holders without a subscription; {}",
+            match defaults.len() {
+                0 => "none has it".to_owned(),
+                _ => format!("{} have it", defaults.join(" and ")),
+            }
+        ));
+    }
+    catalogue
+}
+
+fn meter(reader: &mut Reader<'_>, mut table: Table<'_>, catalogue: &mut Catalogue) {
+    let name: Option<String> = table.need(reader, "name");
+    let unit: Option<String> = table.need(reader, "unit");
+    table.rest(reader);
+    let Some(name) = name else { return };
+    if !is_name(&name) {
+        table.fault(reader, "name", NAMES);
+    }
+    if TAKEN_METERS.contains(&name.as_str()) {
+        table.fault(reader, "name", "/api/usage has another member of this name");
+    }
+    if unit.as_ref().is_some_and(|unit| unit.trim().is_empty()) {
+        table.fault(reader, "unit", "the unit says what one is, such as \"images\"");
+    }
+    let unit = unit.unwrap_or_default();
+    if catalogue.meters.insert(name, unit).is_some() {
+        table.fault(reader, "name", "the name is already taken");
+    }
+}
+
+/// Reads a plan, and returns its name when it is the default one.
+fn plan(
+    reader: &mut Reader<'_>,
+    mut table: Table<'_>,
+    catalogue: &mut Catalogue,
+    services: &[Metered<'_>],
+) -> Option<String> {
+    let name: Option<String> = table.need(reader, "name");
+    let is_default: bool = table.take(reader, "default").unwrap_or_default();
+    let lane: Option<String> = table.need(reader, "lane");
+    let slots: Option<u32> = table.need(reader, "slots");
+    let of_services: BTreeMap<String, u32> = table.take(reader, "services").unwrap_or_default();
+    let limits: BTreeMap<String, Limits> = table.take(reader, "limits").unwrap_or_default();
+    let retention_days: Option<i32> = table.take(reader, "retention_days");
+    table.rest(reader);
+
+    if let Some(name) = &name {
+        if !is_name(name) {
+            table.fault(reader, "name", NAMES);
+        }
+        if TAKEN_PLANS.contains(&name.as_str()) {
+            table.fault(reader, "name", "the name stands for holders without a plan");
+        }
+        if catalogue.plans.contains_key(name) {
+            table.fault(reader, "name", "the name is already taken");
+        }
+    }
+    let known_lane = lane.as_deref().and_then(Lane::parse);
+    if let Some(lane) = &lane
+        && !matches!(known_lane, Some(Lane::Priority | Lane::Default))
+    {
+        let fault = format!("lane is {lane:?}, but must be \"priority\" or \"default\"");
+        table.fault(reader, "lane", &fault);
+    }
+    if slots.is_some_and(|slots| !(1..=MOST_SLOTS).contains(&slots)) {
+        table.fault(reader, "slots", &format!("slots must be from 1 to {MOST_SLOTS}"));
+    }
+    if retention_days.is_some_and(|days| days < 1) {
+        table.fault(reader, "retention_days", "retention_days must be at least 1");
+    }
+    let of_meters = slots_of_meters(reader, &table, &of_services, services);
+    for meter in limits
+        .keys()
+        .filter(|meter| !catalogue.meters.contains_key(*meter))
+    {
+        let known: Vec<&str> = catalogue.meters.keys().map(String::as_str).collect();
+        let fault = format!(
+            "limits: there is no meter {meter}; there are {}",
+            known.join(", ")
+        );
+        table.fault(reader, "limits", &fault);
+    }
+    let mut meters = BTreeMap::new();
+    for meter in catalogue.meters.keys() {
+        let limits = match limits.get(meter) {
+            None => BTreeMap::new(),
+            Some(Limits::Month(limit)) => BTreeMap::from([(Span::Month, *limit)]),
+            Some(Limits::BySpan(limits)) => limits.clone(),
+        };
+        if limits.values().any(|limit| *limit < 0) {
+            table.fault(reader, "limits", &format!("limits: {meter} is less than 0"));
+        }
+        let slots = of_meters.get(meter.as_str()).copied().or(slots).unwrap_or(1);
+        meters.insert(meter.clone(), PlanLimits { limits, slots });
+    }
+    let name = name?;
+    let entry = PlanEntry {
+        lane: Lane::select(known_lane, false),
+        is_default,
+        retention_days,
+        meters,
+    };
+    catalogue.plans.insert(name.clone(), entry);
+    is_default.then_some(name)
+}
+
+/// The slots that a plan gives for services of its own, by meter: a meter has one number, whatever counts by it.
+fn slots_of_meters<'a>(
+    reader: &mut Reader<'_>,
+    table: &Table<'_>,
+    of_services: &BTreeMap<String, u32>,
+    services: &[Metered<'a>],
+) -> BTreeMap<&'a str, u32> {
+    let mut of_meters = BTreeMap::new();
+    for (name, slots) in of_services {
+        if !(1..=MOST_SLOTS).contains(slots) {
+            let fault = format!("services: the slots of {name} must be from 1 to {MOST_SLOTS}");
+            table.fault(reader, "services", &fault);
+        }
+        let Some(service) = services.iter().find(|service| service.name == name) else {
+            let known: Vec<&str> = services.iter().map(|service| service.name).collect();
+            let fault = format!(
+                "services: there is no service {name}; there are {}",
+                known.join(", ")
+            );
+            table.fault(reader, "services", &fault);
+            continue;
+        };
+        let same_meter = services.iter().filter(|other| other.meter == service.meter);
+        let others: Vec<&str> = same_meter
+            .filter(|other| of_services.get(other.name) != Some(slots))
+            .map(|other| other.name)
+            .collect();
+        if !others.is_empty() {
+            let fault = format!(
+                "services: {name} shares its meter and so its turns with {}; give them all the same number",
+                others.join(", ")
+            );
+            table.fault(reader, "services", &fault);
+        }
+        of_meters.insert(service.meter, *slots);
+    }
+    of_meters
+}
+
+const NAMES: &str =
+    "a name has lower-case letters, digits and _, begins with a letter, and is at most 40 long";
+
+fn is_name(name: &str) -> bool {
+    name.len() <= 40
+        && name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+}

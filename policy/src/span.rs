@@ -1,0 +1,113 @@
+//! Spans: the kinds of windows in which a meter has limits.
+//!
+//! A month is a subscription's own and begins at its anchor, which the database knows. The others are UTC's.
+
+use serde::{Deserialize, Serialize};
+
+/// A kind of window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Span {
+    /// A billing period.
+    Month,
+    /// From midnight to midnight.
+    Day,
+    /// From full hour to full hour.
+    Hour,
+    /// From full minute to full minute.
+    Minute,
+}
+
+impl Span {
+    /// All of them, longest first.
+    pub const ALL: [Self; 4] = [Self::Month, Self::Day, Self::Hour, Self::Minute];
+
+    /// Those that every clock has, whoever's subscription it is.
+    pub const OF_THE_CLOCK: [Self; 3] = [Self::Day, Self::Hour, Self::Minute];
+
+    /// The name in the database, in `weir.toml` and in answers.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Month => "month",
+            Self::Day => "day",
+            Self::Hour => "hour",
+            Self::Minute => "minute",
+        }
+    }
+
+    /// The span of this name; `None` for an unknown name.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|span| span.as_str() == name)
+    }
+
+    /// How many seconds it has; a month has its own number each.
+    #[must_use]
+    pub fn seconds(self) -> Option<i64> {
+        match self {
+            Self::Month => None,
+            Self::Day => Some(86_400),
+            Self::Hour => Some(3_600),
+            Self::Minute => Some(60),
+        }
+    }
+
+    /// The second, since 1970, at which the window around this one starts; `None` for a month.
+    #[must_use]
+    pub fn start(self, second: i64) -> Option<i64> {
+        self.seconds()
+            .map(|seconds| second.saturating_sub(second.rem_euclid(seconds)))
+    }
+
+    /// Its bit in a set of spans. The month is in every set and has none.
+    #[must_use]
+    pub fn bit(self) -> i16 {
+        match self {
+            Self::Month => 0,
+            Self::Day => 1,
+            Self::Hour => 2,
+            Self::Minute => 4,
+        }
+    }
+
+    /// The spans of a set besides the month.
+    pub fn of_bits(bits: i16) -> impl Iterator<Item = Self> {
+        Self::OF_THE_CLOCK
+            .into_iter()
+            .filter(move |span| bits & span.bit() != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_span_is_parsed_from_its_name() {
+        for span in Span::ALL {
+            assert_eq!(Span::parse(span.as_str()), Some(span));
+            assert_eq!(serde_json::to_value(span).unwrap(), span.as_str());
+        }
+        assert_eq!(Span::parse("fortnight"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_second_is_in_exactly_one_window(second in -10_000_000_000_i64..10_000_000_000) {
+            for span in Span::OF_THE_CLOCK {
+                let (start, length) = (span.start(second).unwrap(), span.seconds().unwrap());
+                prop_assert!((start..start + length).contains(&second));
+                prop_assert_eq!(span.start(start), Some(start));
+                prop_assert_eq!(span.start(start + length), Some(start + length));
+            }
+        }
+
+        #[test]
+        fn a_set_has_the_spans_whose_bits_it_has(bits in 0..8_i16) {
+            prop_assert_eq!(Span::of_bits(bits).map(Span::bit).sum::<i16>(), bits);
+        }
+    }
+}
