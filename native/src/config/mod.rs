@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
-use weir_ledger::database::{Database, DatabaseError};
+use weir_ledger::database::{Database, DatabaseError, LONGEST_RIVER_SCHEMA, Schemas};
 use weir_ledger::rules::Rules;
 
 use fairness::Fairness;
@@ -29,6 +29,9 @@ use traces::Traces;
 use variables::Reader;
 
 pub use variables::{ConfigError, Variables};
+
+/// An identifier of PostgreSQL's has as many bytes.
+const LONGEST_SCHEMA: usize = 63;
 
 /// How strict a start is about secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,8 @@ pub enum Environment {
 pub struct Settings {
     /// `DATABASE_URL`.
     pub database_url: SecretString,
+    /// `WEIR_SCHEMA` and `RIVER_SCHEMA`: where the tables are.
+    pub schemas: Schemas,
     /// What the connections are called in `pg_stat_activity`; `application_name` in the URL goes before.
     pub application_name: &'static str,
     /// `WEIR_ENV`.
@@ -158,6 +163,10 @@ impl Settings {
                 SecretString::from("")
             }
         };
+        let schemas = Schemas {
+            weir: schema(reader, "WEIR_SCHEMA", LONGEST_SCHEMA),
+            river: schema(reader, "RIVER_SCHEMA", LONGEST_RIVER_SCHEMA),
+        };
         let jwt_secret = reader.secret("JWT_SECRET");
         let jwt_issuer = reader.text("JWT_ISSUER").map(str::to_owned);
         let jwt_audience = reader.text("JWT_AUDIENCE").map(str::to_owned);
@@ -186,6 +195,7 @@ impl Settings {
         let (services, periodic) = services_file::read(reader, services);
         Self {
             database_url,
+            schemas,
             application_name: "weir",
             environment,
             jwt_secret,
@@ -239,7 +249,8 @@ impl Settings {
     ///
     /// When the URL does not parse.
     pub fn database(&self) -> Result<Database, DatabaseError> {
-        Database::named(self.database_url.expose_secret(), self.application_name)
+        let database = Database::named(self.database_url.expose_secret(), self.application_name)?;
+        Ok(database.in_schemas(self.schemas.clone()))
     }
 
     /// What the ledger decides by.
@@ -263,6 +274,18 @@ impl Settings {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
+}
+
+/// The name of a schema. PostgreSQL keeps those that begin with `pg_` for itself, and cuts what is too long.
+fn schema(reader: &mut Reader<'_>, name: &str, longest: usize) -> Option<String> {
+    let wants = format!(
+        "the name of a schema: letters, digits, _ and -, at most {longest} of them, and not pg_ at the beginning"
+    );
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    reader.parsed(name, None, &wants, |text| {
+        (text.len() <= longest && text.bytes().all(fits) && !text.starts_with("pg_"))
+            .then(|| Some(text.to_owned()))
+    })
 }
 
 fn probes(reader: &mut Reader<'_>) -> Option<SocketAddr> {
@@ -321,18 +344,22 @@ mod tests {
                 ("FAIRNESS_SNOOZE_DURATION", "soon"),
                 ("ANALYZER_QUEUE_PRIORITY_WORKERS", "many"),
                 ("JWT_SECRET", "short-secret"),
+                ("RIVER_SCHEMA", "a_schema_whose_name_leaves_no_room_for_a_channel"),
                 ("WEIR_ENV", "prod"),
+                ("WEIR_SCHEMA", "pg_weir"),
             ]),
             &services(),
         )
         .unwrap_err();
-        assert_eq!(error.faults.len(), 6, "{error}");
+        assert_eq!(error.faults.len(), 8, "{error}");
         let text = error.to_string();
         for name in [
             "DATABASE_URL",
             "FAIRNESS_FREE_LIMIT",
             "FAIRNESS_SNOOZE_DURATION",
+            "RIVER_SCHEMA",
             "WEIR_ENV",
+            "WEIR_SCHEMA",
         ] {
             assert!(text.contains(name), "{text}");
         }

@@ -37,8 +37,12 @@ const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
 /// How far back a look goes that could not settle all that it found.
 const LONGEST_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 
-/// Any number, the same everywhere.
-const LOCK: i64 = 0x77_65_69_73;
+/// Any number, the same everywhere. The lock's key is made of it and of a table, since each Weir of a database has one
+/// leader.
+const LOCK: i64 = 0x77_65_69_73 << 32;
+
+const ELECT: &str =
+    "SELECT pg_try_advisory_lock($1 | 'quota_reservations'::regclass::oid::bigint) AS elected";
 
 /// How long a lock is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -95,9 +99,7 @@ impl Leader {
 
     async fn is_elected(&mut self) -> Result<bool, DatabaseError> {
         if !self.is_elected {
-            let asked = self
-                .client
-                .query_one("SELECT pg_try_advisory_lock($1) AS elected", &[&LOCK]);
+            let asked = self.client.query_one(ELECT, &[&LOCK]);
             let row = tokio::time::timeout(STEP_TIMEOUT, asked)
                 .await
                 .map_err(|_| DatabaseError::Timeout(STEP_TIMEOUT))??;
