@@ -5,14 +5,17 @@
 //! transaction of the caller's own. A [`Settler`](settlement::Settler) ends what a job held. [`reconciliation`] finds
 //! what ended elsewhere, and [`audit`] proves that all of it adds up.
 
+pub mod attempts;
 pub mod audit;
 mod committer;
 pub mod database;
+pub mod duties;
 pub mod event_type;
 pub mod holder;
 pub mod job_metadata;
 pub mod lookup;
 pub mod migrate;
+pub mod periodic;
 pub mod plans;
 pub mod processes;
 pub mod reconciliation;

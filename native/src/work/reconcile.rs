@@ -10,9 +10,11 @@ use jiff::{SignedDuration, Timestamp};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::duties;
 use weir_ledger::reconciliation::{self as ledger, FIRST_HOLDER, HolderCursor, MOST_ENDED};
 use weir_ledger::settlement::{Ended, Promoter};
 
+use super::host;
 use crate::context::Context;
 
 /// Between two rounds. What others end is settled within about a second, and an upgrade helps the jobs that wait.
@@ -20,6 +22,9 @@ const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Between two passes of cleaning through everything.
 const CLEAN_INTERVAL: Duration = Duration::from_secs(15);
+
+/// How often the process that does the duties says so.
+const SAY_INTERVAL: Duration = Duration::from_secs(3);
 
 /// No step of a round takes longer. A step that does is broken off, with its connection.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -54,7 +59,12 @@ pub async fn run(context: Context, stopped: CancellationToken) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(ROUND_INTERVAL) => {}
-            () = stopped.cancelled() => return,
+            () = stopped.cancelled() => {
+                if let Some(leader) = leader {
+                    leader.leave().await;
+                }
+                return;
+            }
         }
         let held = match leader.take().filter(|leader| !leader.client.is_closed()) {
             Some(held) => Ok(held),
@@ -63,7 +73,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
         match held {
             Ok(mut held) => match held.is_elected().await {
                 Ok(true) => {
-                    if reconciler.round(&held.client).await {
+                    if held.say().await && reconciler.round(&held.client).await {
                         leader = Some(held);
                     }
                 }
@@ -75,10 +85,11 @@ pub async fn run(context: Context, stopped: CancellationToken) {
     }
 }
 
-/// A connection, and whether it holds the lock.
+/// A connection, whether it holds the lock, and when it last said so.
 struct Leader {
     client: Client,
     is_elected: bool,
+    said: Option<Instant>,
 }
 
 impl Leader {
@@ -94,7 +105,29 @@ impl Leader {
         Ok(Self {
             client,
             is_elected: false,
+            said: None,
         })
+    }
+
+    /// Says whose the duties are. Returns whether the connection is still of use.
+    async fn say(&mut self) -> bool {
+        if self.said.is_some_and(|said| said.elapsed() < SAY_INTERVAL) {
+            return true;
+        }
+        let said = async { Ok(duties::done(&self.client, &process()).await?) };
+        if within("duties", said).await {
+            self.said = Some(Instant::now());
+            return true;
+        }
+        false
+    }
+
+    /// Says that nobody does them, until somebody else does.
+    async fn leave(self) {
+        if self.said.is_some() {
+            let left = async { Ok(duties::leave(&self.client, &process()).await?) };
+            within("duties", left).await;
+        }
     }
 
     async fn is_elected(&mut self) -> Result<bool, DatabaseError> {
@@ -314,4 +347,9 @@ async fn within(name: &'static str, step: impl Future<Output = Result<(), Databa
     metrics::counter!("weir_reconciliation_failures_total", "step" => name).increment(1);
     tracing::warn!(error = %failure, step = name, "a step of reconciliation failed; the others go on");
     done.is_ok()
+}
+
+/// What people look for when they look for this process.
+fn process() -> String {
+    format!("{}:{}", host::name(), std::process::id())
 }
