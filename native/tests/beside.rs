@@ -26,7 +26,11 @@ use weir_ledger::database::Database;
 use weir_policy::tier::Tier;
 
 /// What the product's operator sets.
-const OWN: [(&str, &str); 2] = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")];
+const OWN: [(&str, &str); 3] = [
+    ("WEIR_SCHEMA", "weir"),
+    ("RIVER_SCHEMA", "public"),
+    ("RIVER_LEADER", "false"),
+];
 
 /// River's rows change while it works; Weir has a function that tells River's channels, in its own schema.
 const ALL_BUT_RIVERS: &str = "^river_";
@@ -58,7 +62,7 @@ async fn completed_elsewhere(client: &Client) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_product_with_tables_and_a_river_of_its_own_gets_weir_by_two_variables() {
+async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
     let Some(product) = Beside::built().await else {
         return;
     };
@@ -111,6 +115,12 @@ async fn a_product_with_tables_and_a_river_of_its_own_gets_weir_by_two_variables
         assert_eq!(job["status"], "completed", "{job}");
     }
     assert_eq!(weir.quota(who, "analysis").await["used"], 3);
+    weir.until("Weir's duties to be done, and the product to lead", async || {
+        let now = command(&weir, &["status", "--json"]).output().unwrap();
+        let now: Value = serde_json::from_slice(&now.stdout).unwrap();
+        (now["leader"]["foreign"] == true && now["duties"].is_object()).then_some(())
+    })
+    .await;
     let audit = command(&weir, &["audit"]).output().unwrap();
     assert!(audit.status.success(), "{audit:?}");
 

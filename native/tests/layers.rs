@@ -145,6 +145,8 @@ const NATIVE: &[&str] = &[
     "work::prefetch",
     "work::retry",
     "work::host",
+    "work::step",
+    "work::elected",
     "work::pool",
     "work::heartbeat",
     "work::under_way",

@@ -180,3 +180,36 @@ async fn what_runs_is_not_rescued_by_a_leader_of_somebody_elses_and_every_tick_b
     drop(leads);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_weir_that_shall_not_lead_works_and_does_its_duties_and_is_not_elected() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/beside.toml"), ("RIVER_LEADER", "false")]).await;
+    let services = &weir.context.settings.services;
+    let working = Working::start(&weir.context, Duty::Both, services).await.unwrap();
+    let scheduling = Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap();
+    let stopped = CancellationToken::new();
+    let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
+    // Periodic jobs and duties go on.
+    let client = weir.client().await;
+    weir.until("some ticks", async || {
+        let done = "SELECT count(*) FROM river_job WHERE kind = 'test:sweep' AND state = 'completed'";
+        (client.query_one(done, &[]).await.unwrap().get::<_, i64>(0) >= 3).then_some(())
+    })
+    .await;
+    assert_eq!(weir.count("river_leader").await, 0);
+    let now = status(&weir).await;
+    assert!(now["leader"].is_null() && now["duties"].is_object(), "{now}");
+    let may_lead = weir.another(&[("RIVER_LEADER", "true")]);
+    let leading = Working::start(&may_lead, Duty::Lead, &[]).await.unwrap();
+    weir.until("the one that may lead to lead", async || {
+        let now = status(&weir).await;
+        (now["leader"]["id"] == leading.client.id()).then_some(())
+    })
+    .await;
+    stopped.cancel();
+    reconciling.await.unwrap();
+    for one in [working, scheduling, leading] {
+        one.stop().await;
+    }
+    weir.end().await;
+}

@@ -121,12 +121,22 @@ async fn a_river_that_is_new_enough_stays_as_it_is() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_printed_script_does_what_migrate_does() {
+    does_what_migrate_does(None).await;
+    does_what_migrate_does(Some(4)).await;
+}
+
+/// On a database with River's tables at this version, if any.
+async fn does_what_migrate_does(river: Option<i64>) {
     let weir = Weir::made(&OWN, async |url| {
         let database = Database::at(url).unwrap().in_schemas(own());
         let client = Database::at(url).unwrap().connect().await.unwrap();
         client.batch_execute(THEIR_TABLES).await.unwrap();
+        if let Some(version) = river {
+            river_at(url, version).await;
+        }
         let before = contents(&client, "").await;
-        let printed = weir(url, &["migrate", "--print"], &OWN);
+        let print = ["migrate", "--print", "--upgrade-river"];
+        let printed = weir(url, &print, &OWN);
         assert!(printed.status.success(), "{}", said(&printed));
         assert_eq!(contents(&client, "").await, before);
         assert!(
@@ -142,7 +152,7 @@ async fn the_printed_script_does_what_migrate_does() {
             migrate::migrate_with(&database, River::Upgrade).await.unwrap(),
             migrate::Applied::default()
         );
-        let again = weir(url, &["migrate", "--print"], &OWN);
+        let again = weir(url, &print, &OWN);
         assert!(said(&again).starts_with("-- nothing to do"), "{}", said(&again));
     })
     .await;

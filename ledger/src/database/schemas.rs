@@ -3,10 +3,6 @@
 /// River puts a topic behind its schema's name in the names of its channels, and an identifier has 63 bytes.
 pub const LONGEST_RIVER_SCHEMA: usize = riverqueue::migrate::SCHEMA_MAX_LEN;
 
-/// The schema of River's tables as a session finds them, quoted; null where there are none.
-const RIVERS: &str = "(SELECT quote_ident(n.nspname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-                      WHERE c.oid = to_regclass('river_job'))";
-
 /// Where the tables are. What is not named here is where the `search_path` of the session leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schemas {
@@ -25,14 +21,12 @@ impl Schemas {
         if *self == Self::default() {
             return None;
         }
+        let led = |table| format!("coalesce({}, quote_ident(current_schema()))", schema_of(table));
         let weir = self
             .weir
             .as_deref()
-            .map_or_else(|| "quote_ident(current_schema())".to_owned(), quoted);
-        let river = self.river.as_deref().map_or_else(
-            || format!("coalesce({RIVERS}, quote_ident(current_schema()))"),
-            quoted,
-        );
+            .map_or_else(|| led("weir_migrations"), quoted);
+        let river = self.river.as_deref().map_or_else(|| led("river_job"), quoted);
         let told = |schema: &Option<String>| literal(schema.as_deref().unwrap_or_default());
         Some(format!(
             "SELECT set_config('search_path', concat_ws(', ', {weir}, {river}), false), \
@@ -47,7 +41,10 @@ impl Schemas {
     /// and River would keep it for half an hour.
     pub(super) fn enter_rivers(&self) -> String {
         let path = self.river.as_deref().map_or_else(
-            || format!("concat_ws(', ', {RIVERS}, current_setting('search_path'))"),
+            || {
+                let found = schema_of("river_job");
+                format!("concat_ws(', ', {found}, current_setting('search_path'))")
+            },
             quoted,
         );
         format!(
@@ -55,6 +52,14 @@ impl Schemas {
                     AND set_config('search_path', {path}, false) IS NOT NULL"
         )
     }
+}
+
+/// The schema in which a session finds a table, quoted; null where it finds none.
+fn schema_of(table: &str) -> String {
+    format!(
+        "(SELECT quote_ident(n.nspname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+          WHERE c.oid = to_regclass('{table}'))"
+    )
 }
 
 fn quoted(name: &str) -> String {

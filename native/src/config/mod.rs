@@ -49,6 +49,8 @@ pub struct Settings {
     pub database_url: SecretString,
     /// `WEIR_SCHEMA` and `RIVER_SCHEMA`: where the tables are.
     pub schemas: Schemas,
+    /// `RIVER_LEADER`: whether schedulers may be elected River's leader.
+    pub leads_river: bool,
     /// What the connections are called in `pg_stat_activity`; `application_name` in the URL goes before.
     pub application_name: &'static str,
     /// `WEIR_ENV`.
@@ -167,6 +169,7 @@ impl Settings {
             weir: schema(reader, "WEIR_SCHEMA", LONGEST_SCHEMA),
             river: schema(reader, "RIVER_SCHEMA", LONGEST_RIVER_SCHEMA),
         };
+        let leads_river = reader.flag("RIVER_LEADER", true);
         let jwt_secret = reader.secret("JWT_SECRET");
         let jwt_issuer = reader.text("JWT_ISSUER").map(str::to_owned);
         let jwt_audience = reader.text("JWT_AUDIENCE").map(str::to_owned);
@@ -196,6 +199,7 @@ impl Settings {
         Self {
             database_url,
             schemas,
+            leads_river,
             application_name: "weir",
             environment,
             jwt_secret,

@@ -123,7 +123,7 @@ const COUNTERS: [(&str, &str); 15] = [
     ),
     (
         "weir_reconciliation_failures_total",
-        "Steps of reconciliation that failed, by step (take_back, ended, sweep, promote, clean)",
+        "Steps of reconciliation that failed, by step (take_back, ended, sweep, promote, clean, duties)",
     ),
 ];
 

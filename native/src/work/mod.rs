@@ -2,6 +2,7 @@
 
 mod attempt_log;
 mod current_holders;
+mod elected;
 mod fenced;
 mod guard;
 mod heartbeat;
@@ -12,6 +13,7 @@ mod pool;
 mod prefetch;
 pub mod reconcile;
 mod retry;
+mod step;
 mod under_way;
 mod worker;
 
@@ -104,9 +106,10 @@ impl Working {
                 builder = builder.queue(queue, QueueConfig::new(room));
             }
         }
-        if duty == Duty::Work {
+        if duty == Duty::Work || !context.settings.leads_river {
             builder = builder.without_leader_election();
-        } else if !works {
+        }
+        if !works {
             builder = builder.queue(LEADER_QUEUE, QueueConfig::new(1));
         }
         let client = builder.build()?;

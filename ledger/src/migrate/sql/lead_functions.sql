@@ -9,7 +9,7 @@ BEGIN
     FOR f IN
         SELECT p.oid::regprocedure
         FROM pg_proc p
-        WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+        WHERE p.prokind IN ('f', 'p') AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
           AND (p.proname LIKE 'weir\_%' OR p.oid IN (
               SELECT t.tgfoid FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
               WHERE c.relnamespace = p.pronamespace AND NOT t.tgisinternal))
@@ -18,7 +18,7 @@ BEGIN
           AND coalesce('search_path=' || path <> ALL (p.proconfig), true)
     LOOP
         PERFORM set_config('search_path', path, true);
-        EXECUTE format('ALTER FUNCTION %s SET search_path FROM CURRENT', f);
+        EXECUTE format('ALTER ROUTINE %s SET search_path FROM CURRENT', f);
     END LOOP;
 END
 $$;
