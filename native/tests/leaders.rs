@@ -19,13 +19,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use beside::Beside;
-use common::{Weir, Who};
+use common::{GO_TESTS, Weir, Who};
 use gate::Gate;
 use process::command;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use weir::handler::Handler;
 use weir::work::{Duty, Working, reconcile};
+use weir_ledger::attempts;
 use weir_policy::tier::Tier;
 
 /// River's rescuer looks every 30 s; this is how long one is waited for.
@@ -211,5 +212,79 @@ async fn a_weir_that_shall_not_lead_works_and_does_its_duties_and_is_not_elected
     for one in [working, scheduling, leading] {
         one.stop().await;
     }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let who = Who::User(weir.user(Tier::Free).await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    // Claimed as River claims, so long ago.
+    let claim = async |ago: f64| {
+        let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() - make_interval(secs => $2), \
+                     attempted_by = array_append(attempted_by, 'mine') WHERE id = $1";
+        client.execute(claim, &[&id, &ago]).await.unwrap();
+    };
+    // What the API says, and what others see, in seconds ago.
+    let started = async || -> (f64, f64) {
+        let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+        let said: jiff::Timestamp = job["started_at"].as_str().unwrap().parse().unwrap();
+        let row = client
+            .query_one(
+                "SELECT clock_timestamp(), attempted_at FROM river_job WHERE id = $1",
+                &[&id],
+            )
+            .await
+            .unwrap();
+        let (now, seen): (jiff::Timestamp, jiff::Timestamp) = (row.get(0), row.get(1));
+        (
+            now.duration_since(said).as_secs_f64(),
+            now.duration_since(seen).as_secs_f64(),
+        )
+    };
+    let keep = async |by: &str, attempt: i16| attempts::keep(&client, by, &[id], &[attempt]).await.unwrap();
+
+    claim(1000.0).await;
+    assert_eq!(
+        [keep("another", 1).await, keep("mine", 2).await],
+        [0, 0],
+        "somebody else's"
+    );
+    assert!(started().await.1 >= 1000.0);
+    for _ in 0..2 {
+        assert_eq!(keep("mine", 1).await, 1);
+        let (said, seen) = started().await;
+        assert!(said >= 1000.0 && seen < 500.0, "{said} {seen}");
+    }
+
+    // Given back without costing an attempt, and claimed again: the same number, another start.
+    client
+        .execute(
+            "UPDATE river_job SET state = 'available', attempt = 0 WHERE id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    claim(100.0).await;
+    for _ in 0..2 {
+        let (said, _) = started().await;
+        assert!((100.0..1000.0).contains(&said), "{said}");
+        assert_eq!(keep("mine", 1).await, 1);
+    }
+
+    // A row that somebody has locked is left out, and nobody waits for it.
+    let mut locking = weir.client().await;
+    let lock = locking.transaction().await.unwrap();
+    lock.execute("SELECT 1 FROM river_job WHERE id = $1 FOR UPDATE", &[&id])
+        .await
+        .unwrap();
+    assert_eq!(keep("mine", 1).await, 0);
+    lock.rollback().await.unwrap();
+
+    weir.ended_elsewhere(id, "completed").await;
+    assert_eq!(keep("mine", 1).await, 0, "it is over");
+    weir.reconcile().await;
     weir.end().await;
 }
