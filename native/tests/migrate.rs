@@ -210,3 +210,29 @@ async fn schemas_that_would_be_taken_for_one_another_are_refused() {
     }
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_later_migration_needs_is_looked_for_as_well() {
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        migrate::migrate_to(&database, 3).await.unwrap();
+        let client = database.connect().await.unwrap();
+        client
+            .batch_execute("CREATE TABLE duties (id int)")
+            .await
+            .unwrap();
+        let before = contents(&client, "").await;
+        let output = weir(url, &["migrate"], &[]);
+        assert_eq!(output.status.code(), Some(2));
+        let text = said(&output);
+        assert!(
+            text.contains("table duties; rename them") && !text.contains("users"),
+            "{text}"
+        );
+        assert_eq!(contents(&client, "").await, before);
+        client.batch_execute("DROP TABLE duties").await.unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    weir.end().await;
+}

@@ -43,7 +43,7 @@ impl Found {
         }
     }
 
-    /// River's versions that shall be applied; what shall not be, and what is somebody else's, is a fault.
+    /// Whether River's migrations are to be run; or everything that keeps Weir from being migrated.
     pub(super) fn plan(&self, river: River) -> Result<bool, Vec<String>> {
         let mut faults = self.faults.clone();
         let schema = &self.river;
@@ -145,10 +145,14 @@ pub(super) async fn look(client: &Client, told: &Schemas) -> Result<Found, Datab
     };
     let taken = taken(client, &weir, weir_version).await?;
     if !taken.is_empty() {
+        let taken = taken.join(", ");
+        let remedy = if weir_version.is_some() {
+            "rename them, since Weir's tables are there already"
+        } else {
+            "set WEIR_SCHEMA to a schema for Weir alone, such as WEIR_SCHEMA=weir, which is made if it is missing"
+        };
         faults.push(format!(
-            "schema {weir:?} has what is not Weir's under names that Weir's tables need: {}; set WEIR_SCHEMA to a schema \
-             for Weir alone, such as WEIR_SCHEMA=weir, which is made if it is missing",
-            taken.join(", ")
+            "schema {weir:?} has what is not Weir's under names that Weir's tables need: {taken}; {remedy}"
         ));
     }
     Ok(Found {
