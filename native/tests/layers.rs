@@ -118,6 +118,7 @@ const NATIVE: &[&str] = &[
     "config::retry",
     "config::variables",
     "config::unknown",
+    "config::schemas",
     "config::table",
     "config::fairness",
     "config::service",

@@ -6,6 +6,7 @@
 pub mod fairness;
 pub mod periodic;
 pub mod retry;
+mod schemas;
 pub mod service;
 mod services_file;
 mod table;
@@ -19,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
-use weir_ledger::database::{Database, DatabaseError, LONGEST_RIVER_SCHEMA, Schemas};
+use weir_ledger::database::{Database, DatabaseError, Schemas};
 use weir_ledger::rules::Rules;
 
 use fairness::Fairness;
@@ -29,9 +30,6 @@ use traces::Traces;
 use variables::Reader;
 
 pub use variables::{ConfigError, Variables};
-
-/// An identifier of PostgreSQL's has as many bytes.
-const LONGEST_SCHEMA: usize = 63;
 
 /// How strict a start is about secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,10 +163,7 @@ impl Settings {
                 SecretString::from("")
             }
         };
-        let schemas = Schemas {
-            weir: schema(reader, "WEIR_SCHEMA", LONGEST_SCHEMA),
-            river: schema(reader, "RIVER_SCHEMA", LONGEST_RIVER_SCHEMA),
-        };
+        let schemas = schemas::read(reader);
         let leads_river = reader.flag("RIVER_LEADER", true);
         let jwt_secret = reader.secret("JWT_SECRET");
         let jwt_issuer = reader.text("JWT_ISSUER").map(str::to_owned);
@@ -278,18 +273,6 @@ impl Settings {
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
-}
-
-/// The name of a schema. PostgreSQL keeps those that begin with `pg_` for itself, and cuts what is too long.
-fn schema(reader: &mut Reader<'_>, name: &str, longest: usize) -> Option<String> {
-    let wants = format!(
-        "the name of a schema: letters, digits, _ and -, at most {longest} of them, and not pg_ at the beginning"
-    );
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-    reader.parsed(name, None, &wants, |text| {
-        (text.len() <= longest && text.bytes().all(fits) && !text.starts_with("pg_"))
-            .then(|| Some(text.to_owned()))
-    })
 }
 
 fn probes(reader: &mut Reader<'_>) -> Option<SocketAddr> {
