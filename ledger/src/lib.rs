@@ -5,15 +5,18 @@
 //! transaction of the caller's own. A [`Settler`](settlement::Settler) ends what a job held. [`reconciliation`] finds
 //! what ended elsewhere, and [`audit`] proves that all of it adds up.
 
+pub mod attempts;
 pub mod audit;
 pub mod catalogue;
 mod committer;
 pub mod database;
+pub mod duties;
 pub mod holder;
 pub mod job_metadata;
 pub mod lookup;
 pub mod meter;
 pub mod migrate;
+pub mod periodic;
 pub mod plans;
 pub mod processes;
 pub mod reconciliation;

@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod connection;
+mod migrate;
 mod output;
 mod plans;
 mod screen;
@@ -22,9 +23,10 @@ use weir::context::Context;
 use weir::telemetry::{logs, metrics, traces};
 use weir::work::{Duty, Working, reconcile};
 use weir::{bench, token};
-use weir_ledger::{audit, catalogue, migrate};
+use weir_ledger::audit;
 
 use connection::{connected, ready};
+use migrate::Migrate;
 use output::{CommandResult, print};
 use signals::StopSignals;
 
@@ -32,6 +34,7 @@ use signals::StopSignals;
 const SETTINGS: &str = "\
 Settings come from the environment; a wrong one stops the start, and all that is wrong is said at once:
   DATABASE_URL                  PostgreSQL, postgres://user@host:5432/name
+  WEIR_SCHEMA, RIVER_SCHEMA     the schemas of Weir's tables and of River's: where search_path leads
   EDGE_SECRET                   shared with the edge; `serve` and `up` need it
   WEIR_ORIGIN_HOST, _PORT       where `serve` and `up` listen: 127.0.0.1, 8080
   WEIR_METRICS_HOST, _PORT      where `work` and `schedule` answer /metrics, /healthz, /readyz; without a port
@@ -58,7 +61,9 @@ pub(crate) struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Bring the database and its meters and plans up to date; safe to repeat, and to run from many places at once.
-    Migrate,
+    ///
+    /// What is somebody else's stays as it is: `migrate` looks first, and says what to set.
+    Migrate(Migrate),
     /// Serve the API.
     Serve,
     /// Work jobs.
@@ -139,7 +144,7 @@ impl Command {
     /// What its connections to the database are called.
     fn application_name(&self) -> &'static str {
         match self {
-            Self::Migrate => "weir migrate",
+            Self::Migrate(_) => "weir migrate",
             Self::Serve => "weir serve",
             Self::Work { .. } => "weir work",
             Self::Schedule => "weir schedule",
@@ -157,24 +162,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
     let mut settings = Settings::from_env()?;
     settings.application_name = cli.command.application_name();
     match cli.command {
-        Command::Migrate => {
-            let database = settings.database()?;
-            let applied = migrate::migrate(&database).await?;
-            let changes = catalogue::apply(&mut database.connect().await?, &settings.catalogue).await?;
-            if applied == migrate::Applied::default() && changes.is_empty() {
-                print("nothing to do: the database is up to date\n")?;
-            }
-            for version in applied.river {
-                print(&format!("applied River's {version}\n"))?;
-            }
-            for name in applied.weir {
-                print(&format!("applied Weir's {name}\n"))?;
-            }
-            for change in changes {
-                print(&format!("changed the catalogue: {change}\n"))?;
-            }
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Migrate(migrate) => migrate.run(&settings).await,
         Command::Serve => {
             Parts {
                 serve: true,

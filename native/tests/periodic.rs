@@ -96,6 +96,51 @@ async fn two_schedulers_enqueue_one_job_a_tick_also_when_one_takes_over_from_the
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tick_that_was_missed_is_made_up_for_within_a_minute_and_never_enqueued_twice() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/periodic.toml")]).await;
+    let client = weir.client().await;
+    // No scheduler ran for ten minutes; and one of an earlier version, which keeps no such row, enqueued a tick already.
+    client
+        .batch_execute(
+            "INSERT INTO periodic_jobs VALUES ('sweep-often', now() - interval '10 minutes'); \
+             INSERT INTO river_job (kind, queue, args, max_attempts, metadata, scheduled_at) \
+             VALUES ('test:sweep', 'sweep_scheduled', '{}', 4, '{\"river:periodic_job_id\": \"sweep-often\"}', \
+                     date_trunc('second', now()) - interval '20 seconds')",
+        )
+        .await
+        .unwrap();
+    let began: jiff::Timestamp = client
+        .query_one("SELECT clock_timestamp()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let scheduler = Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap();
+    weir.until("the tick after the start", async || {
+        let after = "SELECT 1 FROM river_job WHERE scheduled_at > $1";
+        client.query_opt(after, &[&began]).await.unwrap()
+    })
+    .await;
+    scheduler.stop().await;
+    let row = client
+        .query_one(
+            "SELECT count(*), count(DISTINCT scheduled_at), \
+                    extract(epoch FROM max(scheduled_at) - min(scheduled_at))::bigint + 1, \
+                    count(*) FILTER (WHERE scheduled_at < $1::timestamptz - interval '61 seconds') \
+             FROM river_job",
+            &[&began],
+        )
+        .await
+        .unwrap();
+    let [all, ticks, seconds, late] = [0, 1, 2, 3].map(|n| row.get::<_, i64>(n));
+    assert!(
+        all == ticks && ticks == seconds && late == 0,
+        "{all} {ticks} {seconds} {late}"
+    );
+    assert!(all >= 30, "{all}");
+    weir.end().await;
+}
+
 #[test]
 fn what_is_wrong_with_a_periodic_job_is_among_the_faults() {
     let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));

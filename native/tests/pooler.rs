@@ -79,7 +79,16 @@ impl Drop for PgBouncer {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_works_through_a_pooler_in_session_mode() {
-    let weir = Weir::new().await;
+    works_through_a_pooler(Weir::new().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_works_through_a_pooler_in_schemas_of_its_own() {
+    let own = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "river")];
+    works_through_a_pooler(Weir::with(&own).await).await;
+}
+
+async fn works_through_a_pooler(weir: Weir) {
     let Some(pooler) = PgBouncer::start(&weir) else {
         skip("pgbouncer is not installed");
         return weir.end().await;

@@ -11,6 +11,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
 use super::read_pool::ReadPool;
+use super::schemas::Schemas;
 use super::tls::{self, SslMode, TlsOptions};
 
 /// How long a connection may take to open.
@@ -22,16 +23,6 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A silent connection is probed after this long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
-/// River's clients notify and listen on channels that are named after the current schema. Where River's tables are in
-/// another schema of the search path than the first one, that schema comes first for River.
-///
-/// Also whether the connection can write: one that was made while the server was read-only stays so when the server no
-/// longer is, and River would keep it for half an hour.
-const RIVERS_SCHEMA_FIRST: &str = "SELECT current_setting('transaction_read_only') = 'off' AND set_config('search_path', \
-     coalesce((SELECT quote_ident(n.nspname) || ', ' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-               WHERE c.oid = to_regclass('river_job') AND n.nspname <> current_schema()), '') \
-     || current_setting('search_path'), false) IS NOT NULL";
-
 const READ_ONLY: &str = "the server is read-only";
 
 /// How to reach the database. Cheap to clone.
@@ -41,6 +32,7 @@ pub struct Database {
     tls: MakeRustlsConnect,
     options: TlsOptions,
     url: secrecy::SecretString,
+    schemas: Schemas,
 }
 
 impl Database {
@@ -75,7 +67,21 @@ impl Database {
             config,
             options,
             url: secrecy::SecretString::from(url),
+            schemas: Schemas::default(),
         })
+    }
+
+    /// The same, with the tables in these schemas.
+    #[must_use]
+    pub fn in_schemas(mut self, schemas: Schemas) -> Self {
+        self.schemas = schemas;
+        self
+    }
+
+    /// Where its tables are.
+    #[must_use]
+    pub fn schemas(&self) -> &Schemas {
+        &self.schemas
     }
 
     /// What an operator should know about how this URL is protected; `None` when there is nothing to say.
@@ -99,12 +105,24 @@ impl Database {
         }
     }
 
-    /// Opens one plain connection.
+    /// Opens one plain connection, led to the schemas of the tables.
     ///
     /// # Errors
     ///
     /// When the database does not answer within 5 s.
     pub async fn connect(&self) -> Result<Client, DatabaseError> {
+        let client = self.connect_as_it_is().await?;
+        // Not with the connection's start, where poolers refuse it.
+        if let Some(enter) = self.schemas.enter() {
+            tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&enter))
+                .await
+                .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
+        }
+        Ok(client)
+    }
+
+    /// Opens one whose `search_path` is what the server and the URL make it.
+    pub(crate) async fn connect_as_it_is(&self) -> Result<Client, DatabaseError> {
         let (client, connection) =
             tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()))
                 .await
@@ -180,7 +198,8 @@ impl Database {
     /// A pool for reading. Each statement may take at most 10 s.
     #[must_use]
     pub fn read_pool(&self, size: usize) -> ReadPool {
-        ReadPool::new(self.config.clone(), self.tls.clone(), size, CONNECT_TIMEOUT)
+        let (config, tls) = (self.config.clone(), self.tls.clone());
+        ReadPool::new(config, tls, self.schemas.enter(), size, CONNECT_TIMEOUT)
     }
 
     /// River's pool.
@@ -198,12 +217,14 @@ impl Database {
         if let Some(path) = &self.options.root_cert {
             options = options.ssl_root_cert(path);
         }
+        let enter: Arc<str> = self.schemas.enter_rivers().into();
         Ok(sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT)
-            .after_connect(|connection, _| {
+            .after_connect(move |connection, _| {
+                let enter = Arc::clone(&enter);
                 Box::pin(async move {
-                    let ready = sqlx::query_scalar(RIVERS_SCHEMA_FIRST);
+                    let ready = sqlx::query_scalar(sqlx::AssertSqlSafe(enter.as_ref()));
                     match ready.fetch_one(connection).await? {
                         true => Ok(()),
                         false => Err(sqlx::Error::Protocol(READ_ONLY.to_owned())),

@@ -3,11 +3,13 @@
 mod connect;
 mod error;
 mod read_pool;
+mod schemas;
 pub(crate) mod session;
 mod tls;
 
 pub use connect::Database;
 pub use error::DatabaseError;
-pub(crate) use error::{Failure, Phase};
+pub(crate) use error::{Failure, Phase, said};
 pub use read_pool::ReadPool;
+pub use schemas::{LONGEST_RIVER_SCHEMA, Schemas};
 pub use tls::client_config;

@@ -1,5 +1,6 @@
 //! Connections for reading, with a deadline on every read.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_postgres::{
@@ -55,10 +56,11 @@ impl Drop for Reading {
 }
 
 impl ReadPool {
-    /// A connection is waited for, opened and reset for at most `patience`.
+    /// `enter` leads a new connection to the schemas of the tables. One is waited for, opened and reset for at most `patience`.
     pub(super) fn new(
         config: tokio_postgres::Config,
         tls: MakeRustlsConnect,
+        enter: Option<String>,
         size: usize,
         patience: Duration,
     ) -> Self {
@@ -70,15 +72,17 @@ impl ReadPool {
         bounds.timeouts.wait = Some(patience);
         bounds.timeouts.create = Some(patience);
         bounds.timeouts.recycle = Some(patience);
+        let setup: Arc<str> = [Some(SERVER_TIMEOUT.to_owned()), enter]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join("; ")
+            .into();
         let built = Pool::builder(manager)
             .config(bounds)
-            .post_create(Hook::async_fn(|client, _| {
-                Box::pin(async move {
-                    client
-                        .batch_execute(SERVER_TIMEOUT)
-                        .await
-                        .map_err(HookError::Backend)
-                })
+            .post_create(Hook::async_fn(move |client, _| {
+                let setup = Arc::clone(&setup);
+                Box::pin(async move { client.batch_execute(&setup).await.map_err(HookError::Backend) })
             }))
             .runtime(deadpool_postgres::Runtime::Tokio1)
             .build();

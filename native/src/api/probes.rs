@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::listen::{self, HEAD_TIMEOUT, ListenError};
 use crate::config::Settings;
-use crate::telemetry::gauges::{Gauges, LEADER_KNOWN};
+use crate::telemetry::gauges::{Gauges, leaders};
 use weir_ledger::database::{DatabaseError, ReadPool};
 
 /// The database is asked for the gauges at most this often, however many scrape.
@@ -46,8 +46,9 @@ struct Readiness {
     database: &'static str,
     migrations: &'static str,
     /// Of the whole installation. Nobody leading does not make a process unready: the API accepts, the workers work;
-    /// only retries, periodic jobs and reconciliation wait.
+    /// only retries wait, and without the duties reconciliation.
     leader: &'static str,
+    duties: &'static str,
     stopping: bool,
 }
 
@@ -113,9 +114,13 @@ impl Probes {
                 return Err(Unready::ReadOnly);
             }
             let current = weir_ledger::migrate::is_current(client).await?;
-            // Without River's tables there is nobody to ask for.
-            let led = current && client.query_one(LEADER_KNOWN, &[]).await?.get("known");
-            Ok((current, led))
+            // Without the tables there is nobody to ask for.
+            let leaders = if current {
+                Some(leaders(client).await?)
+            } else {
+                None
+            };
+            Ok((current, leaders))
         });
         let stopping = self.stopping.is_cancelled();
         match database.await {
@@ -124,9 +129,10 @@ impl Probes {
                 database: "read-only",
                 migrations: "not known",
                 leader: "not known",
+                duties: "not known",
                 stopping,
             },
-            Ok((current, led)) => Readiness {
+            Ok((current, leaders)) => Readiness {
                 ready: current && !stopping,
                 database: "up",
                 migrations: if current {
@@ -134,10 +140,14 @@ impl Probes {
                 } else {
                     "missing: run `weir migrate`"
                 },
-                leader: if led {
-                    "known"
-                } else {
-                    "nobody leads: start `weir schedule`"
+                leader: match &leaders {
+                    Some(leaders) if leaders.is_foreign => "another River client",
+                    Some(leaders) if leaders.known => "known",
+                    _ => "nobody leads: start `weir schedule`",
+                },
+                duties: match &leaders {
+                    Some(leaders) if leaders.duties_known => "done",
+                    _ => "nobody does them: start `weir schedule`",
                 },
                 stopping,
             },
@@ -146,6 +156,7 @@ impl Probes {
                 database: "cannot be reached",
                 migrations: "not known",
                 leader: "not known",
+                duties: "not known",
                 stopping,
             },
         }

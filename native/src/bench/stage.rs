@@ -31,7 +31,7 @@ impl Stage {
         let admin = Database::at(&server)?.connect().await?;
         admin.batch_execute(&format!("CREATE DATABASE {name}")).await?;
         let url = with_database(&server, &name);
-        let database = Database::at(&url)?;
+        let database = Database::at(&url)?.in_schemas(settings.schemas.clone());
         migrate::migrate(&database).await?;
         let client = database.connect().await?;
         // Nobody runs into a limit: what is measured is the check, not the refusal.

@@ -7,6 +7,7 @@ mod catalogue;
 pub mod fairness;
 pub mod periodic;
 pub mod retry;
+mod schemas;
 pub mod service;
 mod services_file;
 mod table;
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use weir_ledger::catalogue::Catalogue;
-use weir_ledger::database::{Database, DatabaseError};
+use weir_ledger::database::{Database, DatabaseError, Schemas};
 use weir_ledger::rules::Rules;
 
 use fairness::Fairness;
@@ -46,6 +47,10 @@ pub enum Environment {
 pub struct Settings {
     /// `DATABASE_URL`.
     pub database_url: SecretString,
+    /// `WEIR_SCHEMA` and `RIVER_SCHEMA`: where the tables are.
+    pub schemas: Schemas,
+    /// `RIVER_LEADER`: whether schedulers may be elected River's leader.
+    pub leads_river: bool,
     /// What the connections are called in `pg_stat_activity`; `application_name` in the URL goes before.
     pub application_name: &'static str,
     /// `WEIR_ENV`.
@@ -162,6 +167,8 @@ impl Settings {
                 SecretString::from("")
             }
         };
+        let schemas = schemas::read(reader);
+        let leads_river = reader.flag("RIVER_LEADER", true);
         let jwt_secret = reader.secret("JWT_SECRET");
         let jwt_issuer = reader.text("JWT_ISSUER").map(str::to_owned);
         let jwt_audience = reader.text("JWT_AUDIENCE").map(str::to_owned);
@@ -190,6 +197,8 @@ impl Settings {
         let defined = services_file::read(reader, services);
         Self {
             database_url,
+            schemas,
+            leads_river,
             application_name: "weir",
             environment,
             jwt_secret,
@@ -244,7 +253,8 @@ impl Settings {
     ///
     /// When the URL does not parse.
     pub fn database(&self) -> Result<Database, DatabaseError> {
-        Database::named(self.database_url.expose_secret(), self.application_name)
+        let database = Database::named(self.database_url.expose_secret(), self.application_name)?;
+        Ok(database.in_schemas(self.schemas.clone()))
     }
 
     /// What the ledger decides by.
@@ -329,18 +339,22 @@ mod tests {
                 ("FAIRNESS_SNOOZE_DURATION", "soon"),
                 ("ANALYZER_QUEUE_PRIORITY_WORKERS", "many"),
                 ("JWT_SECRET", "short-secret"),
+                ("RIVER_SCHEMA", "a_schema_whose_name_leaves_no_room_for_a_channel"),
                 ("WEIR_ENV", "prod"),
+                ("WEIR_SCHEMA", "pg_weir"),
             ]),
             &services(),
         )
         .unwrap_err();
-        assert_eq!(error.faults.len(), 6, "{error}");
+        assert_eq!(error.faults.len(), 8, "{error}");
         let text = error.to_string();
         for name in [
             "DATABASE_URL",
             "FAIRNESS_FREE_LIMIT",
             "FAIRNESS_SNOOZE_DURATION",
+            "RIVER_SCHEMA",
             "WEIR_ENV",
+            "WEIR_SCHEMA",
         ] {
             assert!(text.contains(name), "{text}");
         }

@@ -1,8 +1,7 @@
-//! Periodic jobs: what `weir.toml` has the leader enqueue into a service's scheduled lane.
+//! Periodic jobs: what `weir.toml` has the schedulers enqueue into a service's scheduled lane.
 //!
-//! River's leader enqueues them. Ticks are whole seconds that follow from the clock alone, not from when a leader was
-//! elected, and River's uniqueness allows one job a tick; so each tick is enqueued once, also when the leader changes
-//! in the middle of it.
+//! Ticks are whole seconds that follow from the clock alone, not from when a scheduler was started, and the database has
+//! each tick enqueued once, whatever number of schedulers there are.
 
 use std::time::Duration;
 

@@ -71,7 +71,10 @@ fn is_distinct(name: &str) -> bool {
     name.starts_with("WEIR_")
         || name.starts_with("FAIRNESS_")
         || name.contains("_QUEUE_") && name.ends_with("_WORKERS")
-        || matches!(name, "RESERVATION_TTL" | "LEND_IDLE_WORKERS")
+        || matches!(
+            name,
+            "RESERVATION_TTL" | "LEND_IDLE_WORKERS" | "RIVER_LEADER" | "RIVER_SCHEMA"
+        )
 }
 
 /// The setting that was meant, if one is near enough: a typing error in eight characters, at most three.

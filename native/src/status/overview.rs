@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio_postgres::Client;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::duties::STALE_AFTER;
 use weir_policy::lane::Lane;
 
 use super::held_back::{HeldBack, Waiting};
@@ -20,8 +21,10 @@ pub struct Overview {
     pub lanes: Lanes,
     /// When this was looked up, by the database's clock.
     pub at: Timestamp,
-    /// Who leads; null is nobody.
+    /// Who leads River; null is nobody.
     pub leader: Option<Leader>,
+    /// Who does Weir's duties; null is nobody.
+    pub duties: Option<Duties>,
     /// What ended within the last minute.
     pub last_minute: LastMinute,
     /// Jobs that have failed and are tried again.
@@ -37,8 +40,19 @@ pub struct Overview {
 pub struct Leader {
     /// The client's id.
     pub id: String,
+    /// Whether it is another client than Weir's.
+    pub foreign: bool,
     /// Since when.
     pub elected_at: Timestamp,
+}
+
+/// The process that does Weir's duties: reconciliation, expiry, cleaning.
+#[derive(Clone, Debug, Serialize)]
+pub struct Duties {
+    /// Its host and process id.
+    pub process: String,
+    /// Since when.
+    pub since: Timestamp,
 }
 
 /// Jobs that ended within the last minute, of all services.
@@ -71,9 +85,11 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         .flat_map(|service| Lane::ALL.map(|lane| service.queue(lane)))
         .collect();
     let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&queues];
+    let stale_after = STALE_AFTER.as_secs_f64();
+    let stale: [&(dyn postgres_types::ToSql + Sync); 1] = [&stale_after];
     let (lanes, now, waiting) = tokio::try_join!(
         lanes(client, services),
-        async { Ok(client.query_one(include_str!("sql/now.sql"), &[]).await?) },
+        async { Ok(client.query_one(include_str!("sql/now.sql"), &stale).await?) },
         async { Ok(client.query(include_str!("sql/waiting.sql"), &params).await?) },
     )?;
     let mut retrying = 0;
@@ -103,12 +119,18 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         }
     }
     let leader: Option<String> = now.get("leader_id");
+    let duties: Option<String> = now.get("process");
     Ok(Overview {
         lanes,
         at: now.get("at"),
         leader: leader.map(|id| Leader {
+            foreign: !id.starts_with("weir_"),
             id,
             elected_at: now.get("elected_at"),
+        }),
+        duties: duties.map(|process| Duties {
+            process,
+            since: now.get("since"),
         }),
         last_minute: LastMinute {
             completed: now.get("completed"),

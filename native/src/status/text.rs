@@ -16,15 +16,20 @@ const WIDTH: usize = 60;
 #[must_use]
 pub fn overview_text(status: &Overview) -> String {
     let minute = status.last_minute;
-    let leader = match &status.leader {
-        Some(leader) => {
-            let led = status.at.duration_since(leader.elected_at).as_millis();
-            let since = format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)));
-            let id = cut(&leader.id, WIDTH - 10 - since.len());
-            format!("{id}{since}")
-        }
-        None => "nobody; start `weir schedule`".to_owned(),
+    let for_how_long = |since: Timestamp| {
+        let led = status.at.duration_since(since).as_millis();
+        format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)))
     };
+    let nobody = || "nobody; start `weir schedule`".to_owned();
+    let leader = status.leader.as_ref().map_or_else(nobody, |leader| {
+        let whose = if leader.foreign { ", not Weir's" } else { "" };
+        let end = format!("{whose}{}", for_how_long(leader.elected_at));
+        format!("{}{end}", cut(&leader.id, WIDTH - 10 - end.len()))
+    });
+    let duties = status.duties.as_ref().map_or_else(nobody, |duties| {
+        let end = for_how_long(duties.since);
+        format!("{}{end}", cut(&duties.process, WIDTH - 10 - end.len()))
+    });
     let waiting = match status.lanes.parked {
         0 => String::from("nobody waits for one"),
         parked => format!(
@@ -36,6 +41,7 @@ pub fn overview_text(status: &Overview) -> String {
     let mut text = format!(
         "{}\n\
          leader    {leader}\n\
+         duties    {duties}\n\
          finished  {} in the last minute, {} a second\n\
          failed    {} in the last minute, {} wait for a retry\n\
          slots     {} in use, {waiting}\n",
@@ -213,7 +219,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::{
-        HeldBack, LaneState, Lanes, LastMinute, Leader, ServiceLanes, UserShare, WindowShare,
+        Duties, HeldBack, LaneState, Lanes, LastMinute, Leader, ServiceLanes, UserShare, WindowShare,
     };
     use super::*;
     use weir_policy::span::Span;
@@ -254,7 +260,12 @@ mod tests {
             at,
             leader: Some(Leader {
                 id: format!("weir_{}", name.repeat(3)),
+                foreign: big > 0,
                 elected_at: "2026-11-21T03:12:00Z".parse().unwrap(),
+            }),
+            duties: Some(Duties {
+                process: format!("{}:4711", name.repeat(3)),
+                since: "2026-11-21T03:12:00Z".parse().unwrap(),
             }),
             last_minute: LastMinute {
                 completed: big.max(1230),

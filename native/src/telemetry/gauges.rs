@@ -8,6 +8,7 @@ use tokio_postgres::Client;
 use crate::config::service::Service;
 use weir_ledger::catalogue::Catalogue;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::duties::STALE_AFTER;
 use weir_ledger::processes::DEAD_AFTER;
 
 /// Whose a job is, besides the tiers: a client address, or somebody whom no worker has looked up yet.
@@ -22,6 +23,8 @@ fn tiers(catalogue: &Catalogue) -> impl Iterator<Item = &str> {
 pub struct Gauges {
     database_up: Gauge,
     leader_known: Gauge,
+    foreign_leader: Gauge,
+    duties_known: Gauge,
     processes: Gauge,
     by_database: HashMap<Vec<String>, Gauge>,
     /// Service and lane by queue.
@@ -77,6 +80,8 @@ impl Gauges {
         Self {
             database_up: gauge!("weir_database_up"),
             leader_known: gauge!("weir_leader_known"),
+            foreign_leader: gauge!("weir_foreign_leader"),
+            duties_known: gauge!("weir_duties_known"),
             processes: gauge!("weir_worker_processes"),
             by_database,
             lanes,
@@ -91,8 +96,8 @@ impl Gauges {
     pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
         let dead_after = DEAD_AFTER.as_secs_f64();
         let living: [&(dyn postgres_types::ToSql + Sync); 1] = [&dead_after];
-        let (leader, jobs, reservations, processes, pools) = tokio::try_join!(
-            client.query_one(LEADER_KNOWN, &[]),
+        let (leaders, jobs, reservations, processes, pools) = tokio::try_join!(
+            async { leaders(client).await },
             client.query(include_str!("sql/jobs.sql"), &[]),
             client.query(include_str!("sql/reservations.sql"), &[]),
             client.query_one(
@@ -155,8 +160,10 @@ impl Gauges {
             gauge.set(found.get(key).copied().unwrap_or(0.0));
         }
         self.database_up.set(1.0);
-        self.leader_known
-            .set(if leader.get::<_, bool>("known") { 1.0 } else { 0.0 });
+        let one_if = |is_so: bool| f64::from(u8::from(is_so));
+        self.leader_known.set(one_if(leaders.known));
+        self.foreign_leader.set(one_if(leaders.is_foreign));
+        self.duties_known.set(one_if(leaders.duties_known));
         self.processes.set(processes.get::<_, f64>("processes"));
         Ok(())
     }
@@ -165,6 +172,8 @@ impl Gauges {
     pub fn unknown(&self) {
         self.database_up.set(0.0);
         self.leader_known.set(f64::NAN);
+        self.foreign_leader.set(f64::NAN);
+        self.duties_known.set(f64::NAN);
         self.processes.set(f64::NAN);
         for gauge in self.by_database.values() {
             gauge.set(f64::NAN);
@@ -172,6 +181,29 @@ impl Gauges {
     }
 }
 
-/// Whether a process of Weir's leads: River's leader renews its row every few seconds. Another River client may lead
-/// as well; then River's own duties are done, and Weir's periodic jobs are not.
-pub(crate) const LEADER_KNOWN: &str = "SELECT EXISTS (SELECT 1 FROM river_leader WHERE expires_at > now() AND leader_id LIKE 'weir\\_%') AS known";
+/// Who leads River, and whether somebody does Weir's duties.
+pub(crate) struct Leaders {
+    /// River has a leader: retries and scheduled jobs become available.
+    pub(crate) known: bool,
+    /// It is another client than Weir's.
+    pub(crate) is_foreign: bool,
+    /// A process of Weir's does the duties.
+    pub(crate) duties_known: bool,
+}
+
+/// Looks at the database.
+///
+/// # Errors
+///
+/// When it cannot be asked.
+pub(crate) async fn leaders(client: &Client) -> Result<Leaders, tokio_postgres::Error> {
+    let stale_after = STALE_AFTER.as_secs_f64();
+    let row = client
+        .query_one(include_str!("sql/leaders.sql"), &[&stale_after])
+        .await?;
+    Ok(Leaders {
+        known: row.get("known"),
+        is_foreign: row.get("is_foreign"),
+        duties_known: row.get("done"),
+    })
+}

@@ -122,7 +122,7 @@ const COUNTERS: [(&str, &str); 15] = [
     ),
     (
         "weir_reconciliation_failures_total",
-        "Steps of reconciliation that failed, by step (take_back, ended, sweep, promote, clean)",
+        "Steps of reconciliation that failed, by step (take_back, ended, sweep, promote, clean, duties)",
     ),
 ];
 
@@ -153,12 +153,20 @@ const HISTOGRAMS: [(&str, &str); 6] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 10] = [
+const GAUGES: [(&str, &str); 12] = [
     ("weir_build_info", "1, with the version as a label"),
     ("weir_database_up", "1 while the database answers, else 0"),
     (
         "weir_leader_known",
-        "1 while a process of Weir leads, else 0; NaN while the database does not answer",
+        "1 while River has a leader, Weir's or another client, else 0; NaN while the database does not answer",
+    ),
+    (
+        "weir_foreign_leader",
+        "1 while River's leader is another client than Weir's, else 0; NaN while the database does not answer",
+    ),
+    (
+        "weir_duties_known",
+        "1 while a process does Weir's duties (reconciliation, expiry, cleaning), else 0; NaN while the database does not answer",
     ),
     ("weir_worker_processes", "Living processes that work jobs"),
     (

@@ -19,6 +19,7 @@ use super::current_holders::CurrentHolders;
 use super::fenced;
 use super::heartbeat::Lease;
 use super::local_limiter::LocalLimiter;
+use super::under_way::UnderWay;
 use super::worker::Internal;
 use crate::config::fairness::{Fairness, FairnessScope};
 use crate::context::Context;
@@ -28,6 +29,7 @@ pub(super) struct Guard {
     lookup: ReservationLookup,
     current: CurrentHolders,
     lease: Lease,
+    under_way: UnderWay,
     local: LocalLimiter,
 }
 
@@ -37,12 +39,14 @@ impl Guard {
         lookup: &ReservationLookup,
         current: &CurrentHolders,
         lease: &Lease,
+        under_way: &UnderWay,
     ) -> Self {
         Self {
             context: context.clone(),
             lookup: lookup.clone(),
             current: current.clone(),
             lease: lease.clone(),
+            under_way: under_way.clone(),
             local: LocalLimiter::default(),
         }
     }
@@ -62,6 +66,7 @@ impl WorkMiddleware for Guard {
         };
         let event_type = service.event_type;
         let attempt = i16::try_from(job.attempt).unwrap_or(i16::MAX);
+        let _under_way = self.under_way.enter(job.id, attempt);
         let no_database = |error| WorkError::new(Internal::no_database(job.id)(error));
         let found = self.lookup.find(job.id, attempt).await.map_err(no_database)?;
         let _current = self.current.enter(job.id, found.map(|found| found.holder));

@@ -2,15 +2,19 @@
 
 mod attempt_log;
 mod current_holders;
+mod elected;
 mod fenced;
 mod guard;
 mod heartbeat;
+mod host;
 mod local_limiter;
 mod periodic;
 mod pool;
 mod prefetch;
 pub mod reconcile;
 mod retry;
+mod step;
+mod under_way;
 mod worker;
 
 use std::time::Duration;
@@ -27,6 +31,7 @@ use weir_ledger::lookup::ReservationLookup;
 use current_holders::CurrentHolders;
 use heartbeat::Lease;
 use pool::Pools;
+use under_way::UnderWay;
 
 pub use heartbeat::HEARTBEAT_INTERVAL;
 
@@ -78,6 +83,7 @@ impl Working {
         let lookup = ReservationLookup::start(&context.database, context.settler.promoted().clone());
         let current = CurrentHolders::default();
         let lease = Lease::new();
+        let under_way = UnderWay::default();
         let all_pools = Pools::new(services, context.settings.lend_idle_workers);
         worker::register(&mut workers, context, &current, &all_pools)?;
         let mut builder = Client::builder(river_pool)
@@ -88,7 +94,7 @@ impl Working {
             // A job that only others can do is theirs, whatever lane it is in.
             .fetch_only_known_kinds(true)
             .maintenance(MaintenanceConfig::default().with_rescue_after(RESCUE_AFTER))
-            .work_middleware(guard::Guard::new(context, &lookup, &current, &lease));
+            .work_middleware(guard::Guard::new(context, &lookup, &current, &lease, &under_way));
         if !context.settings.drain_timeout.is_zero() {
             builder = builder.soft_stop_timeout(context.settings.drain_timeout);
         }
@@ -100,19 +106,23 @@ impl Working {
                 builder = builder.queue(queue, QueueConfig::new(room));
             }
         }
-        if duty == Duty::Work {
+        if duty == Duty::Work || !context.settings.leads_river {
             builder = builder.without_leader_election();
-        } else {
-            builder = periodic::register(builder, &context.settings);
-            if !works {
-                builder = builder.queue(LEADER_QUEUE, QueueConfig::new(1));
-            }
+        }
+        if !works {
+            builder = builder.queue(LEADER_QUEUE, QueueConfig::new(1));
         }
         let client = builder.build()?;
         let stopped = CancellationToken::new();
         let mut tasks = Vec::new();
         if works {
-            tasks.push(heartbeat::start(context, id, pools.into(), lease, stopped.clone()).await?);
+            let heart = heartbeat::start(context, id.clone(), pools.into(), lease, stopped.clone());
+            tasks.push(heart.await?);
+            let keeping = under_way::keep(context.clone(), id, under_way, stopped.clone());
+            tasks.push(tokio::spawn(keeping));
+        }
+        if duty != Duty::Work {
+            tasks.push(tokio::spawn(periodic::run(context.clone(), stopped.clone())));
         }
         tasks.push(notice_endings(&client, context, stopped.clone())?);
         let mut run = client.start()?;
@@ -148,14 +158,7 @@ impl Working {
 
 /// River's id of this process: unique, and telling which host it is.
 fn client_id() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host: String = host
-        .trim()
-        .chars()
-        .filter(char::is_ascii_alphanumeric)
-        .take(40)
-        .collect();
-    format!("weir_{host}_{}", Uuid::new_v4().simple())
+    format!("weir_{}_{}", host::name(), Uuid::new_v4().simple())
 }
 
 /// River records failures and cancellations itself; its events tell that they are there to be settled.

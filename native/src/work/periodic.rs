@@ -1,60 +1,79 @@
-//! Hands the periodic jobs to River, whose leader enqueues them.
+//! Enqueues the periodic jobs, whoever leads River. Every scheduler tries, and the database has each tick enqueued once.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use riverqueue::{
-    BoxError, ClientBuilder, Hook, InsertContext, InsertOpts, JobArgs, PeriodicJob, PeriodicJobOpts,
-    UniqueOpts,
-};
+use jiff::{SignedDuration, Timestamp};
+use riverqueue::PeriodicSchedule;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::periodic::{self as ledger, Tick};
 use weir_policy::lane::Lane;
 
-use super::worker::AnyArgs;
-use crate::config::Settings;
+use crate::config::periodic::Periodic;
+use crate::context::Context;
 
-/// Ticks are whole seconds, so one job a second is one job a tick.
-const TICK: Duration = Duration::from_secs(1);
+/// A tick that nobody enqueued in time, since no scheduler ran, is made up for within this long, and left out after.
+const LATEST: SignedDuration = SignedDuration::from_mins(1);
 
-pub(super) fn register(mut builder: ClientBuilder, settings: &Arc<Settings>) -> ClientBuilder {
-    if settings.periodic.is_empty() {
-        return builder;
+/// Between two looks at the clock, however far the next tick is.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Before the next try when the database did not answer.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// Goes on until it is stopped, also through outages.
+pub(super) async fn run(context: Context, stopped: CancellationToken) {
+    if context.settings.periodic.is_empty() {
+        return;
     }
-    for periodic in &settings.periodic {
-        let Some(service) = settings.service(&periodic.service) else {
-            continue;
-        };
-        let opts = InsertOpts::default()
-            .with_queue(service.queue(Lane::Scheduled))
-            .with_max_attempts(service.max_attempts.into())
-            .with_unique(
-                UniqueOpts::new()
-                    .with_by_args(true)
-                    .with_by_queue(true)
-                    .with_by_period(TICK),
-            );
-        let args = periodic.args.clone();
-        builder = builder.periodic_job(PeriodicJob::conditional_with_options(
-            periodic.schedule.clone(),
-            move || Some((AnyArgs(args.clone()), opts.clone())),
-            PeriodicJobOpts::new().with_id(&periodic.id),
-        ));
-    }
-    builder.hook(NameKinds(Arc::clone(settings)))
-}
-
-/// River ties a Rust type to one kind; the arguments here are those of any service, whose kind is known by its queue.
-struct NameKinds(Arc<Settings>);
-
-impl Hook for NameKinds {
-    async fn insert_begin(&self, insert: &mut InsertContext) -> Result<(), BoxError> {
-        if insert.kind == AnyArgs::KIND {
-            let mut services = self.0.services.iter();
-            if let Some(service) =
-                services.find(|service| service.queue(Lane::Scheduled) == insert.opts.queue)
-            {
-                insert.kind.clone_from(&service.kind);
+    loop {
+        let mut pause = LONGEST_PAUSE;
+        for periodic in &context.settings.periodic {
+            match enqueue(&context, periodic).await {
+                Ok(next) => pause = pause.min(next),
+                // Each on its own: what one of them cannot do keeps no other from going on.
+                Err(error) => {
+                    tracing::warn!(periodic = periodic.id, %error, "a periodic job could not be enqueued");
+                    pause = pause.min(RETRY_PAUSE);
+                }
             }
         }
-        Ok(())
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = stopped.cancelled() => return,
+        }
     }
+}
+
+/// Enqueues what is due. Returns how long it is until the next tick.
+async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, DatabaseError> {
+    let Some(service) = context.settings.service(&periodic.service) else {
+        return Ok(LONGEST_PAUSE);
+    };
+    let queue = service.queue(Lane::Scheduled);
+    let args = Value::Object(periodic.args.clone());
+    let enqueuing = context.pool.read(async |client| {
+        let (now, until) = ledger::enqueued_until(client, &periodic.id).await?;
+        let mut next = periodic.schedule.next(until.max(now - LATEST));
+        while let Some(at) = next.filter(|at| *at <= now) {
+            let tick = Tick {
+                id: &periodic.id,
+                at,
+                kind: &service.kind,
+                queue: &queue,
+                max_attempts: service.max_attempts,
+                args: &args,
+            };
+            ledger::enqueue(client, &tick).await?;
+            next = periodic.schedule.next(at);
+        }
+        Ok::<_, DatabaseError>((now, next))
+    });
+    let (now, next) = enqueuing.await?;
+    Ok(next.map_or(LONGEST_PAUSE, |next| until(now, next)))
+}
+
+fn until(now: Timestamp, next: Timestamp) -> Duration {
+    Duration::try_from(next.duration_since(now)).unwrap_or_default()
 }

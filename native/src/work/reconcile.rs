@@ -13,6 +13,8 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::reconciliation::{self as ledger, FIRST_HOLDER, HolderCursor, MOST_ENDED};
 use weir_ledger::settlement::{Ended, Promoter};
 
+use super::elected::Elected;
+use super::step::within;
 use crate::context::Context;
 
 /// Between two rounds. What others end is settled within about a second, and an upgrade helps the jobs that wait.
@@ -20,9 +22,6 @@ const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Between two passes of cleaning through everything.
 const CLEAN_INTERVAL: Duration = Duration::from_secs(15);
-
-/// No step of a round takes longer. A step that does is broken off, with its connection.
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the settlements of a look are waited for. One that takes longer, since its holder is locked, goes on
 /// without anybody waiting, and keeps neither the other steps nor the connection.
@@ -37,29 +36,28 @@ const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
 /// How far back a look goes that could not settle all that it found.
 const LONGEST_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 
-/// Any number, the same everywhere.
-const LOCK: i64 = 0x77_65_69_73;
-
-/// How long a lock is waited for.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// Goes on until it is stopped, also through outages.
 pub async fn run(context: Context, stopped: CancellationToken) {
     let mut reconciler = Reconciler::new(&context);
-    let mut leader: Option<Leader> = None;
+    let mut leader: Option<Elected> = None;
     loop {
         tokio::select! {
             () = tokio::time::sleep(ROUND_INTERVAL) => {}
-            () = stopped.cancelled() => return,
+            () = stopped.cancelled() => {
+                if let Some(leader) = leader {
+                    leader.leave().await;
+                }
+                return;
+            }
         }
         let held = match leader.take().filter(|leader| !leader.client.is_closed()) {
             Some(held) => Ok(held),
-            None => Leader::open(&context).await,
+            None => Elected::open(&context).await,
         };
         match held {
             Ok(mut held) => match held.is_elected().await {
                 Ok(true) => {
-                    if reconciler.round(&held.client).await {
+                    if held.say().await && reconciler.round(&held.client).await {
                         leader = Some(held);
                     }
                 }
@@ -68,42 +66,6 @@ pub async fn run(context: Context, stopped: CancellationToken) {
             },
             Err(error) => tracing::warn!(%error, "reconciliation cannot reach the database"),
         }
-    }
-}
-
-/// A connection, and whether it holds the lock.
-struct Leader {
-    client: Client,
-    is_elected: bool,
-}
-
-impl Leader {
-    async fn open(context: &Context) -> Result<Self, DatabaseError> {
-        let client = context.database.connect_bookkeeper(LOCK_TIMEOUT).await?;
-        // A process that vanishes with its machine, or stands still, must not keep the lock.
-        client
-            .batch_execute(
-                "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
-                 SET idle_session_timeout = '10s'",
-            )
-            .await?;
-        Ok(Self {
-            client,
-            is_elected: false,
-        })
-    }
-
-    async fn is_elected(&mut self) -> Result<bool, DatabaseError> {
-        if !self.is_elected {
-            let asked = self
-                .client
-                .query_one("SELECT pg_try_advisory_lock($1) AS elected", &[&LOCK]);
-            let row = tokio::time::timeout(STEP_TIMEOUT, asked)
-                .await
-                .map_err(|_| DatabaseError::Timeout(STEP_TIMEOUT))??;
-            self.is_elected = row.get("elected");
-        }
-        Ok(self.is_elected)
     }
 }
 
@@ -300,17 +262,4 @@ impl Reconciler {
         }
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
-}
-
-/// Runs a step. Returns whether its connection is still of use: one on which a step was broken off is not.
-async fn within(name: &'static str, step: impl Future<Output = Result<(), DatabaseError>>) -> bool {
-    let done = tokio::time::timeout(STEP_TIMEOUT, step).await;
-    let failure = match &done {
-        Ok(Ok(())) => return true,
-        Ok(Err(error)) => error,
-        Err(_) => &DatabaseError::Timeout(STEP_TIMEOUT),
-    };
-    metrics::counter!("weir_reconciliation_failures_total", "step" => name).increment(1);
-    tracing::warn!(error = %failure, step = name, "a step of reconciliation failed; the others go on");
-    done.is_ok()
 }

@@ -24,7 +24,7 @@ use weir::config::{Settings, Variables};
 use weir::context::Context;
 use weir::work::reconcile::Reconciler;
 use weir::work::{Duty, Working};
-use weir_ledger::database::Database;
+use weir_ledger::database::{Database, Schemas};
 use weir_ledger::{audit, catalogue, migrate, plans};
 use weir_policy::assertion::{self, AssertionKey, Caller};
 
@@ -58,8 +58,17 @@ impl Weir {
 
     /// A Weir with these environment variables on top of the defaults.
     pub async fn with(pairs: &[(&str, &str)]) -> Self {
+        let schema = |variable| {
+            let named = pairs.iter().find(|(name, _)| *name == variable);
+            named.map(|(_, schema)| (*schema).to_owned())
+        };
+        let schemas = Schemas {
+            weir: schema("WEIR_SCHEMA"),
+            river: schema("RIVER_SCHEMA"),
+        };
         Self::made(pairs, async |database| {
-            migrate::migrate(&Database::at(database).unwrap()).await.unwrap();
+            let database = Database::at(database).unwrap().in_schemas(schemas);
+            migrate::migrate(&database).await.unwrap();
         })
         .await
         .with_catalogue()
@@ -86,9 +95,19 @@ impl Weir {
             .unwrap();
         let url = with_database(&server, &name);
         make(&url).await;
+        Self::over(config, name, &url, pairs).await
+    }
+
+    /// Another Weir in the same database, which these environment variables keep apart. It is brought up to date.
+    pub async fn beside(&self, pairs: &[(&str, &str)]) -> Self {
+        migrate::migrate(&self.another(pairs).database).await.unwrap();
+        Self::over(self.server.clone(), self.name.clone(), self.url(), pairs).await
+    }
+
+    async fn over(server: tokio_postgres::Config, name: String, url: &str, pairs: &[(&str, &str)]) -> Self {
         let mut variables: Variables = BTreeMap::from_iter(
             [
-                ("DATABASE_URL", url.as_str()),
+                ("DATABASE_URL", url),
                 ("EDGE_SECRET", EDGE_SECRET),
                 ("JWT_SECRET", "a secret for tokens that only tests use"),
                 ("WEIR_DRAIN_TIMEOUT", "2s"),
@@ -111,7 +130,7 @@ impl Weir {
             router: router.merge(probes::router(Arc::new(probes))),
             context,
             stopping,
-            server: config,
+            server,
             name,
             variables,
             tokens: Mutex::default(),
@@ -304,8 +323,13 @@ impl Weir {
 
     /// How many jobs there are, in whatever state.
     pub async fn jobs(&self) -> i64 {
-        let count = "SELECT count(*) FROM river_job";
-        self.client().await.query_one(count, &[]).await.unwrap().get(0)
+        self.count("river_job").await
+    }
+
+    /// How many rows a table has.
+    pub async fn count(&self, table: &str) -> i64 {
+        let count = format!("SELECT count(*) FROM {table}");
+        self.client().await.query_one(&count, &[]).await.unwrap().get(0)
     }
 
     /// Begins a job's first attempt as other clients do, with SQL of their own.

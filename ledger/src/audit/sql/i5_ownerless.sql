@@ -6,6 +6,6 @@ FROM river_job j
 CROSS JOIN LATERAL (SELECT j.attempted_by[array_upper(j.attempted_by, 1)] AS owner) a
 LEFT JOIN processes p ON p.client_id = a.owner
 WHERE j.state = 'running' AND a.owner LIKE 'weir\_%'
-  AND j.attempted_at <= now() - make_interval(secs => $5)
+  AND attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) <= now() - make_interval(secs => $5)
   AND (p.client_id IS NULL OR p.beat_at < now() - make_interval(secs => 10 + $5))
 LIMIT $1

@@ -7,7 +7,8 @@
 -- each one of these.
 WITH done AS (
     UPDATE river_job j
-    SET state = 'completed', finalized_at = now(), metadata = j.metadata || d.metadata
+    SET state = 'completed', finalized_at = now(), metadata = j.metadata || d.metadata,
+        attempted_at = attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)
     FROM unnest($1::bigint[], $2::smallint[], $3::jsonb[]) AS d (id, attempt, metadata)
     WHERE j.id = d.id AND j.attempt = d.attempt AND (j.state = 'running') IS TRUE
     RETURNING j.id, j.metadata ->> 'weir:request_id' AS request_id

@@ -47,11 +47,21 @@ pub(super) async fn show(
     Ok(page::page("Overview", refreshes.then_some(REFRESH), &body))
 }
 
+fn nobody() -> Markup {
+    html! { strong { "nobody" } "; start " code { "weir schedule" } }
+}
+
 fn whole(status: &Overview) -> Markup {
     let minute = status.last_minute;
     let leader = match &status.leader {
-        Some(leader) => html! { (leader.id) ", since " (page::time(leader.elected_at)) },
-        None => html! { strong { "nobody" } "; start " code { "weir schedule" } },
+        Some(leader) => html! {
+            (leader.id) @if leader.foreign { ", not Weir's" } ", since " (page::time(leader.elected_at))
+        },
+        None => nobody(),
+    };
+    let duties = match &status.duties {
+        Some(duties) => html! { (duties.process) ", since " (page::time(duties.since)) },
+        None => nobody(),
     };
     let waiting = match status.lanes.parked {
         0 => "nobody waits for a turn".to_owned(),
@@ -63,6 +73,7 @@ fn whole(status: &Overview) -> Markup {
     };
     page::facts(&[
         ("leader", leader),
+        ("duties", duties),
         (
             "finished",
             html! { (number(minute.finished())) " in the last minute, " (per_second(minute.finished())) " a second" },

@@ -1,5 +1,6 @@
 -- A job as its owner sees it. $output is put in: a list has none.
-SELECT j.id, j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts, j.created_at, j.attempted_at,
+SELECT j.id, j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts, j.created_at,
+       attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
        j.finalized_at,
        j.scheduled_at > now() AS later,
        coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error') AS error,

@@ -1,7 +1,10 @@
--- The database's clock, by which everybody's waits are measured; who leads; and what ended within the last minute.
+-- The database's clock, by which everybody's waits are measured; who leads, who does the duties; and what ended within the last minute. $1 seconds
+-- without a round after which nobody does the duties.
 SELECT clock_timestamp() AS at,
        l.leader_id,
        l.elected_at,
+       d.process,
+       d.since,
        ended.completed,
        ended.cancelled,
        ended.failed,
@@ -16,3 +19,4 @@ FROM (
     WHERE state IN ('completed', 'cancelled', 'discarded') AND finalized_at > now() - interval '1 minute'
 ) ended
 LEFT JOIN river_leader l ON l.expires_at > now()
+LEFT JOIN duties d ON d.done_at > clock_timestamp() - make_interval(secs => $1)

@@ -1,0 +1,30 @@
+//! The duties of all: reconciliation, expiry, cleaning. One process does them, and says so.
+
+use std::time::Duration;
+
+use tokio_postgres::{Client, Error};
+
+/// A process that has done no round for this long does them no more.
+pub const STALE_AFTER: Duration = Duration::from_secs(15);
+
+/// Says that this process does the duties.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn done(client: &Client, process: &str) -> Result<(), Error> {
+    client.execute(include_str!("done.sql"), &[&process]).await?;
+    Ok(())
+}
+
+/// Says that it does them no more.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn leave(client: &Client, process: &str) -> Result<(), Error> {
+    client
+        .execute("DELETE FROM duties WHERE process = $1", &[&process])
+        .await?;
+    Ok(())
+}

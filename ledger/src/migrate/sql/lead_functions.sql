@@ -1,0 +1,24 @@
+-- Functions that run in sessions of somebody else, triggers among them, find the tables wherever those sessions look,
+-- and find them before a temporary table of the same name. Weir's own sessions pay nothing: their transactions keep the
+-- triggers out of the way. After every migration, since replacing a function forgets its settings.
+DO $$
+DECLARE
+    path text := current_setting('search_path') || ', pg_temp';
+    f regprocedure;
+BEGIN
+    FOR f IN
+        SELECT p.oid::regprocedure
+        FROM pg_proc p
+        WHERE p.prokind IN ('f', 'p') AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+          AND (p.proname LIKE 'weir\_%' OR p.oid IN (
+              SELECT t.tgfoid FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+              WHERE c.relnamespace = p.pronamespace AND NOT t.tgisinternal))
+          AND NOT EXISTS (
+              SELECT 1 FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+          AND coalesce('search_path=' || path <> ALL (p.proconfig), true)
+    LOOP
+        PERFORM set_config('search_path', path, true);
+        EXECUTE format('ALTER ROUTINE %s SET search_path FROM CURRENT', f);
+    END LOOP;
+END
+$$;

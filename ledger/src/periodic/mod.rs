@@ -1,0 +1,56 @@
+//! Periodic jobs: each tick becomes a job once, whatever number of processes tries, and whoever leads River.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio_postgres::{Client, Error};
+
+/// A tick of a periodic job.
+#[derive(Debug)]
+pub struct Tick<'a> {
+    /// The periodic job.
+    pub id: &'a str,
+    /// When it is due.
+    pub at: Timestamp,
+    /// The kind of the job that it becomes.
+    pub kind: &'a str,
+    /// Its queue.
+    pub queue: &'a str,
+    /// Its `max_attempts`.
+    pub max_attempts: i16,
+    /// Its arguments.
+    pub args: &'a Value,
+}
+
+/// The time by the database's clock, and until when this periodic job is enqueued: until now, when it was never seen.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn enqueued_until(client: &Client, id: &str) -> Result<(Timestamp, Timestamp), Error> {
+    let row = client
+        .query_one(include_str!("enqueued_until.sql"), &[&id])
+        .await?;
+    Ok((row.get("now"), row.get("enqueued_until")))
+}
+
+/// Enqueues a tick, unless somebody has. Returns whether this call did.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn enqueue(client: &Client, tick: &Tick<'_>) -> Result<bool, Error> {
+    let row = client
+        .query_opt(
+            include_str!("enqueue.sql"),
+            &[
+                &tick.id,
+                &tick.at,
+                &tick.args,
+                &tick.kind,
+                &tick.max_attempts,
+                &tick.queue,
+            ],
+        )
+        .await?;
+    Ok(row.is_some())
+}

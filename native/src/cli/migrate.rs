@@ -1,0 +1,69 @@
+//! `weir migrate`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use weir::config::Settings;
+use weir_ledger::catalogue;
+use weir_ledger::migrate::{self, River};
+
+use super::output::{CommandResult, print};
+
+/// What was asked for.
+#[derive(Args)]
+pub(super) struct Migrate {
+    /// Neither make River's tables nor change them; refuse if they are missing or too old.
+    #[arg(long, conflicts_with = "upgrade_river")]
+    skip_river: bool,
+    /// Bring River's tables that are there to the latest version, whosever they are.
+    #[arg(long)]
+    upgrade_river: bool,
+    /// Print what would be run, as a script, and change nothing.
+    #[arg(long)]
+    print: bool,
+}
+
+impl Migrate {
+    pub(super) async fn run(self, settings: &Settings) -> CommandResult {
+        let database = settings.database()?;
+        let river = match (self.skip_river, self.upgrade_river) {
+            (true, _) => River::Skip,
+            (_, true) => River::Upgrade,
+            _ => River::AsItIs,
+        };
+        if self.print {
+            let script = migrate::script(&database, river).await?;
+            let nothing = "-- nothing to do: the database is up to date\n";
+            print(if script.is_empty() { nothing } else { &script })?;
+            if !script.is_empty() {
+                print("-- then the catalogue of weir.toml is brought into the database\n")?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            let now = catalogue::load(&database.connect().await?).await?;
+            for change in now.changes_to(&settings.catalogue) {
+                print(&format!("-- the catalogue would change: {change}\n"))?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        let applied = migrate::migrate_with(&database, river).await?;
+        let changes = catalogue::apply(&mut database.connect().await?, &settings.catalogue).await?;
+        if applied.river.is_empty() && applied.weir.is_empty() && changes.is_empty() {
+            print("nothing to do: the database is up to date\n")?;
+        }
+        for version in applied.river {
+            print(&format!("applied River's {version}\n"))?;
+        }
+        for name in applied.weir {
+            print(&format!("applied Weir's {name}\n"))?;
+        }
+        for change in changes {
+            print(&format!("changed the catalogue: {change}\n"))?;
+        }
+        if let Some(version) = applied.kept_river {
+            print(&format!(
+                "River's tables stay at version {version}, which is new enough; --upgrade-river brings them up to date\n"
+            ))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
