@@ -7,6 +7,7 @@
 
 use serde::Serialize;
 use weir_policy::counts::RequestOutcome;
+use weir_policy::subject::Identity;
 use worker::console_log;
 
 /// Which requests are logged.
@@ -39,6 +40,8 @@ pub(crate) struct LogLine<'a> {
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<&'a str>,
     method: &'a str,
     path: &'a str,
     status: u16,
@@ -51,8 +54,8 @@ pub(crate) struct LogLine<'a> {
 pub(crate) struct RequestSummary<'a> {
     pub(crate) status: u16,
     pub(crate) outcome: RequestOutcome,
-    /// The id of the authenticated user.
-    pub(crate) user: Option<&'a str>,
+    /// The authenticated user.
+    pub(crate) user: Option<&'a Identity>,
     pub(crate) duration_ms: u64,
 }
 
@@ -66,7 +69,11 @@ impl<'a> LogLine<'a> {
         Self {
             event: "request",
             request_id,
-            user: summary.user,
+            user: summary.user.map(|user| user.subject.as_str()),
+            holder: summary
+                .user
+                .filter(|user| user.holder != user.subject)
+                .map(|user| user.holder.as_str()),
             method,
             path: shortened(path),
             status: summary.status,

@@ -138,6 +138,7 @@ impl Config {
         let expected = Expected {
             issuer: reader.text("JWT_ISSUER"),
             audience: reader.text("JWT_AUDIENCE"),
+            holder_claim: reader.holder_claim(),
         };
         let assertion_key = reader.assertion_key();
 
@@ -313,6 +314,17 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         Some(text)
     }
 
+    /// Registered claims other than `sub` say nothing of who it is.
+    fn holder_claim(&mut self) -> Option<String> {
+        let name = self.text("HOLDER_CLAIM").filter(|name| name != "sub")?;
+        if ["iss", "aud", "exp", "nbf", "iat", "jti"].contains(&name.as_str()) {
+            self.errors.push(format!(
+                "HOLDER_CLAIM is `{name}`; expected the claim that names an organisation, such as `org_id`"
+            ));
+        }
+        Some(name)
+    }
+
     fn assertion_key(&mut self) -> Option<AssertionKey> {
         let Some(secret) = self.text("EDGE_SECRET") else {
             self.errors
@@ -376,6 +388,7 @@ mod tests {
             ("ACCESS_LOG", "some"),
             ("REPORT_INTERVAL_MS", "60000"),
             ("JWKS_URL", "http://keys.example.com"),
+            ("HOLDER_CLAIM", "iss"),
         ];
         let ConfigError(errors) = read(&set).unwrap_err();
         for (name, _) in set {

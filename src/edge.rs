@@ -8,6 +8,7 @@ use web_sys::{Request, Response};
 use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_address};
 use weir_policy::counts::RequestOutcome;
 use weir_policy::route::{Exposure, RouteClass, exposure};
+use weir_policy::subject::Identity;
 
 use crate::access_log::{LogLine, RequestSummary};
 use crate::bindings::{Bindings, random_uuid};
@@ -67,7 +68,7 @@ pub(crate) async fn handle(
         let summary = RequestSummary {
             status,
             outcome: handled.outcome,
-            user: handled.user.as_deref(),
+            user: handled.user.as_ref(),
             duration_ms: clock::now_ms() - started,
         };
         let path = target.map_or("", |target| target.path());
@@ -79,7 +80,7 @@ pub(crate) async fn handle(
 /// A request that has been handled.
 struct Handled {
     outcome: RequestOutcome,
-    user: Option<String>,
+    user: Option<Identity>,
     response: Response,
 }
 
@@ -191,8 +192,8 @@ async fn api(
     fields.set("x-request-id", context.request_id);
     let address = address(context, &api_request.address);
     let credentials = credentials(context, &api_request.credentials, target.origin()).await;
-    let user_id = match &credentials {
-        Credentials::User(user) => Some(user.id.clone()),
+    let user = match &credentials {
+        Credentials::User(user) => Some(user.identity.clone()),
         Credentials::Anonymous | Credentials::Refused(_) => {
             let class = config.limited_routes.class(api_request.method, target.path());
             match decide(context, request, class, address.key).await {
@@ -232,7 +233,7 @@ async fn api(
         host: target.host(),
         scheme: target.scheme(),
         path_and_query: target.path_and_query(),
-        user_id: user_id.as_deref(),
+        user: user.as_ref(),
         address,
         trace: &trace,
     };
@@ -245,12 +246,12 @@ async fn api(
         Forwarded::Problem(problem) => response::problem(&problem, &fields),
     };
     Ok(Handled {
-        outcome: if user_id.is_some() {
+        outcome: if user.is_some() {
             RequestOutcome::User
         } else {
             RequestOutcome::Anonymous
         },
-        user: user_id,
+        user,
         response: response?,
     })
 }

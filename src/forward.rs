@@ -5,6 +5,7 @@ use web_sys::{Request, Response};
 use weir_policy::address::ClientAddress;
 use weir_policy::assertion::{self, Caller};
 use weir_policy::problem::Problem;
+use weir_policy::subject::Identity;
 
 use crate::clock;
 use crate::context::RequestContext;
@@ -76,7 +77,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) host: &'a str,
     pub(crate) scheme: &'a str,
     pub(crate) path_and_query: &'a str,
-    pub(crate) user_id: Option<&'a str>,
+    pub(crate) user: Option<&'a Identity>,
     pub(crate) address: ClientAddress,
     pub(crate) trace: &'a Trace,
 }
@@ -129,7 +130,7 @@ pub(crate) async fn send(
 /// The headers that the edge adds to the client's.
 fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Result<HeaderChanges, JsValue> {
     let caller = Caller {
-        user_id: outgoing.user_id.map(str::to_owned),
+        user: outgoing.user.cloned(),
         client_address: outgoing.address.key.to_string(),
     };
     let assertion = assertion::sign(

@@ -20,6 +20,7 @@ pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Optio
     };
     let submission = Submission {
         holder: Holders::user(user),
+        subject: None,
         service: "analysis".to_owned(),
         event_type: Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),

@@ -2,21 +2,30 @@
 
 use uuid::Uuid;
 use weir_policy::assertion::Caller;
+use weir_policy::subject::Subject;
 
-/// A user, or an anonymous client address.
+/// A user (a person or an organisation, whatever a subject names), or an anonymous client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
-    /// The user's id; for an address a UUID made from it.
+    /// The user's id; for an address a UUID made from it. A user whose subject is a UUID has that as its id; any other
+    /// subject has a UUID made from it.
     pub id: Uuid,
     /// The user's id, when it is a user.
     pub user_id: Option<Uuid>,
+}
+
+/// What `users.subject` has of a subject: nothing for a UUID, which is the id.
+pub(crate) fn kept_text(subject: &Subject) -> Option<&str> {
+    subject.uuid().is_none().then_some(subject.as_str())
 }
 
 /// Makes holders out of callers.
 #[derive(Clone, Copy, Debug)]
 pub struct Holders {
     /// Of this database alone, so that the same address is another UUID elsewhere.
-    namespace: Uuid,
+    addresses: Uuid,
+    /// Another one, so that a subject that reads like an address is not that address's holder.
+    subjects: Uuid,
 }
 
 impl Holders {
@@ -29,15 +38,20 @@ impl Holders {
         let row = client
             .query_one("SELECT address_namespace FROM weir_settings", &[])
             .await?;
-        Ok(Self {
-            namespace: row.get("address_namespace"),
-        })
+        Ok(Self::in_namespace(row.get("address_namespace")))
+    }
+
+    fn in_namespace(addresses: Uuid) -> Self {
+        Self {
+            addresses,
+            subjects: Uuid::new_v5(&addresses, b"subjects"),
+        }
     }
 
     /// What this database was given when it was made, and no other has.
     #[must_use]
     pub fn namespace(self) -> Uuid {
-        self.namespace
+        self.addresses
     }
 
     /// The holder that this user is.
@@ -49,21 +63,99 @@ impl Holders {
         }
     }
 
+    /// The text that names this user: its subject, if that is not the id itself.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be asked.
+    pub async fn subject_of(
+        client: &tokio_postgres::Client,
+        user: Uuid,
+    ) -> Result<Option<String>, tokio_postgres::Error> {
+        let row = client
+            .query_opt("SELECT subject FROM users WHERE id = $1", &[&user])
+            .await?;
+        Ok(row.and_then(|row| row.get("subject")))
+    }
+
+    /// The holder that this subject is.
+    #[must_use]
+    pub fn subject(self, subject: &Subject) -> Holder {
+        Self::user(subject.uuid().unwrap_or_else(|| {
+            // Two texts are two holders, whatever they look like.
+            Uuid::new_v5(&self.subjects, subject.as_str().as_bytes())
+        }))
+    }
+
     /// The holder that this client address is, as the edge has normalised it.
     #[must_use]
     pub fn address(self, address: &str) -> Holder {
         Holder {
-            id: Uuid::new_v5(&self.namespace, address.as_bytes()),
+            id: Uuid::new_v5(&self.addresses, address.as_bytes()),
             user_id: None,
         }
     }
 
-    /// The holder behind a request; `None` when the user id is not a UUID.
+    /// The holder of the job with this `user_id` in its arguments, whoever inserted it: the subject's. Text that is no
+    /// subject stands for nobody that the API could serve, and is counted as an address is.
     #[must_use]
-    pub fn of(self, caller: &Caller) -> Option<Holder> {
-        match &caller.user_id {
-            Some(id) => Uuid::parse_str(id).ok().map(Self::user),
-            None => Some(self.address(&caller.client_address)),
+    pub fn user_id(self, text: &str) -> Holder {
+        text.parse()
+            .map_or_else(|_| self.address(text), |subject| self.subject(&subject))
+    }
+
+    /// The holder behind a request.
+    #[must_use]
+    pub fn of(self, caller: &Caller) -> Holder {
+        match &caller.user {
+            Some(user) => self.subject(&user.holder),
+            None => self.address(&caller.client_address),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOLDERS: Uuid = Uuid::from_u128(7);
+
+    fn of(subject: &str) -> Uuid {
+        Holders::in_namespace(HOLDERS).user_id(subject).id
+    }
+
+    #[test]
+    fn a_uuid_in_any_spelling_is_the_user_of_that_id() {
+        let id = Uuid::from_u128(0xabcd);
+        for text in [
+            id.to_string(),
+            id.to_string().to_uppercase(),
+            id.simple().to_string(),
+        ] {
+            assert_eq!(of(&text), id, "{text}");
+        }
+    }
+
+    #[test]
+    fn texts_that_differ_at_all_are_different_holders() {
+        // The last two are the same letters, precomposed and not.
+        let texts = ["anne", "Anne", "anne ", "Zo\u{eb}", "Zoe\u{308}"];
+        let ids: std::collections::HashSet<Uuid> = texts.into_iter().map(of).collect();
+        assert_eq!(ids.len(), texts.len());
+    }
+
+    #[test]
+    fn a_subject_that_reads_like_an_address_is_not_its_holder() {
+        let holders = Holders::in_namespace(HOLDERS);
+        assert_ne!(of("203.0.113.7"), holders.address("203.0.113.7").id);
+        assert!(holders.user_id("203.0.113.7").user_id.is_some());
+    }
+
+    #[test]
+    fn text_that_is_no_subject_is_no_user() {
+        assert_eq!(
+            Holders::in_namespace(HOLDERS).user_id(&"a".repeat(256)).user_id,
+            None
+        );
     }
 }

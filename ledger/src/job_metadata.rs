@@ -6,6 +6,9 @@ pub const REQUEST_ID: &str = "weir:request_id";
 /// The submission's place in its trace, as a W3C `traceparent`.
 pub const TRACEPARENT: &str = "weir:traceparent";
 
+/// The subject of the token that the job was submitted with. Its holder may be an organisation, and this one of its people.
+pub const SUBJECT: &str = "weir:subject";
+
 /// What the handler used, in the event type's unit, for the settlement of the job.
 pub const USED: &str = "weir:used";
 

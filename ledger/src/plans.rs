@@ -3,7 +3,9 @@
 use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 use weir_policy::lane::Lane;
+use weir_policy::subject::Subject;
 
+use crate::holder::{Holders, kept_text};
 use crate::meter::interned;
 
 /// What a plan says about a holder's turns at one meter.
@@ -43,14 +45,37 @@ pub async fn ensure_user<C: GenericClient + Sync>(
     user: Uuid,
     plan: &str,
 ) -> Result<bool, tokio_postgres::Error> {
+    ensure(client, user, None, plan).await
+}
+
+/// As [`ensure_user`], for the user that a subject names.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn ensure_subject<C: GenericClient + Sync>(
+    client: &C,
+    holders: Holders,
+    subject: &Subject,
+    plan: &str,
+) -> Result<bool, tokio_postgres::Error> {
+    ensure(client, holders.subject(subject).id, kept_text(subject), plan).await
+}
+
+async fn ensure<C: GenericClient + Sync>(
+    client: &C,
+    user: Uuid,
+    subject: Option<&str>,
+    plan: &str,
+) -> Result<bool, tokio_postgres::Error> {
     let row = client
         .query_opt(
             "WITH plan AS ( \
                  SELECT id FROM subscription_plans WHERE tier = $2::text \
              ), known AS ( \
-                 INSERT INTO users (id) SELECT $1 FROM plan ON CONFLICT (id) DO NOTHING \
+                 INSERT INTO users (id, subject) SELECT $1, $3 FROM plan ON CONFLICT (id) DO NOTHING \
              ) SELECT id FROM plan",
-            &[&user, &plan],
+            &[&user, &plan, &subject],
         )
         .await?;
     let Some(row) = row else { return Ok(false) };

@@ -24,6 +24,7 @@ use weir::telemetry::{logs, metrics, traces};
 use weir::work::{Duty, Working, reconcile};
 use weir::{bench, token};
 use weir_ledger::audit;
+use weir_policy::subject::Subject;
 
 use connection::{connected, ready};
 use migrate::Migrate;
@@ -81,9 +82,9 @@ enum Command {
         /// The plan that the user shall have.
         #[arg(long)]
         tier: String,
-        /// The user; a new one unless told.
+        /// The user's subject, as tokens have it; a new UUID unless told.
         #[arg(long)]
-        user: Option<Uuid>,
+        user: Option<Subject>,
         /// How long the token is good for.
         #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
         ttl: Duration,
@@ -99,9 +100,9 @@ enum Command {
     },
     /// Show who leads, what gets done, and what holds each lane back.
     Status {
-        /// One user instead: slots, parked jobs and quota by event type.
+        /// One user instead, by subject or id: slots, parked jobs and quota by event type.
         #[arg(long)]
-        user: Option<Uuid>,
+        user: Option<Subject>,
         /// Machine-readable.
         #[arg(long)]
         json: bool,
@@ -203,10 +204,10 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
         }
         Command::Token { tier, user, ttl } => {
             let client = connected(&settings).await?;
-            let user = user.unwrap_or_else(Uuid::new_v4);
+            let user = user.unwrap_or_else(|| Uuid::new_v4().into());
             print(&format!(
                 "{}\n",
-                token::issue(&client, &settings, user, &tier, ttl).await?
+                token::issue(&client, &settings, &user, &tier, ttl).await?
             ))?;
             Ok(ExitCode::SUCCESS)
         }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tokio::sync::OnceCell;
 use weir_ledger::database::{Database, DatabaseError, ReadPool};
+use weir_ledger::holder::Holders;
 use weir_ledger::rules::Rules;
 use weir_ledger::settlement::Settler;
 
@@ -25,6 +27,7 @@ pub struct Context {
     pub settler: Settler,
     /// Who does the work, by River's job kind.
     pub handlers: HashMap<String, Arc<dyn Handler>>,
+    holders: Arc<OnceCell<Holders>>,
 }
 
 impl Context {
@@ -49,7 +52,21 @@ impl Context {
             settings: Arc::new(settings),
             database,
             rules,
+            holders: Arc::default(),
         })
+    }
+
+    /// Makes holders out of subjects and addresses. The database is asked once.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be asked.
+    pub async fn holders(&self) -> Result<Holders, DatabaseError> {
+        let load = || {
+            self.pool
+                .read(async |client| Ok::<_, DatabaseError>(Holders::load(client).await?))
+        };
+        self.holders.get_or_try_init(load).await.copied()
     }
 
     /// Has the jobs of this kind done by a handler of the program's own, instead of the one in `weir.toml`.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
-use uuid::Uuid;
 
 use weir_ledger::catalogue;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::holder::Holders;
 use weir_ledger::plans;
+use weir_policy::subject::Subject;
 
 use crate::config::Settings;
 
@@ -42,12 +43,20 @@ impl From<tokio_postgres::Error> for TokenError {
 pub async fn issue(
     client: &tokio_postgres::Client,
     settings: &Settings,
-    user: Uuid,
+    user: &Subject,
     plan: &str,
     ttl: Duration,
 ) -> Result<String, TokenError> {
     let secret = settings.jwt_secret.as_ref().ok_or(TokenError::NoSecret)?;
-    if !plans::ensure_user(client, user, plan).await? {
+    // An id that was made from a text leads back to the text, so that the jobs say whose they are as all others do.
+    let text = match user.uuid() {
+        Some(id) => Holders::subject_of(client, id).await?,
+        None => None,
+    };
+    let named = text.and_then(|text| text.parse().ok());
+    let user = named.as_ref().unwrap_or(user);
+    let holders = Holders::load(client).await?;
+    if !plans::ensure_subject(client, holders, user, plan).await? {
         let plans = catalogue::load(client).await?.plans.into_keys();
         return Err(TokenError::NoPlan(plan.to_owned(), plans.collect()));
     }

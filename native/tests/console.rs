@@ -267,6 +267,15 @@ async fn an_id_leads_to_what_it_names() {
         find(&format!("%20{user}+")).await,
         (303, Some(format!("/console/holders/{user}")))
     );
+    // A subject that is no UUID, and one that is a number.
+    let (clerk, seventeen) = (Who::Subject("user_2aB|é"), Who::Subject("17017"));
+    weir.analyse(clerk, "a_test.go", GO_TESTS).await;
+    weir.analyse(seventeen, "a_test.go", GO_TESTS).await;
+    let (_, place) = find("user_2aB%7C%C3%A9").await;
+    has(&page(&weir, &place.unwrap()).await, &["user_2aB|é"]);
+    let (_, place) = find("17017").await;
+    has(&page(&weir, &place.unwrap()).await, &["17017"]);
+    has(&page(&weir, "/console/holders").await, &["user_2aB|é", "17017"]);
     let second = weir.analyse(who, "b_test.go", GO_TESTS).await;
     has(
         &page(&weir, "/console/find?q=request-1").await,

@@ -60,6 +60,7 @@ async fn through(cut: Cut) {
 fn submission(user: uuid::Uuid, key: &str) -> Submission {
     Submission {
         holder: Holders::user(user),
+        subject: None,
         service: "analysis".to_owned(),
         event_type: Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),

@@ -406,6 +406,7 @@ async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
     let reserver = weir_ledger::reservation::Reserver::start(&database, Arc::clone(&weir.context.rules));
     let submission = || weir_ledger::reservation::Submission {
         holder: weir_ledger::holder::Holders::user(user),
+        subject: None,
         service: "analysis".to_owned(),
         event_type: weir_ledger::meter::Meter::named("analysis"),
         kind: gate::KIND.to_owned(),

@@ -29,6 +29,7 @@ const POLICY: &[&str] = &[
     "problem",
     "route",
     "span",
+    "subject",
     "write_budget",
     "assertion",
     "lane",

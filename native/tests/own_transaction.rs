@@ -72,6 +72,7 @@ async fn what_the_caller_writes_afterwards_is_booked_by_the_triggers_as_ever() {
     let user = uuid::Uuid::new_v4();
     let submission = Submission {
         holder: weir_ledger::holder::Holders::user(user),
+        subject: None,
         service: "analysis".to_owned(),
         event_type: weir_ledger::meter::Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),

@@ -22,6 +22,7 @@ use weir_ledger::reservation::{Answer, Idempotency, Reserver, Submission};
 fn submission(user: Uuid, amount: i64) -> Submission {
     Submission {
         holder: Holders::user(user),
+        subject: None,
         service: "analysis".to_owned(),
         event_type: Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),

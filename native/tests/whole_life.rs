@@ -207,7 +207,7 @@ async fn nobody_is_believed_without_the_edges_assertion() {
 
     let key = weir_policy::assertion::AssertionKey::new(common::EDGE_SECRET.as_bytes()).unwrap();
     let caller = weir_policy::assertion::Caller {
-        user_id: Some(user.to_string()),
+        user: Some(user.into()),
         client_address: "192.0.2.1".to_owned(),
     };
     let now = jiff::Timestamp::now().as_second().unsigned_abs();
@@ -394,7 +394,7 @@ async fn the_secret_before_is_believed_while_secrets_are_rotated_and_no_other() 
     ] {
         let key = weir_policy::assertion::AssertionKey::new(secret.as_bytes()).unwrap();
         let caller = weir_policy::assertion::Caller {
-            user_id: None,
+            user: None,
             client_address: "192.0.2.1".to_owned(),
         };
         let assertion = weir_policy::assertion::sign(&key, &caller, "GET", "/api/lanes", "r", now).unwrap();

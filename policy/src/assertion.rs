@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use crate::jwt::{malformed_reason, signature_only};
+use crate::subject::{Identity, Subject};
 
 /// The request header that carries an assertion.
 pub const HEADER: &str = "Weir-Assertion";
@@ -40,8 +41,8 @@ pub const MIN_SECRET_BYTES: usize = 32;
 /// The caller that the edge has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
-    /// The verified user's id; `None` for an anonymous request.
-    pub user_id: Option<String>,
+    /// The verified user; `None` for an anonymous request.
+    pub user: Option<Identity>,
     /// The text of the client's [`AddressKey`](crate::address::AddressKey): an IPv4 address, an IPv6 prefix such as
     /// `2001:db8:1:2::/64`, `worker:` and a hash, or `unknown`.
     pub client_address: String,
@@ -172,13 +173,22 @@ struct Claims {
     aud: String,
     iat: u64,
     exp: u64,
+    /// The holder: all that an origin reads that does not know `act`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    sub: Option<String>,
+    sub: Option<Subject>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    act: Option<Actor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client_address: Option<String>,
     htm: String,
     htu: String,
     jti: String,
+}
+
+/// The claim `act` (RFC 8693, 4.1): who acts for the subject, when that is somebody else.
+#[derive(Serialize, Deserialize)]
+struct Actor {
+    sub: Subject,
 }
 
 /// Signs an assertion for one request: `method` and `path_and_query` exactly as they are forwarded.
@@ -230,12 +240,16 @@ fn encode(
 ) -> Result<String, SignError> {
     let mut header = Header::new(Algorithm::HS256);
     header.kid = Some(key.id.clone());
+    let user = caller.and_then(|caller| caller.user.as_ref());
     let claims = Claims {
         iss: ISSUER.to_owned(),
         aud: audience.to_owned(),
         iat: now_unix_secs,
         exp: now_unix_secs.saturating_add(LIFETIME_SECS),
-        sub: caller.and_then(|caller| caller.user_id.clone()),
+        sub: user.map(|user| user.holder.clone()),
+        act: user.filter(|user| user.subject != user.holder).map(|user| Actor {
+            sub: user.subject.clone(),
+        }),
         client_address: caller.map(|caller| caller.client_address.clone()),
         htm: method.to_owned(),
         htu: path_and_query.to_owned(),
@@ -260,9 +274,13 @@ pub fn verify(
     let client_address = claims
         .client_address
         .ok_or(AssertionError::Malformed("it has no client address"))?;
+    let actor = claims.act.map(|actor| actor.sub);
     Ok(Assertion {
         caller: Caller {
-            user_id: claims.sub,
+            user: claims.sub.map(|holder| Identity {
+                subject: actor.unwrap_or_else(|| holder.clone()),
+                holder,
+            }),
             client_address,
         },
         request_id: claims.jti,
@@ -355,7 +373,10 @@ mod tests {
 
     fn caller() -> Caller {
         Caller {
-            user_id: Some("2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55".into()),
+            user: Some(Identity {
+                holder: "org_1".parse().unwrap(),
+                subject: "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55".parse().unwrap(),
+            }),
             client_address: "203.0.113.7".into(),
         }
     }
@@ -379,7 +400,7 @@ mod tests {
     #[test]
     fn an_anonymous_caller_has_no_subject() {
         let anonymous = Caller {
-            user_id: None,
+            user: None,
             client_address: "2001:db8:1:2::/64".into(),
         };
         let token = sign(&key(1), &anonymous, "GET", "/api/lanes", "req-2", NOW).unwrap();
@@ -389,6 +410,45 @@ mod tests {
                 .caller,
             anonymous
         );
+    }
+
+    /// Claims as an edge or an origin of another version writes them.
+    fn with_claims(change: impl FnOnce(&mut serde_json::Value)) -> String {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some(key(1).id);
+        let mut claims = serde_json::json!({
+            "iss": ISSUER, "aud": AUDIENCE, "iat": NOW, "exp": NOW + LIFETIME_SECS, "client_address": "203.0.113.7",
+            "htm": "POST", "htu": "/api/jobs/analysis?x=1", "jti": "req-1",
+        });
+        change(&mut claims);
+        jsonwebtoken::encode(&header, &claims, &key(1).encoding).unwrap()
+    }
+
+    #[test]
+    fn an_assertion_of_an_edge_that_knows_no_organisations_is_of_the_subject_itself() {
+        let token = with_claims(|claims| claims["sub"] = "user_2aB".into());
+        let user = verified(&token, NOW).unwrap().caller.user;
+        assert_eq!(user, Some(Identity::own("user_2aB".parse().unwrap())));
+    }
+
+    #[test]
+    fn an_origin_that_knows_no_organisations_finds_the_holder_in_the_subject() {
+        let claims = jsonwebtoken::decode::<serde_json::Value>(
+            &signed(&key(1)),
+            &key(1).decoding,
+            &signature_only(Algorithm::HS256),
+        );
+        let claims = claims.unwrap().claims;
+        assert_eq!(claims["sub"], "org_1");
+        assert_eq!(claims["act"]["sub"], "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55");
+    }
+
+    #[test]
+    fn an_assertion_of_an_impossible_subject_is_refused() {
+        for subject in ["", "a\0b", &"a".repeat(256)] {
+            let token = with_claims(|claims| claims["sub"] = subject.into());
+            assert!(matches!(verified(&token, NOW), Err(AssertionError::Malformed(_))));
+        }
     }
 
     #[test]
@@ -558,14 +618,18 @@ mod tests {
 
         #[test]
         fn verification_returns_what_was_signed(
-            user in proptest::option::of("[a-f0-9-]{1,36}"),
+            user in proptest::option::of(("\\PC{1,60}", "\\PC{1,60}")),
             address in "[0-9a-f.:/]{1,43}",
             method in "[A-Z]{3,7}",
             path in "/[ -~]{0,60}",
             id in "[a-z0-9-]{1,36}",
             age in 0u64..30,
         ) {
-            let caller = Caller { user_id: user, client_address: address };
+            let user = user.map(|(holder, subject)| Identity {
+                holder: holder.parse().unwrap(),
+                subject: subject.parse().unwrap(),
+            });
+            let caller = Caller { user, client_address: address };
             let token = sign(&key(1), &caller, &method, &path, &id, NOW).unwrap();
             let assertion = verify(&[key(2), key(1)], &token, &method, &path, NOW + age).unwrap();
             prop_assert_eq!(assertion.caller, caller);

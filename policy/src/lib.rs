@@ -11,6 +11,7 @@ pub mod counts;
 mod jwt;
 pub mod problem;
 pub mod span;
+pub mod subject;
 pub mod write_budget;
 
 pub mod assertion;

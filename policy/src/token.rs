@@ -6,11 +6,11 @@
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
 use thiserror::Error;
 
-use uuid::Uuid;
-
 use crate::jwt::{malformed_reason, signature_only};
+use crate::subject::{Identity, Subject, SubjectError};
 
 /// The longest token that is decoded, in bytes.
 pub const MAX_BYTES: usize = 8 * 1024;
@@ -24,13 +24,16 @@ pub const MIN_SECRET_BYTES: usize = 32;
 /// The most keys that are taken from a key set. It bounds the search for a `kid`.
 pub const MAX_KEYS: usize = 32;
 
-/// Required claims besides user and times. None by default.
+/// What is expected of a token's claims besides subject and times. Nothing by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// The required claim `iss`.
     pub issuer: Option<String>,
     /// A required member of the claim `aud`.
     pub audience: Option<String>,
+    /// The claim that names on whose account the subject acts: its name, or a path such as `o.id`. The subject acts for
+    /// itself without it, and in a token that does not have it.
+    pub holder_claim: Option<String>,
 }
 
 /// An invalid secret or key set.
@@ -93,8 +96,8 @@ pub enum IssueError {
 /// An authenticated user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The claim `sub`, a UUID, in its hyphenated lower-case form.
-    pub id: String,
+    /// Who it is, by the claim `sub`, and on whose account.
+    pub identity: Identity,
     /// The claim `exp`.
     pub expires_at: u64,
 }
@@ -245,6 +248,20 @@ struct Claims {
     iss: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     aud: Option<Audience>,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+impl Claims {
+    /// The claim of this name. If there is none, the name is a path into an object.
+    fn other(&self, name: &str) -> Option<&Value> {
+        let found = self.others.get(name).or_else(|| {
+            let mut steps = name.split('.');
+            let first = self.others.get(steps.next()?)?;
+            steps.try_fold(first, |value, step| value.get(step))
+        });
+        found.filter(|value| !value.is_null())
+    }
 }
 
 /// The claim `aud`: one string, or several (RFC 7519, 4.1.3).
@@ -284,7 +301,7 @@ fn optional_numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<O
 /// When the secret is too short.
 pub fn issue(
     secret: &[u8],
-    user_id: Uuid,
+    subject: &Subject,
     issued_at: u64,
     expires_at: u64,
     issuer: Option<&str>,
@@ -292,12 +309,13 @@ pub fn issue(
 ) -> Result<String, IssueError> {
     check_secret(secret)?;
     let claims = Claims {
-        sub: user_id.hyphenated().to_string(),
+        sub: subject.to_string(),
         exp: expires_at,
         nbf: None,
         iat: Some(issued_at),
         iss: issuer.map(str::to_owned),
         aud: audience.map(|audience| Audience::One(audience.to_owned())),
+        others: Map::new(),
     };
     Ok(jsonwebtoken::encode(
         &Header::new(Algorithm::HS256),
@@ -354,12 +372,31 @@ fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenErr
     if !issued_here || !meant_for_us {
         return Err(TokenError::OtherService);
     }
-    let id = Uuid::try_parse(&claims.sub)
-        .map_err(|_| TokenError::Malformed("its subject is not a user's UUID"))?;
     Ok(User {
-        id: id.hyphenated().to_string(),
+        identity: identity(&claims, expected.holder_claim.as_deref())?,
         expires_at: claims.exp,
     })
+}
+
+fn identity(claims: &Claims, holder_claim: Option<&str>) -> Result<Identity, TokenError> {
+    let subject: Subject = claims.sub.parse().map_err(|error| {
+        TokenError::Malformed(match error {
+            SubjectError::Empty => "its subject is empty",
+            SubjectError::TooLong => "its subject is longer than 255 bytes",
+            SubjectError::Control => "its subject contains control characters",
+        })
+    })?;
+    let Some(claim) = holder_claim.and_then(|name| claims.other(name)) else {
+        return Ok(Identity::own(subject));
+    };
+    // To count an unreadable organisation against the person would hide the mistake.
+    let holder = claim
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .ok_or(TokenError::Malformed(
+            "the claim that names its holder is not a valid subject",
+        ))?;
+    Ok(Identity { holder, subject })
 }
 
 fn malformed(error: jsonwebtoken::errors::Error) -> TokenError {
@@ -393,13 +430,17 @@ mod tests {
         verify(&keys(), &signed(claims), &Expected::default(), NOW)
     }
 
+    fn subject_of(user: Result<User, TokenError>) -> String {
+        user.unwrap().identity.subject.into()
+    }
+
     #[test]
     fn a_token_with_only_sub_and_exp_is_valid() {
         let user = verified(&json!({"sub": USER, "exp": NOW + 60})).unwrap();
         assert_eq!(
             user,
             User {
-                id: USER.into(),
+                identity: Identity::own(USER.parse().unwrap()),
                 expires_at: NOW + 60
             }
         );
@@ -407,10 +448,9 @@ mod tests {
 
     #[test]
     fn an_issued_token_is_valid_until_it_expires() {
-        let user: Uuid = USER.parse().unwrap();
-        let token = issue(SECRET, user, NOW, NOW + 3600, None, None).unwrap();
+        let token = issue(SECRET, &USER.parse().unwrap(), NOW, NOW + 3600, None, None).unwrap();
         assert_eq!(
-            verify(&keys(), &token, &Expected::default(), NOW).unwrap().id,
+            subject_of(verify(&keys(), &token, &Expected::default(), NOW)),
             USER
         );
         assert!(
@@ -447,7 +487,7 @@ mod tests {
     #[test]
     fn a_refusal_does_not_echo_any_part_of_the_token() {
         let wrong_claims = signed(&json!({"sub": USER, "exp": "injected"}));
-        let wrong_subject = signed(&json!({"sub": "injected", "exp": NOW + 60}));
+        let wrong_subject = signed(&json!({"sub": "injected\n", "exp": NOW + 60}));
         // {"alg":"injected"} . {} .
         let wrong_algorithm = "eyJhbGciOiJpbmplY3RlZCJ9.e30.";
         for token in [
@@ -481,17 +521,66 @@ mod tests {
     #[test]
     fn a_user_id_is_normalised() {
         let claims = json!({"sub": USER.to_uppercase(), "exp": NOW + 60});
-        assert_eq!(verified(&claims).unwrap().id, USER);
-        for sub in [
-            "",
-            "root",
-            "2b0c5d9e",
-            "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55 or 1=1",
+        assert_eq!(subject_of(verified(&claims)), USER);
+    }
+
+    #[test]
+    fn a_subject_is_any_text_without_control_characters() {
+        let longest = "a".repeat(255);
+        for sub in ["user_2aB", "auth0|1", "17", "anne@example.com", "Zoë", &longest] {
+            assert_eq!(subject_of(verified(&json!({"sub": sub, "exp": NOW + 60}))), sub);
+        }
+        for sub in ["", "a\0", "a\nb", &format!("{longest}a")] {
+            let refused = verified(&json!({"sub": sub, "exp": NOW + 60}));
+            assert!(matches!(refused, Err(TokenError::Malformed(_))), "{sub:?}");
+        }
+        // RFC 7519, 4.1.2: a string.
+        assert!(verified(&json!({"sub": 17, "exp": NOW + 60})).is_err());
+    }
+
+    fn holder_by(claim: &str, mut claims: Value) -> Result<String, TokenError> {
+        claims["sub"] = "user_1".into();
+        claims["exp"] = (NOW + 60).into();
+        let expected = Expected {
+            holder_claim: Some(claim.to_owned()),
+            ..Expected::default()
+        };
+        let user = verify(&keys(), &signed(&claims), &expected, NOW)?;
+        assert_eq!(user.identity.subject.as_str(), "user_1");
+        Ok(user.identity.holder.into())
+    }
+
+    #[test]
+    fn the_holder_is_named_by_the_configured_claim() {
+        let org = || Ok("org_1".to_owned());
+        assert_eq!(holder_by("org_id", json!({"org_id": "org_1"})), org());
+        assert_eq!(holder_by("o.id", json!({"o": {"id": "org_1"}})), org());
+        // A name with dots is a name before it is a path.
+        let url = "https://example.com/org";
+        assert_eq!(holder_by(url, json!({url: "org_1"})), org());
+    }
+
+    #[test]
+    fn a_subject_without_an_organisation_acts_for_itself() {
+        let own = || Ok("user_1".to_owned());
+        for claim in ["org_id", "o.id", "sub", "org_id.", "."] {
+            assert_eq!(holder_by(claim, json!({})), own(), "{claim}");
+        }
+        assert_eq!(holder_by("org_id", json!({"org_id": null})), own());
+        assert_eq!(holder_by("o.id", json!({"o": "flat"})), own());
+    }
+
+    #[test]
+    fn an_organisation_that_is_no_subject_refuses_the_token() {
+        for org in [
+            json!(""),
+            json!("a\0"),
+            json!("a".repeat(256)),
+            json!(17),
+            json!({}),
         ] {
-            assert!(matches!(
-                verified(&json!({"sub": sub, "exp": NOW + 60})),
-                Err(TokenError::Malformed(_))
-            ));
+            let refused = holder_by("org_id", json!({"org_id": org}));
+            assert!(matches!(refused, Err(TokenError::Malformed(_))), "{org}");
         }
     }
 
@@ -500,6 +589,7 @@ mod tests {
         let expected = Expected {
             issuer: Some("https://id.test".into()),
             audience: Some("weir".into()),
+            holder_claim: None,
         };
         let at = |claims: serde_json::Value| verify(&keys(), &signed(&claims), &expected, NOW);
         let exp = NOW + 60;
@@ -586,7 +676,7 @@ mod tests {
         let keys = Keys::from_jwks(JWKS).unwrap();
         for name in ["EdDSA", "ES256", "RS256"] {
             let user = verify(&keys, &jwks_token(name), &Expected::default(), NOW);
-            assert_eq!(user.map(|user| user.id), Ok(USER.to_owned()), "{name}");
+            assert_eq!(subject_of(user), USER, "{name}");
         }
     }
 

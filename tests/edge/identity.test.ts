@@ -76,7 +76,9 @@ test("expired, premature, unsigned, malformed and endless bearer tokens are refu
     expired: await tokenFor(origin.secrets.jwt, user, { exp: now - 61 }),
     premature: await tokenFor(origin.secrets.jwt, user, { nbf: now + 120 }),
     "without an end": await tokenFor(origin.secrets.jwt, user, { exp: undefined }),
-    "of no user": await tokenFor(origin.secrets.jwt, "root"),
+    "of no user": await tokenFor(origin.secrets.jwt, ""),
+    "of a user with too long a name": await tokenFor(origin.secrets.jwt, "a".repeat(256)),
+    "of a user with a NUL in the name": await tokenFor(origin.secrets.jwt, "a\0b"),
     unsigned: `${part({ alg: "none" })}.${part({ sub: user, exp: now + 60 })}.`,
     "not a token": "hello",
     "too long": `${token}${"a".repeat(9000)}`,
@@ -87,6 +89,35 @@ test("expired, premature, unsigned, malformed and endless bearer tokens are refu
     const authorization = what === "not a bearer token" ? "Basic dXNlcjpwYXNz" : `Bearer ${bearer}`;
     assert.equal((await submit(`203.0.113.${host++}`, { authorization })).status, 401, what);
   }
+});
+
+test("a subject is any text, and reaches the origin as it is", async () => {
+  for (const subject of ["user_2aB", "auth0|507f", "17", "anne@example.com", "Zoë 李", "a".repeat(255)]) {
+    const authorization = `Bearer ${await tokenFor(origin.secrets.jwt, subject)}`;
+    assert.equal((await submit("203.0.113.16", { authorization })).status, 200, subject);
+    assert.equal(origin.last().claims.sub, subject);
+    assert.equal(origin.last().claims.act, undefined, "they act for themselves");
+  }
+  const authorization = `Bearer ${await tokenFor(origin.secrets.jwt, user.toUpperCase())}`;
+  await submit("203.0.113.16", { authorization });
+  assert.equal(origin.last().claims.sub, user, "one spelling of a UUID");
+});
+
+test("HOLDER_CLAIM names on whose account a user acts", async () => {
+  const vars = { HOLDER_CLAIM: "o.id" };
+  const ofOrganisations = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets, vars });
+  const as = async (claims: Record<string, unknown>): Promise<number> => {
+    const headers = { authorization: `Bearer ${await tokenFor(origin.secrets.jwt, "user_1", claims)}` };
+    const send = ofOrganisations.from("203.0.113.17");
+    return (await send("/api/jobs/analysis", { method: "POST", body: "{}", headers })).status;
+  };
+  assert.equal(await as({ o: { id: "org_1", rol: "admin" } }), 200);
+  assert.equal(origin.last().claims.sub, "org_1");
+  assert.deepEqual(origin.last().claims.act, { sub: "user_1" });
+  assert.equal(await as({}), 200);
+  assert.equal(origin.last().claims.sub, "user_1", "without an organisation, for themself");
+  assert.equal(await as({ o: { id: "" } }), 401);
+  assert.equal(await as({ o: { id: 17 } }), 401);
 });
 
 test("a bad or expired cookie is ignored", async () => {

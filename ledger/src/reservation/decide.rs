@@ -224,6 +224,7 @@ mod tests {
     fn submission(of: Holder, amount: i64) -> Submission {
         Submission {
             holder: of,
+            subject: None,
             service: "analysis".to_owned(),
             event_type: Meter::named("analysis"),
             kind: "analysis:analyze".to_owned(),

@@ -6,10 +6,11 @@ use postgres_types::ToSql;
 use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 use weir_policy::admission::Decision;
+use weir_policy::subject::Subject;
 
 use super::read::LockedAccount;
 use crate::database::DatabaseError;
-use crate::holder::Holder;
+use crate::holder::{Holder, kept_text};
 use crate::meter::Meter;
 use crate::rules::Rules;
 
@@ -25,6 +26,8 @@ pub struct LateJob<'a> {
     pub attempt: i16,
     /// Whom it is counted against.
     pub holder: Holder,
+    /// The subject that the holder is made from, when the job's arguments say it.
+    pub subject: Option<&'a Subject>,
     /// What it is counted as.
     pub event_type: Meter,
     /// The `user_id` of the job's arguments, and River's kinds of this event type. When the job is refused, the other
@@ -61,6 +64,7 @@ pub async fn admit_late(
         id,
         attempt,
         holder,
+        subject,
         event_type,
         backlog,
     } = job;
@@ -69,11 +73,12 @@ pub async fn admit_late(
         .batch_execute("SET LOCAL weir.books = 'kept'; SET LOCAL lock_timeout = '5s'")
         .await?;
     let (holders, events, users) = ([holder.id], [event_type], [holder.user_id]);
+    let subjects = [subject.and_then(kept_text)];
     let account: [&(dyn ToSql + Sync); 2] = [&&holders[..], &&events[..]];
     let provisioned = transaction
         .query(
             include_str!("sql/provision.sql"),
-            &[&&holders[..], &&events[..], &&users[..]],
+            &[&&holders[..], &&events[..], &&users[..], &&subjects[..]],
         )
         .await?;
     if provisioned.iter().any(|row| row.get::<_, i64>("new_users") > 0) {

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use weir_policy::admission::Allowance;
 use weir_policy::span::Span;
+use weir_policy::subject::Subject;
 
 use crate::database::DatabaseError;
 use crate::holder::Holder;
@@ -14,6 +15,9 @@ use crate::meter::Meter;
 pub struct Submission {
     /// Whom it is counted against.
     pub holder: Holder,
+    /// The subject that the holder is made from. It is kept with the user, so that the user can be found by it; `None`
+    /// for an address.
+    pub subject: Option<Subject>,
     /// The service's name, which is the stem of its queues.
     pub service: String,
     /// What it is counted as.

@@ -16,6 +16,7 @@ use super::{decide, write};
 use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
 use crate::database::session::{Connection, Statements};
 use crate::database::{DatabaseError, Failure, Phase};
+use crate::holder::kept_text;
 use crate::meter::Meter;
 use crate::rules::Rules;
 
@@ -113,7 +114,11 @@ async fn provision<C: GenericClient + Sync>(
     let holders: Vec<Uuid> = group.iter().map(|one| one.holder.id).collect();
     let event_types: Vec<Meter> = group.iter().map(|one| one.event_type).collect();
     let users: Vec<Option<Uuid>> = group.iter().map(|one| one.holder.user_id).collect();
-    let params: [&(dyn ToSql + Sync); 3] = [&holders, &event_types, &users];
+    let subjects: Vec<Option<&str>> = group
+        .iter()
+        .map(|one| one.subject.as_ref().and_then(kept_text))
+        .collect();
+    let params: [&(dyn ToSql + Sync); 4] = [&holders, &event_types, &users, &subjects];
     client.execute(&statements.provision, &params).await?;
     Ok(())
 }

@@ -44,6 +44,8 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
         user = caller
             .and_then(|caller| caller.holder.user_id)
             .map(tracing::field::display),
+        // Of an organisation's people, the one who asked.
+        subject = caller.and_then(|caller| Some(caller.user.as_ref()?.subject.as_str())),
         method,
         route,
         status,

@@ -11,11 +11,14 @@ use super::problem::ApiError;
 use super::state::Api;
 use crate::telemetry::traces::TraceContext;
 use weir_ledger::holder::Holder;
+use weir_policy::subject::Identity;
 
 /// The caller of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
     pub(super) holder: Holder,
+    /// The user, as the token names them; `None` for an anonymous caller.
+    pub(super) user: Option<Identity>,
     pub(super) request_id: String,
     /// From where in its trace the request goes on.
     pub(super) trace: TraceContext,
@@ -100,13 +103,10 @@ impl FromRequestParts<Arc<Api>> for Caller {
         } = Asserted::of(parts);
         let verified = assertion::verify(&api.keys, token, method, path, now)
             .map_err(|error: AssertionError| ApiError::Unauthorized(error.to_string()))?;
-        let holder = api
-            .holders
-            .of(&verified.caller)
-            .ok_or_else(|| ApiError::Unauthorized("The token's subject is not a user id".to_owned()))?;
         let record = parts.extensions.get::<RequestRecord>();
         let caller = Self {
-            holder,
+            holder: api.holders.of(&verified.caller),
+            user: verified.caller.user,
             request_id: verified.request_id,
             job_token: job_token(parts),
             trace: record.map(|record| record.trace.clone()).unwrap_or_default(),

@@ -25,7 +25,7 @@ use weir_ledger::reservation::{Answer, Idempotency, Submission};
 
 use super::quota::{self, Quota};
 use crate::telemetry::traces;
-use weir_ledger::job_metadata::{REQUEST_ID, TRACEPARENT};
+use weir_ledger::job_metadata::{REQUEST_ID, SUBJECT, TRACEPARENT};
 use weir_ledger::settlement::Ended;
 use weir_ledger::unique_key;
 
@@ -96,8 +96,9 @@ pub(super) async fn submit(
     let idempotency = idempotency(&headers, &name, &body)?;
     let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
     let amount = handler.reserve(caller.holder, &args).await?;
-    if let Some(user) = caller.holder.user_id {
-        args.insert("user_id".to_owned(), user.to_string().into());
+    // As the token has it, so that the jobs of other River clients can name the same holder.
+    if let Some(user) = &caller.user {
+        args.insert("user_id".to_owned(), user.holder.as_str().into());
     }
     // All who share an address would be answered with each other's jobs.
     let unique_key = caller
@@ -106,6 +107,9 @@ pub(super) async fn submit(
         .and_then(|_| unique_key::key(&service.kind, &args, &service.unique_by));
     let mut span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
     let mut metadata = json!({ REQUEST_ID: caller.request_id });
+    if let Some(user) = &caller.user {
+        metadata[SUBJECT] = user.subject.as_str().into();
+    }
     if let Some(traceparent) = span.context().traceparent() {
         metadata[TRACEPARENT] = traceparent.into();
     }
@@ -113,6 +117,7 @@ pub(super) async fn submit(
         .reserver
         .submit(Submission {
             holder: caller.holder,
+            subject: caller.user.map(|user| user.holder),
             service: service.name.clone(),
             event_type: service.event_type,
             kind: service.kind.clone(),

@@ -86,12 +86,18 @@ pub(super) async fn development_token(
     let token = api
         .pool
         .read(async |client| {
-            crate::token::issue(client, &api.settings, user, &tier, Duration::from_secs(3600))
-                .await
-                .map_err(|error| match error {
-                    TokenError::NoPlan(..) => ApiError::Unprocessable(error.to_string()),
-                    error => ApiError::Unavailable(error.to_string()),
-                })
+            crate::token::issue(
+                client,
+                &api.settings,
+                &user.into(),
+                &tier,
+                Duration::from_secs(3600),
+            )
+            .await
+            .map_err(|error| match error {
+                TokenError::NoPlan(..) => ApiError::Unprocessable(error.to_string()),
+                error => ApiError::Unavailable(error.to_string()),
+            })
         })
         .await?;
     Ok(Json(Given { token, user, tier }))

@@ -124,6 +124,7 @@ pub(super) fn with_database(server: &str, name: &str) -> String {
 pub(super) fn submission(user: Uuid) -> Submission {
     Submission {
         holder: Holders::user(user),
+        subject: None,
         service: "analysis".to_owned(),
         event_type: Meter::named("analysis"),
         kind: KIND.to_owned(),

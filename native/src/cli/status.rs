@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio_postgres::Client;
-use uuid::Uuid;
 use weir::config::Settings;
 use weir::status;
+use weir_policy::subject::Subject;
 
 use super::connection::connected;
 use super::output::{CommandResult, print};
@@ -24,7 +24,7 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What was asked for.
 pub(super) struct Status {
-    pub(super) user: Option<Uuid>,
+    pub(super) user: Option<Subject>,
     pub(super) json: bool,
     pub(super) watch: bool,
 }
@@ -52,7 +52,7 @@ impl Status {
     }
 
     async fn look(&self, client: &Client, settings: &Settings) -> Result<String, Box<dyn Error>> {
-        Ok(match self.user {
+        Ok(match &self.user {
             Some(user) => {
                 let limits = settings.fairness.cluster_limits();
                 let status = status::user(client, user, limits).await?;

@@ -97,15 +97,19 @@ pub fn overview_text(status: &Overview) -> String {
 /// One user: the slots and the quota by event type.
 #[must_use]
 pub fn user_text(status: &UserStatus) -> String {
+    let subject = status
+        .subject
+        .as_ref()
+        .map_or_else(String::new, |text| format!("\nsubject {}", cut(text, WIDTH - 8)));
     if !status.known {
         return format!(
-            "user {} is unknown:\nit has no subscription, and nothing was submitted for it",
+            "user {} is unknown:\nit has no subscription, and nothing was submitted for it{subject}",
             status.user
         );
     }
     let minute = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M UTC").to_string();
     let mut text = format!(
-        "user {}, tier {}\nbilling period {} to {}",
+        "user {}, tier {}{subject}\nbilling period {} to {}",
         status.user,
         status.tier,
         minute(status.period_start),
@@ -300,6 +304,7 @@ mod tests {
     fn a_user_is_described_in_sentences_that_fit() {
         let mut status = UserStatus {
             user: uuid::Uuid::max(),
+            subject: Some("ä".repeat(127)),
             known: true,
             tier: "enterprise".to_owned(),
             period_start: "2026-11-01T00:00:00Z".parse().unwrap(),

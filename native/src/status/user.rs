@@ -5,18 +5,22 @@ use serde::Serialize;
 use tokio_postgres::Client;
 use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::holder::Holders;
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::Quota;
 use weir_ledger::rules::SlotLimits;
 use weir_policy::span::Span;
+use weir_policy::subject::Subject;
 
 use super::usage::usage;
 
 /// One user.
 #[derive(Clone, Debug, Serialize)]
 pub struct UserStatus {
-    /// Whose.
+    /// The user's id.
     pub user: Uuid,
+    /// The text that names the user in tokens; null when that is the id.
+    pub subject: Option<String>,
     /// Whether there is such a user: one with a subscription, or in whose name something was submitted.
     pub known: bool,
     /// The plan now; a user who was never seen is on the default one.
@@ -83,15 +87,13 @@ impl WindowShare {
 /// When the database cannot be asked.
 pub async fn user(
     client: &Client,
-    user: Uuid,
+    subject: &Subject,
     limits: Option<&SlotLimits>,
 ) -> Result<UserStatus, DatabaseError> {
+    let user = Holders::load(client).await?.subject(subject).id;
     let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&user];
     let (known, usage, slots) = tokio::try_join!(
-        client.query_one(
-            "SELECT EXISTS (SELECT 1 FROM users WHERE id = $1) AS known",
-            &params
-        ),
+        client.query_opt("SELECT subject FROM users WHERE id = $1", &params),
         usage(client, user),
         client.query(include_str!("sql/user_slots.sql"), &params),
     )?;
@@ -119,7 +121,11 @@ pub async fn user(
         .collect();
     Ok(UserStatus {
         user,
-        known: known.get("known"),
+        subject: match &known {
+            Some(row) => row.get("subject"),
+            None => subject.uuid().is_none().then(|| subject.to_string()),
+        },
+        known: known.is_some(),
         tier: usage.tier,
         period_start: usage.period_start,
         period_end: usage.period_end,

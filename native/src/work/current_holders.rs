@@ -1,9 +1,12 @@
-//! Whose the jobs are that run in this process: what the guard looked up, for the worker that runs inside it.
+//! Whose the jobs are that run in this process: what the guard looked up, for the worker that runs inside it, and what
+//! the arguments say.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use riverqueue::JobRow;
+use serde::Deserialize;
 use weir_ledger::holder::Holder;
 
 /// Cheap to clone.
@@ -35,4 +38,14 @@ impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.current.0.lock().remove(&self.job_id);
     }
+}
+
+/// ADR-10's UserJobExtractor: the text `user_id` of the arguments; absent and empty are nobody.
+pub(super) fn user_id(job: &JobRow) -> Option<String> {
+    #[derive(Deserialize)]
+    struct WithUser {
+        user_id: Option<String>,
+    }
+    let args: WithUser = serde_json::from_str(job.encoded_args.get()).ok()?;
+    args.user_id.filter(|user| !user.is_empty())
 }

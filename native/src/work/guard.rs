@@ -6,16 +6,15 @@
 use std::time::Duration;
 
 use riverqueue::{JobRow, WorkContext, WorkError, WorkMiddleware, WorkNext, WorkOutcome};
-use serde::Deserialize;
-use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::holder::Holders;
+use weir_ledger::holder::Holder;
 use weir_ledger::lookup::{Found, Holds, ReservationLookup};
 use weir_ledger::meter::Meter;
 use weir_ledger::plans::{self, Plan};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
+use weir_policy::subject::Subject;
 
-use super::current_holders::CurrentHolders;
+use super::current_holders::{CurrentHolders, user_id};
 use super::fenced;
 use super::heartbeat::Lease;
 use super::local_limiter::LocalLimiter;
@@ -93,8 +92,12 @@ impl WorkMiddleware for Guard {
             && fairness.scope == FairnessScope::Process
             && let Some(user) = user_id(&job)
         {
-            let plan = self.plan_of(&user, event_type).await.map_err(no_database)?;
-            let Some(_held) = self.local.try_acquire(&user, fairness.limits.of(plan), job.id) else {
+            let holder = self.context.holders().await.map_err(no_database)?.user_id(&user);
+            let plan = self.plan_of(holder, event_type).await.map_err(no_database)?;
+            let Some(_held) = self
+                .local
+                .try_acquire(holder.id, fairness.limits.of(plan), job.id)
+            else {
                 return Ok(snooze(fairness, &job, plan.map(|plan| plan.name)));
             };
             return next.run(job).await;
@@ -105,8 +108,8 @@ impl WorkMiddleware for Guard {
 
 impl Guard {
     /// ADR-10's TierResolver. An unknown user has the default plan; whoever is no user has none.
-    async fn plan_of(&self, user: &str, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
-        let Ok(id) = Uuid::parse_str(user) else {
+    async fn plan_of(&self, holder: Holder, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
+        let Some(id) = holder.user_id else {
             return Ok(None);
         };
         self.context
@@ -135,16 +138,6 @@ fn snooze(fairness: &Fairness, job: &JobRow, tier: Option<&'static str>) -> Work
     WorkOutcome::Snooze(fairness.snooze + Duration::from_secs_f64(jitter))
 }
 
-/// ADR-10's UserJobExtractor: the text `user_id` of the arguments; absent and empty are nobody.
-fn user_id(job: &JobRow) -> Option<String> {
-    #[derive(Deserialize)]
-    struct WithUser {
-        user_id: Option<String>,
-    }
-    let args: WithUser = serde_json::from_str(job.encoded_args.get()).ok()?;
-    args.user_id.filter(|user| !user.is_empty())
-}
-
 /// Asks the ledger for a slot. A job of nobody needs none.
 async fn admit(
     context: &Context,
@@ -154,8 +147,21 @@ async fn admit(
     found: Option<Found>,
 ) -> Result<LateAdmission, DatabaseError> {
     let user = user_id(job);
-    if found.is_none() && user.is_none() {
-        return Ok(LateAdmission::Admitted);
+    let holder = match (found, &user) {
+        (Some(found), _) => found.holder,
+        (None, Some(user)) => context.holders().await?.user_id(user),
+        (None, None) => return Ok(LateAdmission::Admitted),
+    };
+    // What was submitted has said whose it is already.
+    let subject: Option<Subject> = match (found, &user) {
+        (None, Some(user)) => user.parse().ok(),
+        _ => None,
+    };
+    if holder.user_id.is_none() && found.is_none() {
+        tracing::warn!(
+            job = job.id,
+            "the job's user_id is no subject; it has as many slots as an anonymous client"
+        );
     }
     let services = context.settings.services.iter();
     let kinds: Vec<&str> = services
@@ -165,24 +171,11 @@ async fn admit(
     context
         .pool
         .read(async |client| {
-            let holder = match (found, &user) {
-                (Some(found), _) => found.holder,
-                (None, None) => return Ok(LateAdmission::Admitted),
-                (None, Some(user)) => match Uuid::parse_str(user) {
-                    Ok(id) => Holders::user(id),
-                    Err(_) => {
-                        tracing::warn!(
-                            job = job.id,
-                            "the job's user_id is not a UUID; it has as many slots as an anonymous client"
-                        );
-                        Holders::load(client).await?.address(user)
-                    }
-                },
-            };
             let late = LateJob {
                 id: job.id,
                 attempt,
                 holder,
+                subject: subject.as_ref(),
                 event_type,
                 backlog: user.as_deref().map(|user| (user, &*kinds)),
             };

@@ -4,8 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use uuid::Uuid;
 
-type Running = Arc<Mutex<HashMap<String, HashSet<i64>>>>;
+type Running = Arc<Mutex<HashMap<Uuid, HashSet<i64>>>>;
 
 /// Who runs what in this process.
 #[derive(Default)]
@@ -16,22 +17,22 @@ pub(super) struct LocalLimiter {
 /// A slot, given back when it goes out of scope: on success, error, panic and cancellation alike.
 pub(super) struct Held {
     running: Running,
-    user: String,
+    user: Uuid,
     job_id: i64,
 }
 
 impl LocalLimiter {
     /// A slot for the job, unless the user has `limit` already. The same job twice takes one slot.
-    pub(super) fn try_acquire(&self, user: &str, limit: u32, job_id: i64) -> Option<Held> {
+    pub(super) fn try_acquire(&self, user: Uuid, limit: u32, job_id: i64) -> Option<Held> {
         let mut running = self.running.lock();
-        let jobs = running.entry(user.to_owned()).or_default();
+        let jobs = running.entry(user).or_default();
         if !jobs.contains(&job_id) && jobs.len() >= limit as usize {
             return None;
         }
         jobs.insert(job_id);
         Some(Held {
             running: Arc::clone(&self.running),
-            user: user.to_owned(),
+            user,
             job_id,
         })
     }
@@ -53,23 +54,26 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
+    const ANNE: Uuid = Uuid::from_u128(1);
+    const BEN: Uuid = Uuid::from_u128(2);
+
     #[test]
     fn a_user_gets_as_many_slots_as_the_limit_and_others_are_not_touched() {
         let limiter = LocalLimiter::default();
-        let first = limiter.try_acquire("a", 1, 1);
+        let first = limiter.try_acquire(ANNE, 1, 1);
         assert!(first.is_some());
-        assert!(limiter.try_acquire("a", 1, 2).is_none());
-        assert!(limiter.try_acquire("b", 1, 3).is_some());
+        assert!(limiter.try_acquire(ANNE, 1, 2).is_none());
+        assert!(limiter.try_acquire(BEN, 1, 3).is_some());
         drop(first);
-        assert!(limiter.try_acquire("a", 1, 2).is_some());
+        assert!(limiter.try_acquire(ANNE, 1, 2).is_some());
     }
 
     #[test]
     fn the_same_job_twice_counts_once() {
         let limiter = LocalLimiter::default();
-        let _one = limiter.try_acquire("a", 2, 1).unwrap();
-        let _same = limiter.try_acquire("a", 2, 1).unwrap();
-        assert!(limiter.try_acquire("a", 2, 2).is_some());
+        let _one = limiter.try_acquire(ANNE, 2, 1).unwrap();
+        let _same = limiter.try_acquire(ANNE, 2, 1).unwrap();
+        assert!(limiter.try_acquire(ANNE, 2, 2).is_some());
     }
 
     #[test]
@@ -77,10 +81,10 @@ mod tests {
         let limiter = Arc::new(LocalLimiter::default());
         let inner = Arc::clone(&limiter);
         let _ = std::thread::spawn(move || {
-            let _held = inner.try_acquire("a", 1, 1);
+            let _held = inner.try_acquire(ANNE, 1, 1);
             panic!("a handler panics");
         })
         .join();
-        assert!(limiter.try_acquire("a", 1, 2).is_some());
+        assert!(limiter.try_acquire(ANNE, 1, 2).is_some());
     }
 }

@@ -12,10 +12,9 @@ use riverqueue::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use uuid::Uuid;
 
 use super::attempt_log::AttemptLog;
-use super::current_holders::CurrentHolders;
+use super::current_holders::{CurrentHolders, user_id};
 use super::fenced;
 use super::pool::{self, Pools};
 use super::retry;
@@ -24,7 +23,6 @@ use crate::config::retry::Retry;
 use crate::context::Context;
 use crate::handler::{Attempt, Handler, HandlerError, LARGEST_OUTPUT};
 use weir_ledger::database::DatabaseError;
-use weir_ledger::holder::Holders;
 use weir_ledger::job_metadata::REASON;
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 
@@ -208,7 +206,14 @@ impl Worker<AnyArgs> for AnyWorker {
             _ => None,
         };
         let holder = self.current.of(job.row.id);
-        let holder = holder.or_else(|| user_of(&job.args.0).map(Holders::user));
+        // Without a reservation, the arguments say whose it is.
+        let holder = match (holder, user_id(&job.row)) {
+            (None, Some(user)) => {
+                let holders = self.context.holders().await;
+                Some(holders.map_err(Internal::no_database(job.row.id))?.user_id(&user))
+            }
+            (holder, _) => holder,
+        };
         let log = AttemptLog::start(&self.context.settings, &job.row, holder);
         let stop = cancelled.child_token();
         let attempt = Attempt {
@@ -288,13 +293,6 @@ impl Worker<AnyArgs> for AnyWorker {
         }
         Err(error)
     }
-}
-
-/// The user of a job that has no reservation.
-fn user_of(args: &Map<String, Value>) -> Option<Uuid> {
-    args.get("user_id")
-        .and_then(Value::as_str)
-        .and_then(|text| Uuid::parse_str(text).ok())
 }
 
 impl AnyWorker {

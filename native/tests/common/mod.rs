@@ -27,6 +27,7 @@ use weir::work::{Duty, Working};
 use weir_ledger::database::{Database, Schemas};
 use weir_ledger::{audit, catalogue, migrate, plans};
 use weir_policy::assertion::{self, AssertionKey, Caller};
+use weir_policy::subject::Identity;
 
 /// The plans of the shipped catalogue.
 pub const PLANS: [&str; 4] = ["free", "pro", "pro_plus", "enterprise"];
@@ -482,6 +483,10 @@ fn with_database(server: &str, name: &str) -> String {
 #[derive(Clone, Copy, Debug)]
 pub enum Who {
     User(Uuid),
+    /// By the token's subject.
+    Subject(&'static str),
+    /// One of an organisation's people: the organisation, and who.
+    Member(&'static str, &'static str),
     Address(&'static str),
 }
 
@@ -496,11 +501,19 @@ impl Who {
     fn caller(self) -> Caller {
         match self {
             Self::User(id) => Caller {
-                user_id: Some(id.to_string()),
+                user: Some(id.into()),
+                client_address: "192.0.2.1".to_owned(),
+            },
+            Self::Subject(subject) => Self::Member(subject, subject).caller(),
+            Self::Member(holder, subject) => Caller {
+                user: Some(Identity {
+                    holder: holder.parse().unwrap(),
+                    subject: subject.parse().unwrap(),
+                }),
                 client_address: "192.0.2.1".to_owned(),
             },
             Self::Address(address) => Caller {
-                user_id: None,
+                user: None,
                 client_address: address.to_owned(),
             },
         }

@@ -1,9 +1,12 @@
 -- First contact: a verified user becomes known, on the default plan; a holder gets its row to lock.
--- $1 holders, $2 event types, $3 user ids (null: an address), pairwise.
+-- $1 holders, $2 event types, $3 user ids (null: an address), $4 the subjects that the user ids are made from (null: the id
+-- is the subject), pairwise.
 WITH wanted AS (
-    SELECT * FROM unnest($1::uuid[], $2::usage_event_type[], $3::uuid[]) AS w (holder, event_type, user_id)
+    SELECT * FROM unnest($1::uuid[], $2::usage_event_type[], $3::uuid[], $4::text[])
+        AS w (holder, event_type, user_id, subject)
 ), new_users AS (
-    INSERT INTO users (id) SELECT DISTINCT user_id FROM wanted WHERE user_id IS NOT NULL ORDER BY 1
+    INSERT INTO users (id, subject)
+    SELECT DISTINCT ON (user_id) user_id, subject FROM wanted WHERE user_id IS NOT NULL ORDER BY user_id, subject
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 ), new_subscriptions AS (

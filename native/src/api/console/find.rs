@@ -15,10 +15,12 @@ use super::super::state::Api;
 use super::holder;
 use super::page::{self, ConsoleError};
 use weir_ledger::database::DatabaseError;
+use weir_ledger::holder::Holders;
 use weir_ledger::job_metadata::REQUEST_ID;
+use weir_policy::subject::{self, Subject};
 
 /// The longest text that is looked for.
-const LONGEST: usize = 200;
+const LONGEST: usize = subject::MAX_BYTES;
 
 /// How many jobs of one request are shown. A request submits one; the same request id may come again.
 const MOST: i64 = 20;
@@ -53,7 +55,7 @@ pub(super) async fn show(
     let found = api
         .pool
         .read(async |client| {
-            if let Some(found) = by_own_id(client, text).await? {
+            if let Some(found) = by_own_id(client, api.holders, text).await? {
                 return Ok(found);
             }
             let transaction = client.transaction().await?;
@@ -81,17 +83,21 @@ pub(super) async fn show(
     }
 }
 
-/// A job by its number, or a holder by its UUID.
-async fn by_own_id(client: &Client, text: &str) -> Result<Option<Found>, DatabaseError> {
+/// A job by its number, or a holder by its UUID or a user's subject.
+async fn by_own_id(client: &Client, holders: Holders, text: &str) -> Result<Option<Found>, DatabaseError> {
     if let Ok(id) = text.parse::<i64>() {
         let job = client
             .query_opt("SELECT id FROM river_job WHERE id = $1", &[&id])
             .await?;
-        return Ok(job.map(|_| Found::Jobs(vec![id])));
+        // A subject may be a number, too.
+        if job.is_some() {
+            return Ok(Some(Found::Jobs(vec![id])));
+        }
     }
-    let Ok(id) = text.parse::<Uuid>() else {
+    let Ok(subject) = text.parse::<Subject>() else {
         return Ok(None);
     };
-    let (_, is_known) = holder::is_known(client, id).await?;
+    let id = holders.subject(&subject).id;
+    let is_known = holder::is_known(client, id).await?;
     Ok(is_known.then_some(Found::Holder(id)))
 }

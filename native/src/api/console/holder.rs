@@ -28,20 +28,22 @@ const JOBS: i64 = 50;
 struct Seen {
     /// Its plan and quotas, when it is a user.
     usage: Option<Usage>,
+    /// The user's subject, unless that is the id.
+    subject: Option<String>,
     /// What it holds and waits for, by event type.
     slots: Vec<Row>,
 }
 
-/// Whether that is a user, and whether it is one or another holder.
-pub(super) async fn is_known(client: &Client, id: Uuid) -> Result<(bool, bool), DatabaseError> {
+/// Whether that is a holder, a user or not.
+pub(super) async fn is_known(client: &Client, id: Uuid) -> Result<bool, DatabaseError> {
     let row = client.query_one(include_str!("sql/known.sql"), &[&id]).await?;
-    let is_user: bool = row.get("is_user");
-    Ok((is_user, is_user || row.get("is_holder")))
+    Ok(row.get("is_user") || row.get("is_holder"))
 }
 
 async fn see(client: &Client, id: Uuid) -> Result<Option<Seen>, DatabaseError> {
-    let (is_user, is_known) = is_known(client, id).await?;
-    if !is_known {
+    let known = client.query_one(include_str!("sql/known.sql"), &[&id]).await?;
+    let is_user: bool = known.get("is_user");
+    if !is_user && !known.get::<_, bool>("is_holder") {
         return Ok(None);
     }
     let usage = match is_user {
@@ -49,7 +51,12 @@ async fn see(client: &Client, id: Uuid) -> Result<Option<Seen>, DatabaseError> {
         false => None,
     };
     let slots = client.query(include_str!("sql/holder.sql"), &[&id]).await?;
-    Ok(Some(Seen { usage, slots }))
+    let subject = known.get("subject");
+    Ok(Some(Seen {
+        usage,
+        subject,
+        slots,
+    }))
 }
 
 pub(super) async fn show(
@@ -61,7 +68,12 @@ pub(super) async fn show(
         return Err(missing());
     };
     let seen = api.pool.read(async |client| see(client, id).await).await?;
-    let Some(Seen { usage, slots }) = seen else {
+    let Some(Seen {
+        usage,
+        subject,
+        slots,
+    }) = seen
+    else {
         return Err(missing());
     };
     let holder = Holder {
@@ -71,7 +83,7 @@ pub(super) async fn show(
     let jobs = jobs::newest_first(&api, holder, None, JOBS).await?;
     let limits = api.settings.fairness.cluster_limits();
     let body = html! {
-        (plan(usage.as_ref()))
+        (plan(usage.as_ref(), subject.as_deref()))
         (shares(usage.as_ref(), &slots, limits))
         @if jobs.is_empty() { p { "It has no jobs, or River has removed them all: finished ones go after a time." } }
         @else { (list(&jobs)) }
@@ -84,9 +96,13 @@ pub(super) async fn show(
     Ok(page::page(&format!("{title} {id}"), None, &body))
 }
 
-fn plan(usage: Option<&Usage>) -> Markup {
+fn plan(usage: Option<&Usage>, subject: Option<&str>) -> Markup {
     match usage {
         Some(usage) => page::facts(&[
+            (
+                "subject",
+                html! { @if let Some(subject) = subject { (subject) } @else { "the id itself" } },
+            ),
             ("plan", html! { (usage.tier) }),
             (
                 "billing period",

@@ -35,9 +35,12 @@ pub(super) async fn show(
     let cells = html! {
         @for row in &rows {
             @let holder: Uuid = row.get("holder");
+            @let subject: Option<&str> = row.get("subject");
             @let parked: i64 = row.get("parked");
             tr {
-                th scope="row" { a href={ "/console/holders/" (holder) } { code { (holder) } } }
+                th scope="row" { a href={ "/console/holders/" (holder) } {
+                    @if let Some(subject) = subject { (subject) } @else { code { (holder) } }
+                } }
                 td { (row.get::<_, &str>("tier")) }
                 td { (number(row.get("running"))) }
                 td { (number(row.get("waiting"))) }

@@ -90,7 +90,9 @@ fn facts(row: &Row) -> Markup {
 fn holder(row: &Row) -> Markup {
     match row.get::<_, Option<Uuid>>("holder") {
         Some(holder) => html! {
-            a href={ "/console/holders/" (holder) } { (holder) }
+            a href={ "/console/holders/" (holder) } {
+                @if let Some(subject) = row.get::<_, Option<&str>>("subject") { (subject) } @else { (holder) }
+            }
             @if row.get::<_, Option<Uuid>>("user_id").is_none() { ", an anonymous address" }
         },
         None => html! { "nobody: it was not submitted through Weir" },

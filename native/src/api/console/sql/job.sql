@@ -6,7 +6,7 @@ SELECT j.id, j.kind, j.state::text AS state, j.queue, j.priority, j.attempt, j.m
        j.attempted_by[array_upper(j.attempted_by, 1)] AS attempted_by,
        to_jsonb(j.errors[greatest(1, coalesce(array_upper(j.errors, 1), 0) - 19):]) AS errors,
        j.args, j.metadata - 'output' AS metadata,
-       s.holder, s.user_id,
+       s.holder, s.user_id, (SELECT k.subject FROM users k WHERE k.id = s.user_id) AS subject,
        r.job_id IS NOT NULL AS has_reservation, r.reserved_amount, r.admitted_at, r.parked_at, r.expires_at,
        u.quota_amount AS charged
 FROM river_job j

@@ -1,4 +1,5 @@
--- Whether $1 is a user, and whether it is a holder of any kind; by keys.
+-- Whether $1 is a user, the user's subject, and whether it is a holder of any kind; by keys.
 SELECT EXISTS (SELECT 1 FROM users WHERE id = $1) AS is_user,
+       (SELECT subject FROM users WHERE id = $1) AS subject,
        EXISTS (SELECT 1 FROM holders WHERE holder = $1)
        OR EXISTS (SELECT 1 FROM submissions WHERE holder = $1) AS is_holder

@@ -1,0 +1,194 @@
+//! Subjects: the texts that name users and organisations in tokens, in job arguments and at the command line.
+//!
+//! A subject is compared byte by byte: two that differ in case or in Unicode normalisation are two. Only the spellings
+//! of a UUID are one, as they have always been.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use uuid::Uuid;
+
+/// The longest subject, in bytes.
+pub const MAX_BYTES: usize = 255;
+
+/// Text that is no subject. The message contains no part of it, since it is sent to clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SubjectError {
+    /// It is empty.
+    #[error("a subject must not be empty")]
+    Empty,
+    /// It is longer than [`MAX_BYTES`].
+    #[error("a subject has at most {MAX_BYTES} bytes")]
+    TooLong,
+    /// It contains a control character, such as NUL or a line break.
+    #[error("a subject must not contain control characters")]
+    Control,
+}
+
+/// A valid subject: 1 to [`MAX_BYTES`] bytes without control characters. A UUID is in its hyphenated lower-case form.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Subject(String);
+
+impl Subject {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The UUID, if it is one.
+    #[must_use]
+    pub fn uuid(&self) -> Option<Uuid> {
+        Uuid::try_parse(&self.0).ok()
+    }
+}
+
+impl FromStr for Subject {
+    type Err = SubjectError;
+
+    fn from_str(text: &str) -> Result<Self, SubjectError> {
+        if text.is_empty() {
+            return Err(SubjectError::Empty);
+        }
+        if text.len() > MAX_BYTES {
+            return Err(SubjectError::TooLong);
+        }
+        if text.contains(char::is_control) {
+            return Err(SubjectError::Control);
+        }
+        Ok(Uuid::try_parse(text).map_or_else(|_| Self(text.to_owned()), Self::from))
+    }
+}
+
+impl TryFrom<String> for Subject {
+    type Error = SubjectError;
+
+    fn try_from(text: String) -> Result<Self, SubjectError> {
+        text.parse()
+    }
+}
+
+impl From<Uuid> for Subject {
+    fn from(id: Uuid) -> Self {
+        Self(id.hyphenated().to_string())
+    }
+}
+
+impl From<Subject> for String {
+    fn from(subject: Subject) -> Self {
+        subject.0
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Who acts, and on whose account.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Whom everything is counted against: an organisation, or the subject itself.
+    pub holder: Subject,
+    /// Who it is.
+    pub subject: Subject,
+}
+
+impl Identity {
+    /// Somebody who acts for themself.
+    #[must_use]
+    pub fn own(subject: Subject) -> Self {
+        Self {
+            holder: subject.clone(),
+            subject,
+        }
+    }
+}
+
+impl From<Uuid> for Identity {
+    fn from(id: Uuid) -> Self {
+        Self::own(id.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parsed(text: &str) -> Result<String, SubjectError> {
+        text.parse::<Subject>().map(String::from)
+    }
+
+    #[test]
+    fn what_issuers_call_their_users_is_a_subject() {
+        for text in [
+            "user_2aB9xYz",
+            "auth0|507f1f77bcf86cd799439011",
+            "17",
+            "anne@example.com",
+            "203.0.113.7",
+            "google-oauth2|1",
+            "Zoë",
+            "李",
+            "a b",
+            " ",
+        ] {
+            assert_eq!(parsed(text).as_deref(), Ok(text));
+        }
+    }
+
+    #[test]
+    fn every_spelling_of_a_uuid_is_one_subject() {
+        let id = "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55";
+        for text in [
+            id.to_uppercase(),
+            id.replace('-', ""),
+            format!("urn:uuid:{id}"),
+            format!("{{{id}}}"),
+        ] {
+            assert_eq!(parsed(&text).as_deref(), Ok(id), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_length_is_counted_in_bytes() {
+        assert!(parsed(&"a".repeat(255)).is_ok());
+        assert_eq!(parsed(&"a".repeat(256)), Err(SubjectError::TooLong));
+        assert!(parsed(&"ä".repeat(127)).is_ok());
+        assert_eq!(parsed(&"ä".repeat(128)), Err(SubjectError::TooLong));
+    }
+
+    #[test]
+    fn control_characters_are_refused() {
+        assert_eq!(parsed(""), Err(SubjectError::Empty));
+        for text in ["\0", "a\0", "a\nb", "a\r", "\u{7f}", "\u{85}", "\t"] {
+            assert_eq!(parsed(text), Err(SubjectError::Control), "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_subject_is_the_text_itself_unless_that_is_refused_or_a_uuid(text in "\\PC{0,80}|(?s).{0,300}") {
+            let valid = (1..=255).contains(&text.len()) && !text.chars().any(char::is_control);
+            match parsed(&text) {
+                Ok(subject) => {
+                    prop_assert!(valid);
+                    prop_assert!(subject == text || Uuid::try_parse(&text).is_ok());
+                }
+                Err(_) => prop_assert!(!valid),
+            }
+        }
+
+        #[test]
+        fn a_subject_is_parsed_from_its_own_text(text in "(?s).{1,80}|[0-9A-F]{32}") {
+            if let Ok(subject) = parsed(&text) {
+                prop_assert_eq!(parsed(&subject), Ok(subject.clone()));
+            }
+        }
+    }
+}
