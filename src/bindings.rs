@@ -17,6 +17,10 @@ extern "C" {
     #[wasm_bindgen(method, getter, js_name = SUBMISSION_LIMITER)]
     pub(crate) fn submission_limiter(this: &Bindings) -> Option<NativeLimiter>;
 
+    /// The native limiter that decides on users' submissions when no counting object can.
+    #[wasm_bindgen(method, getter, js_name = USER_LIMITER)]
+    pub(crate) fn user_limiter(this: &Bindings) -> Option<NativeLimiter>;
+
     /// The native limiter of all other anonymous requests.
     #[wasm_bindgen(method, getter, js_name = READ_LIMITER)]
     pub(crate) fn read_limiter(this: &Bindings) -> Option<NativeLimiter>;

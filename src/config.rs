@@ -27,7 +27,9 @@ pub(crate) struct Config {
     pub(crate) submissions: Limits,
     /// The looser policy, for all other anonymous API requests.
     pub(crate) reads: Limits,
-    /// The routes under the exact policy.
+    /// The exact policy for users' requests to the limited routes, if they are limited.
+    pub(crate) users: Option<Limits>,
+    /// The routes under the exact policies.
     pub(crate) limited_routes: LimitedRoutes,
     /// Whether denials are enforced or only reported.
     pub(crate) mode: EnforcementMode,
@@ -92,6 +94,7 @@ impl Config {
         let mut reader = Reader::new(get);
 
         let submissions = reader.submissions();
+        let users = reader.users();
         let read_limit = reader.number("ANON_READ_LIMIT", 120, 1, MAX_LIMIT);
         let origin = reader.origin("ORIGIN_URL");
         let origin_timeout_ms = reader.number("ORIGIN_TIMEOUT_MS", 30_000, 1, 600_000);
@@ -157,6 +160,7 @@ impl Config {
                         window_ms: 60_000,
                         algorithm: Algorithm::Fixed,
                     },
+                    users,
                     limited_routes,
                     mode,
                     shards,
@@ -179,10 +183,15 @@ impl Config {
         }
     }
 
-    /// The exact policy alone, which is all that the counting object needs.
+    /// The exact policy for anonymous requests alone, which is all that their counting object needs.
     pub(crate) fn submissions(get: impl Fn(&str) -> Option<String>) -> Limits {
         // Errors were found when the edge read its configuration; with any, no request reaches an object.
         Reader::new(get).submissions()
+    }
+
+    /// The exact policy for users alone, for their counting object.
+    pub(crate) fn users(get: impl Fn(&str) -> Option<String>) -> Option<Limits> {
+        Reader::new(get).users()
     }
 }
 
@@ -222,6 +231,20 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
             window_ms: u64::from(self.number("ANON_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32)) * 1000,
             algorithm,
         }
+    }
+
+    /// The exact policy for users: none unless it has a limit.
+    fn users(&mut self) -> Option<Limits> {
+        let window_ms = u64::from(self.number("USER_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32)) * 1000;
+        self.text("USER_LIMIT")?;
+        let limit = self.number("USER_LIMIT", MAX_LIMIT, 1, MAX_LIMIT);
+        Some(Limits {
+            address: limit,
+            // Users have no prefix.
+            prefix: limit,
+            window_ms,
+            algorithm: Algorithm::Fixed,
+        })
     }
 
     /// The value of a variable. An empty one counts as not set.
@@ -389,6 +412,8 @@ mod tests {
             ("REPORT_INTERVAL_MS", "60000"),
             ("JWKS_URL", "http://keys.example.com"),
             ("HOLDER_CLAIM", "iss"),
+            ("USER_LIMIT", "0"),
+            ("USER_WINDOW", "1 minute"),
         ];
         let ConfigError(errors) = read(&set).unwrap_err();
         for (name, _) in set {
@@ -477,6 +502,21 @@ mod tests {
             ("DEVELOPMENT", "on"),
             ("ORIGIN_URL", "https://origin.example.com")
         ]));
+    }
+
+    #[test]
+    fn users_are_limited_only_when_that_is_configured() {
+        let users = |set: &[(&str, &str)]| {
+            let users = read(set).unwrap().users;
+            users.map(|limits| (limits.address, limits.window_ms))
+        };
+        assert_eq!(users(&[]), None);
+        assert_eq!(users(&[("USER_WINDOW", "5"), ("USER_LIMIT", "")]), None);
+        assert_eq!(users(&[("USER_LIMIT", "600")]), Some((600, 60_000)));
+        assert_eq!(
+            users(&[("USER_LIMIT", "5"), ("USER_WINDOW", "1")]),
+            Some((5, 1_000))
+        );
     }
 
     #[test]

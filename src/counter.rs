@@ -1,4 +1,5 @@
-//! The Durable Object that counts submissions. One object holds the counts of many addresses in memory.
+//! The Durable Object that counts submissions. One object holds the counts of many addresses, or of many users, in
+//! memory.
 //!
 //! All counts are written as one value, when [`weir_policy::write_budget`] says so: under low load before a request
 //! is answered (the runtime holds a response back until earlier writes are durable), under high load a moment later
@@ -25,6 +26,7 @@ use crate::bindings::{Bindings, ObjectStorage, Values};
 use crate::clock;
 use crate::config::Config;
 use crate::panics;
+use crate::shard::counts_users;
 use crate::timeout::message;
 
 /// The name of the one value that an object writes.
@@ -52,11 +54,15 @@ impl AddressCounter {
     /// Called by the runtime when the object is first used, and again after each eviction.
     #[wasm_bindgen(constructor)]
     pub fn new(state: DurableObjectState, env: Bindings) -> Self {
+        let state = State::from(state);
+        let users = counts_users(state.id().name().as_deref())
+            .then(|| Config::users(|name| env.text(name)))
+            .flatten();
+        // Once users are not limited any more, their last windows may end under any limit.
+        let limits = users.unwrap_or_else(|| Config::submissions(|name| env.text(name)));
         let counter = Self {
-            state: State::from(state),
-            counters: Rc::new(RefCell::new(PrefixCounters::new(Config::submissions(|name| {
-                env.text(name)
-            })))),
+            state,
+            counters: Rc::new(RefCell::new(PrefixCounters::new(limits))),
             budget: RefCell::default(),
             dirty: Cell::new(false),
             flush_scheduled: Cell::new(false),

@@ -193,30 +193,42 @@ async fn api(
     let address = address(context, &api_request.address);
     let credentials = credentials(context, &api_request.credentials, target.origin()).await;
     let user = match &credentials {
-        Credentials::User(user) => Some(user.identity.clone()),
-        Credentials::Anonymous | Credentials::Refused(_) => {
-            let class = config.limited_routes.class(api_request.method, target.path());
-            match decide(context, request, class, address.key).await {
-                RateLimitDecision::Admitted(status) => response::set_rate_limit_fields(&status, &mut fields),
-                RateLimitDecision::Denied(status) => {
-                    response::set_rate_limit_fields(&status, &mut fields);
-                    fields.set("retry-after", &status.retry_after().to_string());
-                    let outcome = match class {
-                        RouteClass::Limited => RequestOutcome::Denied,
-                        RouteClass::Other => RequestOutcome::DeniedRead,
-                    };
-                    let problem = response::too_many_requests(&status);
-                    return Handled::new(outcome, response::problem(&problem, &fields));
-                }
-                RateLimitDecision::Unavailable => {
-                    fields.set("retry-after", "10");
-                    let response = response::problem(&response::counting_unavailable(), &fields);
-                    return Handled::new(RequestOutcome::Uncountable, response);
-                }
-            }
-            None
-        }
+        Credentials::User(user) => Some(&user.identity),
+        Credentials::Anonymous | Credentials::Refused(_) => None,
     };
+    let class = config.limited_routes.class(api_request.method, target.path());
+    let answered = |outcome, problem, fields: &HeaderChanges| {
+        Ok(Handled {
+            outcome,
+            user: user.cloned(),
+            response: response::problem(&problem, fields)?,
+        })
+    };
+    match decide(context, request, class, address.key, user).await {
+        None => {}
+        Some(RateLimitDecision::Admitted(status)) => {
+            response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
+        }
+        Some(RateLimitDecision::Denied(status)) => {
+            response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
+            fields.set("retry-after", &status.retry_after().to_string());
+            let outcome = match (class, user) {
+                (_, Some(_)) => RequestOutcome::DeniedUser,
+                (RouteClass::Limited, None) => RequestOutcome::Denied,
+                (RouteClass::Other, None) => RequestOutcome::DeniedRead,
+            };
+            return answered(
+                outcome,
+                response::too_many_requests(&status, user.is_some()),
+                &fields,
+            );
+        }
+        Some(RateLimitDecision::Unavailable) => {
+            fields.set("retry-after", "10");
+            let problem = response::counting_unavailable(user.is_some());
+            return answered(RequestOutcome::Uncountable, problem, &fields);
+        }
+    }
     if let Credentials::Refused(error) = &credentials {
         fields.set("www-authenticate", &response::challenge(error));
         let response = response::problem(&response::unauthenticated(error), &fields);
@@ -233,7 +245,7 @@ async fn api(
         host: target.host(),
         scheme: target.scheme(),
         path_and_query: target.path_and_query(),
-        user: user.as_ref(),
+        user,
         address,
         trace: &trace,
     };
@@ -251,29 +263,36 @@ async fn api(
         } else {
             RequestOutcome::Anonymous
         },
-        user,
+        user: user.cloned(),
         response: response?,
     })
 }
 
-/// Decides by the policy of the route's class. In shadow mode, a denial is reported and the request admitted.
+/// Decides by the policy of the route's class; `None` for a user's request without one. In shadow mode, a denial is
+/// reported and the request admitted.
 async fn decide(
     context: &RequestContext<'_>,
     request: &Request,
     class: RouteClass,
-    key: AddressKey,
-) -> RateLimitDecision {
-    let decision = match class {
-        RouteClass::Limited => limiter::submission(context, request.unchecked_ref(), key).await,
-        RouteClass::Other => limiter::read(context, key).await,
+    address: AddressKey,
+    user: Option<&Identity>,
+) -> Option<RateLimitDecision> {
+    let incoming = request.unchecked_ref();
+    let decision = match (class, user, context.config.users) {
+        (RouteClass::Limited, Some(user), Some(limits)) => {
+            limiter::user(context, incoming, AddressKey::user(&user.holder), limits).await
+        }
+        (_, Some(_), _) => return None,
+        (RouteClass::Limited, None, _) => limiter::submission(context, incoming, address).await,
+        (RouteClass::Other, None, _) => limiter::read(context, address).await,
     };
-    match decision {
+    Some(match decision {
         RateLimitDecision::Denied(status) if context.config.mode == EnforcementMode::Shadow => {
             context.report(Event::ShadowDenial, status.named.name);
             RateLimitDecision::Admitted(status)
         }
         decision => decision,
-    }
+    })
 }
 
 fn address(context: &RequestContext<'_>, headers: &AddressHeaders<'_>) -> ClientAddress {

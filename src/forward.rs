@@ -54,6 +54,7 @@ const RESPONSE_HEADERS: [&str; 20] = [
     "last-modified",
     "link",
     "location",
+    // The quotas of a user. The edge appends its own policy.
     "ratelimit",
     "ratelimit-policy",
     "retry-after",

@@ -1,4 +1,4 @@
-//! Rate limiting anonymous requests.
+//! Rate limiting: anonymous requests by address and, if that is configured, users' submissions by user.
 //!
 //! A submission is decided by what this isolate remembers, else by the counting object, else by the native limiter:
 //! each one is asked only if the one before cannot tell.
@@ -13,7 +13,7 @@ use weir_policy::limit_cache::LimitCache;
 use weir_policy::prefix_counters::{Limits, PrefixCounters, Scope, ScopedResult};
 use weir_policy::window::KnownUsage;
 
-use crate::bindings::{IncomingRequest, NativeLimiter, object};
+use crate::bindings::{Bindings, IncomingRequest, NativeLimiter, object};
 use crate::clock;
 use crate::config::CounterFallback;
 use crate::context::RequestContext;
@@ -23,7 +23,7 @@ use crate::rate_limit_fields::{NamedPolicy, PolicyStatus};
 use crate::shard::shard;
 use crate::timeout::{WaitError, with_timeout};
 
-/// How many addresses an isolate remembers, and how many prefixes: a few megabytes of its 128.
+/// How many addresses and users an isolate remembers, and how many prefixes: a few megabytes of its 128.
 const MAX_CACHED_ADDRESSES: usize = 20_000;
 
 thread_local! {
@@ -32,7 +32,7 @@ thread_local! {
     static READS: RefCell<Option<Rc<RefCell<PrefixCounters>>>> = const { RefCell::new(None) };
 }
 
-/// The decision on an anonymous request.
+/// The decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RateLimitDecision {
     Admitted(PolicyStatus),
@@ -76,18 +76,43 @@ impl NamedLimits {
     }
 }
 
-/// Decides on a submission, exactly.
+/// Decides on an anonymous submission, exactly.
 pub(crate) async fn submission(
     context: &RequestContext<'_>,
     request: &IncomingRequest,
     key: AddressKey,
 ) -> RateLimitDecision {
-    let now = clock::now_ms();
     let limits = NamedLimits {
         address: "anon",
         prefix: "anon-prefix",
         limits: context.config.submissions,
     };
+    exact(context, request, key, limits, Bindings::submission_limiter).await
+}
+
+/// Decides on a user's submission, exactly.
+pub(crate) async fn user(
+    context: &RequestContext<'_>,
+    request: &IncomingRequest,
+    key: AddressKey,
+    limits: Limits,
+) -> RateLimitDecision {
+    let limits = NamedLimits {
+        address: "user",
+        prefix: "user",
+        limits,
+    };
+    exact(context, request, key, limits, Bindings::user_limiter).await
+}
+
+async fn exact(
+    context: &RequestContext<'_>,
+    request: &IncomingRequest,
+    key: AddressKey,
+    limits: NamedLimits,
+    fallback: fn(&Bindings) -> Option<NativeLimiter>,
+) -> RateLimitDecision {
+    let now = clock::now_ms();
     if let Some(denial) = cached_denial(key, now) {
         return RateLimitDecision::Denied(limits.status(denial));
     }
@@ -106,7 +131,7 @@ pub(crate) async fn submission(
         }
         Err(error) => {
             context.report(Event::CounterUnavailable, &error.reason());
-            submission_without_counter(context, limits.unknown_status(), key).await
+            without_counter(context, limits.unknown_status(), key, fallback(context.bindings)).await
         }
     }
 }
@@ -161,19 +186,14 @@ async fn ask_counter(
     result.ok_or_else(|| WaitError::Failed("the counting object returned no result".into()))
 }
 
-/// Decides on a submission without the object: approximately, by the address alone, but never without a limit.
-async fn submission_without_counter(
+/// Decides on a submission without the object: approximately, by the address or user alone, but never without a limit.
+async fn without_counter(
     context: &RequestContext<'_>,
     status: PolicyStatus,
     key: AddressKey,
+    native: Option<NativeLimiter>,
 ) -> RateLimitDecision {
-    match ask_native(
-        context.bindings.submission_limiter(),
-        key,
-        context.config.counter_timeout_ms,
-    )
-    .await
-    {
+    match ask_native(native, key, context.config.counter_timeout_ms).await {
         Ok(true) => RateLimitDecision::Admitted(status),
         Ok(false) => RateLimitDecision::Denied(status),
         Err(error) => {

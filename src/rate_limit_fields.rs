@@ -10,7 +10,7 @@ pub(crate) struct NamedPolicy {
     pub(crate) policy: Policy,
 }
 
-/// What a response tells an anonymous client about its policy.
+/// What a response tells a client about its policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyStatus {
     /// The policy that was applied.

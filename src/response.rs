@@ -34,34 +34,39 @@ pub(crate) fn empty(status: u16, fields: &HeaderChanges) -> Result<Response, JsV
     glue::respond(status, fields.packed(), None)
 }
 
-/// Sets the fields that tell an anonymous client about its policy.
-pub(crate) fn set_rate_limit_fields(status: &PolicyStatus, fields: &mut HeaderChanges) {
-    fields.set("ratelimit-policy", &status.policy_field());
+/// Tells a client about its policy. Both fields are lists. A user's have the quotas of the origin as well; an anonymous
+/// client has no policies but the edge's.
+pub(crate) fn add_rate_limit_fields(status: &PolicyStatus, is_user: bool, fields: &mut HeaderChanges) {
+    if !is_user {
+        fields.remove("ratelimit-policy").remove("ratelimit");
+    }
+    fields.append("ratelimit-policy", &status.policy_field());
     if let Some(field) = status.limit_field() {
-        fields.set("ratelimit", &field);
+        fields.append("ratelimit", &field);
     }
 }
 
-/// An anonymous client is over its limit. Title, status and detail are those of web ADR-21 word for word, since clients
-/// may match them; type and `violated-policies` are those of the draft on rate limit fields.
-pub(crate) fn too_many_requests(status: &PolicyStatus) -> Problem {
-    Problem::new(
-        429,
-        "Too Many Requests",
-        "Rate limit exceeded. Please sign in for higher limits or try again later.",
-    )
-    .with_type(problem::QUOTA_EXCEEDED)
-    .with("violated-policies", json!([status.named.name]))
+/// A client is over its limit. For an anonymous one, title, status and detail are those of web ADR-21 word for word,
+/// since clients may match them; type and `violated-policies` are those of the draft on rate limit fields.
+pub(crate) fn too_many_requests(status: &PolicyStatus, is_user: bool) -> Problem {
+    let detail = if is_user {
+        "Rate limit exceeded. Please try again later."
+    } else {
+        "Rate limit exceeded. Please sign in for higher limits or try again later."
+    };
+    Problem::new(429, "Too Many Requests", detail)
+        .with_type(problem::QUOTA_EXCEEDED)
+        .with("violated-policies", json!([status.named.name]))
 }
 
 /// Neither counting object nor native limiter can count a submission.
-pub(crate) fn counting_unavailable() -> Problem {
-    Problem::new(
-        503,
-        "Service Unavailable",
-        "Anonymous requests cannot be accepted right now. Please sign in or try again later.",
-    )
-    .with_type(problem::TEMPORARY_REDUCED_CAPACITY)
+pub(crate) fn counting_unavailable(is_user: bool) -> Problem {
+    let detail = if is_user {
+        "Submissions cannot be counted right now. Please try again later."
+    } else {
+        "Anonymous requests cannot be accepted right now. Please sign in or try again later."
+    };
+    Problem::new(503, "Service Unavailable", detail).with_type(problem::TEMPORARY_REDUCED_CAPACITY)
 }
 
 /// The bearer token is not valid.
@@ -122,7 +127,7 @@ mod tests {
             result: None,
         };
         assert_eq!(
-            serde_json::to_value(too_many_requests(&status)).unwrap(),
+            serde_json::to_value(too_many_requests(&status, false)).unwrap(),
             json!({
                 "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "title": "Too Many Requests",

@@ -1,4 +1,4 @@
-//! The choice of the counting object for an address: always the same one, in the address's region.
+//! The choice of the counting object for an address or a user: always the same one; for an address, in its region.
 
 use weir_policy::address::AddressKey;
 
@@ -10,11 +10,27 @@ pub(crate) struct Shard {
     pub(crate) hint: Option<&'static str>,
 }
 
+/// What the names of the objects that count users begin with.
+const USERS: &str = "user-";
+
+/// Whether the object of this name counts users.
+pub(crate) fn counts_users(name: Option<&str>) -> bool {
+    name.is_some_and(|name| name.starts_with(USERS))
+}
+
 /// The object for `key`. Its region depends on the location that Cloudflare's data gives for the address, not on
 /// the data centre that received the request: routes change, but one address must always have the same object.
+///
+/// A user may send from several regions at once, and has one object for all of them. It is made near whoever comes first.
 pub(crate) fn shard(key: AddressKey, shards: u32, continent: Option<&str>, longitude: Option<f64>) -> Shard {
-    let hint = region(continent, longitude);
     let number = key.spread() % u64::from(shards.max(1));
+    if let AddressKey::User(_) = key {
+        return Shard {
+            name: format!("{USERS}{number}"),
+            hint: None,
+        };
+    }
+    let hint = region(continent, longitude);
     Shard {
         name: format!("{}-{number}", hint.unwrap_or("any")),
         hint,
@@ -50,6 +66,15 @@ mod tests {
         assert_eq!(berlin, shard(ANNE, 8, Some("EU"), Some(13.4)));
         assert_eq!(berlin.hint, Some("weur"));
         assert!(berlin.name.starts_with("weur-"));
+    }
+
+    #[test]
+    fn a_user_has_one_object_wherever_the_requests_come_from() {
+        let user = AddressKey::User(7);
+        let berlin = shard(user, 1, Some("EU"), Some(13.4));
+        assert_eq!(berlin, shard(user, 1, Some("OC"), Some(151.0)));
+        assert!(counts_users(Some(&berlin.name)));
+        assert!(!counts_users(Some(&shard(ANNE, 1, None, None).name)) && !counts_users(None));
     }
 
     #[test]

@@ -22,7 +22,6 @@ const CRATES: [(&str, &str, &[&str]); 4] = [
 const APART: [(&str, &str); 2] = [("weir_edge", "weir_ledger"), ("weir", "weir_edge")];
 
 const POLICY: &[&str] = &[
-    "address",
     "admission",
     "counts",
     "jwt",
@@ -31,6 +30,7 @@ const POLICY: &[&str] = &[
     "span",
     "subject",
     "write_budget",
+    "address",
     "assertion",
     "lane",
     "token",

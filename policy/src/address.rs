@@ -3,11 +3,16 @@
 //! Addresses are parsed, never compared as text, so that all spellings of an address are one. An IPv4 address has
 //! its own key, also as an IPv4-mapped IPv6 address. An IPv6 address is counted by its /64, the smallest prefix
 //! that a subscriber is assigned (RFC 6177): with a longer one, one subscriber would have up to 2^64 keys.
+//!
+//! Where users are counted, too, a user's key stands in the place of the address's.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::subject::Subject;
 
 /// The source address of subrequests of all other zones' Workers on Cloudflare.
 const CLOUDFLARE_WORKERS: Ipv6Addr = Ipv6Addr::new(0x2a06, 0x98c0, 0x3600, 0, 0, 0, 0, 0x103);
@@ -24,6 +29,8 @@ pub enum AddressKey {
     V6(u64),
     /// The Workers of another Cloudflare zone, by a hash of the zone's name: all Workers share one address.
     Worker(u64),
+    /// A user, wherever the requests come from, by a hash of the holder's subject.
+    User(u64),
     /// No usable address. All such requests share one count.
     Unknown,
 }
@@ -159,12 +166,25 @@ impl fmt::Display for AddressKey {
             Self::V4(bits) => Ipv4Addr::from_bits(bits).fmt(f),
             Self::V6(bits) => write!(f, "{}/64", Ipv6Addr::from_bits(u128::from(bits) << 64)),
             Self::Worker(hash) => write!(f, "worker:{hash:016x}"),
+            Self::User(hash) => write!(f, "user:{hash:016x}"),
             Self::Unknown => f.write_str("unknown"),
         }
     }
 }
 
 impl AddressKey {
+    /// The key of a user. Subjects may be chosen by their users, so no other subject with the same hash can be found in
+    /// practice.
+    pub fn user(holder: &Subject) -> Self {
+        let digest = Sha256::digest(holder.as_str());
+        Self::User(
+            digest
+                .iter()
+                .take(8)
+                .fold(0, |hash, byte| hash << 8 | u64::from(*byte)),
+        )
+    }
+
     /// The key as three numbers that JavaScript represents exactly: its kind, and its upper and lower half.
     pub fn to_parts(self) -> (u32, u32, u32) {
         let halves = |bits: u64| ((bits >> 32) as u32, bits as u32);
@@ -173,6 +193,7 @@ impl AddressKey {
             Self::V4(bits) => (4, 0, bits),
             Self::V6(bits) => (6, halves(bits).0, halves(bits).1),
             Self::Worker(hash) => (7, halves(hash).0, halves(hash).1),
+            Self::User(hash) => (8, halves(hash).0, halves(hash).1),
         }
     }
 
@@ -183,6 +204,7 @@ impl AddressKey {
             4 => Self::V4(lower),
             6 => Self::V6(bits),
             7 => Self::Worker(bits),
+            8 => Self::User(bits),
             _ => Self::Unknown,
         }
     }
@@ -240,6 +262,17 @@ mod tests {
     fn an_ipv4_address_has_its_own_key() {
         assert_eq!(shown("203.0.113.7"), "203.0.113.7");
         assert_ne!(at_cloudflare("203.0.113.7"), at_cloudflare("203.0.113.8"));
+    }
+
+    #[test]
+    fn a_user_has_a_key_of_its_own() {
+        let key = |subject: &str| AddressKey::user(&subject.parse().unwrap());
+        assert_eq!(key("anne"), key("anne"));
+        assert_ne!(key("anne"), key("Anne"));
+        assert_ne!(key("203.0.113.7"), at_cloudflare("203.0.113.7"));
+        assert_eq!(key("anne").prefix(), None);
+        // Deployments must agree on it.
+        assert_eq!(key("anne").to_string(), "user:90b8de4051f02b7a");
     }
 
     #[test]
@@ -397,12 +430,13 @@ mod tests {
         }
 
         #[test]
-        fn a_key_is_restored_from_its_parts(bits in any::<u64>(), kind in 0..4) {
+        fn a_key_is_restored_from_its_parts(bits in any::<u64>(), kind in 0..5) {
             let key = match kind {
                 0 => AddressKey::Unknown,
                 1 => AddressKey::V4(bits as u32),
                 2 => AddressKey::V6(bits),
-                _ => AddressKey::Worker(bits),
+                3 => AddressKey::Worker(bits),
+                _ => AddressKey::User(bits),
             };
             let (kind, upper, lower) = key.to_parts();
             prop_assert_eq!(AddressKey::from_parts(kind, upper, lower), key);

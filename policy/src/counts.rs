@@ -32,9 +32,11 @@ pub enum RequestOutcome {
     Denied,
     /// Another anonymous request over the looser limit: 429.
     DeniedRead,
+    /// A user's submission over the users' limit: 429.
+    DeniedUser,
     /// A bearer token that is not valid: 401.
     BadToken,
-    /// An anonymous submission that could not be counted: 503.
+    /// A submission that could not be counted: 503.
     Uncountable,
     /// An error of the edge's own: 500.
     Failed,
@@ -296,7 +298,7 @@ mod tests {
     #[test]
     fn the_longest_report_is_accepted() {
         let mut tally = Tally::default();
-        (tally.requests, tally.events) = ([u64::MAX; 8], [u64::MAX; 9]);
+        (tally.requests, tally.events) = ([u64::MAX; 9], [u64::MAX; 9]);
         tally.request(RequestOutcome::User);
         let report = tally.report(|| "a".into()).unwrap();
         assert!(serde_json::to_string(&report.counts).unwrap().len() < MAX_BYTES);

@@ -5,7 +5,6 @@
 //!
 //! The modules below are in their order: each one imports only from modules above it.
 
-pub mod address;
 pub mod admission;
 pub mod counts;
 mod jwt;
@@ -14,6 +13,7 @@ pub mod span;
 pub mod subject;
 pub mod write_budget;
 
+pub mod address;
 pub mod assertion;
 pub mod lane;
 pub mod route;
