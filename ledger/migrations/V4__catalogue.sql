@@ -132,6 +132,31 @@ $$;
 CREATE TRIGGER follow_monthly_limits AFTER INSERT OR UPDATE ON subscription_plans
     FOR EACH ROW EXECUTE FUNCTION follow_monthly_limits();
 
+-- A limit holds in windows that are counted, so whoever writes one by hand has its window counted: in every plan, since a
+-- change of plan meets what was used. One at a time, from before the first row on: each must see the others' limits.
+CREATE FUNCTION count_limited_windows() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_WHEN = 'BEFORE' THEN
+        LOCK TABLE plan_limits IN SHARE UPDATE EXCLUSIVE MODE;
+        RETURN NULL;
+    END IF;
+    UPDATE plan_limits l
+    SET counted = c.windows
+    FROM (
+        SELECT event_type,
+               (max(CASE WHEN day IS NOT NULL THEN 1 ELSE 0 END) + max(CASE WHEN hour IS NOT NULL THEN 2 ELSE 0 END)
+                + max(CASE WHEN minute IS NOT NULL THEN 4 ELSE 0 END))::smallint AS windows
+        FROM plan_limits GROUP BY 1
+    ) c
+    WHERE l.event_type = c.event_type AND l.counted <> c.windows;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER count_limited_windows_before BEFORE INSERT OR DELETE OR UPDATE OF day, hour, minute ON plan_limits
+    FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();
+CREATE TRIGGER count_limited_windows AFTER INSERT OR DELETE OR UPDATE OF day, hour, minute ON plan_limits
+    FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();
+
 -- The windows that an amount is counted in.
 CREATE FUNCTION windows_of(month_start timestamptz, windows smallint, at timestamptz)
 RETURNS TABLE (span text, period_start timestamptz)
@@ -248,3 +273,20 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- And at once, when a limit is written by hand: a column that lags behind would not be followed when it is set to what
+-- it has already.
+CREATE FUNCTION write_monthly_limit() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    written text := NEW.event_type || '_monthly_limit';
+BEGIN
+    IF EXISTS (SELECT 1 FROM pg_attribute
+               WHERE attrelid = 'subscription_plans'::regclass AND attname = written AND NOT attisdropped) THEN
+        EXECUTE format('UPDATE subscription_plans SET %1$I = $1 WHERE id = $2 AND %1$I IS DISTINCT FROM $1', written)
+            USING NEW.month, NEW.plan_id;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER write_monthly_limit AFTER UPDATE OF month ON plan_limits
+    FOR EACH ROW WHEN (OLD.month IS DISTINCT FROM NEW.month) EXECUTE FUNCTION write_monthly_limit();

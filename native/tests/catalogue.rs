@@ -427,3 +427,74 @@ async fn windows_that_are_over_are_forgotten_and_the_rest_is_kept() {
     weir.is_clean().await;
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_is_written_by_hand_holds_though_nobody_was_limited_in_its_window() {
+    let weir = images().await;
+    early_in_the_hour().await;
+    let (hobby, team) = (weir.user("hobby").await, weir.user("team").await);
+    let client = weir.client().await;
+    let set = async |hour: &str| {
+        let sql = format!(
+            "UPDATE plan_limits SET hour = {hour} WHERE event_type = 'tokens' \
+             AND plan_id = (SELECT id FROM subscription_plans WHERE tier = 'hobby')"
+        );
+        client.batch_execute(&sql).await.unwrap();
+        let counted = "SELECT array_agg(DISTINCT counted) FROM plan_limits WHERE event_type = 'tokens'";
+        client
+            .query_one(counted, &[])
+            .await
+            .unwrap()
+            .get::<_, Vec<i16>>(0)
+    };
+    assert_eq!(set("30").await, [Span::Hour.bit()], "in every plan");
+    let caption = async |user: Uuid| {
+        let args = json!({"words": "three words only", "max_tokens": 20});
+        weir.post("/api/jobs/caption", Who::User(user), &args).await
+    };
+    for _ in 0..2 {
+        assert_eq!(caption(team).await.status, 202);
+    }
+    assert_eq!(caption(hobby).await.status, 202);
+    let refused = caption(hobby).await;
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert_eq!(refused.body["violated-policies"], json!(["tokens-hour"]));
+    assert_eq!(set("NULL").await, [0]);
+    assert_eq!(caption(hobby).await.status, 202);
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monthly_limit_is_the_same_in_its_column_and_in_its_row_wherever_it_is_written() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let both = async || {
+        let sql = "SELECT p.analysis_monthly_limit, l.month FROM subscription_plans p JOIN plan_limits l ON l.plan_id = p.id \
+                   WHERE p.tier = 'free' AND l.event_type = 'analysis'";
+        let row = client.query_one(sql, &[]).await.unwrap();
+        (row.get::<_, Option<i64>>(0), row.get::<_, Option<i64>>(1))
+    };
+    let of_free = "(SELECT id FROM subscription_plans WHERE tier = 'free')";
+    let by_row = format!("UPDATE plan_limits SET month = 100 WHERE event_type = 'analysis' AND plan_id = {of_free}");
+    client.batch_execute(&by_row).await.unwrap();
+    assert_eq!(both().await, (Some(100), Some(100)));
+    client
+        .batch_execute("UPDATE subscription_plans SET analysis_monthly_limit = 50")
+        .await
+        .unwrap();
+    assert_eq!(both().await, (Some(50), Some(50)));
+    client
+        .batch_execute(
+            "INSERT INTO subscription_plans (tier, analysis_monthly_limit) VALUES ('gold', 7); \
+             UPDATE subscription_plans SET analysis_monthly_limit = 8 WHERE tier = 'free'",
+        )
+        .await
+        .unwrap();
+    assert_eq!(both().await, (Some(8), Some(8)));
+    let gold = "SELECT l.month FROM plan_limits l JOIN subscription_plans p ON p.id = l.plan_id \
+                WHERE p.tier = 'gold' AND l.event_type = 'analysis'";
+    let gold: Option<i64> = client.query_one(gold, &[]).await.unwrap().get(0);
+    assert_eq!(gold, Some(7));
+    weir.end().await;
+}

@@ -82,9 +82,9 @@ fn plan_limits(row: &Row) -> PlanLimits {
 /// When the database cannot be used, or a plan or a meter that is gone is still used.
 pub async fn apply(client: &mut Client, wanted: &Catalogue) -> Result<Vec<String>, CatalogueError> {
     let transaction = client.transaction().await?;
-    // Readers go on; whoever else would change the catalogue waits.
+    // Readers go on; whoever else would change the catalogue waits. Limits first, as whoever writes them by hand has it.
     transaction
-        .batch_execute("LOCK TABLE meters IN EXCLUSIVE MODE")
+        .batch_execute("LOCK TABLE plan_limits, meters IN EXCLUSIVE MODE")
         .await?;
     let now = load(&transaction).await?;
     let changes = now.changes_to(wanted);
