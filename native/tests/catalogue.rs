@@ -498,3 +498,19 @@ async fn a_monthly_limit_is_the_same_in_its_column_and_in_its_row_wherever_it_is
     assert_eq!(gold, Some(7));
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_of_a_meter_that_is_not_there_is_refused_when_it_is_written_by_hand() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    let client = weir.client().await;
+    for sql in [
+        "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'Renders', 1)",
+        "INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id) VALUES ($1, 'Renders', 1, 1)",
+    ] {
+        let error = client.execute(sql, &[&user]).await.unwrap_err();
+        let said = error.as_db_error().unwrap().message();
+        assert_eq!(said, "there is no meter Renders");
+    }
+    weir.end().await;
+}
