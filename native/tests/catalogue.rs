@@ -514,3 +514,43 @@ async fn usage_of_a_meter_that_is_not_there_is_refused_when_it_is_written_by_han
     }
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_that_somebody_deleted_are_brought_back() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    let mut client = weir.client().await;
+    client
+        .batch_execute("DELETE FROM plan_limits WHERE event_type = 'renders'")
+        .await
+        .unwrap();
+    assert_eq!(render(&weir, user).await.status, 503);
+    let wanted = &weir.context.settings.catalogue;
+    let changes = catalogue::apply(&mut client, wanted).await.unwrap();
+    assert_eq!(changes.len(), 3, "{changes:?}");
+    assert_eq!(render(&weir, user).await.status, 202);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_meter_whose_usage_was_written_by_hand_is_not_taken_away() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    weir.use_up(user, "exports", 3).await;
+    let without = changed(&weir, |catalogue| {
+        catalogue.meters.remove("exports");
+        for plan in catalogue.plans.values_mut() {
+            plan.meters.remove("exports");
+        }
+    });
+    let Err(CatalogueError::InUse(reasons)) = catalogue::apply(&mut weir.client().await, &without).await
+    else {
+        panic!("it was applied");
+    };
+    assert!(
+        reasons[0].starts_with("meter exports: gone, but 1 holder(s) have used it"),
+        "{reasons:?}"
+    );
+    assert!(reasons[0].contains(&user.to_string()), "{reasons:?}");
+    weir.end().await;
+}

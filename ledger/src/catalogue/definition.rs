@@ -66,10 +66,17 @@ impl Catalogue {
             }
         }
         for (name, plan) in &wanted.plans {
-            match self.plans.get(name) {
-                None => changes.push(format!("plan {name}: new")),
-                Some(now) => changes_of_plan(name, now, plan, &mut changes),
-            }
+            let Some(now) = self.plans.get(name) else {
+                changes.push(format!("plan {name}: new"));
+                continue;
+            };
+            changes_of_plan(name, now, plan, &mut changes);
+            // Whoever submits is refused without them, and told to migrate. A new meter's are a matter of course.
+            let missing = plan
+                .meters
+                .keys()
+                .filter(|meter| self.meters.contains_key(*meter) && !now.meters.contains_key(*meter));
+            changes.extend(missing.map(|meter| format!("plan {name}: limits for {meter}, which it lacked")));
         }
         for name in self.plans.keys().filter(|name| !wanted.plans.contains_key(*name)) {
             changes.push(format!("plan {name}: gone"));
@@ -192,6 +199,16 @@ mod tests {
             ]
         );
         assert_eq!(wanted.changes_to(&wanted), Vec::<String>::new());
+    }
+
+    #[test]
+    fn limits_that_are_missing_are_a_difference() {
+        let wanted = catalogue(&[("hobby", plan(&[("renders", &[], 1)]))]);
+        let now = catalogue(&[("hobby", plan(&[]))]);
+        assert_eq!(
+            now.changes_to(&wanted),
+            ["plan hobby: limits for renders, which it lacked"]
+        );
     }
 
     #[test]
