@@ -554,3 +554,49 @@ async fn a_meter_whose_usage_was_written_by_hand_is_not_taken_away() {
     assert!(reasons[0].contains(&user.to_string()), "{reasons:?}");
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_says_what_it_applied_also_when_the_catalogue_is_refused() {
+    let weir = images().await;
+    let admin = weir.admin().await;
+    let old = format!("{}_old", weir.name());
+    admin
+        .batch_execute(&format!("CREATE DATABASE {old}"))
+        .await
+        .unwrap();
+    let url = weir.url().replace(weir.name(), &old);
+    let database = Database::at(&url).unwrap();
+    migrate::migrate_to(&database, 3).await.unwrap();
+    let client = database.connect().await.unwrap();
+    client
+        .batch_execute(
+            "INSERT INTO users (id) VALUES ('00000000-0000-0000-0000-000000000001'); \
+             INSERT INTO user_subscriptions (user_id, plan_id) SELECT u.id, p.id FROM users u, subscription_plans p \
+             WHERE p.tier = 'pro'",
+        )
+        .await
+        .unwrap();
+    let migrated = command(&weir, &["migrate"])
+        .env("DATABASE_URL", &url)
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, complained) = (text(&migrated.stdout), text(&migrated.stderr));
+    assert!(!migrated.status.success());
+    assert!(
+        said.contains("applied Weir's V4__catalogue\n"),
+        "{said}{complained}"
+    );
+    assert!(!said.contains("changed the catalogue"), "{said}");
+    assert!(
+        complained.contains("plan pro: gone, but 1 subscription(s) have it")
+            && complained.contains("keep it in weir.toml until they have another plan"),
+        "{complained}"
+    );
+    drop(client);
+    admin
+        .batch_execute(&format!("DROP DATABASE {old} WITH (FORCE)"))
+        .await
+        .unwrap();
+    weir.end().await;
+}

@@ -235,3 +235,23 @@ async fn what_a_later_migration_needs_is_looked_for_as_well() {
     .await;
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_is_refused_says_what_stands_in_its_way() {
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        migrate::migrate_to(&database, 3).await.unwrap();
+        let client = database.connect().await.unwrap();
+        client
+            .batch_execute("CREATE VIEW report AS SELECT event_type FROM usage_events")
+            .await
+            .unwrap();
+        let output = weir(url, &["migrate"], &[]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said(&output).contains("view report"), "{}", said(&output));
+        client.batch_execute("DROP VIEW report").await.unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    weir.end().await;
+}

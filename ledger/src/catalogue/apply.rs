@@ -131,7 +131,7 @@ async fn in_use(
     let plans = plans.iter().map(|row| {
         format!(
             "plan {}: gone, but {} subscription(s) have it, {} of them active, such as that of user {}; \
-             give them another plan first",
+             keep it in weir.toml until they have another plan",
             row.get::<_, &str>("tier"),
             row.get::<_, i64>("subscriptions"),
             row.get::<_, i64>("active"),

@@ -39,7 +39,10 @@ fn told(error: &refinery::Error) -> String {
     let mut cause = error.source();
     while let Some(inner) = cause {
         if let Some(postgres) = inner.downcast_ref::<tokio_postgres::Error>() {
-            return format!("Weir's migrations failed, {doing}: {}", said(postgres));
+            // Such as whose view it is that depends on a column of ours.
+            let detail = postgres.as_db_error().and_then(|db| db.detail());
+            let detail = detail.map_or_else(String::new, |detail| format!("; {}", detail.replace('\n', "; ")));
+            return format!("Weir's migrations failed, {doing}: {}{detail}", said(postgres));
         }
         cause = inner.source();
     }

@@ -46,15 +46,17 @@ impl Migrate {
             return Ok(ExitCode::SUCCESS);
         }
         let applied = migrate::migrate_with(&database, river).await?;
-        let changes = catalogue::apply(&mut database.connect().await?, &settings.catalogue).await?;
-        if applied.river.is_empty() && applied.weir.is_empty() && changes.is_empty() {
-            print("nothing to do: the database is up to date\n")?;
-        }
+        let is_current = applied.river.is_empty() && applied.weir.is_empty();
+        // Said before the catalogue is looked at: what was applied stays, also where the catalogue is refused.
         for version in applied.river {
             print(&format!("applied River's {version}\n"))?;
         }
         for name in applied.weir {
             print(&format!("applied Weir's {name}\n"))?;
+        }
+        let changes = catalogue::apply(&mut database.connect().await?, &settings.catalogue).await?;
+        if is_current && changes.is_empty() {
+            print("nothing to do: the database is up to date\n")?;
         }
         for change in changes {
             print(&format!("changed the catalogue: {change}\n"))?;
