@@ -13,6 +13,9 @@ use super::variables::Reader;
 /// The most turns that a holder may have at once.
 pub(crate) const MOST_SLOTS: u32 = 10_000;
 
+/// The largest number that a `RateLimit` field can have (RFC 9651).
+const MOST_LIMIT: i64 = 999_999_999_999_999;
+
 /// Members that `/api/usage` has beside one for each meter.
 const TAKEN_METERS: [&str; 3] = ["tier", "period", "meters"];
 
@@ -146,6 +149,10 @@ fn plan(
         };
         if limits.values().any(|limit| *limit < 0) {
             table.fault(reader, "limits", &format!("limits: {meter} is less than 0"));
+        }
+        if limits.values().any(|limit| *limit > MOST_LIMIT) {
+            let fault = format!("limits: {meter} is more than {MOST_LIMIT}; leave it out for no limit");
+            table.fault(reader, "limits", &fault);
         }
         let slots = of_meters.get(meter.as_str()).copied().or(slots).unwrap_or(1);
         meters.insert(meter.clone(), PlanLimits { limits, slots });

@@ -10,5 +10,5 @@ CROSS JOIN LATERAL (
         (SELECT s.plan_id FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
         (SELECT d.id FROM subscription_plans d WHERE d.is_default))
 ) p
-WHERE p.most IS NOT NULL AND b.used + b.reserved > greatest(b.granted_limit, p.most)
+WHERE p.most IS NOT NULL AND b.used::numeric + b.reserved > greatest(b.granted_limit, p.most)
 LIMIT $1
