@@ -476,7 +476,8 @@ async fn a_monthly_limit_is_the_same_in_its_column_and_in_its_row_wherever_it_is
         (row.get::<_, Option<i64>>(0), row.get::<_, Option<i64>>(1))
     };
     let of_free = "(SELECT id FROM subscription_plans WHERE tier = 'free')";
-    let by_row = format!("UPDATE plan_limits SET month = 100 WHERE event_type = 'analysis' AND plan_id = {of_free}");
+    let by_row =
+        format!("UPDATE plan_limits SET month = 100 WHERE event_type = 'analysis' AND plan_id = {of_free}");
     client.batch_execute(&by_row).await.unwrap();
     assert_eq!(both().await, (Some(100), Some(100)));
     client

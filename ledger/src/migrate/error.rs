@@ -41,7 +41,8 @@ fn told(error: &refinery::Error) -> String {
         if let Some(postgres) = inner.downcast_ref::<tokio_postgres::Error>() {
             // Such as whose view it is that depends on a column of ours.
             let detail = postgres.as_db_error().and_then(|db| db.detail());
-            let detail = detail.map_or_else(String::new, |detail| format!("; {}", detail.replace('\n', "; ")));
+            let detail =
+                detail.map_or_else(String::new, |detail| format!("; {}", detail.replace('\n', "; ")));
             return format!("Weir's migrations failed, {doing}: {}{detail}", said(postgres));
         }
         cause = inner.source();
