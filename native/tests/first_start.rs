@@ -120,7 +120,7 @@ name = "hobby"
 lane = "scheduled"
 slots = 0
 services = { render = 2, mail = 1 }
-limits = { Renders = { month = -1 }, videos = 3 }
+limits = { Renders = { month = -1, day = 1000000000000000 }, videos = 3 }
 retention_days = 0
 
 [[plan]]
