@@ -73,7 +73,9 @@ async fn ensure<C: GenericClient + Sync>(
             "WITH plan AS ( \
                  SELECT id FROM subscription_plans WHERE tier = $2::text \
              ), known AS ( \
-                 INSERT INTO users (id, subject) SELECT $1, $3 FROM plan ON CONFLICT (id) DO NOTHING \
+                 INSERT INTO users (id, subject) \
+                 SELECT $1, (SELECT $3::text WHERE NOT EXISTS (SELECT 1 FROM users WHERE subject = $3)) FROM plan \
+                 ON CONFLICT DO NOTHING \
              ) SELECT id FROM plan",
             &[&user, &plan, &subject],
         )

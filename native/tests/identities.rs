@@ -16,6 +16,8 @@ use process::{Process, command};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use weir::work::Duty;
+use weir_ledger::holder::Holders;
+use weir_ledger::plans;
 
 const CLERK: &str = "user_2aB|Zoë";
 
@@ -240,6 +242,47 @@ async fn a_subject_of_255_bytes_goes_all_the_way_and_a_longer_one_is_refused() {
     assert_eq!(users, 1);
     working.stop().await;
     weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_that_was_inserted_by_hand_under_another_id_locks_nobody_out() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let by_hand = "INSERT INTO users (subject) VALUES ('anne'), ('ben') RETURNING id";
+    let rows = client.query(by_hand, &[]).await.unwrap();
+    let job = weir.analyse(Who::Subject("anne"), "a_test.go", GO_TESTS).await;
+    let of_anne = holders(&weir, &[job]).await;
+    assert!(of_anne.len() == 1 && of_anne[0] != rows[0].get::<_, Uuid>(0));
+    weir_says(&weir, &["token", "--tier", "pro", "--user", "ben"]);
+    assert_eq!(
+        weir.get("/api/usage", Who::Subject("ben")).await.body["tier"],
+        "pro"
+    );
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_meet_a_subject_first_at_once_make_one_user() {
+    let weir = Weir::new().await;
+    let mut meeting = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let client = weir.client().await;
+        meeting.spawn(async move {
+            let holders = Holders::load(&client).await.unwrap();
+            for n in 0..100 {
+                let subject = format!("user_{n}").parse().unwrap();
+                plans::ensure_subject(&client, holders, &subject, "pro")
+                    .await
+                    .unwrap();
+            }
+        });
+    }
+    meeting.join_all().await;
+    let client = weir.client().await;
+    let sql = "SELECT count(*), count(DISTINCT subject) FROM users";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (100, 100));
+    weir.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

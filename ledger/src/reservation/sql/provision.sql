@@ -1,13 +1,18 @@
 -- First contact: a verified user becomes known, on the default plan; a holder gets its row to lock.
 -- $1 holders, $2 event types, $3 user ids (null: an address), $4 the subjects that the user ids are made from (null: the id
--- is the subject), pairwise.
+-- is the subject), pairwise. A row that somebody inserted with a subject and an id of its own keeps the subject, and must
+-- not lock the user out.
 WITH wanted AS (
     SELECT * FROM unnest($1::uuid[], $2::usage_event_type[], $3::uuid[], $4::text[])
         AS w (holder, event_type, user_id, subject)
 ), new_users AS (
     INSERT INTO users (id, subject)
-    SELECT DISTINCT ON (user_id) user_id, subject FROM wanted WHERE user_id IS NOT NULL ORDER BY user_id, subject
-    ON CONFLICT (id) DO NOTHING
+    SELECT DISTINCT ON (w.user_id) w.user_id, CASE WHEN u.id IS NULL THEN w.subject END
+    FROM wanted w LEFT JOIN users u ON u.subject = w.subject
+    WHERE w.user_id IS NOT NULL
+    ORDER BY w.user_id, w.subject
+    -- Of both keys: two who meet the same user first may meet at either.
+    ON CONFLICT DO NOTHING
     RETURNING id
 ), new_subscriptions AS (
     INSERT INTO user_subscriptions (user_id, plan_id)
