@@ -51,7 +51,7 @@ test("the answer to a bad bearer token does not echo any of its bytes", async ()
   const tokens = [
     signed({ alg: "injected" }, { sub: randomUUID(), exp }),
     signed({ alg: "HS256" }, { sub: randomUUID(), exp: "injected" }),
-    signed({ alg: "HS256" }, { sub: "injected", exp }),
+    signed({ alg: "HS256" }, { sub: "injected\n", exp }),
     "injected",
     "injected.injected.injected",
   ];
