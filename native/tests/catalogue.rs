@@ -115,6 +115,28 @@ async fn a_refusal_names_every_window_without_room_and_waits_for_the_last_of_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_more_than_a_whole_window_is_not_told_to_try_again() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    let ask = async |most: i64| {
+        let args = json!({"words": "a weir", "max_tokens": most});
+        let answer = weir.post("/api/jobs/caption", Who::User(user), &args).await;
+        assert_eq!(answer.status, 429, "{}", answer.body);
+        answer.body["detail"].as_str().unwrap().to_owned()
+    };
+    let never = ask(20_001).await;
+    assert!(
+        never.starts_with("This asks for 20001, and the plan allows 20000 in all. Upgrade, or ask for less"),
+        "{never}"
+    );
+    weir.use_up(user, "tokens", 15_000).await;
+    let later = ask(10_000).await;
+    assert!(later.starts_with("This plan has 5000 left until"), "{later}");
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_charged_to_the_windows_in_which_it_was_reserved() {
     let weir = images().await;
     early_in_the_hour().await;

@@ -139,6 +139,7 @@ pub(super) async fn submit(
                 meter: service.event_type,
                 quotas: quota,
                 full,
+                amount,
             };
             return Err(ApiError::OverQuota(Box::new(over)));
         }

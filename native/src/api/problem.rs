@@ -41,12 +41,14 @@ pub(super) struct ProblemDetails {
 /// A submission that does not fit into the plan.
 #[derive(Debug)]
 pub struct OverQuota {
-    /// What was asked for.
+    /// By what it is counted.
     pub(super) meter: Meter,
     /// What the plan allows of it.
     pub(super) quotas: Quotas,
     /// The windows without room.
     pub(super) full: Vec<reservation::Quota>,
+    /// What was asked for of it.
+    pub(super) amount: i64,
 }
 
 /// Everything that the API answers instead of a result.
@@ -225,7 +227,12 @@ impl ApiError {
 
 /// Names every window without room. What is sent again before all of them have it is refused again.
 fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
-    let OverQuota { meter, quotas, full } = over;
+    let OverQuota {
+        meter,
+        quotas,
+        full,
+        amount,
+    } = over;
     let renewed = full.iter().map(|quota| quota.window.end).max();
     let seconds = renewed.map_or(1, |end| end.as_second() - Timestamp::now().as_second());
     let windows = full.iter().map(|quota| {
@@ -235,10 +242,15 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
             quota.window.end.strftime("%Y-%m-%dT%H:%M:%SZ")
         )
     });
-    let detail = format!(
-        "This plan has {}. Upgrade, or try again then.",
-        windows.collect::<Vec<_>>().join(", and ")
-    );
+    let left = windows.collect::<Vec<_>>().join(", and ");
+    // What is more than a whole window's limit does not fit into the next one either.
+    let largest = full.iter().filter_map(|quota| quota.limit).min();
+    let detail = match largest.filter(|limit| limit < amount) {
+        Some(limit) => format!(
+            "This asks for {amount}, and the plan allows {limit} in all. Upgrade, or ask for less; it has {left}."
+        ),
+        None => format!("This plan has {left}. Upgrade, or try again then."),
+    };
     let policies: Vec<String> = full.iter().map(|window| quota::policy(*meter, window)).collect();
     let without_room: Vec<WindowQuota> = full.iter().copied().map(WindowQuota::from).collect();
     let problem = Problem::new(429, "Quota Exceeded", detail)
