@@ -23,6 +23,8 @@ pub const THEIR_TABLES: &str = "\
 /// Everything in `public` but what has these names, as a pattern.
 pub async fn contents(client: &Client, except: &str) -> String {
     let except = if except.is_empty() { "^$" } else { except };
+    // Names are printed as the path finds them, and a schema that is called like the role would come first.
+    client.batch_execute("SET search_path = public").await.unwrap();
     client
         .query_one(include_str!("others.sql"), &[&"public", &except])
         .await
