@@ -115,11 +115,10 @@ DECLARE
     new_plan jsonb := to_jsonb(NEW);
     old_plan jsonb := CASE WHEN TG_OP = 'UPDATE' THEN to_jsonb(OLD) ELSE '{}' END;
 BEGIN
-    INSERT INTO plan_limits (plan_id, event_type, slots, counted)
-    SELECT NEW.id, m.name,
+    INSERT INTO plan_limits (plan_id, event_type, month, slots)
+    SELECT NEW.id, m.name, (new_plan ->> (m.name || '_monthly_limit'))::bigint,
            coalesce((SELECT l.slots FROM plan_limits l JOIN subscription_plans p ON p.id = l.plan_id
-                     WHERE p.is_default AND l.event_type = m.name), 1),
-           coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = m.name), 0)
+                     WHERE p.is_default AND l.event_type = m.name), 1)
     FROM meters m
     ON CONFLICT DO NOTHING;
     UPDATE plan_limits l
@@ -272,26 +271,8 @@ BEGIN
 END
 $$;
 
--- The other way round, for whoever reads the columns.
-CREATE FUNCTION write_monthly_limits() RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    of_meter record;
-BEGIN
-    FOR of_meter IN
-        SELECT m.name, a.attname AS written
-        FROM meters m JOIN pg_attribute a ON a.attname = m.name || '_monthly_limit'
-        WHERE a.attrelid = 'subscription_plans'::regclass AND NOT a.attisdropped
-    LOOP
-        EXECUTE format(
-            'UPDATE subscription_plans p SET %1$I = l.month FROM plan_limits l '
-            'WHERE l.plan_id = p.id AND l.event_type = %2$L AND p.%1$I IS DISTINCT FROM l.month',
-            of_meter.written, of_meter.name);
-    END LOOP;
-END
-$$;
-
--- And at once, when a limit is written by hand: a column that lags behind would not be followed when it is set to what
--- it has already.
+-- The other way round, at once: for whoever reads the columns, and since one that lags behind would not be followed when
+-- it is set to what it has already.
 CREATE FUNCTION write_monthly_limit() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     written text := NEW.event_type || '_monthly_limit';
@@ -304,5 +285,5 @@ BEGIN
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER write_monthly_limit AFTER UPDATE OF month ON plan_limits
-    FOR EACH ROW WHEN (OLD.month IS DISTINCT FROM NEW.month) EXECUTE FUNCTION write_monthly_limit();
+CREATE TRIGGER write_monthly_limit AFTER INSERT OR UPDATE OF month ON plan_limits
+    FOR EACH ROW EXECUTE FUNCTION write_monthly_limit();

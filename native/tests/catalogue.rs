@@ -623,3 +623,35 @@ async fn migrate_says_what_it_applied_also_when_the_catalogue_is_refused() {
         .unwrap();
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_meter_is_counted_in_every_window_that_some_plan_limits() {
+    let weir = images().await;
+    let mut client = weir.client().await;
+    let counted = async |client: &tokio_postgres::Client, meter: &str| {
+        let sql = "SELECT array_agg(DISTINCT counted) FROM plan_limits WHERE event_type = $1::text";
+        let row = client.query_one(sql, &[&meter]).await.unwrap();
+        row.get::<_, Vec<i16>>(0)
+    };
+    assert_eq!(
+        counted(&client, "renders").await,
+        [Span::Hour.bit()],
+        "in every plan"
+    );
+    assert_eq!(
+        counted(&client, "previews").await,
+        [Span::Hour.bit() | Span::Minute.bit()]
+    );
+    assert_eq!(counted(&client, "tokens").await, [0]);
+    let without = changed(&weir, |catalogue| {
+        catalogue.plans.shift_remove("hobby");
+        catalogue.plans["team"].is_default = true;
+    });
+    catalogue::apply(&mut client, &without).await.unwrap();
+    assert_eq!(
+        counted(&client, "previews").await,
+        [0],
+        "with its plan the window goes"
+    );
+    weir.end().await;
+}

@@ -180,11 +180,10 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
                 column.push(limits.limits.get(&span).copied());
             }
             rows.slots.push(i32::try_from(limits.slots).unwrap_or(i32::MAX));
-            rows.counted.push(wanted.counted(meter));
         }
     }
     let [months, days, hours, minutes] = &rows.amounts;
-    let params: [&(dyn ToSql + Sync); 8] = [
+    let params: [&(dyn ToSql + Sync); 7] = [
         &rows.plans,
         &rows.meters,
         months,
@@ -192,7 +191,6 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
         hours,
         minutes,
         &rows.slots,
-        &rows.counted,
     ];
     transaction
         .execute(include_str!("sql/write_limits.sql"), &params)
@@ -206,7 +204,6 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
     transaction
         .execute("DELETE FROM meters WHERE name <> ALL ($1::text[])", &[&meters])
         .await?;
-    transaction.execute("SELECT write_monthly_limits()", &[]).await?;
     Ok(())
 }
 
@@ -218,5 +215,4 @@ struct LimitRows<'a> {
     /// In the order of [`Span::ALL`].
     amounts: [Vec<Option<i64>>; 4],
     slots: Vec<i32>,
-    counted: Vec<i16>,
 }

@@ -46,14 +46,6 @@ impl Catalogue {
         plans.find_map(|(name, plan)| plan.is_default.then_some(name.as_str()))
     }
 
-    /// The windows besides the month in which a meter is counted: those in which some plan limits it, so that a change
-    /// of plan meets what was used before.
-    pub(super) fn counted(&self, meter: &str) -> i16 {
-        let limits = self.plans.values().filter_map(|plan| plan.meters.get(meter));
-        let spans = limits.flat_map(|limits| limits.limits.keys());
-        spans.fold(0, |bits, span| bits | span.bit())
-    }
-
     /// What must change to make this catalogue the other one, a line each.
     #[must_use]
     pub fn changes_to(&self, wanted: &Self) -> Vec<String> {
@@ -209,18 +201,5 @@ mod tests {
             now.changes_to(&wanted),
             ["plan hobby: limits for renders, which it lacked"]
         );
-    }
-
-    #[test]
-    fn a_meter_is_counted_in_every_window_that_some_plan_limits() {
-        let one = catalogue(&[
-            (
-                "a",
-                plan(&[("renders", &[(Span::Month, 10), (Span::Hour, 2)], 1)]),
-            ),
-            ("b", plan(&[("renders", &[(Span::Minute, 1)], 1)])),
-        ]);
-        assert_eq!(one.counted("renders"), Span::Hour.bit() | Span::Minute.bit());
-        assert_eq!(one.counted("tokens"), 0);
     }
 }
