@@ -28,7 +28,7 @@ const SECRETS: [&str; 4] = [
 ];
 
 /// Other members are faults, too, but no reason to look at nothing else.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct File {
     #[serde(default)]
     service: Vec<Spanned<Members>>,
@@ -92,26 +92,25 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Defined {
         }
         Err(error) => fault(reader, source, &error),
     }
-    let file: File = match toml::from_str(&text) {
-        Ok(file) => file,
-        Err(error) => {
-            fault(reader, source, &error);
-            return Default::default();
-        }
+    let Some(file) = parsed(reader, source) else {
+        return Default::default();
     };
     if file.service.is_empty() {
         reader.fault(format!("{} defines no service", path.display()));
     }
-    let meters = match (file.meter.is_empty(), file.plan.is_empty()) {
-        (true, true) => {
-            toml::from_str(SHIPPED).map_or_else(|_| Vec::new(), |file: File| names_of(&file.meter))
-        }
-        _ => names_of(&file.meter),
+    let (of_catalogue, meters, plans) = if file.meter.is_empty() && file.plan.is_empty() {
+        let path = Path::new("the shipped weir.toml");
+        let shipped = Source { path, text: SHIPPED };
+        let file = parsed(reader, shipped).unwrap_or_default();
+        (shipped, file.meter, file.plan)
+    } else {
+        (source, file.meter, file.plan)
     };
+    let meter_names = names_of(&meters);
     let (mut services, mut names, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
     for members in file.service {
         let table = Table::new(source, "service", "name", members);
-        services.extend(service(reader, table, &meters, &mut names, &mut kinds));
+        services.extend(service(reader, table, &meter_names, &mut names, &mut kinds));
     }
     let periodic = file
         .periodic
@@ -125,10 +124,13 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Defined {
             meter: service.event_type.as_str(),
         })
         .collect();
-    let catalogue = match (file.meter.is_empty(), file.plan.is_empty()) {
-        (true, true) => shipped(reader, &metered),
-        _ => defined(reader, source, file.meter, file.plan, &metered),
-    };
+    let meters = meters
+        .into_iter()
+        .map(|members| Table::new(of_catalogue, "meter", "name", members));
+    let plans = plans
+        .into_iter()
+        .map(|members| Table::new(of_catalogue, "plan", "name", members));
+    let catalogue = catalogue::read(reader, meters, plans, &metered);
     Defined {
         services,
         periodic,
@@ -145,34 +147,11 @@ fn names_of(tables: &[Spanned<Members>]) -> Vec<String> {
         .collect()
 }
 
-fn defined(
-    reader: &mut Reader<'_>,
-    source: Source<'_>,
-    meters: Vec<Spanned<Members>>,
-    plans: Vec<Spanned<Members>>,
-    services: &[Metered<'_>],
-) -> Catalogue {
-    let meters = meters
-        .into_iter()
-        .map(|members| Table::new(source, "meter", "name", members));
-    let plans = plans
-        .into_iter()
-        .map(|members| Table::new(source, "plan", "name", members));
-    catalogue::read(reader, meters, plans, services)
-}
-
-fn shipped(reader: &mut Reader<'_>, services: &[Metered<'_>]) -> Catalogue {
-    let source = Source {
-        path: Path::new("the shipped weir.toml"),
-        text: SHIPPED,
-    };
-    match toml::from_str::<File>(SHIPPED) {
-        Ok(file) => defined(reader, source, file.meter, file.plan, services),
-        Err(error) => {
-            fault(reader, source, &error);
-            Catalogue::default()
-        }
-    }
+/// The file's tables, whatever they say.
+fn parsed(reader: &mut Reader<'_>, source: Source<'_>) -> Option<File> {
+    toml::from_str(source.text)
+        .map_err(|error| fault(reader, source, &error))
+        .ok()
 }
 
 fn fault(reader: &mut Reader<'_>, source: Source<'_>, error: &toml::de::Error) {
