@@ -14,11 +14,9 @@ mod programs;
 #[path = "common/skip.rs"]
 mod skip;
 
-use std::process::{Command, Output, Stdio};
-
 use beside::Beside;
 use common::{GO_TESTS, Weir, Who, files};
-use others::{THEIR_TABLES, contents};
+use others::{THEIR_TABLES, contents, weir};
 use process::{Process, command};
 use serde_json::Value;
 use tokio_postgres::Client;
@@ -33,18 +31,6 @@ const OWN: [(&str, &str); 3] = [
 
 /// River's rows change while it works; Weir has a function that tells River's channels, in its own schema.
 const ALL_BUT_RIVERS: &str = "^river_";
-
-fn migrate(url: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_weir"))
-        .arg("migrate")
-        .args(arguments)
-        .env("DATABASE_URL", url)
-        .envs(more.iter().copied())
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
 
 /// Everything that defines the tables of `public`, River's too, without rows.
 async fn definitions(client: &Client) -> String {
@@ -77,7 +63,7 @@ async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
         }
         let all = definitions(&client).await;
 
-        let refused = migrate(url, &[], &[]);
+        let refused = weir(url, &["migrate"], &[]);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");
         let said = String::from_utf8(refused.stderr).unwrap();
         for words in [
@@ -94,7 +80,7 @@ async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
         assert!(ours.await.unwrap().get::<_, bool>(0));
 
         before = Some((all, contents(&client, ALL_BUT_RIVERS).await));
-        let migrated = migrate(url, &[], &OWN);
+        let migrated = weir(url, &["migrate"], &OWN);
         assert!(migrated.status.success(), "{migrated:?}");
         let said = String::from_utf8(migrated.stdout).unwrap();
         assert!(said.contains("stay at version 6, which is new enough"), "{said}");

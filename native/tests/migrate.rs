@@ -6,23 +6,12 @@ mod common;
 #[path = "common/others.rs"]
 mod others;
 
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use common::{GO_TESTS, Weir, Who};
-use others::{THEIR_TABLES, contents, river_at};
+use others::{THEIR_TABLES, contents, river_at, weir};
 use weir_ledger::database::{Database, Schemas};
 use weir_ledger::migrate::{self, River};
-
-fn weir(url: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(arguments)
-        .env("DATABASE_URL", url)
-        .envs(more.iter().copied())
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
 
 fn said(output: &Output) -> String {
     let said = [&output.stdout[..], &output.stderr[..]].concat();

@@ -2,6 +2,8 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::process::{Command, Output, Stdio};
+
 use riverqueue::migrate::{Direction, MigrateOpts, PostgresMigrator};
 use tokio_postgres::Client;
 
@@ -41,4 +43,16 @@ pub async fn river_at(url: &str, version: i64) {
         .await
         .unwrap();
     pool.close().await;
+}
+
+/// What the binary says to these arguments at this database.
+pub fn weir(url: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments)
+        .env("DATABASE_URL", url)
+        .envs(more.iter().copied())
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
