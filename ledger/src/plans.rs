@@ -104,14 +104,7 @@ pub async fn plan_of<C: GenericClient + Sync>(
     meter: crate::meter::Meter,
 ) -> Result<Option<Plan>, tokio_postgres::Error> {
     let row = client
-        .query_opt(
-            "SELECT p.tier::text AS tier, p.lane, l.slots \
-             FROM subscription_plans p JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = $2 \
-             WHERE p.id = coalesce( \
-                 (SELECT s.plan_id FROM user_subscriptions s WHERE s.user_id = $1 AND s.status = 'active'), \
-                 (SELECT d.id FROM subscription_plans d WHERE d.is_default))",
-            &[&user, &meter],
-        )
+        .query_opt("SELECT tier, lane, slots FROM plan_of($1, $2)", &[&user, &meter])
         .await?;
     Ok(row.as_ref().and_then(Plan::from_row))
 }

@@ -5,11 +5,10 @@ SELECT format('holder %s, %s: %s job(s) wait although %s of %s slots are in use'
               h.holder, h.event_type, h.parked, h.slots_in_use, t.slots)
 FROM (SELECT * FROM holders WHERE parked > 0) h
 LEFT JOIN user_subscriptions s ON s.user_id = h.user_id AND s.status = 'active'
-LEFT JOIN subscription_plans p ON p.id = coalesce(s.plan_id, (SELECT d.id FROM subscription_plans d WHERE d.is_default))
-LEFT JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
+LEFT JOIN LATERAL plan_of(h.user_id, h.event_type) p ON h.user_id IS NOT NULL
 CROSS JOIN LATERAL (
     SELECT CASE WHEN h.user_id IS NULL THEN $4
-                ELSE coalesce(($3::bigint[])[array_position($2::text[], p.tier::text)], l.slots) END AS slots
+                ELSE coalesce(($3::bigint[])[array_position($2::text[], p.tier)], p.slots) END AS slots
 ) t
 WHERE h.slots_in_use < t.slots
   AND (s.updated_at IS NULL OR s.updated_at <= now() - make_interval(secs => $5))

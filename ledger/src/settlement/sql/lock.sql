@@ -10,12 +10,4 @@ CROSS JOIN LATERAL (
     SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type
     OFFSET 0 FOR NO KEY UPDATE
 ) h
-LEFT JOIN LATERAL (
-    SELECT p.tier::text AS tier, p.lane, l.slots
-    FROM subscription_plans p
-    JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
-    WHERE p.id = coalesce(
-        (SELECT u.plan_id FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active'),
-        (SELECT d.id FROM subscription_plans d WHERE d.is_default))
-    OFFSET 0
-) plan ON h.user_id IS NOT NULL
+LEFT JOIN LATERAL plan_of(h.user_id, h.event_type) plan ON h.user_id IS NOT NULL

@@ -38,11 +38,7 @@ CROSS JOIN LATERAL (
     SELECT CASE WHEN NOT $4 THEN 9223372036854775807
                 WHEN h.user_id IS NULL THEN $7
                 ELSE (
-                    SELECT coalesce(($6::bigint[])[array_position($5::text[], p.tier::text)], l.slots)
-                    FROM subscription_plans p
-                    JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
-                    WHERE p.id = coalesce(
-                        (SELECT u.plan_id FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active'),
-                        (SELECT d.id FROM subscription_plans d WHERE d.is_default))
+                    SELECT coalesce(($6::bigint[])[array_position($5::text[], p.tier)], p.slots)
+                    FROM plan_of(h.user_id, h.event_type) p
                 ) END AS slots
 ) t
