@@ -38,8 +38,8 @@ const SUSPECT_REST: Duration = Duration::from_millis(100);
 /// For how long a holder is a suspect when PostgreSQL has refused something of it.
 const SUSPECTED_FOR: Duration = Duration::from_secs(30);
 
-/// For how long a holder is a suspect when it was last found blocked: while the lock stays, what comes later for it does
-/// not make everybody wait for it again.
+/// For how long a holder is served apart when it was last found blocked, unless its lock is got before: while the lock
+/// stays, what comes later for it does not make everybody wait for it again.
 const BLOCKED_FOR: Duration = Duration::from_secs(5);
 
 /// A holder that is served apart keeps at most this part of a queue's room.
@@ -78,9 +78,25 @@ struct Line<T: Transact> {
     items: VecDeque<Waiting<T>>,
 }
 
-/// Until when holders are suspects.
+impl<T: Transact> Line<T> {
+    fn block_if(&mut self, holder: Uuid, blocked: bool) {
+        if blocked && self.why == Why::Suspect {
+            self.why = Why::Blocked;
+            is_blocked(holder);
+        }
+    }
+}
+
+/// Why a holder is served apart, also while nothing of it waits.
+#[derive(Clone, Copy)]
+struct Suspicion {
+    why: Why,
+    until: Instant,
+}
+
+/// Those who are served apart whatever comes for them.
 struct Suspects {
-    until: HashMap<Uuid, Instant>,
+    known: HashMap<Uuid, Suspicion>,
     pruned: Instant,
 }
 
@@ -89,7 +105,7 @@ impl Suspects {
         if self.pruned.elapsed() > Duration::from_secs(1) {
             self.pruned = Instant::now();
             let now = Instant::now();
-            self.until.retain(|_, until| *until > now);
+            self.known.retain(|_, suspicion| suspicion.until > now);
         }
     }
 }
@@ -110,7 +126,7 @@ impl<T: Transact> Aside<T> {
             database,
             lines: Mutex::default(),
             suspects: Mutex::new(Suspects {
-                until: HashMap::new(),
+                known: HashMap::new(),
                 pruned: Instant::now(),
             }),
             for_blocked: Sessions::new(BLOCKED_SESSIONS, BLOCKED_LOCK_TIMEOUT),
@@ -124,18 +140,42 @@ impl<T: Transact> Aside<T> {
         self.lines.lock().keys().copied().collect()
     }
 
-    /// Serves holders apart for a while, of which PostgreSQL has refused something.
-    pub(super) fn suspect(&self, refused: Vec<Uuid>) {
-        self.suspect_for(SUSPECTED_FOR, refused);
-    }
-
-    fn suspect_for(&self, time: Duration, holders: impl IntoIterator<Item = Uuid>) {
-        let until = Instant::now() + time;
+    /// Serves holders apart for a while.
+    pub(super) fn suspect(&self, why: Why, holders: impl IntoIterator<Item = Uuid>) {
+        let until = Instant::now()
+            + match why {
+                Why::Blocked => BLOCKED_FOR,
+                Why::Suspect => SUSPECTED_FOR,
+            };
         let mut suspects = self.suspects.lock();
         for holder in holders {
-            let known = suspects.until.entry(holder).or_insert(until);
-            *known = until.max(*known);
+            let known = suspects.known.entry(holder).or_insert(Suspicion { why, until });
+            // What was refused lately counts, whoever has the lock meanwhile.
+            if why == Why::Suspect || known.why == Why::Blocked {
+                *known = Suspicion { why, until };
+            }
         }
+    }
+
+    /// Its lock was got: unless something of it was refused lately, the holder is served with everybody else again.
+    fn unblock(&self, holder: Uuid) {
+        let mut suspects = self.suspects.lock();
+        if suspects
+            .known
+            .get(&holder)
+            .is_some_and(|known| known.why == Why::Blocked)
+        {
+            suspects.known.remove(&holder);
+        }
+    }
+
+    /// Whether PostgreSQL has refused something of this holder lately.
+    fn is_suspect(&self, holder: Uuid) -> bool {
+        let suspects = self.suspects.lock();
+        suspects
+            .known
+            .get(&holder)
+            .is_some_and(|known| known.why == Why::Suspect && known.until > Instant::now())
     }
 
     /// Takes the items of holders that are served apart out of a group, and returns the rest.
@@ -144,7 +184,7 @@ impl<T: Transact> Aside<T> {
             let lines = aside.lines.lock();
             let mut suspects = aside.suspects.lock();
             suspects.prune();
-            if lines.is_empty() && suspects.until.is_empty() {
+            if lines.is_empty() && suspects.known.is_empty() {
                 // The connections go when nobody needs them any more.
                 aside.for_blocked.idle.lock().clear();
                 aside.for_suspects.idle.lock().clear();
@@ -152,7 +192,9 @@ impl<T: Transact> Aside<T> {
             }
             let is_apart = |one: &mut Waiting<T>| {
                 let key = key::<T>(&one.item);
-                lines.contains_key(&key) || suspects.until.contains_key(&key)
+                // A line whose lock is free is served to its end, but nobody joins it any more.
+                suspects.known.contains_key(&key)
+                    || lines.get(&key).is_some_and(|line| line.why == Why::Blocked)
             };
             group.extract_if(.., is_apart).collect()
         };
@@ -178,12 +220,15 @@ impl<T: Transact> Aside<T> {
     /// Serves an item apart. A holder that is blocked already stays so.
     pub(super) fn push(aside: &Arc<Self>, holder: Uuid, one: Waiting<T>, why: Why) {
         let mut lines = aside.lines.lock();
+        if why == Why::Blocked {
+            aside.suspect(Why::Blocked, [holder]);
+        }
         if let Some(line) = lines.get_mut(&holder) {
             Self::line_up(line, one);
+            line.block_if(holder, why == Why::Blocked);
             return;
         }
         if why == Why::Blocked {
-            aside.suspect_for(BLOCKED_FOR, [holder]);
             is_blocked(holder);
         }
         let items = VecDeque::from([one]);
@@ -254,18 +299,23 @@ impl<T: Transact> Aside<T> {
                 group::serve(&mut session, &*aside.transact, group, HashSet::new, Company::Own).await;
             sessions.idle.lock().push(session);
             drop(permit);
-            aside.suspect(served.refused);
-            aside.suspect_for(BLOCKED_FOR, served.blocked.iter().map(|(blocked, _)| *blocked));
+            aside.suspect(Why::Suspect, served.refused);
+            let is_blocked = !served.blocked.is_empty();
+            if is_blocked {
+                aside.suspect(Why::Blocked, served.blocked.iter().map(|(blocked, _)| *blocked));
+            } else {
+                aside.unblock(holder);
+            }
             if let Some(line) = aside.lines.lock().get_mut(&holder) {
-                if !served.blocked.is_empty() && line.why == Why::Suspect {
-                    line.why = Why::Blocked;
-                    is_blocked(holder);
+                line.block_if(holder, is_blocked);
+                if !is_blocked {
+                    line.why = Why::Suspect;
                 }
                 for (_, one) in served.blocked.into_iter().rev() {
                     line.items.push_front(one);
                 }
             }
-            if why == Why::Suspect {
+            if !is_blocked && aside.is_suspect(holder) {
                 tokio::time::sleep(SUSPECT_REST).await;
             }
         }

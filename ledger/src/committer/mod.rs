@@ -201,7 +201,7 @@ impl<T: Transact> Lane<T> {
             Company::Others,
         )
         .await;
-        self.aside.suspect(served.refused);
+        self.aside.suspect(Why::Suspect, served.refused);
         for one in served.apart {
             Aside::push(&self.aside, key::<T>(&one.item), one, Why::Suspect);
         }
