@@ -194,7 +194,6 @@ impl<T: Transact> Aside<T> {
                 let key = key::<T>(&one.item);
                 // A line whose lock is free is served to its end, but nobody joins it any more.
                 suspects.known.contains_key(&key)
-                    || lines.get(&key).is_some_and(|line| line.why == Why::Blocked)
             };
             group.extract_if(.., is_apart).collect()
         };
@@ -255,14 +254,14 @@ impl<T: Transact> Aside<T> {
     }
 
     /// The next items of this holder.
-    fn next(&self, holder: Uuid, why: Why) -> Vec<Waiting<T>> {
+    fn next(&self, holder: Uuid) -> Vec<Waiting<T>> {
+        let most = match self.is_suspect(holder) {
+            true => SUSPECT_TURN,
+            false => T::LARGEST_GROUP,
+        };
         let mut lines = self.lines.lock();
         let Some(line) = lines.get_mut(&holder) else {
             return Vec::new();
-        };
-        let most = match why {
-            Why::Blocked => T::LARGEST_GROUP,
-            Why::Suspect => SUSPECT_TURN,
         };
         let (mut count, mut bytes) = (0, 0);
         for one in line.items.iter().take(most) {
@@ -283,7 +282,7 @@ impl<T: Transact> Aside<T> {
             };
             let permit = tokio::time::timeout(T::BLOCKED_TIMEOUT, sessions.permits.acquire()).await;
             let (group, late): (Vec<_>, Vec<_>) = aside
-                .next(holder, why)
+                .next(holder)
                 .into_iter()
                 .partition(|one| permit.is_ok() && one.since.elapsed() < T::BLOCKED_TIMEOUT);
             for one in late {
@@ -308,9 +307,6 @@ impl<T: Transact> Aside<T> {
             }
             if let Some(line) = aside.lines.lock().get_mut(&holder) {
                 line.block_if(holder, is_blocked);
-                if !is_blocked {
-                    line.why = Why::Suspect;
-                }
                 for (_, one) in served.blocked.into_iter().rev() {
                     line.items.push_front(one);
                 }
