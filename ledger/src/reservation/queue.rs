@@ -8,18 +8,24 @@ use crate::committer::{Committer, Rejection};
 use crate::database::Database;
 use crate::rules::Rules;
 
-/// Takes submissions from any task and admits them in groups over one connection. Cheap to clone.
+/// How many transactions go on at once. A holder's submissions are all in the same line: its row is locked by one of
+/// them at a time anyway, and what it sends goes together. While one line waits for the database, the other's callers
+/// are answered; one line alone kept the server idle for half of the time.
+const LINES: usize = 2;
+
+/// Takes submissions from any task and admits them in groups over connections of its own. Cheap to clone.
 #[derive(Clone)]
 pub struct Reserver {
-    committer: Committer<Admit>,
+    lines: [Committer<Admit>; LINES],
 }
 
 impl Reserver {
-    /// Starts the task that admits. It ends when the last clone is dropped and what waits is answered.
+    /// Starts the tasks that admit. They end when the last clone is dropped and what waits is answered.
     #[must_use]
     pub fn start(database: &Database, rules: Arc<Rules>) -> Self {
+        let admit = Arc::new(Admit { rules });
         Self {
-            committer: Committer::start(database, Arc::new(Admit { rules })),
+            lines: std::array::from_fn(|_| Committer::start(database, Arc::clone(&admit))),
         }
     }
 
@@ -29,7 +35,10 @@ impl Reserver {
     ///
     /// When the database cannot be used, too many wait, or the arguments cannot be stored.
     pub async fn submit(&self, submission: Submission) -> Result<Answer, ReserveError> {
-        self.committer
+        // An address's id is a hash and a user's may be anything, so its last bits alone would not do.
+        let (high, low) = submission.holder.id.as_u64_pair();
+        let line = (high ^ low).count_ones() as usize % LINES;
+        self.lines[line]
             .try_commit(submission)
             .await
             .map_err(|rejection| match rejection {
