@@ -139,6 +139,26 @@ enum Bench {
     Fairness,
     /// What failures of some users cost the others.
     Faults,
+    /// The whole way of a job, over HTTP to its settlement.
+    Path,
+    #[value(hide = true)]
+    PathWorkers,
+    #[value(hide = true)]
+    PathBareOrigin,
+    #[value(hide = true)]
+    PathBareWorkers,
+}
+
+impl Bench {
+    /// The processes that `bench path` starts.
+    fn part(self) -> Option<bench::Part> {
+        match self {
+            Self::PathWorkers => Some(bench::Part::Workers),
+            Self::PathBareOrigin => Some(bench::Part::BareOrigin),
+            Self::PathBareWorkers => Some(bench::Part::BareWorkers),
+            _ => None,
+        }
+    }
 }
 
 impl Command {
@@ -232,11 +252,16 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
         }
         Command::Bench { what, json, quick } => {
             let effort = bench::Effort::of(quick);
+            if let Some(part) = what.part() {
+                bench::part(settings, part).await?;
+                return Ok(ExitCode::FAILURE);
+            }
             let report = match what {
                 Bench::Reserve => bench::reserve(&settings, effort).await?,
                 Bench::Work => bench::work(&settings, effort).await?,
                 Bench::Fairness => bench::fairness(&settings, effort).await?,
                 Bench::Faults => bench::faults(&settings, effort).await?,
+                _ => bench::path(&settings, effort).await?,
             };
             if json {
                 print(&format!("{}\n", serde_json::to_string_pretty(&report.lines)?))?;

@@ -1,13 +1,11 @@
 //! The part of `weir bench fairness` with worker processes of their own, one of which is killed.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
+use super::process::{Process, Services};
 use super::report::{BenchError, Line};
 use super::stage::Stage;
 use super::work::fill;
@@ -29,47 +27,6 @@ timeout = "30s"
 max_attempts = 3
 handler = { type = "exec", command = ["sh", "-c", "sleep 0.2; echo '{}'"] }
 "#;
-
-/// A process of this binary, killed as by `kill -9` when it goes out of scope.
-struct Process(Child);
-
-impl Process {
-    fn start(stage: &Stage, services: &Services, subcommand: &str) -> Result<Self, BenchError> {
-        let child = Command::new(std::env::current_exe()?)
-            .arg(subcommand)
-            .env("DATABASE_URL", &stage.url)
-            .env("WEIR_CONFIG", &services.0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        Ok(Self(child))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A services file, gone when it goes out of scope.
-struct Services(PathBuf);
-
-impl Services {
-    fn new() -> Result<Self, BenchError> {
-        let path = std::env::temp_dir().join(format!("weir-bench-{}.toml", Uuid::new_v4().simple()));
-        std::fs::write(&path, SERVICES)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Services {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
 
 /// How many snapshots showed a user with more running jobs than slots, of how many.
 async fn sample(
@@ -99,13 +56,13 @@ pub(super) async fn killed(settings: &Settings, stage: &Stage) -> Result<Vec<Lin
     let users = stage.users(8).await?;
     fill(stage, &stage.rules(settings), &users, users.len() * 150).await?;
     let client = stage.database.connect().await?;
-    let services = Services::new()?;
+    let services = Services::new(SERVICES)?;
     let stopped = CancellationToken::new();
     let sampling = tokio::spawn(sample(stage.database.connect().await?, stopped.clone()));
-    let _scheduler = Process::start(stage, &services, "schedule")?;
+    let _scheduler = Process::start(&stage.url, &services, &["schedule"], &[])?;
     let mut workers = Vec::new();
     for _ in 0..3 {
-        workers.push(Process::start(stage, &services, "work")?);
+        workers.push(Process::start(&stage.url, &services, &["work"], &[])?);
     }
     let running = "SELECT attempted_by[array_upper(attempted_by, 1)], array_agg(id) FROM river_job \
                    WHERE state = 'running' GROUP BY 1 ORDER BY count(*) DESC";

@@ -6,6 +6,8 @@
 mod crash;
 mod fairness;
 mod faults;
+mod path;
+mod process;
 mod proxy;
 mod report;
 mod reserve;
@@ -14,6 +16,7 @@ mod work;
 
 pub use fairness::fairness;
 pub use faults::faults;
+pub use path::{Part, part, path};
 pub use report::{BenchError, Effort, Line, Report};
 pub use reserve::reserve;
 pub use work::work;

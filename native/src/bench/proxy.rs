@@ -1,9 +1,10 @@
-//! A TCP proxy on loopback that delivers everything a while later, as a network does.
+//! A TCP proxy on loopback in front of PostgreSQL: it delivers everything a while later, as a network does, and counts
+//! what is sent.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +15,24 @@ use std::time::{Duration, Instant};
 /// and nothing of what is measured runs on them.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
+    pub(super) traffic: Arc<Traffic>,
     ended: Arc<AtomicBool>,
+}
+
+/// What clients have sent.
+#[derive(Default)]
+pub(super) struct Traffic {
+    /// Statements that were executed.
+    statements: AtomicU64,
+    /// How often a client said something after it had heard something.
+    turns: AtomicU64,
+}
+
+impl Traffic {
+    /// Statements and round trips.
+    pub(super) fn read(&self) -> [u64; 2] {
+        [&self.statements, &self.turns].map(|count| count.load(Ordering::Relaxed))
+    }
 }
 
 impl Proxy {
@@ -23,16 +41,22 @@ impl Proxy {
         let address = listener.local_addr()?;
         let ended = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&ended);
+        let traffic = Arc::new(Traffic::default());
+        let counted = Arc::clone(&traffic);
         thread::spawn(move || {
             for client in listener.incoming() {
                 if told.load(Ordering::Relaxed) {
                     return;
                 }
                 // A connection that cannot be forwarded is closed, which its client sees.
-                let _ = client.and_then(|client| forward(client, target, delay));
+                let _ = client.and_then(|client| forward(client, target, delay, &counted));
             }
         });
-        Ok(Self { address, ended })
+        Ok(Self {
+            address,
+            traffic,
+            ended,
+        })
     }
 }
 
@@ -44,21 +68,45 @@ impl Drop for Proxy {
     }
 }
 
-fn forward(client: TcpStream, target: SocketAddr, delay: Duration) -> std::io::Result<()> {
+fn forward(
+    client: TcpStream,
+    target: SocketAddr,
+    delay: Duration,
+    traffic: &Arc<Traffic>,
+) -> std::io::Result<()> {
     let server = TcpStream::connect(target)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    carry(client.try_clone()?, server.try_clone()?, delay);
-    carry(server, client, delay);
+    let heard = Arc::new(AtomicBool::new(true));
+    let (said, counted) = (Arc::clone(&heard), Arc::clone(traffic));
+    let mut messages = Messages::default();
+    let count = move |bytes: &[u8]| {
+        if said.swap(false, Ordering::Relaxed) {
+            counted.turns.fetch_add(1, Ordering::Relaxed);
+        }
+        counted
+            .statements
+            .fetch_add(messages.statements(bytes), Ordering::Relaxed);
+    };
+    carry(client.try_clone()?, server.try_clone()?, delay, count);
+    carry(server, client, delay, move |_| {
+        heard.store(true, Ordering::Relaxed)
+    });
     Ok(())
 }
 
 /// What is read at one moment is written `delay` later; reading goes on meanwhile, so only latency is added.
-fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+fn carry(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    delay: Duration,
+    mut count: impl FnMut(&[u8]) + Send + 'static,
+) {
     let (sender, receiver) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from.read(&mut buffer) {
+            count(&buffer[..read]);
             if sender
                 .send((Instant::now() + delay, buffer[..read].to_vec()))
                 .is_err()
@@ -69,7 +117,10 @@ fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     });
     thread::spawn(move || {
         for (due, bytes) in receiver {
-            thread::sleep(due.saturating_duration_since(Instant::now()));
+            let wait = due.saturating_duration_since(Instant::now());
+            if !wait.is_zero() {
+                thread::sleep(wait);
+            }
             if to.write_all(&bytes).is_err() {
                 break;
             }
@@ -77,4 +128,85 @@ fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
         // The one side has ended; the other is to know.
         let _ = to.shutdown(Shutdown::Both);
     });
+}
+
+/// The messages of one client, as far as they are read (PostgreSQL's protocol 3): a type, four bytes of length, and
+/// the rest. The first ones have no type.
+#[derive(Default)]
+struct Messages {
+    head: Vec<u8>,
+    /// What is left of the message whose head was read.
+    left: usize,
+    has_started: bool,
+}
+
+/// The code of a request for TLS, after which the client starts again.
+const TLS_REQUEST: [u8; 4] = 80_877_103_u32.to_be_bytes();
+
+impl Messages {
+    /// How many of the messages that begin here execute a statement.
+    fn statements(&mut self, mut bytes: &[u8]) -> u64 {
+        let mut statements = 0;
+        while !bytes.is_empty() {
+            let skipped = self.left.min(bytes.len());
+            (self.left, bytes) = (self.left - skipped, &bytes[skipped..]);
+            // The type and the length; of a first message the length and the code.
+            let wanted = if self.has_started { 5 } else { 8 };
+            while self.left == 0
+                && self.head.len() < wanted
+                && let [first, rest @ ..] = bytes
+            {
+                self.head.push(*first);
+                bytes = rest;
+            }
+            if self.left > 0 || self.head.len() < wanted {
+                continue;
+            }
+            let at = usize::from(self.has_started);
+            let length = self.head[at..at + 4]
+                .iter()
+                .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+            if self.has_started {
+                statements += u64::from(matches!(self.head[0], b'E' | b'Q'));
+                self.left = length.saturating_sub(4);
+            } else {
+                self.has_started = self.head[4..] != TLS_REQUEST;
+                self.left = length.saturating_sub(8);
+            }
+            self.head.clear();
+        }
+        statements
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u8, body: usize) -> Vec<u8> {
+        let length = u32::try_from(body + 4).unwrap().to_be_bytes();
+        [&[kind][..], &length, &vec![b'E'; body]].concat()
+    }
+
+    #[test]
+    fn statements_are_counted_however_the_bytes_are_cut() {
+        let tls = [8_u32.to_be_bytes(), TLS_REQUEST].concat();
+        let start = [&12_u32.to_be_bytes()[..], &[0, 3, 0, 0], b"EEEE"].concat();
+        let all = [
+            tls,
+            start,
+            message(b'P', 40),
+            message(b'B', 0),
+            message(b'E', 5),
+            message(b'S', 0),
+            message(b'Q', 70_000),
+            message(b'E', 5),
+        ]
+        .concat();
+        for cut in [1, 2, 3, 7, 64, all.len()] {
+            let mut messages = Messages::default();
+            let counted: u64 = all.chunks(cut).map(|bytes| messages.statements(bytes)).sum();
+            assert_eq!(counted, 3, "cut into {cut}");
+        }
+    }
 }

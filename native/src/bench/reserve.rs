@@ -1,6 +1,5 @@
 //! `weir bench reserve`: group admission against the decision taken literally, and against River without any quota.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -342,30 +341,19 @@ pub async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, Benc
     Ok(Report { conditions, lines })
 }
 
+/// Reservations a second by all callers, on a stage that is used for nothing else meanwhile.
+pub(super) async fn direct(stage: &Stage, users: &[Uuid], span: Duration) -> Result<f64, BenchError> {
+    let reserver = Reserver::start(&stage.database, Arc::clone(&stage.rules));
+    let mut callers = weir(&reserver, CALLERS);
+    let users = Arc::new(users.to_vec());
+    rate(&mut callers, &users, span / 4).await?;
+    Ok(rate(&mut callers, &users, span).await?.0)
+}
+
 /// One caller behind a network.
 async fn distant(stage: &Stage, users: &Arc<Vec<Uuid>>, effort: Effort) -> Result<Line, BenchError> {
-    let config: tokio_postgres::Config = stage.url.parse()?;
-    let target = match (config.get_hosts().first(), config.get_ports().first()) {
-        (Some(tokio_postgres::config::Host::Tcp(host)), port) => {
-            (host.as_str(), port.copied().unwrap_or(5432))
-                .to_socket_addrs()?
-                .next()
-        }
-        _ => None,
-    }
-    .unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 5432)));
-    let proxy = Proxy::start(target, Duration::from_millis(1))?;
-    let user = config.get_user().unwrap_or("postgres");
-    let password = config
-        .get_password()
-        .map(|password| String::from_utf8_lossy(password).into_owned());
-    let password = password.map_or_else(String::new, |password| format!(":{password}"));
-    let url = format!(
-        "postgres://{user}{password}@{}/{}",
-        proxy.address,
-        config.get_dbname().unwrap_or_default()
-    );
-    let database = Database::at(&url)?;
+    let proxy = Proxy::start(stage.address()?, Duration::from_millis(1))?;
+    let database = Database::at(&stage.through(&proxy)?)?;
     let reserver = Reserver::start(&database, Arc::clone(&stage.rules));
     let mut ours = weir(&reserver, 1);
     let mut theirs = literal(&database, 1).await?;

@@ -1,10 +1,12 @@
 //! A database of a benchmark's own.
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use secrecy::ExposeSecret;
 use uuid::Uuid;
 
+use super::proxy::Proxy;
 use super::report::BenchError;
 use crate::config::Settings;
 use crate::context::Context;
@@ -69,6 +71,34 @@ impl Stage {
             )
             .await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Where its server listens.
+    pub(super) fn address(&self) -> Result<SocketAddr, BenchError> {
+        let config: tokio_postgres::Config = self.url.parse()?;
+        let address = match (config.get_hosts().first(), config.get_ports().first()) {
+            (Some(tokio_postgres::config::Host::Tcp(host)), port) => {
+                (host.as_str(), port.copied().unwrap_or(5432))
+                    .to_socket_addrs()?
+                    .next()
+            }
+            _ => None,
+        };
+        Ok(address.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 5432))))
+    }
+
+    /// The URL of this database behind a proxy.
+    pub(super) fn through(&self, proxy: &Proxy) -> Result<String, BenchError> {
+        let config: tokio_postgres::Config = self.url.parse()?;
+        let user = config.get_user().unwrap_or("postgres");
+        let password = config
+            .get_password()
+            .map(|password| String::from_utf8_lossy(password).into_owned());
+        let password = password.map_or_else(String::new, |password| format!(":{password}"));
+        Ok(format!(
+            "postgres://{user}{password}@{}/{}",
+            proxy.address, self.name
+        ))
     }
 
     /// A process on this database whose default lane of `analysis` has this many workers.

@@ -25,8 +25,8 @@ use weir_ledger::rules::Rules;
 const FILLERS: usize = 256;
 
 /// Takes this long, and is counted.
-#[derive(Clone)]
-struct Count {
+#[derive(Clone, Default)]
+pub(super) struct Count {
     takes: Duration,
     done: Arc<AtomicU64>,
 }

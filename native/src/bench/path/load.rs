@@ -1,0 +1,144 @@
+//! Clients of the origin: connections that are kept, each with one submission under way.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::http::{Request, StatusCode, header};
+use futures_util::StreamExt;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use uuid::Uuid;
+use weir_policy::assertion::{self, AssertionKey, Caller};
+
+use super::super::report::BenchError;
+use super::super::stage::arguments;
+
+/// How many connections submit at once.
+pub(super) const CONNECTIONS: usize = 64;
+
+/// An assertion is good for 30 s; the edge makes one for each request, in a process of its own.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// A user as the load generator knows them.
+pub(super) struct User {
+    pub(super) id: Uuid,
+    body: Bytes,
+}
+
+impl User {
+    pub(super) fn new(id: Uuid) -> Self {
+        Self {
+            id,
+            body: Bytes::from(arguments(id).to_string()),
+        }
+    }
+}
+
+/// Where to submit, and as whom.
+pub(super) struct Target {
+    pub(super) address: SocketAddr,
+    pub(super) path: &'static str,
+    /// Signs what the edge would; without it nothing is signed.
+    pub(super) key: Option<AssertionKey>,
+}
+
+impl Target {
+    fn assertion(&self, user: Uuid) -> Result<Option<String>, BenchError> {
+        let Some(key) = &self.key else { return Ok(None) };
+        let caller = Caller {
+            user: Some(user.into()),
+            client_address: "192.0.2.1".to_owned(),
+        };
+        let now = jiff::Timestamp::now().as_second().unsigned_abs();
+        let signed = assertion::sign(key, &caller, "POST", self.path, "bench", now);
+        signed
+            .map(Some)
+            .map_err(|error| std::io::Error::other(error).into())
+    }
+
+    async fn connect(&self) -> Result<SendRequest<Body>, BenchError> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let (sender, connection) = handshake(TokioIo::new(stream))
+            .await
+            .map_err(std::io::Error::other)?;
+        tokio::spawn(connection);
+        Ok(sender)
+    }
+}
+
+/// Submits for this long over all connections, each going on as soon as it has its answer; returns how long each
+/// submission took.
+pub(super) async fn submit(
+    target: &Arc<Target>,
+    users: &Arc<Vec<User>>,
+    span: Duration,
+) -> Result<Vec<Duration>, BenchError> {
+    let mut connections = Vec::new();
+    for _ in 0..CONNECTIONS {
+        connections.push(target.connect().await?);
+    }
+    let started = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for (index, sender) in connections.into_iter().enumerate() {
+        let (target, users) = (Arc::clone(target), Arc::clone(users));
+        tasks.spawn(one(target, users, index, sender, started + span));
+    }
+    let mut latencies = Vec::new();
+    while let Some(task) = tasks.join_next().await {
+        latencies.extend(task??);
+    }
+    Ok(latencies)
+}
+
+/// One connection. Its users are its own, so that their assertions are signed once.
+async fn one(
+    target: Arc<Target>,
+    users: Arc<Vec<User>>,
+    index: usize,
+    mut sender: SendRequest<Body>,
+    until: Instant,
+) -> Result<Vec<Duration>, BenchError> {
+    let own: Vec<&User> = users.iter().skip(index).step_by(CONNECTIONS).collect();
+    let mut assertions = Vec::new();
+    let mut signed = Instant::now();
+    let mut latencies = Vec::new();
+    while Instant::now() < until {
+        let n = latencies.len() % own.len();
+        if n == 0 && (assertions.is_empty() || signed.elapsed() > FRESH) {
+            signed = Instant::now();
+            assertions = own
+                .iter()
+                .map(|user| target.assertion(user.id))
+                .collect::<Result<_, _>>()?;
+        }
+        let mut request = Request::post(target.path)
+            .header(header::HOST, "origin")
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(assertion) = &assertions[n] {
+            request = request.header(assertion::HEADER, assertion);
+        }
+        let request = request
+            .body(Body::from(own[n].body.clone()))
+            .map_err(std::io::Error::other)?;
+        let begun = Instant::now();
+        sender.ready().await.map_err(std::io::Error::other)?;
+        let answer = sender
+            .send_request(request)
+            .await
+            .map_err(std::io::Error::other)?;
+        let status = answer.status();
+        let mut body = Body::new(answer.into_body()).into_data_stream();
+        while let Some(part) = body.next().await {
+            part.map_err(std::io::Error::other)?;
+        }
+        if status != StatusCode::ACCEPTED {
+            return Err(std::io::Error::other(format!("a submission was answered with {status}")).into());
+        }
+        latencies.push(begun.elapsed());
+    }
+    Ok(latencies)
+}

@@ -1,0 +1,312 @@
+//! `weir bench path`: the whole way of a job, over HTTP and in processes of its own, to its settlement.
+
+mod cost;
+mod load;
+mod parts;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Client;
+use uuid::Uuid;
+use weir_policy::assertion::AssertionKey;
+
+use super::process::{Process, Services};
+use super::proxy::Proxy;
+use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
+use super::reserve;
+use super::stage::Stage;
+use crate::config::Settings;
+use cost::{Cost, Cpu, Written};
+use load::{CONNECTIONS, Target, User, submit};
+use parts::WORKERS;
+
+const USERS: i64 = 1000;
+
+/// Signs assertions between the two ends of this benchmark.
+const EDGE_SECRET: &str = "only between the two ends of this benchmark";
+
+/// A process that does not serve within this time has failed.
+const START: Duration = Duration::from_secs(30);
+
+/// So long after the last submission everything must be worked.
+const DRAIN: Duration = Duration::from_secs(120);
+
+/// The shipped service with a handler that the origin asks for nothing but the amount.
+const SERVICES: &str = r#"
+[[service]]
+name = "analysis"
+event_type = "analysis"
+kind = "analysis:analyze"
+workers = "BENCH"
+priority_workers = 1
+default_workers = 100
+scheduled_workers = 1
+timeout = "30s"
+max_attempts = 3
+handler = { type = "exec", command = ["true"] }
+"#;
+
+/// A process that the benchmark starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Weir's workers.
+    Workers,
+    /// A route over bare River.
+    BareOrigin,
+    /// Bare River's workers.
+    BareWorkers,
+}
+
+/// Runs as one of the benchmark's processes, until it is killed.
+///
+/// # Errors
+///
+/// When it cannot start.
+pub async fn part(settings: Settings, part: Part) -> Result<(), BenchError> {
+    match part {
+        Part::Workers => parts::workers(settings).await,
+        Part::BareOrigin => parts::bare_origin(&settings).await,
+        Part::BareWorkers => parts::bare_workers(&settings).await,
+    }
+}
+
+/// Whose path is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Weir,
+    Bare,
+}
+
+/// Whether jobs are worked while they are submitted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    Left,
+    Done,
+}
+
+/// What a turn measured.
+struct Turn {
+    submitted: usize,
+    latencies: Vec<Duration>,
+    /// Submissions a second while there were any.
+    accepted: f64,
+    /// Jobs a second from the first submission to the last settlement.
+    settled: f64,
+    cost: Vec<Cost>,
+}
+
+/// What all turns share.
+struct Scene {
+    services: Services,
+    users: Arc<Vec<User>>,
+    key: AssertionKey,
+    span: Duration,
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// When the database cannot be used; its own databases may then be left on the server.
+pub async fn path(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+    let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
+    let ids = ours.users(USERS).await?;
+    let mut conditions = conditions(&ours.database.connect().await?).await?;
+    conditions.push(format!(
+        "{USERS} users, {CONNECTIONS} connections, {WORKERS} workers of no-op jobs; the client is a process on the same \
+         cores; {} turns of {} s each side",
+        effort.turns,
+        effort.span.as_secs_f64()
+    ));
+    let scene = Scene {
+        services: Services::new(SERVICES)?,
+        users: Arc::new(ids.iter().copied().map(User::new).collect()),
+        key: AssertionKey::new(EDGE_SECRET.as_bytes()).map_err(std::io::Error::other)?,
+        span: effort.span,
+    };
+    let mut lines = Vec::new();
+    lines.extend(submitted(&scene, &ours, &ids, effort).await?);
+    lines.extend(whole(&scene, &ours, &bare, effort).await?);
+    lines.extend(conversation(&scene, &ours).await?);
+    ours.end().await?;
+    bare.end().await?;
+    Ok(Report { conditions, lines })
+}
+
+/// Submissions alone, against the same reservations without HTTP.
+async fn submitted(
+    scene: &Scene,
+    ours: &Stage,
+    ids: &[Uuid],
+    effort: Effort,
+) -> Result<Vec<Line>, BenchError> {
+    let (mut http, mut direct, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
+    let mut cost = Vec::new();
+    for _ in 0..effort.turns {
+        let turn = turn(scene, ours, Side::Weir, Work::Left, &ours.url).await?;
+        http.push(turn.accepted);
+        latencies.extend(turn.latencies);
+        cost = turn.cost;
+        ours.clear().await?;
+        direct.push(reserve::direct(ours, ids, effort.span).await?);
+    }
+    let name = "submissions over HTTP at the origin, against `bench reserve`";
+    let mut lines = vec![Line::at_least(name, median(http), median(direct), "1/s", 0.7)];
+    for (which, of) in [("p50", 0.5), ("p99", 0.99)] {
+        let name = format!("a submission over HTTP, {which}");
+        lines.push(Line::printed(name, percentile(&mut latencies, of), "ms"));
+    }
+    lines.extend(cost.iter().map(|cost| cost.line("a submission")));
+    Ok(lines)
+}
+
+/// From the submission to the settlement, against the same over bare River.
+async fn whole(scene: &Scene, ours: &Stage, bare: &Stage, effort: Effort) -> Result<Vec<Line>, BenchError> {
+    let (mut our_rates, mut their_rates) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+    let mut cost = Vec::new();
+    for _ in 0..effort.turns {
+        let turns = [
+            turn(scene, ours, Side::Weir, Work::Done, &ours.url).await?,
+            turn(scene, bare, Side::Bare, Work::Done, &bare.url).await?,
+        ];
+        our_rates.0.push(turns[0].settled);
+        our_rates.1.push(turns[0].accepted);
+        their_rates.0.push(turns[1].settled);
+        their_rates.1.push(turns[1].accepted);
+        cost = [
+            (&turns[0], "a job, whole"),
+            (&turns[1], "a job of bare River, whole"),
+        ]
+        .into_iter()
+        .flat_map(|(turn, what)| turn.cost.iter().map(|cost| cost.line(what)))
+        .collect();
+    }
+    let mut lines = vec![
+        Line::at_least(
+            "submitted, worked and settled over HTTP, against bare riverqueue",
+            median(our_rates.0),
+            median(their_rates.0),
+            "1/s",
+            1.0,
+        ),
+        Line::compared(
+            "accepted while others are worked, against bare riverqueue",
+            median(our_rates.1),
+            median(their_rates.1),
+            "1/s",
+        ),
+    ];
+    lines.extend(cost);
+    Ok(lines)
+}
+
+/// What the processes say to PostgreSQL for a job; through a proxy that counts, so on its own.
+async fn conversation(scene: &Scene, ours: &Stage) -> Result<Vec<Line>, BenchError> {
+    let mut lines = Vec::new();
+    for (work, what) in [(Work::Left, "a submission"), (Work::Done, "a job, whole")] {
+        let proxy = Proxy::start(ours.address()?, Duration::ZERO)?;
+        let turn = turn(scene, ours, Side::Weir, work, &ours.through(&proxy)?).await?;
+        for (name, count) in ["statements", "round trips"]
+            .into_iter()
+            .zip(proxy.traffic.read())
+        {
+            let each = count as f64 / turn.submitted.max(1) as f64;
+            lines.push(Line::printed(
+                format!("{what}: {name}, with {CONNECTIONS} callers"),
+                each,
+                "",
+            ));
+        }
+    }
+    Ok(lines)
+}
+
+/// One turn, with processes of its own. They reach the database by `url`.
+async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -> Result<Turn, BenchError> {
+    stage.clear().await?;
+    let client = stage.database.connect().await?;
+    let written = Written::read(&client).await?;
+    // A port that is free now; nobody else on this machine is given it for a while.
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let variables = [
+        ("EDGE_SECRET", EDGE_SECRET.to_owned()),
+        ("WEIR_ORIGIN_PORT", address.port().to_string()),
+    ];
+    let (origin, workers): (&[&str], &[&str]) = match side {
+        Side::Weir => (&["serve"], &["bench", "path-workers"]),
+        Side::Bare => (&["bench", "path-bare-origin"], &["bench", "path-bare-workers"]),
+    };
+    let mut origin = Process::start(url, &scene.services, origin, &variables)?;
+    let workers = match work {
+        Work::Done => Some(Process::start(url, &scene.services, workers, &variables)?),
+        Work::Left => None,
+    };
+    let begun = Instant::now();
+    while !parts::listens(address).await {
+        if origin.has_ended() || begun.elapsed() > START {
+            return Err(
+                std::io::Error::other("the origin does not serve; run `weir serve` to see why").into(),
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let target = Arc::new(Target {
+        address,
+        path: match side {
+            Side::Weir => "/api/jobs/analysis",
+            Side::Bare => "/jobs",
+        },
+        key: (side == Side::Weir).then(|| scene.key.clone()),
+    });
+    // Connections are made and statements prepared.
+    let warm = submit(&target, &scene.users, Duration::from_millis(500))
+        .await?
+        .len();
+    if work == Work::Done {
+        finished(&client, warm).await?;
+    }
+    let processes = [Some(origin.id()), workers.as_ref().map(Process::id)];
+    let cpu = Cpu::read(&client, processes).await;
+    let started = Instant::now();
+    let latencies = submit(&target, &scene.users, scene.span).await?;
+    let submitting = started.elapsed().as_secs_f64();
+    let submitted = latencies.len();
+    if work == Work::Done {
+        finished(&client, warm + submitted).await?;
+    }
+    let settling = started.elapsed().as_secs_f64();
+    let mut cost = Cpu::read(&client, processes).await.each(&cpu, submitted);
+    drop((origin, workers));
+    cost.extend(Written::read(&client).await?.each(&written, warm + submitted));
+    Ok(Turn {
+        submitted,
+        latencies,
+        accepted: submitted as f64 / submitting,
+        settled: submitted as f64 / settling,
+        cost,
+    })
+}
+
+/// Waits until so many jobs are completed.
+async fn finished(client: &Client, jobs: usize) -> Result<(), BenchError> {
+    let started = Instant::now();
+    let count = client
+        .prepare("SELECT count(*) FROM river_job WHERE state = 'completed'")
+        .await?;
+    loop {
+        let completed: i64 = client.query_one(&count, &[]).await?.get(0);
+        if usize::try_from(completed).is_ok_and(|completed| completed >= jobs) {
+            return Ok(());
+        }
+        if started.elapsed() > DRAIN {
+            let left = format!(
+                "{completed} of {jobs} jobs were completed after {} s",
+                DRAIN.as_secs()
+            );
+            return Err(std::io::Error::other(left).into());
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

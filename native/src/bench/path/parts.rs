@@ -1,0 +1,88 @@
+//! The processes of `weir bench path` that no installation has: workers whose work is nothing, and what stands for the
+//! same over bare River.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::post;
+use axum::{Json, Router};
+use riverqueue::{Client, InsertOpts, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::super::report::BenchError;
+use super::super::reserve::BareArgs;
+use super::super::stage::KIND;
+use super::super::work::Count;
+use crate::api::listen;
+use crate::config::Settings;
+use crate::context::Context;
+use crate::telemetry::{logs, metrics};
+use crate::work::{Duty, FETCH_COOLDOWN, Working, reconcile};
+
+/// How many jobs are worked at once, on both sides.
+pub(super) const WORKERS: u32 = 100;
+
+/// Weir's workers and scheduler, as in `weir up`, with jobs that do nothing.
+pub(super) async fn workers(mut settings: Settings) -> Result<(), BenchError> {
+    logs::start();
+    let _metrics = metrics::start(&settings.services, &settings.catalogue).map_err(std::io::Error::other)?;
+    for service in &mut settings.services {
+        service.pools = [1, WORKERS, 1];
+    }
+    let context = Context::new(settings)?.with_handler(KIND, Arc::new(Count::default()));
+    let _working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+    reconcile::run(context, CancellationToken::new()).await;
+    Ok(())
+}
+
+/// A route that inserts a job by River's client.
+pub(super) async fn bare_origin(settings: &Settings) -> Result<(), BenchError> {
+    let pool = settings.database()?.river_pool(super::load::CONNECTIONS as u32)?;
+    let river = Client::builder(pool).build()?;
+    let router = Router::new().route("/jobs", post(insert)).with_state(river);
+    let listener = listen::bind(settings.listen, "WEIR_ORIGIN_PORT")
+        .await
+        .map_err(std::io::Error::other)?;
+    listen::answer(listener, router, listen::HEAD_TIMEOUT, CancellationToken::new()).await;
+    Ok(())
+}
+
+async fn insert(
+    State(river): State<Client>,
+    Json(args): Json<BareArgs>,
+) -> Result<(StatusCode, Json<Value>), StatusCode> {
+    let inserted = river
+        .insert(args)
+        .opts(InsertOpts::default().with_queue("analysis_default"))
+        .await
+        .map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
+    Ok((
+        StatusCode::ACCEPTED,
+        Json(json!({ "job": { "id": inserted.job.id() } })),
+    ))
+}
+
+/// River's client with as many workers, and nothing of ours.
+pub(super) async fn bare_workers(settings: &Settings) -> Result<(), BenchError> {
+    let mut workers = Workers::new();
+    workers.add_fn::<BareArgs, _, _, _>(async |_: WorkContext, _: Job<BareArgs>| {
+        Ok::<_, Infallible>(WorkOutcome::Complete)
+    })?;
+    let client = Client::builder(settings.database()?.river_pool(10)?)
+        .workers(workers)
+        .fetch_cooldown(FETCH_COOLDOWN)
+        .queue("analysis_default", QueueConfig::new(WORKERS as usize))
+        .build()?;
+    let mut run = client.start()?;
+    run.wait().await?;
+    Ok(())
+}
+
+/// Whether somebody listens there.
+pub(super) async fn listens(address: SocketAddr) -> bool {
+    tokio::net::TcpStream::connect(address).await.is_ok()
+}
