@@ -141,6 +141,8 @@ enum Bench {
     Faults,
     /// The whole way of a job, over HTTP to its settlement.
     Path,
+    /// What a large database costs.
+    Growth,
     #[value(hide = true)]
     PathWorkers,
     #[value(hide = true)]
@@ -261,6 +263,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
                 Bench::Work => bench::work(&settings, effort).await?,
                 Bench::Fairness => bench::fairness(&settings, effort).await?,
                 Bench::Faults => bench::faults(&settings, effort).await?,
+                Bench::Growth => bench::growth(&settings, effort).await?,
                 _ => bench::path(&settings, effort).await?,
             };
             if json {

@@ -16,11 +16,21 @@ use crate::processes::DEAD_AFTER;
 /// How many ended jobs one look returns.
 pub const MOST_ENDED: i64 = 10_000;
 
-/// How many reservations a slice of the sweep has.
-const SWEEP_SLICE: i64 = 10_000;
+/// In how many slices the sweep goes through all reservations, so that each is looked at every few minutes: well within
+/// its time to live, and what goes on at rest costs next to nothing.
+const SLICES_OF_A_SWEEP: i64 = 600;
+
+/// How many reservations a slice of the sweep has at least: fewer would cost as much.
+const LEAST_SWEPT: i64 = 500;
+
+/// And at most, however many there are.
+const MOST_SWEPT: i64 = 20_000;
 
 /// How many rows a slice of cleaning has.
-const CLEAN_SLICE: i64 = 20_000;
+const CLEAN_SLICE: i64 = 5000;
+
+/// How many submissions are looked through at once for those whose account is gone.
+const ABANDONED_SLICE: i64 = 1000;
 
 /// How many jobs are taken back at once.
 const MOST_TAKEN_BACK: i64 = 10_000;
@@ -58,6 +68,8 @@ pub struct Sweep {
     pub next: i64,
     /// The last job of this slice.
     pub last: i64,
+    /// How many reservations the slice has.
+    pub size: i64,
 }
 
 /// Renews, for `ttl`, the reservations of living jobs in the slice after one job and up to another.
@@ -75,14 +87,15 @@ pub async fn renew(client: &Client, after: i64, last: i64, ttl: Duration) -> Res
     Ok(())
 }
 
-/// Looks at the slice of all reservations after this job.
+/// Looks at the slice of all reservations after this job, of which there were so many at the last count.
 ///
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn sweep(client: &Client, after: i64) -> Result<Sweep, Error> {
+pub async fn sweep(client: &Client, after: i64, total: i64) -> Result<Sweep, Error> {
+    let wanted = (total / SLICES_OF_A_SWEEP).clamp(LEAST_SWEPT, MOST_SWEPT);
     let row = client
-        .query_one(include_str!("sql/sweep.sql"), &[&after, &SWEEP_SLICE])
+        .query_one(include_str!("sql/sweep.sql"), &[&after, &wanted])
         .await?;
     let (last, size): (Option<i64>, i64) = (row.get("last"), row.get("size"));
     let Some(last) = last else {
@@ -92,7 +105,8 @@ pub async fn sweep(client: &Client, after: i64) -> Result<Sweep, Error> {
         last,
         ended: row.get("ended"),
         orphans: row.get("orphans"),
-        next: if size == SWEEP_SLICE { last } else { 0 },
+        next: if size == wanted { last } else { 0 },
+        size,
     })
 }
 
@@ -154,7 +168,10 @@ pub async fn clean_submissions(client: &Client, after: i64) -> Result<i64, Error
 /// When the database cannot be used.
 pub async fn cancel_abandoned(client: &Client, after: i64) -> Result<(i64, i64), Error> {
     let row = client
-        .query_one(include_str!("sql/cancel_abandoned.sql"), &[&after, &CLEAN_SLICE])
+        .query_one(
+            include_str!("sql/cancel_abandoned.sql"),
+            &[&after, &ABANDONED_SLICE],
+        )
         .await?;
     let next: Option<i64> = row.get("last");
     Ok((row.get("cancelled"), next.unwrap_or(0)))

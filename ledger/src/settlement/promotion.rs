@@ -16,7 +16,7 @@ use crate::meter::Meter;
 use crate::rules::Rules;
 
 /// How many waiting holders one look goes through.
-const SLICE: i32 = 1000;
+const SLICE: i32 = 150;
 
 /// How long ago a subscription may have changed to be looked at first.
 const CHANGED_WITHIN: Duration = Duration::from_secs(5);

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// What goes wrong for a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(super) enum Fault {
     None,
     /// Somebody's open transaction has inserted a usage event of the user's, and so holds the user's lock.
     Locked,
@@ -36,9 +36,9 @@ enum Fault {
 
 /// How long submissions and settlements took.
 #[derive(Default)]
-struct Latencies {
-    submissions: Vec<Duration>,
-    settlements: Vec<Duration>,
+pub(super) struct Latencies {
+    pub(super) submissions: Vec<Duration>,
+    pub(super) settlements: Vec<Duration>,
 }
 
 /// What a user's life needs.
@@ -112,6 +112,16 @@ async fn turn(
     into: &mut Latencies,
 ) -> Result<(), BenchError> {
     stage.clear().await?;
+    lives(stage, span, faults, into).await
+}
+
+/// Users who each submit and settle one job after the other, beside whatever is there.
+pub(super) async fn lives(
+    stage: &Arc<Stage>,
+    span: Duration,
+    faults: [Fault; 3],
+    into: &mut Latencies,
+) -> Result<(), BenchError> {
     let scene = Arc::new(Scene {
         reserver: Reserver::start(&stage.database, Arc::clone(&stage.rules)),
         settler: Settler::start(&stage.database, &stage.rules),
@@ -212,7 +222,7 @@ async fn live(
 }
 
 /// As a worker's claim does it.
-async fn begin(client: &tokio_postgres::Client, job_id: i64) -> Result<(), BenchError> {
+pub(super) async fn begin(client: &tokio_postgres::Client, job_id: i64) -> Result<(), BenchError> {
     client
         .execute(
             "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{bench}' \

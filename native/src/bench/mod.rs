@@ -3,9 +3,11 @@
 //! Every claim is a ratio of two things measured in the same run, in turns, against a database of its own on the
 //! server of `DATABASE_URL`. Absolute numbers are printed with the conditions, since they mean nothing without.
 
+mod cost;
 mod crash;
 mod fairness;
 mod faults;
+mod growth;
 mod path;
 mod process;
 mod proxy;
@@ -16,6 +18,7 @@ mod work;
 
 pub use fairness::fairness;
 pub use faults::faults;
+pub use growth::growth;
 pub use path::{Part, part, path};
 pub use report::{BenchError, Effort, Line, Report};
 pub use reserve::reserve;

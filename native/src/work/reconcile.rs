@@ -76,6 +76,9 @@ pub struct Reconciler {
     /// From when on ended jobs are looked for; `None` before the first look.
     ended_since: Option<Timestamp>,
     swept: i64,
+    /// How many reservations the sweep has seen so far, and how many there were when it last saw all.
+    seen: i64,
+    total: i64,
     cleaned: Option<Instant>,
     cleaned_submissions: i64,
     cancelled_abandoned: i64,
@@ -91,6 +94,8 @@ impl Reconciler {
             context: context.clone(),
             ended_since: None,
             swept: 0,
+            seen: 0,
+            total: 0,
             cleaned: None,
             cleaned_submissions: 0,
             cancelled_abandoned: 0,
@@ -168,8 +173,12 @@ impl Reconciler {
     /// Looks at the next slice of all reservations.
     async fn sweep(&mut self, client: &Client) -> Result<(), DatabaseError> {
         let after = self.swept;
-        let sweep = ledger::sweep(client, after).await?;
+        if after == 0 {
+            self.total = std::mem::take(&mut self.seen);
+        }
+        let sweep = ledger::sweep(client, after, self.total).await?;
         self.swept = sweep.next;
+        self.seen += sweep.size;
         let settled = self.settle(&sweep.orphans).await;
         for job_id in &settled {
             metrics::counter!("weir_orphans_total").increment(1);

@@ -1,6 +1,5 @@
 //! `weir bench path`: the whole way of a job, over HTTP and in processes of its own, to its settlement.
 
-mod cost;
 mod load;
 mod parts;
 
@@ -12,13 +11,13 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use weir_policy::assertion::AssertionKey;
 
+use super::cost::{Cost, Cpu, Written};
 use super::process::{Process, Services};
 use super::proxy::Proxy;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::reserve;
 use super::stage::Stage;
 use crate::config::Settings;
-use cost::{Cost, Cpu, Written};
 use load::{CONNECTIONS, Target, User, submit};
 use parts::WORKERS;
 
@@ -34,7 +33,7 @@ const START: Duration = Duration::from_secs(30);
 const DRAIN: Duration = Duration::from_secs(120);
 
 /// The shipped service with a handler that the origin asks for nothing but the amount.
-const SERVICES: &str = r#"
+pub(super) const SERVICES: &str = r#"
 [[service]]
 name = "analysis"
 event_type = "analysis"

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
-use super::super::report::{BenchError, Line};
+use super::report::{BenchError, Line};
 
 /// Processor time of the origin, the workers, and PostgreSQL with all its processes, so far.
 pub(super) struct Cpu([Duration; 3]);
@@ -19,13 +19,14 @@ impl Cpu {
         Self([origin, workers, postgres.map(family_time).unwrap_or_default()])
     }
 
+    /// What was spent since `before`.
+    pub(super) fn since(&self, before: &Self) -> [Duration; 3] {
+        std::array::from_fn(|index| self.0[index].saturating_sub(before.0[index]))
+    }
+
     /// What each of so many jobs has cost since `before`.
     pub(super) fn each(&self, before: &Self, jobs: usize) -> Vec<Cost> {
-        let spent = self
-            .0
-            .iter()
-            .zip(before.0)
-            .map(|(now, then)| now.saturating_sub(then));
+        let spent = self.since(before);
         PROCESSES
             .iter()
             .zip(spent)
@@ -92,6 +93,17 @@ impl Written {
             })
             .collect()
     }
+}
+
+/// How much WAL the server has written so far, in bytes.
+pub(super) async fn wal(client: &Client) -> Result<f64, BenchError> {
+    let row = client
+        .query_one(
+            "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::float8",
+            &[],
+        )
+        .await?;
+    Ok(row.get(0))
 }
 
 /// What one job costs of something.

@@ -1,0 +1,312 @@
+//! `weir bench growth`: what a large database costs those who use it, and what it costs at rest.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::try_join_all;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::cost::{Cpu, wal};
+use super::faults::{Fault, Latencies, begin, lives};
+use super::process::{Process, Services};
+use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
+use super::stage::Stage;
+use crate::config::Settings;
+
+use crate::status::{lanes, overview};
+use crate::telemetry::gauges::Gauges;
+use weir_ledger::settlement::{Ended, Settler, Success};
+
+/// How many waiting users have jobs done while promotion is measured.
+const WORKED: usize = 10;
+
+/// How many jobs of each.
+const JOBS: i64 = 50;
+
+/// How often each read is timed.
+const READS: usize = 9;
+
+/// Above this, the large database costs what it should not.
+const AT_MOST: f64 = 1.3;
+
+/// How much is there.
+#[derive(Clone, Copy)]
+struct Size {
+    parked: i64,
+    /// With waiting jobs.
+    waiting: i64,
+    /// All of them; the others have a history only.
+    users: i64,
+    events: i64,
+}
+
+const SMALL: Size = Size {
+    parked: 1000,
+    waiting: 10,
+    users: 1000,
+    events: 1000,
+};
+
+impl Size {
+    fn large(effort: Effort) -> Self {
+        Self {
+            parked: effort.history,
+            waiting: effort.history / 100,
+            users: effort.history,
+            events: effort.history * 10,
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// When the database cannot be used; its own databases may then be left on the server.
+pub async fn growth(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+    let size = Size::large(effort);
+    let (large, small) = (
+        Arc::new(Stage::new(settings).await?),
+        Arc::new(Stage::new(settings).await?),
+    );
+    let mut conditions = conditions(&large.database.connect().await?).await?;
+    conditions.push(format!(
+        "{} waiting jobs of {} of {} users and {} usage events, against {} of {} of {} and {}; {} turns of {} s",
+        size.parked,
+        size.waiting,
+        size.users,
+        size.events,
+        SMALL.parked,
+        SMALL.waiting,
+        SMALL.users,
+        SMALL.events,
+        effort.turns,
+        effort.span.as_secs_f64()
+    ));
+    let waiting = [fill(&large, size).await?, fill(&small, SMALL).await?];
+    let stages = [&large, &small];
+    let mut lines = Vec::new();
+    lines.extend(used(stages, &waiting, effort).await?);
+    lines.extend(read(settings, stages).await?);
+    lines.extend(at_rest(stages, effort).await?);
+    for stage in [large, small] {
+        if let Some(stage) = Arc::into_inner(stage) {
+            stage.end().await?;
+        }
+    }
+    Ok(Report { conditions, lines })
+}
+
+/// Users who hold their slot and have the rest of their jobs wait, among many who have not; and a long history of all.
+/// Returns some of those who wait.
+async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
+    let all = stage.users(size.users).await?;
+    let users = &all[..usize::try_from(size.waiting).unwrap_or_default()];
+    let client = stage.database.connect().await?;
+    client
+        .batch_execute("SET weir.books = 'kept'; SET synchronous_commit = off")
+        .await?;
+    // What is measured at rest is Weir, and not PostgreSQL tidying up after this.
+    client
+        .batch_execute(
+            "DO $$ DECLARE name text; BEGIN \
+                 FOR name IN SELECT format('%I.%I', schemaname, tablename) FROM pg_tables \
+                             WHERE schemaname NOT IN ('pg_catalog', 'information_schema') \
+                 LOOP EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', name); END LOOP; END $$",
+        )
+        .await?;
+    client
+        .execute(
+            "WITH j AS (INSERT INTO river_job (args, kind, max_attempts, queue, state) \
+                        SELECT jsonb_build_object('user_id', ($1::uuid[])[1 + n % cardinality($1::uuid[])]), \
+                               'analysis:analyze', 3, 'analysis_default', \
+                               CASE WHEN n < cardinality($1::uuid[]) THEN 'available' ELSE 'pending' END::river_job_state \
+                        FROM generate_series(0, $2::bigint - 1) n \
+                        RETURNING id, (args ->> 'user_id')::uuid AS user_id, state), \
+                  r AS (INSERT INTO quota_reservations \
+                            (holder, user_id, event_type, reserved_amount, job_id, period_start, admitted_at, parked_at) \
+                        SELECT user_id, user_id, 'analysis', 1, id, date_trunc('month', now(), 'UTC'), \
+                               CASE WHEN state = 'available' THEN now() END, CASE WHEN state = 'pending' THEN now() END \
+                        FROM j RETURNING job_id, user_id) \
+             INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount) \
+             SELECT job_id, user_id, user_id, 'analysis', 1 FROM r",
+            &[&users, &size.parked],
+        )
+        .await?;
+    client
+        .batch_execute(
+            "UPDATE holders h SET slots_in_use = 1, granted_slots = 1, parked = r.n - 1 \
+             FROM (SELECT holder, count(*) AS n FROM quota_reservations GROUP BY 1) r WHERE h.holder = r.holder; \
+             INSERT INTO quota_balances (user_id, event_type, span, period_start, reserved, granted_limit) \
+             SELECT user_id, 'analysis', 'month', period_start, count(*), 2000000000 FROM quota_reservations \
+             GROUP BY 1, 4",
+        )
+        .await?;
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, period_start) \
+             SELECT ($1::uuid[])[1 + n % cardinality($1::uuid[])], 'analysis', 1, t, date_trunc('month', t, 'UTC') \
+             FROM generate_series(1, $2::bigint) n, LATERAL (SELECT now() - make_interval(days => 40 + (n % 300)::int) AS t) m",
+            &[&all, &size.events],
+        )
+        .await?;
+    client.batch_execute("VACUUM ANALYZE").await?;
+    client.batch_execute("CHECKPOINT").await?;
+    Ok(users.iter().copied().take(WORKED).collect())
+}
+
+fn line(what: &str, large: f64, small: f64, unit: &'static str) -> Line {
+    Line::at_most(what, large, small, unit, AT_MOST)
+}
+
+/// Submissions and settlements of others, and the jobs of those who wait.
+async fn used(
+    stages: [&Arc<Stage>; 2],
+    waiting: &[Vec<Uuid>; 2],
+    effort: Effort,
+) -> Result<Vec<Line>, BenchError> {
+    let mut latencies = [Latencies::default(), Latencies::default()];
+    let mut promotions = [Vec::new(), Vec::new()];
+    for turn in 0..effort.turns {
+        for (side, stage) in stages.into_iter().enumerate() {
+            lives(stage, effort.span, [Fault::None; 3], &mut latencies[side]).await?;
+            // The small one has not more jobs than for one turn.
+            if turn == 0 {
+                promotions[side] = promoted(stage, &waiting[side]).await?;
+            }
+        }
+    }
+    let [large, small] = &mut latencies;
+    let [large_promotions, small_promotions] = &mut promotions;
+    let mut lines = Vec::new();
+    for (what, large, small) in [
+        ("a submission", &mut large.submissions, &mut small.submissions),
+        ("a settlement", &mut large.settlements, &mut small.settlements),
+        (
+            "a settlement that promotes a job",
+            large_promotions,
+            small_promotions,
+        ),
+    ] {
+        for (name, of) in [("p50", 0.5), ("p99", 0.99)] {
+            let (large, small) = (percentile(large, of), percentile(small, of));
+            lines.push(line(&format!("{what}, {name}"), large, small, "ms"));
+        }
+    }
+    Ok(lines)
+}
+
+/// How long it takes to settle jobs of users whose next job waits.
+async fn promoted(stage: &Arc<Stage>, users: &[Uuid]) -> Result<Vec<Duration>, BenchError> {
+    let settler = Settler::start(&stage.database, &stage.rules);
+    let each = users.iter().map(|&user| {
+        let (stage, settler) = (Arc::clone(stage), settler.clone());
+        tokio::spawn(async move {
+            let client = stage.database.connect().await?;
+            client.batch_execute("SET synchronous_commit = off").await?;
+            // The first holds the slot, and the others are promoted in this order.
+            let jobs = client
+                .query(
+                    "SELECT job_id FROM submissions WHERE holder = $1 ORDER BY job_id LIMIT $2",
+                    &[&user, &JOBS],
+                )
+                .await?;
+            let mut took = Vec::new();
+            for row in &jobs {
+                let job_id = row.get("job_id");
+                begin(&client, job_id).await?;
+                let started = Instant::now();
+                let success = Success {
+                    attempt: 1,
+                    output: Value::Null,
+                    used: None,
+                };
+                settler
+                    .settle(Ended {
+                        job_id,
+                        holder: Some(user),
+                        success: Some(success),
+                    })
+                    .await
+                    .map_err(std::io::Error::other)?;
+                took.push(started.elapsed());
+            }
+            Ok::<_, BenchError>(took)
+        })
+    });
+    let mut all = Vec::new();
+    for took in try_join_all(each).await? {
+        all.extend(took?);
+    }
+    Ok(all)
+}
+
+/// What people and monitors look at.
+async fn read(settings: &Settings, stages: [&Arc<Stage>; 2]) -> Result<Vec<Line>, BenchError> {
+    let gauges = Gauges::new(&settings.services, &settings.catalogue);
+    let mut times = [[const { Vec::new() }; 3], [const { Vec::new() }; 3]];
+    for (side, stage) in stages.into_iter().enumerate() {
+        let client = stage.database.connect().await?;
+        for _ in 0..READS {
+            let started = Instant::now();
+            overview(&client, &settings.services).await?;
+            let overview_took = started.elapsed();
+            let started = Instant::now();
+            lanes(&client, &settings.services).await?;
+            let lanes_took = started.elapsed();
+            let started = Instant::now();
+            gauges.refresh(&client).await?;
+            for (times, took) in times[side]
+                .iter_mut()
+                .zip([overview_took, lanes_took, started.elapsed()])
+            {
+                times.push(took.as_secs_f64() * 1000.0);
+            }
+        }
+    }
+    let [large, small] = times;
+    let names = ["`weir status`", "`/api/lanes`", "`/metrics`"];
+    Ok(names
+        .into_iter()
+        .zip(large.into_iter().zip(small))
+        .map(|(name, (large, small))| Line::compared(name, median(large), median(small), "ms"))
+        .collect())
+}
+
+/// What a scheduler and an API cost while nothing happens.
+async fn at_rest(stages: [&Arc<Stage>; 2], effort: Effort) -> Result<Vec<Line>, BenchError> {
+    let services = Services::new(super::path::SERVICES)?;
+    let mut costs = [[0.0; 3]; 2];
+    for (side, stage) in stages.into_iter().enumerate() {
+        let process = Process::start(&stage.url, &services, &["schedule"], &[])?;
+        // The first rounds clean what the benchmark left behind.
+        tokio::time::sleep(effort.span * 2).await;
+        let client = stage.database.connect().await?;
+        let (cpu, written) = (
+            Cpu::read(&client, [None, Some(process.id())]).await,
+            wal(&client).await?,
+        );
+        let started = Instant::now();
+        tokio::time::sleep(effort.span * 5).await;
+        let took = started.elapsed().as_secs_f64();
+        let [_, scheduler, postgres] = Cpu::read(&client, [None, Some(process.id())]).await.since(&cpu);
+        let percent = |time: Duration| time.as_secs_f64() / took * 100.0;
+        costs[side] = [
+            percent(scheduler),
+            percent(postgres),
+            (wal(&client).await? - written) / took,
+        ];
+    }
+    let [large, small] = costs;
+    let names = [
+        ("at rest: CPU of the scheduler", "%"),
+        ("at rest: CPU of PostgreSQL", "%"),
+        ("at rest: WAL a second", "bytes"),
+    ];
+    Ok(names
+        .into_iter()
+        .zip(large.into_iter().zip(small))
+        .map(|((name, unit), (large, small))| Line::at_most(name, large, small, unit, 1.5))
+        .collect())
+}
