@@ -9,6 +9,9 @@ use crate::jwks;
 /// The cookie that carries a token for pages.
 const COOKIE: &str = "auth_token";
 
+/// Whoever sends a service key here has the wrong address, and had better know: it has left the backend.
+const SERVICE_KEY: TokenError = TokenError::Malformed("it is a service key, which is for the origin alone");
+
 /// The result of checking the credentials of a request.
 #[derive(Debug)]
 pub(crate) enum Credentials {
@@ -40,6 +43,7 @@ pub(crate) async fn credentials(
 ) -> Credentials {
     if let Some(authorization) = headers.authorization.filter(|value| !value.trim().is_empty()) {
         return match bearer(authorization) {
+            Some(token) if is_service_key(token) => Credentials::Refused(SERVICE_KEY),
             Some(token) => match verify(context, token).await {
                 Ok(user) => Credentials::User(user),
                 Err(error) => Credentials::Refused(error),
@@ -92,6 +96,13 @@ fn bearer(authorization: &str) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && one).then_some(token)
 }
 
+/// Whether a bearer token is a key of the origin's.
+fn is_service_key(token: &str) -> bool {
+    token
+        .get(..token::SERVICE_KEY_PREFIX.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(token::SERVICE_KEY_PREFIX))
+}
+
 /// The token in a `Cookie` header. Two cookies of the name count as none: a sibling subdomain may have set one of them,
 /// and the header does not say which.
 fn cookie(cookies: &str) -> Option<&str> {
@@ -122,6 +133,17 @@ mod tests {
         ] {
             assert_eq!(bearer(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_service_key_is_known_as_one() {
+        for key in ["weir_sk_AAAA", "WEIR_SK_AAAA", "weir_sk_"] {
+            assert!(is_service_key(key), "{key}");
+        }
+        for other in ["weir_sk", "eyJ.weir_sk_.x", "", "weir_s\u{212a}_x"] {
+            assert!(!is_service_key(other), "{other}");
+        }
+        assert!(SERVICE_KEY.to_string().contains("service key"));
     }
 
     #[test]

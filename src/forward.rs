@@ -220,6 +220,8 @@ mod tests {
     fn no_header_that_could_name_a_caller_is_forwarded() {
         for name in REQUEST_HEADERS {
             assert!(!["authorization", "cookie", "forwarded", "host", "connection"].contains(&name));
+            // In whose name a backend calls is for backends to say, at the origin.
+            assert_ne!(name, "weir-on-behalf-of");
             // A job token names a job, and the origin verifies it.
             let names_a_caller = ["x-", "cf-", "weir"]
                 .iter()

@@ -9,6 +9,7 @@ pub mod attempts;
 pub mod audit;
 pub mod catalogue;
 mod committer;
+pub mod control;
 pub mod database;
 pub mod duties;
 pub mod holder;

@@ -17,10 +17,12 @@ pub struct Plan {
     pub lane: Lane,
     /// How many jobs of one holder may be worked on at once.
     pub slots: u32,
+    /// The same for this holder alone, whatever plan and configuration say.
+    pub own_slots: Option<u32>,
 }
 
 impl Plan {
-    /// The columns `tier`, `lane` and `slots` of a row; `None` for a client address, which has none.
+    /// The columns `tier`, `lane`, `slots` and `own_slots` of a row; `None` for a client address, which has none.
     #[must_use]
     pub fn from_row(row: &Row) -> Option<Self> {
         let name: Option<&str> = row.get("tier");
@@ -30,6 +32,7 @@ impl Plan {
             name: interned(name?),
             lane: Lane::select(lane.and_then(Lane::parse), false),
             slots: slots?.unsigned_abs(),
+            own_slots: row.get::<_, Option<i32>>("own_slots").map(i32::unsigned_abs),
         })
     }
 }
@@ -86,7 +89,8 @@ async fn ensure<C: GenericClient + Sync>(
         .execute(
             "INSERT INTO user_subscriptions AS s (user_id, plan_id) VALUES ($1, $2) \
              ON CONFLICT (user_id) WHERE status = 'active' \
-             DO UPDATE SET plan_id = excluded.plan_id, updated_at = now() WHERE s.plan_id <> excluded.plan_id",
+             DO UPDATE SET plan_id = excluded.plan_id, next_plan_id = NULL, next_plan_at = NULL, updated_at = now() \
+             WHERE s.plan_id <> excluded.plan_id OR s.next_plan_at <= now()",
             &[&user, &plan_id],
         )
         .await?;
@@ -104,7 +108,10 @@ pub async fn plan_of<C: GenericClient + Sync>(
     meter: crate::meter::Meter,
 ) -> Result<Option<Plan>, tokio_postgres::Error> {
     let row = client
-        .query_opt("SELECT tier, lane, slots FROM plan_of($1, $2)", &[&user, &meter])
+        .query_opt(
+            "SELECT tier, lane, slots, own_slots FROM plan_of($1, $2)",
+            &[&user, &meter],
+        )
         .await?;
     Ok(row.as_ref().and_then(Plan::from_row))
 }

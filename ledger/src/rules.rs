@@ -33,7 +33,8 @@ impl SlotLimits {
     #[must_use]
     pub fn of(&self, plan: Option<Plan>) -> u32 {
         plan.map_or(self.anonymous, |plan| {
-            self.of_plans.get(plan.name).copied().unwrap_or(plan.slots)
+            let of_plan = self.of_plans.get(plan.name).copied();
+            plan.own_slots.or(of_plan).unwrap_or(plan.slots)
         })
     }
 

@@ -1,12 +1,14 @@
 //! The subcommands.
 
 mod connection;
+mod key;
 mod migrate;
 mod output;
 mod plans;
 mod screen;
 mod signals;
 mod status;
+mod user;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -27,9 +29,11 @@ use weir_ledger::audit;
 use weir_policy::subject::Subject;
 
 use connection::{connected, ready};
+use key::Key;
 use migrate::Migrate;
 use output::{CommandResult, print};
 use signals::StopSignals;
+use user::User;
 
 /// What `--help` ends with.
 const SETTINGS: &str = "\
@@ -116,6 +120,11 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Make, show and end service keys, which backends call the origin with.
+    #[command(subcommand)]
+    Key(Key),
+    /// Show and change a user: plan, limits, usage, jobs.
+    User(User),
     /// Measure, against a database of its own on the same server.
     Bench {
         /// What.
@@ -176,6 +185,8 @@ impl Command {
             Self::Audit { .. } => "weir audit",
             Self::Status { .. } => "weir status",
             Self::Plans { .. } => "weir plans",
+            Self::Key(_) => "weir key",
+            Self::User(_) => "weir user",
             Self::Bench { .. } => "weir bench",
         }
     }
@@ -273,6 +284,8 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             }
             Ok(ExitCode::SUCCESS)
         }
+        Command::Key(key) => key.run(&settings).await,
+        Command::User(user) => user.run(&settings).await,
         Command::Plans { json } => plans::show(&settings, json).await,
         Command::Status { user, json, watch } => status::Status { user, json, watch }.run(&settings).await,
     }

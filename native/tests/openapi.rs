@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use common::{Answer, GO_TESTS, Weir, Who, files};
 use jsonschema::{Validator, validator_for};
 use serde_json::{Value, json};
+use weir_ledger::control::{self, Scope};
 
 /// The description, and which of its answers have been seen.
 struct Described {
@@ -86,6 +87,12 @@ impl Described {
     }
 }
 
+/// A path of a route.
+fn path_of(route: &str) -> String {
+    let path = route.replace("{id}", "1").replace("{subject}", "anne");
+    path.replace("{meter}", "analysis")
+}
+
 /// The page's and the tests' types are made from this file. After a change: `UPDATE_SNAPSHOTS=1 npm test --
 /// openapi.rs`, look at the difference, and run `npm run generate`.
 #[tokio::test(flavor = "multi_thread")]
@@ -157,9 +164,96 @@ async fn every_documented_answer_happens_and_is_as_documented() {
     }
     working.stop().await;
 
+    // What a service key is for.
+    let key = |scope: Scope| {
+        let (weir, name) = (&weir, scope.as_str());
+        async move {
+            let secret = format!("weir_sk_{name}");
+            let mut client = weir.client().await;
+            control::create_key(&mut client, "shell:test", name, &secret, &[scope], None)
+                .await
+                .unwrap();
+            format!("Bearer {secret}")
+        }
+    };
+    let (reader, operator) = (key(Scope::Read).await, key(Scope::Admin).await);
+    let plan =
+        json!({ "plan": "pro", "event_id": "evt_1", "occurred_at": "2026-01-31T00:00:00Z" }).to_string();
+    let other_plan = plan.replace("pro", "free");
+    let own = json!({ "slots": 2 }).to_string();
+    let adjust = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
+    let (other_adjust, nothing) = (adjust.replace('1', "2"), adjust.replace("analysis", "nothing"));
+    let (holder, overrides) = (
+        "/admin/holders/{subject}",
+        "/admin/holders/{subject}/overrides/{meter}",
+    );
+    for (method, route, meter, body, status) in [
+        ("PUT", "/admin/holders/{subject}/plan", "", plan.as_str(), 200),
+        ("PUT", "/admin/holders/{subject}/plan", "", &other_plan, 409),
+        ("PUT", "/admin/holders/{subject}/plan", "", "{}", 422),
+        ("PUT", overrides, "analysis", &own, 200),
+        ("PUT", overrides, "nothing", &own, 404),
+        ("PUT", overrides, "analysis", "{}", 422),
+        ("DELETE", overrides, "analysis", "", 200),
+        ("DELETE", overrides, "nothing", "", 404),
+        ("POST", "/admin/holders/{subject}/adjustments", "", &adjust, 201),
+        (
+            "POST",
+            "/admin/holders/{subject}/adjustments",
+            "",
+            &other_adjust,
+            409,
+        ),
+        ("POST", "/admin/holders/{subject}/adjustments", "", "{}", 422),
+        ("GET", holder, "", "", 200),
+        ("GET", "/admin/usage/events", "", "", 200),
+        ("GET", "/admin/audit-log", "", "", 200),
+    ] {
+        let path = route.replace("{subject}", "anne").replace("{meter}", meter);
+        let answer = weir.with_key(method, &path, &operator, "key-1", body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        described.check(route, method, &answer);
+    }
+    for (method, route, path, body, status) in [
+        (
+            "POST",
+            "/admin/holders/{subject}/adjustments",
+            "/admin/holders/anne/adjustments",
+            nothing.as_str(),
+            404,
+        ),
+        ("GET", holder, "/admin/holders/nobody", "", 404),
+        (
+            "GET",
+            "/admin/usage/events",
+            "/admin/usage/events?limit=0",
+            "",
+            422,
+        ),
+        ("GET", "/admin/audit-log", "/admin/audit-log?limit=0", "", 422),
+    ] {
+        let answer = weir.with_key(method, path, &operator, "key-2", body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+        described.check(route, method, &answer);
+    }
+    for (route, method, status) in described.promised() {
+        if status == "403" {
+            let lacking = if route.starts_with("/admin/") {
+                &reader
+            } else {
+                &operator
+            };
+            let answer = weir
+                .with_key(&method, &path_of(&route), lacking, "key-3", "")
+                .await;
+            assert_eq!(answer.status, 403, "{method} {route}");
+            described.check(&route, &method, &answer);
+        }
+    }
+
     // Without an assertion of the edge's, everywhere.
     for (route, method, _) in described.promised() {
-        let path = route.replace("{id}", "1");
+        let path = path_of(&route);
         let request = axum::http::Request::builder().method(method.as_str()).uri(path);
         let answer = weir.send(request.body(axum::body::Body::empty()).unwrap()).await;
         assert_eq!(answer.status, 401, "{method} {route}");
@@ -207,8 +301,8 @@ async fn every_documented_answer_happens_and_is_as_documented() {
             continue;
         }
         let path = match (route.as_str(), method.as_str()) {
-            (_, "POST") => "/api/jobs/analysis".to_owned(),
-            (route, _) => route.replace("{id}", "1"),
+            ("/api/jobs/{id}", "POST") => "/api/jobs/analysis".to_owned(),
+            (route, _) => path_of(route),
         };
         // Every connection that is open by now.
         let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
@@ -220,7 +314,11 @@ async fn every_documented_answer_happens_and_is_as_documented() {
                 } else {
                     String::new()
                 };
-                let answer = weir.call(&method, &path, who, &[], body.into_bytes()).await;
+                let answer = if path.starts_with("/admin/") {
+                    weir.with_key(&method, &path, &operator, "key-4", "{}").await
+                } else {
+                    weir.call(&method, &path, who, &[], body.into_bytes()).await
+                };
                 (answer.status == 503).then_some(answer)
             })
             .await;
@@ -264,11 +362,21 @@ async fn a_token_for_the_asking_is_there_and_described_in_development_only() {
     let outside = axum::http::Request::builder().method("POST").uri(route);
     let outside = weir.send(outside.body(axum::body::Body::empty()).unwrap()).await;
     described.check(route, "POST", &outside);
+    let mut client = weir.client().await;
+    let made = control::create_key(&mut client, "shell:test", "a", "weir_sk_a", &[Scope::Admin], None);
+    made.await.unwrap();
+    let lacking = weir
+        .with_key("POST", route, "Bearer weir_sk_a", "key", "{}")
+        .await;
+    described.check(route, "POST", &lacking);
     let of_route = |answers: BTreeSet<(String, String, String)>| -> Vec<String> {
         let mine = answers.into_iter().filter(|(path, _, _)| path == route);
         mine.map(|(_, _, status)| status).collect()
     };
-    assert_eq!(of_route(described.seen.clone()), ["200", "401", "422"]);
-    assert_eq!(of_route(described.promised()), ["200", "401", "422", "503"]);
+    assert_eq!(of_route(described.seen.clone()), ["200", "401", "403", "422"]);
+    assert_eq!(
+        of_route(described.promised()),
+        ["200", "401", "403", "422", "503"]
+    );
     weir.end().await;
 }

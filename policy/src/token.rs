@@ -21,6 +21,9 @@ pub const LEEWAY_SECS: u64 = 30;
 /// The shortest secret for HS256, in bytes: the length of the hash (RFC 7518, 3.2).
 pub const MIN_SECRET_BYTES: usize = 32;
 
+/// What service keys begin with. They are for the origin; the edge refuses them, and forwards none.
+pub const SERVICE_KEY_PREFIX: &str = "weir_sk_";
+
 /// The most keys that are taken from a key set. It bounds the search for a `kid`.
 pub const MAX_KEYS: usize = 32;
 

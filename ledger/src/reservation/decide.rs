@@ -249,6 +249,7 @@ mod tests {
         name: "pro",
         lane: Lane::Priority,
         slots: 1,
+        own_slots: None,
     };
 
     /// Accounts of these holders with room for ten a month and eight an hour, and one slot.

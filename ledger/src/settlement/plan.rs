@@ -210,12 +210,14 @@ mod tests {
         name: "free",
         lane: Lane::Default,
         slots: 1,
+        own_slots: None,
     };
 
     const PRO: Plan = Plan {
         name: "pro",
         lane: Lane::Priority,
         slots: 3,
+        own_slots: None,
     };
 
     const ANNE: Key = (Uuid::from_u128(1), Meter::named("analysis"));

@@ -46,6 +46,8 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
             .map(tracing::field::display),
         // Of an organisation's people, the one who asked.
         subject = caller.and_then(|caller| Some(caller.user.as_ref()?.subject.as_str())),
+        // Of backends that call for others.
+        key = record.key(),
         method,
         route,
         status,

@@ -15,8 +15,18 @@ macro_rules! answers {
 }
 
 answers! {
-    /// The request did not come through the edge
+    /// The request did not come through the edge, and has no service key that is accepted
     401 Unauthenticated;
+    /// There is no service key, or not one that is accepted
+    401 NoKey;
+    /// The service key lacks the scope
+    403 LacksScope;
+    /// The holder was never seen
+    404 NeverSeen;
+    /// The same key or event was used for something else
+    409 UsedBefore;
+    /// The body is not what is wanted; the detail says what is
+    422 NotWanted;
     /// The caller has no such job
     404 NoSuchJob;
     /// A parameter is out of range

@@ -1,15 +1,18 @@
-//! Who calls: what the edge's assertion says, and nothing else.
+//! Who calls: what the edge's assertion says, or whoever a service key acts for.
 
 use std::sync::{Arc, OnceLock};
 
 use axum::extract::FromRequestParts;
+use axum::http::Method;
 use axum::http::request::Parts;
 use weir_policy::assertion::{self, AssertionError};
 
 use super::job_token;
 use super::problem::ApiError;
+use super::service_key;
 use super::state::Api;
 use crate::telemetry::traces::TraceContext;
+use weir_ledger::control::Scope;
 use weir_ledger::holder::Holder;
 use weir_policy::subject::Identity;
 
@@ -49,6 +52,7 @@ fn job_token(parts: &Parts) -> Option<String> {
 #[derive(Clone)]
 pub(super) struct RequestRecord {
     caller: Arc<OnceLock<Caller>>,
+    key: Arc<OnceLock<String>>,
     trace: TraceContext,
 }
 
@@ -56,12 +60,18 @@ impl RequestRecord {
     pub(super) fn new(trace: TraceContext) -> Self {
         Self {
             caller: Arc::default(),
+            key: Arc::default(),
             trace,
         }
     }
 
     pub(super) fn caller(&self) -> Option<&Caller> {
         self.caller.get()
+    }
+
+    /// The name of the service key.
+    pub(super) fn key(&self) -> Option<&str> {
+        self.key.get().map(String::as_str)
     }
 }
 
@@ -95,26 +105,65 @@ impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let Asserted {
-            token,
-            method,
-            path,
-            now,
-        } = Asserted::of(parts);
-        let verified = assertion::verify(&api.keys, token, method, path, now)
-            .map_err(|error: AssertionError| ApiError::Unauthorized(error.to_string()))?;
         let record = parts.extensions.get::<RequestRecord>();
-        let caller = Self {
-            holder: api.holders.of(&verified.caller),
-            user: verified.caller.user,
-            request_id: verified.request_id,
-            job_token: job_token(parts),
-            trace: record.map(|record| record.trace.clone()).unwrap_or_default(),
+        let trace = record.map(|record| record.trace.clone()).unwrap_or_default();
+        let caller = if service_key::shown(parts).is_some() {
+            let is_safe = matches!(parts.method, Method::GET | Method::HEAD);
+            let scope = if is_safe { Scope::Read } else { Scope::Submit };
+            let key = service_key::verified(api, parts, scope).await?;
+            if let Some(record) = record {
+                let _ = record.key.set(key.name);
+            }
+            let user = service_key::on_behalf_of(parts)?;
+            Self {
+                holder: api.holders.subject(&user.holder),
+                user: Some(user),
+                request_id: service_key::request_id(parts),
+                job_token: None,
+                trace,
+            }
+        } else {
+            let Asserted {
+                token,
+                method,
+                path,
+                now,
+            } = Asserted::of(parts);
+            let verified = assertion::verify(&api.keys, token, method, path, now)
+                .map_err(|error: AssertionError| ApiError::Unauthorized(error.to_string()))?;
+            Self {
+                holder: api.holders.of(&verified.caller),
+                user: verified.caller.user,
+                request_id: verified.request_id,
+                job_token: job_token(parts),
+                trace,
+            }
         };
         if let Some(record) = record {
             // Set once: a request has one caller.
             let _ = record.caller.set(caller.clone());
         }
         Ok(caller)
+    }
+}
+
+/// Somebody with a service key for `/admin`.
+#[derive(Clone, Debug)]
+pub(super) struct Operator {
+    /// As the log of changes has it.
+    pub(super) actor: String,
+}
+
+impl FromRequestParts<Arc<Api>> for Operator {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let key = service_key::verified(api, parts, Scope::Admin).await?;
+        if let Some(record) = parts.extensions.get::<RequestRecord>() {
+            let _ = record.key.set(key.name.clone());
+        }
+        Ok(Self {
+            actor: format!("key:{}", key.name),
+        })
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
-use super::answers::{ManyStreams, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
+use super::answers::{LacksScope, ManyStreams, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::feed::{NEWEST, Watch};
 use super::job::Job;
@@ -62,7 +62,7 @@ fn event(name: &str, data: impl Serialize) -> Event {
     ),
     responses(
         (status = 200, description = "Events `job`, each with a Job as its data", content_type = "text/event-stream"),
-        Unauthenticated, NoSuchJob, ManyStreams, Unavailable,
+        Unauthenticated, LacksScope, NoSuchJob, ManyStreams, Unavailable,
     )
 )]
 pub(super) async fn job(
@@ -146,7 +146,7 @@ pub(super) struct FirstEvent {
     params(FirstEvent),
     responses(
         (status = 200, description = "An event `jobs` with an array of Jobs as its data; then events `job`, each with a Job, and `gone`, with the `id` of a job", content_type = "text/event-stream"),
-        Unauthenticated, OutOfRange, ManyStreams, Unavailable,
+        Unauthenticated, LacksScope, OutOfRange, ManyStreams, Unavailable,
     )
 )]
 pub(super) async fn jobs(
@@ -235,7 +235,7 @@ impl Everything {
     path = "/api/lanes/events",
     responses(
         (status = 200, description = "Events `lanes`, each with a Lanes as its data", content_type = "text/event-stream"),
-        Unauthenticated, ManyStreams,
+        Unauthenticated, LacksScope, ManyStreams,
     )
 )]
 pub(super) async fn lanes(

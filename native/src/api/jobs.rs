@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::answers::{NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
+use super::answers::{LacksScope, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::job::{Job, SELECT};
 use super::problem::{ApiError, OverQuota, ProblemDetails};
@@ -58,7 +58,7 @@ pub(super) struct Accepted {
     responses(
         (status = 202, body = Accepted, headers(("Location" = String, description = "The job"))),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
-        Unauthenticated,
+        Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "The service cannot use these arguments, or the key was used with others", content_type = "application/problem+json"),
@@ -232,7 +232,7 @@ async fn one(api: &Api, rest: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Jo
     ),
     responses(
         (status = 200, body = Job),
-        Unauthenticated, NoSuchJob, Unavailable,
+        Unauthenticated, LacksScope, NoSuchJob, Unavailable,
     )
 )]
 pub(super) async fn get(
@@ -257,7 +257,7 @@ pub(super) async fn get(
     ),
     responses(
         (status = 200, body = Job, description = "A job that is being worked on is cancelled a moment later"),
-        Unauthenticated, NoSuchJob, Unavailable,
+        Unauthenticated, LacksScope, NoSuchJob, Unavailable,
     )
 )]
 pub(super) async fn cancel(
@@ -309,7 +309,7 @@ pub(super) struct Page {
     params(Page),
     responses(
         (status = 200, body = [Job]),
-        Unauthenticated, OutOfRange, Unavailable,
+        Unauthenticated, LacksScope, OutOfRange, Unavailable,
     )
 )]
 pub(super) async fn list(

@@ -1,6 +1,7 @@
 //! The origin's HTTP API.
 
 mod access;
+pub mod admin;
 mod answers;
 mod caller;
 mod console;
@@ -18,9 +19,11 @@ mod problem;
 mod quota;
 mod router;
 pub mod serve;
+mod service_key;
 mod state;
 mod system;
 mod usage;
+mod wrong_keys;
 
 pub use feed::Feed;
 pub use job::Job;

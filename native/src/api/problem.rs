@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 
 use crate::handler::Refusal;
+use weir_ledger::control::ControlError;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{self, Quotas, ReserveError};
@@ -57,6 +58,21 @@ pub enum ApiError {
     /// No valid assertion of the edge's.
     #[error("unauthorized: {0}")]
     Unauthorized(String),
+    /// A service key that is not accepted, and why.
+    #[error("service key refused: {0}")]
+    BadKey(&'static str),
+    /// A route that needs a service key.
+    #[error("no service key")]
+    NoKey,
+    /// A service key that may not do that.
+    #[error("forbidden: {0}")]
+    Forbidden(String),
+    /// A holder that was never seen, or a meter that is not there.
+    #[error("no such thing: {0}")]
+    NotFound(String),
+    /// Something else is in the way.
+    #[error("conflict: {0}")]
+    Conflict(String),
     /// An anonymous caller asks for a list.
     #[error("no list without signing in")]
     NoList,
@@ -107,6 +123,25 @@ impl From<tokio_postgres::Error> for ApiError {
     }
 }
 
+impl From<ControlError> for ApiError {
+    fn from(error: ControlError) -> Self {
+        let said = sentence(&error.to_string());
+        match error {
+            ControlError::Database(error) => error.into(),
+            ControlError::NoPlan(..) | ControlError::Invalid(_) => Self::Unprocessable(said),
+            ControlError::NoMeter(..) | ControlError::NeverSeen(_) => Self::NotFound(said),
+            ControlError::Conflict(_) => Self::Conflict(said),
+        }
+    }
+}
+
+/// A message as a sentence.
+fn sentence(message: &str) -> String {
+    let mut letters = message.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    format!("{}{}.", first.unwrap_or_default(), letters.as_str())
+}
+
 impl From<riverqueue::Error> for ApiError {
     fn from(error: riverqueue::Error) -> Self {
         match error {
@@ -155,6 +190,26 @@ impl ApiError {
                 ),
                 vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
             ),
+            Self::BadKey(reason) => (
+                problem(
+                    StatusCode::UNAUTHORIZED,
+                    &format!(
+                        "The service key is not accepted: {reason}. `weir key list` has those that are."
+                    ),
+                ),
+                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
+            ),
+            Self::NoKey => (
+                problem(
+                    StatusCode::UNAUTHORIZED,
+                    "This needs a service key with the scope admin: Authorization: Bearer weir_sk_… \
+                     (`weir key create --scope admin`).",
+                ),
+                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
+            ),
+            Self::Forbidden(reason) => (problem(StatusCode::FORBIDDEN, reason), vec![]),
+            Self::NotFound(reason) => (problem(StatusCode::NOT_FOUND, reason), vec![]),
+            Self::Conflict(reason) => (problem(StatusCode::CONFLICT, reason), vec![]),
             Self::NoList => (
                 problem(
                     StatusCode::UNAUTHORIZED,

@@ -2,7 +2,7 @@
 
 use super::problem::ApiError;
 use super::state::Api;
-use super::{access, edge, events, jobs, system, usage};
+use super::{access, admin, edge, events, jobs, system, usage};
 use crate::config::Environment;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -54,7 +54,8 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(events::job))
         .routes(routes!(usage::usage))
         .routes(routes!(system::lanes))
-        .routes(routes!(events::lanes));
+        .routes(routes!(events::lanes))
+        .merge(admin::routes());
     // Nowhere else is there such a route, nor a word of it.
     if api.settings.environment == Environment::Development && api.settings.jwt_secret.is_some() {
         described = described.routes(routes!(system::development_token));

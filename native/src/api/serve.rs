@@ -15,6 +15,7 @@ use super::live_view::LiveView;
 use super::probes::{self, Probes};
 use super::router;
 use super::state::Api;
+use super::wrong_keys::WrongKeys;
 use crate::config::ConfigError;
 use crate::context::Context;
 use weir_ledger::database::DatabaseError;
@@ -86,6 +87,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         handlers: context.handlers.clone(),
         keys,
         reports: RecentReports::default(),
+        wrong_keys: WrongKeys::default(),
         holders,
         river,
         feed: Feed::start(context.pool.clone(), stopping.clone()),

@@ -14,6 +14,7 @@ use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
 use super::live_view::LiveView;
+use super::wrong_keys::WrongKeys;
 use crate::config::Settings;
 use crate::handler::Handler;
 
@@ -31,6 +32,8 @@ pub(super) struct Api {
     pub(super) handlers: HashMap<String, Arc<dyn Handler>>,
     /// The keys that assertions may be signed with.
     pub(super) keys: Vec<AssertionKey>,
+    /// Slows down who tries service keys.
+    pub(super) wrong_keys: WrongKeys,
     /// The edge's reports that were counted.
     pub(super) reports: RecentReports,
     /// Makes holders out of addresses.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::answers::{Unauthenticated, Unavailable};
+use super::answers::{LacksScope, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::problem::{ApiError, ProblemDetails};
 use super::state::Api;
@@ -28,7 +28,7 @@ pub(super) async fn live_view(api: &Api) -> Result<Lanes, ApiError> {
     path = "/api/lanes",
     responses(
         (status = 200, body = Lanes),
-        Unauthenticated, Unavailable,
+        Unauthenticated, LacksScope, Unavailable,
     )
 )]
 pub(super) async fn lanes(State(api): State<Arc<Api>>, _caller: Caller) -> Result<Json<Lanes>, ApiError> {
@@ -62,7 +62,7 @@ pub(super) struct Given {
     request_body = Wanted,
     responses(
         (status = 200, body = Given),
-        Unauthenticated,
+        Unauthenticated, LacksScope,
         (status = 422, body = ProblemDetails, description = "There is no such plan, or the user is no UUID", content_type = "application/problem+json"),
         Unavailable,
     )

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answers::{Unauthenticated, Unavailable};
+use super::answers::{LacksScope, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::problem::ApiError;
 use super::quota::{Quota, WindowQuota};
@@ -59,7 +59,7 @@ pub(super) struct MonthsQuota(Option<Quota>);
     path = "/api/usage",
     responses(
         (status = 200, body = Usage),
-        Unauthenticated, Unavailable,
+        Unauthenticated, LacksScope, Unavailable,
     )
 )]
 pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Usage>, ApiError> {

@@ -16,3 +16,12 @@ pub(super) fn print(text: &str) -> std::io::Result<bool> {
         Err(error) => Err(error),
     }
 }
+
+/// Who changes something from here, as the log of changes has it.
+pub(super) fn actor() -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
+    user.map_or_else(
+        || format!("shell:{}", nix::unistd::getuid()),
+        |user| format!("shell:{}", user.name),
+    )
+}

@@ -72,7 +72,7 @@ fn describe() {
     }
 }
 
-const COUNTERS: [(&str, &str); 15] = [
+const COUNTERS: [(&str, &str); 16] = [
     (
         "weir_edge_requests_total",
         "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, denied_user, bad_token, uncountable, failed, other: answered by itself)",
@@ -115,6 +115,10 @@ const COUNTERS: [(&str, &str); 15] = [
     (
         "weir_blocked_holders_total",
         "Holders set aside because another transaction held their lock; the others went on without them",
+    ),
+    (
+        "weir_service_key_refusals_total",
+        "Requests with a service key that was not accepted, by reason (unknown, expired, revoked, scope, ambiguous)",
     ),
     (
         "weir_counter_repairs_total",
@@ -207,6 +211,12 @@ fn register(services: &[Service], catalogue: &Catalogue) {
         "weir_counter_repairs_total",
     ] {
         zero(name, &[]);
+    }
+    for reason in ["unknown", "expired", "revoked", "scope", "ambiguous"] {
+        zero(
+            "weir_service_key_refusals_total",
+            &[("reason", reason.to_owned())],
+        );
     }
     for step in ["take_back", "ended", "sweep", "promote", "clean"] {
         zero("weir_reconciliation_failures_total", &[("step", step.to_owned())]);

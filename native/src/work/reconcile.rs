@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
+use weir_ledger::control::apply_scheduled;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::reconciliation::{self as ledger, FIRST_HOLDER, HolderCursor, MOST_ENDED};
 use weir_ledger::settlement::{Ended, Promoter};
@@ -108,7 +109,7 @@ impl Reconciler {
         within("take_back", self.take_back(client)).await
             && within("ended", self.settle_ended(client)).await
             && within("sweep", self.sweep(client)).await
-            && within("promote", self.promote()).await
+            && within("promote", self.promote(client)).await
             && within("clean", self.clean(client)).await
     }
 
@@ -229,9 +230,11 @@ impl Reconciler {
         settled
     }
 
-    async fn promote(&mut self) -> Result<(), DatabaseError> {
+    async fn promote(&mut self, client: &Client) -> Result<(), DatabaseError> {
+        // A change of plan that fell due counts already; what waits is looked at right after.
+        let due = apply_scheduled(client).await.map_err(DatabaseError::from);
         self.promoter.promote().await?;
-        Ok(())
+        due.map(|_| ())
     }
 
     /// Deletes what nobody will ask for any more, a slice of each a round, until all is gone through; then again after

@@ -236,6 +236,18 @@ impl Weir {
         answer
     }
 
+    /// A request of a backend with a service key, in the name of `anne`.
+    pub async fn with_key(&self, method: &str, path: &str, bearer: &str, key: &str, body: &str) -> Answer {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("authorization", bearer)
+            .header("weir-on-behalf-of", "anne")
+            .header("idempotency-key", key);
+        self.send(request.body(Body::from(body.to_owned())).unwrap())
+            .await
+    }
+
     /// The token of the job at this path, if this caller submitted it.
     fn job_token(&self, path: &str, who: Who) -> Option<String> {
         let Who::Address(address) = who else { return None };

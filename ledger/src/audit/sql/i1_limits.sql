@@ -4,10 +4,15 @@ SELECT format('user %s, %s, %s of %s: used %s + reserved %s > limit %s',
               b.user_id, b.event_type, b.span, b.period_start, b.used, b.reserved, greatest(b.granted_limit, p.most))
 FROM quota_balances b
 CROSS JOIN LATERAL (
-    SELECT CASE b.span WHEN 'month' THEN l.month WHEN 'day' THEN l.day WHEN 'hour' THEN l.hour ELSE l.minute END AS most
+    SELECT CASE b.span WHEN 'month' THEN nullif(coalesce(o.month, l.month), -1)
+                       WHEN 'day' THEN nullif(coalesce(o.day, l.day), -1)
+                       WHEN 'hour' THEN nullif(coalesce(o.hour, l.hour), -1)
+                       ELSE nullif(coalesce(o.minute, l.minute), -1) END AS most
     FROM plan_limits l
+    LEFT JOIN limit_overrides o
+        ON o.user_id = b.user_id AND o.event_type = b.event_type AND (o.expires_at IS NULL OR o.expires_at > now())
     WHERE l.event_type = b.event_type AND l.plan_id = coalesce(
-        (SELECT s.plan_id FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
+        (SELECT CASE WHEN s.next_plan_at <= now() THEN s.next_plan_id ELSE s.plan_id END FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
         (SELECT d.id FROM subscription_plans d WHERE d.is_default))
 ) p
 WHERE p.most IS NOT NULL AND b.used::numeric + b.reserved > greatest(b.granted_limit, p.most)

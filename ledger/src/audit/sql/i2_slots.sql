@@ -5,7 +5,7 @@ FROM holders h
 LEFT JOIN LATERAL plan_of(h.user_id, h.event_type) p ON h.user_id IS NOT NULL
 CROSS JOIN LATERAL (
     SELECT CASE WHEN h.user_id IS NULL THEN $4
-                ELSE coalesce(($3::bigint[])[array_position($2::text[], p.tier)], p.slots) END AS slots
+                ELSE coalesce(p.own_slots, ($3::bigint[])[array_position($2::text[], p.tier)], p.slots) END AS slots
 ) t
 WHERE h.slots_in_use > greatest(h.granted_slots, t.slots)
 LIMIT $1

@@ -1,6 +1,6 @@
 -- Holders with waiting jobs and a free slot. A slot is given on in the transaction that frees it, so this is never so,
 -- except for moments after the limit was raised. $2 to $4 the slots that the configuration sets, $5 seconds that promotion
--- may take after a change of plan.
+-- may take after a change of plan or of limits.
 SELECT format('holder %s, %s: %s job(s) wait although %s of %s slots are in use',
               h.holder, h.event_type, h.parked, h.slots_in_use, t.slots)
 FROM (SELECT * FROM holders WHERE parked > 0) h
@@ -8,10 +8,16 @@ LEFT JOIN user_subscriptions s ON s.user_id = h.user_id AND s.status = 'active'
 LEFT JOIN LATERAL plan_of(h.user_id, h.event_type) p ON h.user_id IS NOT NULL
 CROSS JOIN LATERAL (
     SELECT CASE WHEN h.user_id IS NULL THEN $4
-                ELSE coalesce(($3::bigint[])[array_position($2::text[], p.tier)], p.slots) END AS slots
+                ELSE coalesce(p.own_slots, ($3::bigint[])[array_position($2::text[], p.tier)], p.slots) END AS slots
 ) t
 WHERE h.slots_in_use < t.slots
   AND (s.updated_at IS NULL OR s.updated_at <= now() - make_interval(secs => $5))
+  AND (s.next_plan_at IS NULL OR s.next_plan_at > now() OR s.next_plan_at <= now() - make_interval(secs => $5))
+  AND NOT EXISTS (
+      SELECT 1 FROM limit_overrides o
+      WHERE o.user_id = h.user_id AND o.event_type = h.event_type
+        AND (o.changed_at > now() - make_interval(secs => $5)
+             OR o.expires_at > now() - make_interval(secs => $5) AND o.expires_at <= now()))
   AND EXISTS (SELECT 1 FROM quota_reservations r JOIN river_job j ON j.id = r.job_id
               WHERE r.holder = h.holder AND r.event_type = h.event_type AND r.parked_at IS NOT NULL
                 AND r.parked_at <= now() - make_interval(secs => $5)

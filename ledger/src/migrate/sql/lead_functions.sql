@@ -22,3 +22,15 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- Usage events of a transaction that this server has not had yet came along with a dump from another one. What is written
+-- from now on comes after them.
+DO $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM pg_attribute
+               WHERE attrelid = to_regclass('usage_events') AND attname = 'xid' AND NOT attisdropped) THEN
+        PERFORM set_config('weir.books', 'kept', true);
+        UPDATE usage_events SET xid = NULL WHERE xid > pg_current_xact_id();
+    END IF;
+END
+$$;

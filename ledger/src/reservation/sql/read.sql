@@ -1,5 +1,6 @@
 -- The accounts that the locks protect. $1 holders, $2 event types, pairwise and distinct.
--- A user without an active subscription has the default plan and calendar months. `spans` and the arrays beside it are
+-- A user without an active subscription has the default plan and calendar months; limits of the user's own count before
+-- the plan's. `spans` and the arrays beside it are
 -- the windows besides the month in which the meter is counted; most meters have none.
 SELECT w.n AS position,
        h.slots_in_use,
@@ -7,7 +8,8 @@ SELECT w.n AS position,
        plan.tier::text AS tier,
        plan.lane,
        coalesce(plan.slots, CASE WHEN h.user_id IS NOT NULL THEN no_limits_for(h.event_type) END) AS slots,
-       plan.month AS monthly_limit,
+       own.slots AS own_slots,
+       nullif(coalesce(own.month, plan.month), -1) AS monthly_limit,
        clock.at,
        period.period_start,
        period.period_end,
@@ -26,11 +28,17 @@ LEFT JOIN LATERAL (
     SELECT p.tier, p.lane, s.current_period_start, l.*
     FROM (SELECT 1) AS one
     LEFT JOIN LATERAL (
-        SELECT * FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active' OFFSET 0
+        SELECT u.current_period_start, CASE WHEN u.next_plan_at <= clock.at THEN u.next_plan_id ELSE u.plan_id END AS plan_id
+        FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active' OFFSET 0
     ) s ON true
     JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.is_default
     JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
 ) plan ON h.user_id IS NOT NULL
+LEFT JOIN LATERAL (
+    SELECT * FROM limit_overrides o
+    WHERE o.user_id = h.user_id AND o.event_type = h.event_type AND (o.expires_at IS NULL OR o.expires_at > clock.at)
+    OFFSET 0
+) own ON true
 LEFT JOIN LATERAL billing_period(
     coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock.at
 ) period ON h.user_id IS NOT NULL
@@ -45,7 +53,9 @@ LEFT JOIN LATERAL (
            array_agg(c.most ORDER BY c.bit) AS limits,
            array_agg(coalesce(q.used, 0) ORDER BY c.bit) AS used,
            array_agg(coalesce(q.reserved, 0) ORDER BY c.bit) AS reserved
-    FROM (VALUES (1, 'day', plan.day), (2, 'hour', plan.hour), (4, 'minute', plan.minute)) AS c (bit, span, most)
+    FROM (VALUES (1, 'day', nullif(coalesce(own.day, plan.day), -1)),
+                 (2, 'hour', nullif(coalesce(own.hour, plan.hour), -1)),
+                 (4, 'minute', nullif(coalesce(own.minute, plan.minute), -1))) AS c (bit, span, most)
     LEFT JOIN LATERAL (
         SELECT * FROM quota_balances k
         WHERE k.user_id = h.user_id AND k.event_type = h.event_type AND k.span = c.span

@@ -1,5 +1,5 @@
 -- The same locks, as far as nobody else has them. $1 job ids, $2 holders to leave out.
-SELECT h.holder, h.event_type, h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane, plan.slots
+SELECT h.holder, h.event_type, h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane, plan.slots, plan.own_slots
 FROM (
     SELECT DISTINCT holder, event_type FROM quota_reservations
     WHERE job_id = ANY ($1::bigint[]) AND holder <> ALL ($2::uuid[])

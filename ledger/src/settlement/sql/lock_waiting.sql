@@ -1,6 +1,6 @@
 -- These holders under their locks. A holder that is locked right now is being settled and needs nothing.
 -- $1 holders, $2 event types, pairwise.
-SELECT h.holder, h.event_type, h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane, plan.slots
+SELECT h.holder, h.event_type, h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane, plan.slots, plan.own_slots
 FROM (
     SELECT DISTINCT holder, event_type
     FROM unnest($1::uuid[], $2::usage_event_type[]) AS u (holder, event_type)

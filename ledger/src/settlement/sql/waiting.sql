@@ -1,5 +1,5 @@
--- Holders with parked jobs and a free slot, from a slice of all that wait, and from those whose subscription changed
--- just now. Nothing is locked: nobody who cannot be given anything is touched.
+-- Holders with parked jobs and a free slot, from a slice of all that wait, and from those whose subscription or whose own
+-- limits changed just now. Nothing is locked: nobody who cannot be given anything is touched.
 -- $1 and $2 the last holder and event type of the slice before, $3 how many a slice has, $4 whether slots are
 -- limited, $5 plans whose slots the configuration sets and $6 those slots, $7 the slots of a client address, $8 seconds
 -- that count as just now.
@@ -28,6 +28,13 @@ WITH RECURSIVE slice AS (
     FROM user_subscriptions u
     CROSS JOIN LATERAL (SELECT * FROM holders k WHERE k.holder = u.user_id AND k.parked > 0 OFFSET 0) h
     WHERE u.updated_at > now() - make_interval(secs => $8::float8)
+    UNION ALL
+    SELECT h.holder, h.event_type, NULL
+    FROM limit_overrides o
+    CROSS JOIN LATERAL (
+        SELECT * FROM holders k WHERE k.holder = o.user_id AND k.event_type = o.event_type AND k.parked > 0 OFFSET 0
+    ) h
+    WHERE o.changed_at > now() - make_interval(secs => $8::float8)
 )
 SELECT c.holder, c.event_type, c.n, h.slots_in_use < t.slots AND h.parked > 0 AS has_room
 FROM candidates c
@@ -38,7 +45,7 @@ CROSS JOIN LATERAL (
     SELECT CASE WHEN NOT $4 THEN 9223372036854775807
                 WHEN h.user_id IS NULL THEN $7
                 ELSE (
-                    SELECT coalesce(($6::bigint[])[array_position($5::text[], p.tier)], p.slots)
+                    SELECT coalesce(p.own_slots, ($6::bigint[])[array_position($5::text[], p.tier)], p.slots)
                     FROM plan_of(h.user_id, h.event_type) p
                 ) END AS slots
 ) t

@@ -4,7 +4,8 @@ SELECT m.name AS event_type,
        plan.tier::text AS tier,
        plan.lane,
        plan.slots,
-       plan.month AS monthly_limit,
+       own.slots AS own_slots,
+       nullif(coalesce(own.month, plan.month), -1) AS monthly_limit,
        clock.at,
        period.period_start,
        period.period_end,
@@ -20,9 +21,12 @@ CROSS JOIN LATERAL (
     SELECT p.tier, p.lane, s.current_period_start, l.*
     FROM (SELECT 1) AS one
     LEFT JOIN user_subscriptions s ON s.user_id = $1 AND s.status = 'active'
-    JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.is_default
+    JOIN subscription_plans p ON p.id = CASE WHEN s.next_plan_at <= clock.at THEN s.next_plan_id ELSE s.plan_id END
+        OR s.plan_id IS NULL AND p.is_default
     JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = m.name
 ) plan
+LEFT JOIN limit_overrides own
+    ON own.user_id = $1 AND own.event_type = m.name AND (own.expires_at IS NULL OR own.expires_at > clock.at)
 CROSS JOIN LATERAL billing_period(
     coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock.at
 ) period
@@ -33,7 +37,9 @@ LEFT JOIN LATERAL (
            array_agg(c.most ORDER BY c.bit) AS limits,
            array_agg(coalesce(q.used, 0) ORDER BY c.bit) AS used,
            array_agg(coalesce(q.reserved, 0) ORDER BY c.bit) AS reserved
-    FROM (VALUES (1, 'day', plan.day), (2, 'hour', plan.hour), (4, 'minute', plan.minute)) AS c (bit, span, most)
+    FROM (VALUES (1, 'day', nullif(coalesce(own.day, plan.day), -1)),
+                 (2, 'hour', nullif(coalesce(own.hour, plan.hour), -1)),
+                 (4, 'minute', nullif(coalesce(own.minute, plan.minute), -1))) AS c (bit, span, most)
     LEFT JOIN quota_balances q ON q.user_id = $1 AND q.event_type = m.name AND q.span = c.span
         AND q.period_start = date_trunc(c.span, clock.at, 'UTC')
     WHERE plan.counted & c.bit <> 0

@@ -1,0 +1,90 @@
+//! Adjustments of usage: a refund, a correction.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::error::ControlError;
+use super::log::Change;
+use super::overrides::MOST_LIMIT;
+use super::person::{self, Person};
+use super::requests::{self, Keyed};
+
+/// An adjustment that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adjustment {
+    /// The id of its usage event.
+    pub id: Uuid,
+    /// What is used in this billing period since.
+    pub used: i64,
+}
+
+/// Adds a usage event to the current billing period of a user; a negative amount gives back. It counts by the month alone.
+///
+/// # Errors
+///
+/// When there is no such meter, more is given back than was used, no reason is given, or the database cannot be used.
+pub async fn adjust(
+    client: &mut Client,
+    actor: &str,
+    person: &Person,
+    meter: &str,
+    amount: i64,
+    reason: &str,
+    key: Option<&str>,
+) -> Result<Keyed<Adjustment>, ControlError> {
+    if reason.trim().is_empty() {
+        return Err(ControlError::Invalid("an adjustment needs a reason".to_owned()));
+    }
+    if amount == 0 || amount.unsigned_abs() > MOST_LIMIT.unsigned_abs() {
+        return Err(ControlError::Invalid(format!(
+            "amount must be from 1 to {most}, or from -1 to -{most} to give back",
+            most = MOST_LIMIT
+        )));
+    }
+    let transaction = person.change(client).await?;
+    let request = json!({ "adjust": meter, "amount": amount, "reason": reason });
+    if let Some(made) = requests::earlier(&transaction, person.id, key, &request).await? {
+        return Ok(Keyed { made, repeated: true });
+    }
+    let meter = person::meter(&transaction, meter).await?;
+    transaction
+        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
+        .await?;
+    let before: i64 = transaction
+        .query_one(include_str!("sql/used.sql"), &[&person.id, &meter])
+        .await?
+        .get("used");
+    let Some(used) = before.checked_add(amount).filter(|used| *used >= 0) else {
+        return Err(ControlError::Invalid(format!(
+            "only {before} of {meter} were used in this period; no more can be given back"
+        )));
+    };
+    // The balance is booked in the same statement, and not by the table's trigger, which adds only.
+    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    let id: Uuid = transaction
+        .query_one(
+            include_str!("sql/adjust.sql"),
+            &[&person.id, &meter, &amount, &reason],
+        )
+        .await?
+        .get("id");
+    let made = Adjustment { id, used };
+    requests::keep(&transaction, person.id, key, &request, &json!(made)).await?;
+    let change = Change {
+        actor,
+        action: "usage.adjust",
+        holder: Some(person.id),
+        meter: Some(meter),
+        reason: Some(reason),
+        before: Some(json!({ "used": before })),
+        after: Some(json!({ "used": used, "amount": amount, "event": id })),
+    };
+    change.write(&transaction).await?;
+    transaction.commit().await?;
+    Ok(Keyed {
+        made,
+        repeated: false,
+    })
+}

@@ -1,0 +1,32 @@
+//! Why a change was not made.
+
+use crate::database::DatabaseError;
+
+/// Why a change was not made. Nothing of it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The database cannot be used right now.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// There is no such plan.
+    #[error("there is no plan {0:?}; there are {1}")]
+    NoPlan(String, String),
+    /// There is no such meter.
+    #[error("there is no meter {0:?}; there are {1}")]
+    NoMeter(String, String),
+    /// Nobody of this subject has a subscription or a job.
+    #[error("{0} has never been seen here")]
+    NeverSeen(String),
+    /// The change itself cannot be made.
+    #[error("{0}")]
+    Invalid(String),
+    /// Something else is in the way.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+impl From<tokio_postgres::Error> for ControlError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error.into())
+    }
+}

@@ -1,0 +1,28 @@
+//! The control plane: what operators and billing decide about holders, and the keys they act with.
+//!
+//! Every change is one transaction, leaves a row in the log that nobody edits, and is the same from the API and from a
+//! shell.
+
+mod adjustments;
+mod cancel;
+mod deletion;
+mod error;
+mod keys;
+mod log;
+mod overrides;
+mod person;
+mod plan;
+mod requests;
+mod usage_feed;
+
+pub use adjustments::{Adjustment, adjust};
+pub use cancel::cancel_waiting;
+pub use deletion::{Deleted, delete};
+pub use error::ControlError;
+pub use keys::{KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, keys, revoke_key, verify_key};
+pub use log::{LogEntry, log_after};
+pub use overrides::{MOST_LIMIT, Override, override_of, remove_override, set_override};
+pub use person::Person;
+pub use plan::{Effective, PlanChange, PlanOutcome, Standing, apply_scheduled, set_plan, standing};
+pub use requests::Keyed;
+pub use usage_feed::{UsageCursor, UsageEvent, usage_after};

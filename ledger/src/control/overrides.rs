@@ -1,0 +1,193 @@
+//! Limits and slots of one user's own.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio_postgres::{Client, GenericClient, Row};
+use weir_policy::span::Span;
+
+use super::error::ControlError;
+use super::log::Change;
+use super::person::{self, Person};
+use crate::meter::Meter;
+
+/// The largest limit: the fields of an answer that name it have at most 15 digits.
+pub const MOST_LIMIT: i64 = 999_999_999_999_999;
+
+/// What counts for one user and meter instead of the plan's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Override {
+    /// By window; `None` is unlimited, and a window that is absent is the plan's.
+    pub limits: BTreeMap<Span, Option<i64>>,
+    /// How many jobs may be worked on at once; `None` is the plan's.
+    pub slots: Option<u32>,
+    /// Until when it counts.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// How the columns have what is unlimited.
+const UNLIMITED: i64 = -1;
+
+impl Override {
+    fn from_row(row: &Row) -> Self {
+        let limit = |span: Span| {
+            let limit = row.get::<_, Option<i64>>(span.as_str())?;
+            Some((span, (limit != UNLIMITED).then_some(limit)))
+        };
+        Self {
+            limits: Span::ALL.into_iter().filter_map(limit).collect(),
+            slots: row.get::<_, Option<i32>>("slots").map(i32::unsigned_abs),
+            expires_at: row.get("expires_at"),
+        }
+    }
+}
+
+/// What counts for this user instead of the plan's; `None` when the plan's does.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn override_of<C: GenericClient + Sync>(
+    client: &C,
+    person: &Person,
+    meter: Meter,
+) -> Result<Option<Override>, tokio_postgres::Error> {
+    let row = client
+        .query_opt(
+            "SELECT * FROM limit_overrides WHERE user_id = $1 AND event_type = $2 \
+             AND (expires_at IS NULL OR expires_at > clock_timestamp())",
+            &[&person.id, &meter],
+        )
+        .await?;
+    Ok(row.as_ref().map(Override::from_row))
+}
+
+/// Gives a user limits or slots of its own for a meter, instead of those it had of its own. Who was never seen is made.
+///
+/// # Errors
+///
+/// When there is no such meter, nothing or too much is given, the meter is not counted in such a window, or the database
+/// cannot be used.
+pub async fn set_override(
+    client: &mut Client,
+    actor: &str,
+    person: &Person,
+    meter: &str,
+    wanted: &Override,
+) -> Result<(), ControlError> {
+    if wanted.limits.is_empty() && wanted.slots.is_none() {
+        return Err(ControlError::Invalid(
+            "an override needs limits or slots; to end one, delete it".to_owned(),
+        ));
+    }
+    if wanted
+        .limits
+        .values()
+        .flatten()
+        .any(|limit| !(0..=MOST_LIMIT).contains(limit))
+    {
+        return Err(ControlError::Invalid(format!(
+            "limits must be from 0 to {MOST_LIMIT}; null is unlimited"
+        )));
+    }
+    if wanted
+        .slots
+        .is_some_and(|slots| !(1..=1_000_000).contains(&slots))
+    {
+        return Err(ControlError::Invalid(
+            "slots must be from 1 to 1000000".to_owned(),
+        ));
+    }
+    write(client, actor, person, meter, Some(wanted)).await
+}
+
+/// Ends what a user has of its own; the plan's counts again. There may be nothing to end.
+///
+/// # Errors
+///
+/// When there is no such meter, or the database cannot be used.
+pub async fn remove_override(
+    client: &mut Client,
+    actor: &str,
+    person: &Person,
+    meter: &str,
+) -> Result<(), ControlError> {
+    write(client, actor, person, meter, None).await
+}
+
+async fn write(
+    client: &mut Client,
+    actor: &str,
+    person: &Person,
+    meter: &str,
+    wanted: Option<&Override>,
+) -> Result<(), ControlError> {
+    let transaction = person.change(client).await?;
+    let meter = person::meter(&transaction, meter).await?;
+    let before = override_of(&transaction, person, meter).await?;
+    if before.as_ref() == wanted {
+        return Ok(());
+    }
+    let counted: i16 = transaction
+        .query_one(
+            "SELECT coalesce(max(counted), 0::smallint) FROM plan_limits WHERE event_type = $1",
+            &[&meter],
+        )
+        .await?
+        .get(0);
+    let limits = wanted.map(|wanted| &wanted.limits);
+    let is_counted = |span: &Span| *span == Span::Month || counted & span.bit() != 0;
+    if let Some(span) = limits.and_then(|limits| limits.keys().find(|span| !is_counted(span))) {
+        return Err(ControlError::Invalid(format!(
+            "{meter} is not counted by the {span}, since no plan limits it there; give some plan a limit per {span} in \
+             weir.toml, and run `weir migrate`",
+            span = span.as_str()
+        )));
+    }
+    let column = |span: Span| Some(limits?.get(&span)?.unwrap_or(UNLIMITED));
+    let slots = wanted.and_then(|wanted| Some(wanted.slots?.cast_signed()));
+    // What is ended stays for a moment, so that what waits is looked at.
+    let expires_at = match wanted {
+        Some(wanted) => wanted.expires_at,
+        None => Some(Timestamp::UNIX_EPOCH),
+    };
+    // Under the lock of whoever reserves: an answer that is under way has the limits of before or of after.
+    transaction
+        .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
+        .await?;
+    transaction
+        .execute(
+            include_str!("sql/set_override.sql"),
+            &[
+                &person.id,
+                &meter,
+                &column(Span::Month),
+                &column(Span::Day),
+                &column(Span::Hour),
+                &column(Span::Minute),
+                &slots,
+                &expires_at,
+            ],
+        )
+        .await?;
+    let change = Change {
+        actor,
+        action: if wanted.is_some() {
+            "override.set"
+        } else {
+            "override.remove"
+        },
+        holder: Some(person.id),
+        meter: Some(meter),
+        before: before.map(|before| json!(before)),
+        after: wanted
+            .map(|wanted| json!(wanted))
+            .filter(|after| *after != Value::Null),
+        ..Change::default()
+    };
+    change.write(&transaction).await?;
+    transaction.commit().await?;
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! Changes of plan.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_postgres::{Client, GenericClient, Transaction};
+use uuid::Uuid;
+
+use super::error::ControlError;
+use super::log::Change;
+use super::person::Person;
+
+/// From when on a plan counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effective {
+    /// At once.
+    #[default]
+    Now,
+    /// From the end of the billing period on.
+    PeriodEnd,
+}
+
+impl Effective {
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Now => "now",
+            Self::PeriodEnd => "period_end",
+        }
+    }
+}
+
+/// A change of plan, as the payment provider tells it.
+#[derive(Clone, Debug)]
+pub struct PlanChange<'a> {
+    /// The plan's name.
+    pub plan: &'a str,
+    /// The provider's id of the event: the same again changes nothing.
+    pub event_id: &'a str,
+    /// When it happened there: an older one than the last changes nothing.
+    pub occurred_at: Timestamp,
+    /// From when on it counts.
+    pub effective: Effective,
+}
+
+/// What became of a change of plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlanOutcome {
+    /// False when a newer event had come before.
+    pub applied: bool,
+    /// Whether this event had been told before.
+    pub repeated: bool,
+}
+
+/// The plan of a user, and what is to come.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Standing {
+    /// The plan that counts now.
+    pub plan: String,
+    /// The plan from `next_at` on, if a change is scheduled.
+    pub next: Option<String>,
+    /// When that will be.
+    pub next_at: Option<Timestamp>,
+}
+
+/// The plan of a user, and what is to come. Who was never seen has the default one.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn standing<C: GenericClient + Sync>(
+    client: &C,
+    user: Uuid,
+) -> Result<Standing, tokio_postgres::Error> {
+    let row = client
+        .query_one(include_str!("sql/standing.sql"), &[&user])
+        .await?;
+    Ok(Standing {
+        plan: row.get("plan"),
+        next: row.get("next"),
+        next_at: row.get("next_at"),
+    })
+}
+
+/// Changes the plan of a user, who is made if never seen. The billing periods stay. What waits for a slot is looked at
+/// within a second, by whoever does the duties.
+///
+/// # Errors
+///
+/// When there is no such plan, the event was told of somebody else or of another plan, or the database cannot be used.
+pub async fn set_plan(
+    client: &mut Client,
+    actor: &str,
+    person: &Person,
+    change: &PlanChange<'_>,
+) -> Result<PlanOutcome, ControlError> {
+    if change.event_id.is_empty() || change.event_id.len() > 255 {
+        return Err(ControlError::Invalid("event_id has 1 to 255 bytes".to_owned()));
+    }
+    let transaction = person.change(client).await?;
+    if let Some(outcome) = told_before(&transaction, person.id, change).await? {
+        return Ok(outcome);
+    }
+    let plan_id = plan_id(&transaction, change.plan).await?;
+    let newest: Option<Timestamp> = transaction
+        .query_one(
+            "SELECT max(occurred_at) FROM plan_changes WHERE user_id = $1 AND applied",
+            &[&person.id],
+        )
+        .await?
+        .get(0);
+    let applied = newest.is_none_or(|newest| change.occurred_at >= newest);
+    let (effective, before) = (
+        change.effective.as_str(),
+        standing(&transaction, person.id).await?,
+    );
+    transaction
+        .execute(
+            "INSERT INTO plan_changes (event_id, user_id, plan, occurred_at, effective, applied) \
+             VALUES ($1, $2, $3, $4, $5, $6)",
+            &[
+                &change.event_id,
+                &person.id,
+                &change.plan,
+                &change.occurred_at,
+                &effective,
+                &applied,
+            ],
+        )
+        .await?;
+    if applied {
+        let at_end = change.effective == Effective::PeriodEnd;
+        transaction
+            .execute(include_str!("sql/set_plan.sql"), &[&person.id, &plan_id, &at_end])
+            .await?;
+        let log = Change {
+            actor,
+            action: "plan.set",
+            holder: Some(person.id),
+            before: Some(json!(before)),
+            after: Some(json!({
+                "standing": standing(&transaction, person.id).await?,
+                "event_id": change.event_id,
+                "occurred_at": change.occurred_at,
+            })),
+            ..Change::default()
+        };
+        log.write(&transaction).await?;
+    }
+    transaction.commit().await?;
+    Ok(PlanOutcome {
+        applied,
+        repeated: false,
+    })
+}
+
+async fn told_before(
+    transaction: &Transaction<'_>,
+    user: Uuid,
+    change: &PlanChange<'_>,
+) -> Result<Option<PlanOutcome>, ControlError> {
+    let row = transaction
+        .query_opt(
+            "SELECT * FROM plan_changes WHERE event_id = $1",
+            &[&change.event_id],
+        )
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    let is_same = row.get::<_, Uuid>("user_id") == user
+        && row.get::<_, &str>("plan") == change.plan
+        && row.get::<_, &str>("effective") == change.effective.as_str();
+    if !is_same {
+        return Err(ControlError::Conflict(format!(
+            "the event {} has changed another plan; every event has an id of its own",
+            change.event_id
+        )));
+    }
+    Ok(Some(PlanOutcome {
+        applied: row.get("applied"),
+        repeated: true,
+    }))
+}
+
+async fn plan_id(transaction: &Transaction<'_>, name: &str) -> Result<Uuid, ControlError> {
+    let rows = transaction
+        .query(
+            "SELECT id, tier::text AS tier FROM subscription_plans ORDER BY tier",
+            &[],
+        )
+        .await?;
+    match rows.iter().find(|row| row.get::<_, &str>("tier") == name) {
+        Some(row) => Ok(row.get("id")),
+        None => {
+            let names: Vec<&str> = rows.iter().map(|row| row.get("tier")).collect();
+            Err(ControlError::NoPlan(name.to_owned(), names.join(", ")))
+        }
+    }
+}
+
+/// Writes down the changes that fell due. They count from their moment on without it; this makes what waits be looked at,
+/// and tells the log. Returns how many.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn apply_scheduled(client: &Client) -> Result<u64, tokio_postgres::Error> {
+    client.execute(include_str!("sql/apply_scheduled.sql"), &[]).await
+}

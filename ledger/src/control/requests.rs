@@ -1,0 +1,64 @@
+//! Changes that are asked for again: the same key gives the same answer, and changes nothing.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio_postgres::Transaction;
+use uuid::Uuid;
+
+use super::error::ControlError;
+
+/// An answer, and whether it is that of an earlier request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Keyed<T> {
+    /// What was made.
+    pub made: T,
+    /// Whether it had been made before, by a request with the same key.
+    pub repeated: bool,
+}
+
+/// What the same key was answered with. The caller keeps others from changing the user meanwhile.
+pub(super) async fn earlier<T: DeserializeOwned>(
+    transaction: &Transaction<'_>,
+    user: Uuid,
+    key: Option<&str>,
+    request: &Value,
+) -> Result<Option<T>, ControlError> {
+    let Some(key) = key else { return Ok(None) };
+    let row = transaction
+        .query_opt(
+            "SELECT request, answer FROM admin_requests WHERE holder = $1 AND idempotency_key = $2",
+            &[&user, &key],
+        )
+        .await?;
+    let Some(row) = row else { return Ok(None) };
+    if row.get::<_, Value>("request") != *request {
+        return Err(ControlError::Conflict(
+            "this Idempotency-Key was used with another request; use a new key for a new request".to_owned(),
+        ));
+    }
+    let answer = serde_json::from_value(row.get("answer"));
+    answer.map(Some).map_err(|error| {
+        ControlError::Conflict(format!(
+            "the earlier answer to this Idempotency-Key cannot be read: {error}"
+        ))
+    })
+}
+
+/// Keeps the answer.
+pub(super) async fn keep(
+    transaction: &Transaction<'_>,
+    user: Uuid,
+    key: Option<&str>,
+    request: &Value,
+    answer: &Value,
+) -> Result<(), tokio_postgres::Error> {
+    if let Some(key) = key {
+        transaction
+            .execute(
+                "INSERT INTO admin_requests (holder, idempotency_key, request, answer) VALUES ($1, $2, $3, $4)",
+                &[&user, &key, request, answer],
+            )
+            .await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,15 @@
+-- A usage event without a job, in the current billing period, and its balance. $1 user, $2 meter, $3 amount, $4 reason. What
+-- is given back was used, so its balance is there. What an operator books is granted, whatever the plan says.
+WITH period AS (
+    SELECT period_start_of($1, now()) AS start
+), event AS (
+    INSERT INTO usage_events (user_id, event_type, quota_amount, period_start, reason)
+    SELECT $1, $2, $3, p.start, $4 FROM period p
+    RETURNING id
+), booked AS (
+    INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, granted_limit)
+    SELECT $1, $2, 'month', p.start, greatest($3, 0), greatest($3, 0) FROM period p
+    ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE
+        SET used = b.used + $3, granted_limit = greatest(b.granted_limit, b.used + $3 + b.reserved)
+)
+SELECT id FROM event

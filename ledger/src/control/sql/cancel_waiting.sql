@@ -1,0 +1,31 @@
+-- Cancels those jobs of a slice of a user's that wait: for a slot, for a worker, for another attempt. $1 user, $2 the last
+-- job of the slice before, $3 how many a slice has. `last` is null when the slice was the last. A job that somebody has
+-- locked is being ended or claimed.
+WITH slice AS MATERIALIZED (
+    SELECT job_id FROM (
+        (SELECT s.job_id FROM submissions s WHERE s.holder = $1 AND s.job_id > $2 ORDER BY s.job_id LIMIT $3)
+        UNION
+        -- Those that other clients inserted have no submission.
+        (SELECT r.job_id FROM quota_reservations r
+         WHERE r.holder = $1 AND r.parked_at IS NOT NULL AND r.job_id > $2 ORDER BY r.job_id LIMIT $3)
+    ) candidates
+    ORDER BY job_id LIMIT $3
+), free AS (
+    SELECT j.id
+    FROM slice s
+    JOIN river_job j ON j.id = s.job_id
+    WHERE (j.state IN ('available', 'pending', 'retryable', 'scheduled')) IS TRUE
+    ORDER BY j.id
+    FOR NO KEY UPDATE OF j SKIP LOCKED
+), cancelled AS (
+    UPDATE river_job j
+    SET state = 'cancelled', finalized_at = now(),
+        metadata = j.metadata || jsonb_build_object('cancel_attempted_at', now())
+    FROM free f
+    WHERE j.id = f.id
+    RETURNING j.id
+), released AS (
+    DELETE FROM quota_reservations r USING cancelled c WHERE r.job_id = c.id
+)
+SELECT (SELECT count(*) FROM cancelled) AS cancelled,
+       (SELECT CASE WHEN count(*) = $3 THEN max(job_id) END FROM slice) AS last

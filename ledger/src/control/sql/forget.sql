@@ -1,0 +1,24 @@
+-- What identifies a user goes, what was billed becomes somebody's without a name. $1 user, $2 that somebody. Nothing of the
+-- user is unfinished. Where a job wrote it is not to be found any more: its id leads to its arguments in backups.
+WITH jobs AS (
+    DELETE FROM river_job j USING submissions s WHERE s.holder = $1 AND j.id = s.job_id AND j.finalized_at IS NOT NULL
+    RETURNING j.id
+), submitted AS (
+    DELETE FROM submissions WHERE holder = $1
+), billed AS (
+    UPDATE usage_events SET user_id = $2, job_id = NULL, reason = coalesce(reason, 'the account was deleted')
+    WHERE user_id = $1
+    RETURNING id
+), balances AS (
+    UPDATE quota_balances SET user_id = $2 WHERE user_id = $1
+), cached AS (
+    DELETE FROM specview_cache WHERE holder = $1
+), limits AS (
+    DELETE FROM limit_overrides WHERE user_id = $1
+), requests AS (
+    DELETE FROM admin_requests WHERE holder = $1
+), changes AS (
+    -- An event that comes again must not make the user anew, nor say who it was.
+    UPDATE plan_changes SET user_id = $2 WHERE user_id = $1
+)
+SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM billed) AS usage_events

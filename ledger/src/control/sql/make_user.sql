@@ -1,0 +1,10 @@
+-- A user who was never seen becomes known, on the default plan. $1 id, $2 the subject (null: the id is the subject).
+WITH known AS (
+    INSERT INTO users (id, subject)
+    SELECT $1, (SELECT $2::text WHERE NOT EXISTS (SELECT 1 FROM users WHERE subject = $2))
+    ON CONFLICT DO NOTHING
+    RETURNING id
+)
+INSERT INTO user_subscriptions (user_id, plan_id)
+SELECT k.id, p.id FROM known k CROSS JOIN subscription_plans p WHERE p.is_default
+ON CONFLICT (user_id) WHERE status = 'active' DO NOTHING

@@ -1,0 +1,19 @@
+-- Usage events after a place, in the order of the transactions that wrote them, as far as all transactions are over. $1 the
+-- transaction of the last one, $2 the last one, $3 how many at most.
+--
+-- Two index ranges: rows without a transaction, which are of before and become no more; and all others.
+SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.created_at, e.job_id, e.period_start, e.reason, u.subject,
+       coalesce(e.xid::text, '0') AS transaction
+FROM (
+    (SELECT * FROM usage_events
+     WHERE xid IS NULL AND $1::text = '0' AND id > $2::uuid
+     ORDER BY id LIMIT $3)
+    UNION ALL
+    (SELECT * FROM usage_events
+     WHERE xid IS NOT NULL AND xid >= $1::text::xid8 AND (xid > $1::text::xid8 OR id > $2::uuid)
+       AND xid < pg_snapshot_xmin(pg_current_snapshot())
+     ORDER BY xid, id LIMIT $3)
+) e
+LEFT JOIN users u ON u.id = e.user_id
+ORDER BY e.xid NULLS FIRST, e.id
+LIMIT $3

@@ -1,0 +1,116 @@
+//! Usage events in an order that has no gaps, for billing.
+
+use std::fmt;
+use std::str::FromStr;
+
+use jiff::Timestamp;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use crate::meter::Meter;
+
+/// A place between two usage events: nothing turns up before it any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsageCursor {
+    /// The transaction that wrote the last one; 0 for rows of before.
+    transaction: u64,
+    /// The last one.
+    id: Uuid,
+}
+
+impl fmt::Display for UsageCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.transaction, self.id.simple())
+    }
+}
+
+impl FromStr for UsageCursor {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let wants = "after must be the `next` of an earlier answer";
+        let (transaction, id) = text.split_once('.').ok_or(wants)?;
+        Ok(Self {
+            transaction: transaction.parse().map_err(|_| wants)?,
+            id: id.parse().map_err(|_| wants)?,
+        })
+    }
+}
+
+/// A usage event.
+#[derive(Clone, Debug)]
+pub struct UsageEvent {
+    /// Its id, which stays the same whenever it is read.
+    pub id: Uuid,
+    /// The holder.
+    pub user: Uuid,
+    /// The text that names the holder, if that is not its id.
+    pub subject: Option<String>,
+    /// What was used.
+    pub meter: Meter,
+    /// How much; what is negative gives back.
+    pub amount: i64,
+    /// When.
+    pub at: Timestamp,
+    /// By which job; `None` for an adjustment.
+    pub job_id: Option<i64>,
+    /// The start of the billing period that it counts in.
+    pub period_start: Timestamp,
+    /// Why, of an adjustment.
+    pub reason: Option<String>,
+}
+
+/// The events after a cursor, and the cursor after them. What transactions that are still open may write comes after all
+/// that is returned: a transaction that lasts holds up what was written since it began, for everybody who reads here.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn usage_after(
+    client: &Client,
+    after: UsageCursor,
+    limit: i64,
+) -> Result<(Vec<UsageEvent>, UsageCursor), tokio_postgres::Error> {
+    let rows = client
+        .query(
+            include_str!("sql/usage_after.sql"),
+            &[&after.transaction.to_string(), &after.id, &limit],
+        )
+        .await?;
+    let next = rows.last().map_or(after, |row| UsageCursor {
+        transaction: row
+            .get::<_, &str>("transaction")
+            .parse()
+            .unwrap_or(after.transaction),
+        id: row.get("id"),
+    });
+    let events = rows.iter().map(|row| UsageEvent {
+        id: row.get("id"),
+        user: row.get("user_id"),
+        subject: row.get("subject"),
+        meter: row.get("event_type"),
+        amount: row.get("quota_amount"),
+        at: row.get("created_at"),
+        job_id: row.get("job_id"),
+        period_start: row.get("period_start"),
+        reason: row.get("reason"),
+    });
+    Ok((events.collect(), next))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_read_as_it_was_written() {
+        let cursor = UsageCursor {
+            transaction: u64::MAX,
+            id: Uuid::from_u128(7),
+        };
+        assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        for wrong in ["", "7", "x.y", "7.", "-1.00000000000000000000000000000000"] {
+            assert!(wrong.parse::<UsageCursor>().is_err(), "{wrong}");
+        }
+    }
+}

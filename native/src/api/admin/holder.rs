@@ -1,0 +1,184 @@
+//! A holder, as operators and billing see it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio_postgres::Client;
+use utoipa::ToSchema;
+use uuid::Uuid;
+use weir_ledger::control::{self, ControlError, Person};
+use weir_ledger::holder::Holders;
+
+use super::super::answers::{LacksScope, NeverSeen, NoKey, Unavailable};
+use super::super::caller::Operator;
+use super::super::job::{Job, SELECT};
+use super::super::problem::ApiError;
+use super::super::quota::WindowQuota;
+use super::super::state::Api;
+use super::request;
+use crate::config::Settings;
+use crate::status;
+
+/// How many of the newest jobs are shown.
+const JOBS: i64 = 20;
+
+/// A holder.
+#[derive(Serialize, ToSchema)]
+pub struct HolderView {
+    /// The text that names it in tokens.
+    subject: String,
+    /// Its id in the tables.
+    holder: Uuid,
+    /// The plan that counts now.
+    plan: String,
+    /// The plan that is to come, if a change is scheduled.
+    next_plan: Option<NextPlan>,
+    /// By the name of the meter.
+    meters: BTreeMap<String, MeterView>,
+    /// The newest jobs, without their outputs.
+    jobs: Vec<Job>,
+    /// In the answer to a change of plan: false when a newer one had come before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    pub(super) applied: Option<bool>,
+    /// In the answer to a change of plan: whether this event had been told before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    pub(super) repeated: Option<bool>,
+}
+
+/// A change of plan that is scheduled.
+#[derive(Serialize, ToSchema)]
+pub(super) struct NextPlan {
+    plan: String,
+    /// From when on it counts.
+    at: Timestamp,
+}
+
+/// What a holder has of a meter.
+#[derive(Serialize, ToSchema)]
+pub(super) struct MeterView {
+    /// What one is, in the plural.
+    unit: String,
+    /// The billing period, and the shorter windows in which there is a limit.
+    windows: Vec<WindowQuota>,
+    slots: SlotsView,
+    /// Jobs that wait for a slot.
+    parked: i64,
+    /// What counts instead of the plan's; null when the plan's does.
+    overrides: Option<OverrideView>,
+}
+
+/// A holder's turns at a meter.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SlotsView {
+    /// Jobs that hold one.
+    in_use: i64,
+    /// How many there are; null when nobody counts them.
+    limit: Option<u32>,
+}
+
+/// Limits and slots of one holder's own.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OverrideView {
+    /// By window (`month`, `day`, `hour`, `minute`); null is unlimited, and what is absent is the plan's.
+    #[schema(value_type = BTreeMap<String, Option<i64>>)]
+    limits: BTreeMap<weir_policy::span::Span, Option<i64>>,
+    /// Null is the plan's.
+    slots: Option<u32>,
+    /// Until when it counts.
+    expires_at: Option<Timestamp>,
+}
+
+/// Shows a holder.
+#[utoipa::path(
+    get,
+    path = "/admin/holders/{subject}",
+    params(("subject" = String, Path, description = "The text that names the holder in tokens")),
+    responses((status = 200, body = HolderView), NoKey, LacksScope, NeverSeen, Unavailable)
+)]
+pub(super) async fn show(
+    State(api): State<Arc<Api>>,
+    Path(subject): Path<String>,
+    _operator: Operator,
+) -> Result<Json<HolderView>, ApiError> {
+    let person = request::person(&api, &subject)?;
+    view(&api, &person).await.map(Json)
+}
+
+/// The same for the routes that change it.
+pub(super) async fn view(api: &Api, person: &Person) -> Result<HolderView, ApiError> {
+    api.pool
+        .read(async |client| Ok(holder_view(client, &api.settings, person).await?))
+        .await
+}
+
+/// Looks a holder up.
+///
+/// # Errors
+///
+/// When it was never seen, or the database cannot be asked.
+pub async fn holder_view(
+    client: &Client,
+    settings: &Settings,
+    person: &Person,
+) -> Result<HolderView, ControlError> {
+    if !person.is_known(client).await? {
+        return Err(ControlError::NeverSeen(person.subject.to_string()));
+    }
+    let subject = Holders::subject_of(client, person.id).await?;
+    let standing = control::standing(client, person.id).await?;
+    let usage = status::usage(client, person.id).await?;
+    let held = client
+        .query(
+            "SELECT event_type::text, slots_in_use, parked FROM holders WHERE holder = $1",
+            &[&person.id],
+        )
+        .await?;
+    let limits = settings.fairness.cluster_limits();
+    let mut meters = BTreeMap::new();
+    for meter in usage.meters {
+        let row = held
+            .iter()
+            .find(|row| row.get::<_, &str>(0) == meter.meter.as_str());
+        let count = |column: &str| row.map_or(0, |row| i64::from(row.get::<_, i32>(column)));
+        let overrides = control::override_of(client, person, meter.meter).await?;
+        let view = MeterView {
+            unit: meter.unit,
+            windows: meter.quotas.iter().copied().map(WindowQuota::from).collect(),
+            slots: SlotsView {
+                in_use: count("slots_in_use"),
+                limit: limits.map(|limits| limits.of(Some(meter.plan))),
+            },
+            parked: count("parked"),
+            overrides: overrides.map(|one| OverrideView {
+                limits: one.limits,
+                slots: one.slots,
+                expires_at: one.expires_at,
+            }),
+        };
+        meters.insert(meter.meter.to_string(), view);
+    }
+    let newest = format!(
+        "{} WHERE s.holder = $1 ORDER BY s.job_id DESC LIMIT $2",
+        SELECT.replace("$output", "NULL::jsonb")
+    );
+    let jobs = client.query(&newest, &[&person.id, &JOBS]).await?;
+    Ok(HolderView {
+        subject: subject.unwrap_or_else(|| person.subject.to_string()),
+        holder: person.id,
+        plan: standing.plan,
+        next_plan: standing
+            .next
+            .zip(standing.next_at)
+            .map(|(plan, at)| NextPlan { plan, at }),
+        meters,
+        jobs: jobs.iter().map(|row| Job::from_row(row, settings)).collect(),
+        applied: None,
+        repeated: None,
+    })
+}

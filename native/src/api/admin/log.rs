@@ -1,0 +1,106 @@
+//! Who changed what.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+use weir_ledger::control::{self, LogEntry};
+use weir_ledger::database::DatabaseError;
+
+use super::super::answers::{LacksScope, NoKey, OutOfRange, Unavailable};
+use super::super::caller::Operator;
+use super::super::problem::ApiError;
+use super::super::state::Api;
+
+/// Which part.
+#[derive(Deserialize, IntoParams)]
+pub(super) struct Page {
+    /// The id of the last change of the answer before; from the first one on without it.
+    after: Option<i64>,
+    /// How many, 1 to 1000; 100 unless told otherwise.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<i64>,
+}
+
+/// A part of the log.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AuditLog {
+    changes: Vec<LoggedChange>,
+}
+
+/// A change that was made.
+#[derive(Serialize, ToSchema)]
+pub(super) struct LoggedChange {
+    /// Grows with every change.
+    id: i64,
+    at: Timestamp,
+    /// `key:NAME` over HTTP, `shell:USER` at the command line, `weir` for what fell due.
+    actor: String,
+    #[schema(example = "plan.set")]
+    action: String,
+    /// To whom.
+    holder: Option<Uuid>,
+    /// The text that names the holder; null once that is deleted, and when it is the id.
+    subject: Option<String>,
+    meter: Option<String>,
+    reason: Option<String>,
+    before: Option<Value>,
+    after: Option<Value>,
+}
+
+impl From<LogEntry> for LoggedChange {
+    fn from(entry: LogEntry) -> Self {
+        Self {
+            id: entry.id,
+            at: entry.at,
+            actor: entry.actor,
+            action: entry.action,
+            holder: entry.holder,
+            subject: entry.subject,
+            meter: entry.meter.map(|meter| meter.to_string()),
+            reason: entry.reason,
+            before: entry.before,
+            after: entry.after,
+        }
+    }
+}
+
+/// Who changed what, before and after, the oldest first. Nobody edits it.
+#[utoipa::path(
+    get,
+    path = "/admin/audit-log",
+    params(Page),
+    responses((status = 200, body = AuditLog), NoKey, LacksScope, OutOfRange, Unavailable)
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    _operator: Operator,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Json<AuditLog>, ApiError> {
+    let wants = || {
+        ApiError::Unprocessable(
+            "limit must be a whole number from 1 to 1000, after the id of a change".to_owned(),
+        )
+    };
+    let Ok(Query(Page { after, limit })) = page else {
+        return Err(wants());
+    };
+    let limit = limit.unwrap_or(100);
+    if !(1..=1000).contains(&limit) {
+        return Err(wants());
+    }
+    let entries = api
+        .pool
+        .read(async |client| {
+            Ok::<_, DatabaseError>(control::log_after(client, after.unwrap_or(0), limit).await?)
+        })
+        .await?;
+    let changes = entries.into_iter().map(LoggedChange::from).collect();
+    Ok(Json(AuditLog { changes }))
+}

@@ -1,0 +1,27 @@
+//! The control plane over HTTP: for backends and billing with a service key, never through the edge.
+
+mod change;
+mod holder;
+mod log;
+mod request;
+mod usage_events;
+
+use std::sync::Arc;
+
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::state::Api;
+
+pub use holder::{HolderView, holder_view};
+
+/// Its routes.
+pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
+    OpenApiRouter::new()
+        .routes(routes!(holder::show))
+        .routes(routes!(change::plan))
+        .routes(routes!(change::put_override, change::delete_override))
+        .routes(routes!(change::adjustment))
+        .routes(routes!(usage_events::list))
+        .routes(routes!(log::list))
+}

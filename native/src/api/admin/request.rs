@@ -1,0 +1,45 @@
+//! What the routes read of a request.
+
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use serde::de::DeserializeOwned;
+use weir_ledger::control::Person;
+
+use super::super::problem::ApiError;
+use super::super::state::Api;
+
+/// The longest `Idempotency-Key`.
+const LONGEST_KEY: usize = 255;
+
+/// Whom a path names.
+pub(super) fn person(api: &Api, subject: &str) -> Result<Person, ApiError> {
+    let subject = subject
+        .parse()
+        .map_err(|error: weir_policy::subject::SubjectError| {
+            ApiError::NotFound(format!("Nobody is called that: {error}."))
+        })?;
+    Ok(Person::of(api.holders, subject))
+}
+
+/// The body, whatever it says that it is.
+pub(super) fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
+    let body = body.map_err(|_| ApiError::TooLarge)?;
+    serde_json::from_slice(&body)
+        .map_err(|error| ApiError::Unprocessable(format!("The body is not what is wanted: {error}.")))
+}
+
+/// What tells a request from its repetition. Who books amounts has to send one.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<&str, ApiError> {
+    let mut values = headers.get_all("idempotency-key").iter();
+    let key = values.next().and_then(|value| value.to_str().ok()).map(str::trim);
+    match (
+        key.filter(|key| !key.is_empty() && key.len() <= LONGEST_KEY),
+        values.next(),
+    ) {
+        (Some(key), None) => Ok(key),
+        _ => Err(ApiError::Unprocessable(format!(
+            "Send one Idempotency-Key of 1 to {LONGEST_KEY} visible ASCII characters, so that asking twice books once."
+        ))),
+    }
+}

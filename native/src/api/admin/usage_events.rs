@@ -1,0 +1,123 @@
+//! Usage for billing.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use uuid::Uuid;
+use weir_ledger::control::{self, UsageEvent};
+use weir_ledger::database::DatabaseError;
+
+use super::super::answers::{LacksScope, NoKey, OutOfRange, Unavailable};
+use super::super::caller::Operator;
+use super::super::problem::ApiError;
+use super::super::state::Api;
+
+/// Which part.
+#[derive(Deserialize, IntoParams)]
+pub(super) struct Page {
+    /// The `next` of the answer before; from the first event on without it.
+    after: Option<String>,
+    /// How many, 1 to 1000; 100 unless told otherwise.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<i64>,
+}
+
+/// A part of all usage.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UsageEvents {
+    events: Vec<CloudEvent>,
+    /// Where the next part starts, also when there is no event yet.
+    next: String,
+}
+
+/// A usage event as a CloudEvent (1.0). The same event has the same `id`, however often it is read.
+#[derive(Serialize, ToSchema)]
+pub(super) struct CloudEvent {
+    #[schema(example = "1.0")]
+    specversion: &'static str,
+    id: Uuid,
+    #[schema(example = "weir")]
+    source: &'static str,
+    #[schema(example = "weir.usage")]
+    r#type: &'static str,
+    /// The text that names the holder in tokens.
+    subject: String,
+    time: Timestamp,
+    #[schema(example = "application/json")]
+    datacontenttype: &'static str,
+    data: UsageData,
+}
+
+/// What was used.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UsageData {
+    meter: String,
+    /// What is negative gives back.
+    amount: i64,
+    /// Null for an adjustment.
+    job_id: Option<i64>,
+    /// The start of the billing period that it counts in.
+    period_start: Timestamp,
+    /// Why, of an adjustment.
+    reason: Option<String>,
+}
+
+impl From<UsageEvent> for CloudEvent {
+    fn from(event: UsageEvent) -> Self {
+        Self {
+            specversion: "1.0",
+            id: event.id,
+            source: "weir",
+            r#type: "weir.usage",
+            subject: event.subject.unwrap_or_else(|| event.user.to_string()),
+            time: event.at,
+            datacontenttype: "application/json",
+            data: UsageData {
+                meter: event.meter.to_string(),
+                amount: event.amount,
+                job_id: event.job_id,
+                period_start: event.period_start,
+                reason: event.reason,
+            },
+        }
+    }
+}
+
+/// Everybody's usage events, each once and none left out: one that is committed later never turns up before a cursor.
+#[utoipa::path(
+    get,
+    path = "/admin/usage/events",
+    params(Page),
+    responses((status = 200, body = UsageEvents), NoKey, LacksScope, OutOfRange, Unavailable)
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    _operator: Operator,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Json<UsageEvents>, ApiError> {
+    let wants = |what: &str| ApiError::Unprocessable(what.to_owned());
+    let Ok(Query(Page { after, limit })) = page else {
+        return Err(wants("limit must be a whole number from 1 to 1000"));
+    };
+    let limit = limit.unwrap_or(100);
+    if !(1..=1000).contains(&limit) {
+        return Err(wants("limit must be a whole number from 1 to 1000"));
+    }
+    let after = match after.as_deref() {
+        Some(after) => after.parse().map_err(wants)?,
+        None => control::UsageCursor::default(),
+    };
+    let (events, next) = api
+        .pool
+        .read(async |client| Ok::<_, DatabaseError>(control::usage_after(client, after, limit).await?))
+        .await?;
+    Ok(Json(UsageEvents {
+        events: events.into_iter().map(CloudEvent::from).collect(),
+        next: next.to_string(),
+    }))
+}

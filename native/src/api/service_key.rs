@@ -1,0 +1,79 @@
+//! Service keys: how a backend that calls the origin directly proves itself.
+
+use axum::http::header;
+use axum::http::request::Parts;
+use uuid::Uuid;
+use weir_ledger::control::{self, KEY_PREFIX, Scope, ServiceKey};
+use weir_ledger::database::DatabaseError;
+use weir_policy::assertion;
+use weir_policy::subject::{Identity, Subject};
+
+use super::problem::ApiError;
+use super::state::Api;
+
+/// In whose name a backend calls.
+pub(super) const ON_BEHALF_OF: &str = "weir-on-behalf-of";
+
+/// Whether a request shows a service key, in the one place where it may.
+pub(super) fn shown(parts: &Parts) -> Option<&str> {
+    let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, key) = value.trim().split_once(' ')?;
+    let key = key.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && key.starts_with(KEY_PREFIX)).then_some(key)
+}
+
+/// The key that a request shows, if it may do that.
+pub(super) async fn verified(api: &Api, parts: &Parts, scope: Scope) -> Result<ServiceKey, ApiError> {
+    let values = parts.headers.get_all(header::AUTHORIZATION).iter().count();
+    let secret = match shown(parts) {
+        // What comes through the edge has no key, and says who calls otherwise.
+        Some(secret) if values == 1 && !parts.headers.contains_key(assertion::HEADER) => secret.to_owned(),
+        Some(_) => return Err(api.wrong_keys.refuse("ambiguous").await),
+        None => return Err(ApiError::NoKey),
+    };
+    let found = api
+        .pool
+        .read(async |client| Ok::<_, DatabaseError>(control::verify_key(client, &secret).await?))
+        .await?;
+    match found {
+        Err(refusal) => Err(api.wrong_keys.refuse(refusal.as_str()).await),
+        Ok(key) if key.may(scope) => Ok(key),
+        Ok(key) => {
+            metrics::counter!("weir_service_key_refusals_total", "reason" => "scope").increment(1);
+            Err(ApiError::Forbidden(format!(
+                "The key {} lacks the scope {}; `weir key create` makes one that has it.",
+                key.name,
+                scope.as_str()
+            )))
+        }
+    }
+}
+
+/// In whose name a request with a key is.
+pub(super) fn on_behalf_of(parts: &Parts) -> Result<Identity, ApiError> {
+    let wants = |why: &str| {
+        ApiError::Unprocessable(format!(
+            "A service key acts for somebody: send one header Weir-On-Behalf-Of with the subject ({why})."
+        ))
+    };
+    let mut values = parts.headers.get_all(ON_BEHALF_OF).iter();
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return Err(wants("there is none, or more than one"));
+    };
+    // Bytes and not visible ASCII: a subject is any text.
+    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| wants("it is not UTF-8"))?;
+    let subject: Subject = text
+        .parse()
+        .map_err(|error: weir_policy::subject::SubjectError| wants(&error.to_string()))?;
+    Ok(Identity::own(subject))
+}
+
+/// The id by which the request is found in the log: the backend's own, or a new one.
+pub(super) fn request_id(parts: &Parts) -> String {
+    let given = parts
+        .headers
+        .get("x-request-id")
+        .and_then(|value| value.to_str().ok());
+    let given = given.filter(|id| !id.is_empty() && id.len() <= 128);
+    given.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
+}

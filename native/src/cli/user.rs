@@ -1,0 +1,218 @@
+//! `weir user`: what `/admin` does, from a shell.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use uuid::Uuid;
+use weir::api::admin::holder_view;
+use weir::config::Settings;
+use weir_ledger::control::{self, Effective, Override, Person, PlanChange};
+use weir_ledger::holder::Holders;
+use weir_policy::span::Span;
+use weir_policy::subject::Subject;
+
+use super::connection::connected;
+use super::output::{CommandResult, actor, print};
+
+#[derive(Args)]
+pub(crate) struct User {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Show plan, windows, slots, parked jobs and the newest jobs, as JSON.
+    Show {
+        /// The text that names the user in tokens.
+        subject: Subject,
+    },
+    /// Set the plan; the user is made if never seen.
+    Plan {
+        /// The text that names the user in tokens.
+        subject: Subject,
+        /// The plan's name.
+        plan: String,
+        /// Only from the end of the billing period on.
+        #[arg(long)]
+        at_period_end: bool,
+        /// The payment provider's id of the event: the same again changes nothing.
+        #[arg(long)]
+        event_id: Option<String>,
+        /// When it happened there: an event older than the last one changes nothing. Now unless told.
+        #[arg(long)]
+        occurred_at: Option<Timestamp>,
+    },
+    /// Give limits or slots of the user's own, instead of the plan's.
+    Override {
+        /// The text that names the user in tokens.
+        subject: Subject,
+        /// The meter's name.
+        meter: String,
+        /// A limit, such as month=2000 or hour=unlimited; once for each window.
+        #[arg(long = "limit", value_parser = limit)]
+        limits: Vec<(Span, Option<i64>)>,
+        /// How many jobs may be worked on at once.
+        #[arg(long)]
+        slots: Option<u32>,
+        /// Until when it counts, such as 2027-01-31T00:00:00Z.
+        #[arg(long)]
+        until: Option<Timestamp>,
+        /// End what the user has of its own.
+        #[arg(long, conflicts_with_all = ["limits", "slots", "until"])]
+        remove: bool,
+    },
+    /// Correct the usage of this billing period; a negative amount gives back.
+    Adjust {
+        /// The text that names the user in tokens.
+        subject: Subject,
+        /// The meter's name.
+        meter: String,
+        /// How much.
+        #[arg(allow_negative_numbers = true)]
+        amount: i64,
+        /// Why, for the log and for billing.
+        #[arg(long)]
+        reason: String,
+        /// The same key books once.
+        #[arg(long)]
+        key: Option<String>,
+    },
+    /// Cancel every job that waits; what is worked on goes on.
+    Cancel {
+        /// The text that names the user in tokens.
+        subject: Subject,
+        /// Why, for the log.
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Delete the user with all jobs; what was billed stays, without a name.
+    Delete {
+        /// The text that names the user in tokens.
+        subject: Subject,
+        /// Really.
+        #[arg(long, required = true)]
+        yes: bool,
+    },
+}
+
+/// A window and its limit.
+fn limit(text: &str) -> Result<(Span, Option<i64>), String> {
+    let wants = || format!("{text:?} is no limit; write one such as month=2000 or hour=unlimited");
+    let (span, limit) = text.split_once('=').ok_or_else(wants)?;
+    let span = Span::parse(span).ok_or_else(wants)?;
+    match limit {
+        "unlimited" => Ok((span, None)),
+        limit => limit
+            .parse()
+            .map(|limit| (span, Some(limit)))
+            .map_err(|_| wants()),
+    }
+}
+
+impl Action {
+    fn subject(&self) -> &Subject {
+        match self {
+            Self::Show { subject }
+            | Self::Plan { subject, .. }
+            | Self::Override { subject, .. }
+            | Self::Adjust { subject, .. }
+            | Self::Cancel { subject, .. }
+            | Self::Delete { subject, .. } => subject,
+        }
+    }
+}
+
+impl User {
+    pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
+        let mut client = connected(settings).await?;
+        let holders = Holders::load(&client).await?;
+        let person = Person::of(holders, self.action.subject().clone());
+        let (actor, client) = (actor(), &mut client);
+        let said = match self.action {
+            Action::Show { .. } => {
+                let view = holder_view(client, settings, &person).await?;
+                serde_json::to_string_pretty(&view)?
+            }
+            Action::Plan {
+                plan,
+                at_period_end,
+                event_id,
+                occurred_at,
+                ..
+            } => {
+                let event_id = event_id.unwrap_or_else(|| format!("shell:{}", Uuid::now_v7()));
+                let change = PlanChange {
+                    plan: &plan,
+                    event_id: &event_id,
+                    occurred_at: occurred_at.unwrap_or_else(Timestamp::now),
+                    effective: if at_period_end {
+                        Effective::PeriodEnd
+                    } else {
+                        Effective::Now
+                    },
+                };
+                let outcome = control::set_plan(client, &actor, &person, &change).await?;
+                match (outcome.repeated, outcome.applied) {
+                    (true, _) => "nothing changed: this event was told before".to_owned(),
+                    (false, false) => "nothing changed: a newer event came before".to_owned(),
+                    (false, true) => {
+                        let standing = control::standing(client, person.id).await?;
+                        match standing.next.zip(standing.next_at) {
+                            Some((next, at)) => format!("{} until {at}, then {next}", standing.plan),
+                            None => standing.plan,
+                        }
+                    }
+                }
+            }
+            Action::Override {
+                meter, remove: true, ..
+            } => {
+                control::remove_override(client, &actor, &person, &meter).await?;
+                "the plan's limits and slots count".to_owned()
+            }
+            Action::Override {
+                meter,
+                limits,
+                slots,
+                until,
+                ..
+            } => {
+                let wanted = Override {
+                    limits: BTreeMap::from_iter(limits),
+                    slots,
+                    expires_at: until,
+                };
+                control::set_override(client, &actor, &person, &meter, &wanted).await?;
+                "it counts from now on".to_owned()
+            }
+            Action::Adjust {
+                meter,
+                amount,
+                reason,
+                key,
+                ..
+            } => {
+                let key = key.as_deref();
+                let booked = control::adjust(client, &actor, &person, &meter, amount, &reason, key).await?;
+                let before = if booked.repeated { ", booked before" } else { "" };
+                format!("{} of {meter} used in this period{before}", booked.made.used)
+            }
+            Action::Cancel { reason, .. } => {
+                let cancelled = control::cancel_waiting(client, &actor, &person, reason.as_deref()).await?;
+                format!("cancelled {cancelled} job(s)")
+            }
+            Action::Delete { .. } => {
+                let deleted = control::delete(client, &actor, &person).await?;
+                format!(
+                    "deleted, with {} job(s); {} usage event(s) stay, without a name",
+                    deleted.jobs, deleted.usage_events
+                )
+            }
+        };
+        print(&format!("{said}\n"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
