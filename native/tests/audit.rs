@@ -26,7 +26,7 @@ impl Scene {
 }
 
 /// What is done to it (`$user` and `$job` are put in), and what the audit must say.
-const VIOLATIONS: [(&str, &str, &str); 17] = [
+const VIOLATIONS: [(&str, &str, &str); 19] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -121,6 +121,17 @@ const VIOLATIONS: [(&str, &str, &str); 17] = [
         "a balance that lies",
         "UPDATE quota_balances SET reserved = 0, used = 3 WHERE user_id = '$user'",
         "I6: user $user, analysis",
+    ),
+    (
+        "a grant that says it was drawn on",
+        "INSERT INTO grants (id, user_id, event_type, amount, reserved, reason) \
+         VALUES ('$user', '$user', 'analysis', 10, 4, 'a test')",
+        "I7: grant $user of user $user, analysis: 10 given; reserved 4, drawn 0",
+    ),
+    (
+        "usage that grants paid for, and no grant did",
+        "INSERT INTO usage_events (user_id, event_type, quota_amount, from_grants) VALUES ('$user', 'analysis', 5, 5)",
+        "I7: user $user, analysis: reservations have 0 from grants, which have 0; usage has 5, grants 0",
     ),
 ];
 

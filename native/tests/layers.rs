@@ -22,14 +22,15 @@ const CRATES: [(&str, &str, &[&str]); 4] = [
 const APART: [(&str, &str); 2] = [("weir_edge", "weir_ledger"), ("weir", "weir_edge")];
 
 const POLICY: &[&str] = &[
-    "admission",
     "counts",
+    "grants",
     "jwt",
     "problem",
     "route",
     "span",
     "subject",
     "write_budget",
+    "admission",
     "address",
     "assertion",
     "lane",
@@ -117,6 +118,7 @@ const LEDGER: &[&str] = &[
     "control::plan",
     "control::overrides",
     "control::adjustments",
+    "control::grants",
     "control::cancel",
     "control::deletion",
     "control::usage_feed",
@@ -205,6 +207,7 @@ const NATIVE: &[&str] = &[
     "api::events",
     "api::admin::request",
     "api::admin::holder",
+    "api::admin::booking",
     "api::admin::change",
     "api::admin::usage_events",
     "api::admin::log",

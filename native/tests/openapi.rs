@@ -183,6 +183,8 @@ async fn every_documented_answer_happens_and_is_as_documented() {
     let own = json!({ "slots": 2 }).to_string();
     let adjust = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
     let (other_adjust, nothing) = (adjust.replace('1', "2"), adjust.replace("analysis", "nothing"));
+    let grant = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
+    let other_grant = grant.replace('1', "2");
     let (holder, overrides) = (
         "/admin/holders/{subject}",
         "/admin/holders/{subject}/overrides/{meter}",
@@ -205,12 +207,15 @@ async fn every_documented_answer_happens_and_is_as_documented() {
             409,
         ),
         ("POST", "/admin/holders/{subject}/adjustments", "", "{}", 422),
+        ("POST", "/admin/holders/{subject}/grants", "", &grant, 201),
+        ("POST", "/admin/holders/{subject}/grants", "", &other_grant, 409),
+        ("POST", "/admin/holders/{subject}/grants", "", "{}", 422),
         ("GET", holder, "", "", 200),
         ("GET", "/admin/usage/events", "", "", 200),
         ("GET", "/admin/audit-log", "", "", 200),
     ] {
         let path = route.replace("{subject}", "anne").replace("{meter}", meter);
-        let answer = weir.with_key(method, &path, &operator, "key-1", body).await;
+        let answer = weir.with_key(method, &path, &operator, route, body).await;
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
         described.check(route, method, &answer);
     }
@@ -219,6 +224,13 @@ async fn every_documented_answer_happens_and_is_as_documented() {
             "POST",
             "/admin/holders/{subject}/adjustments",
             "/admin/holders/anne/adjustments",
+            nothing.as_str(),
+            404,
+        ),
+        (
+            "POST",
+            "/admin/holders/{subject}/grants",
+            "/admin/holders/anne/grants",
             nothing.as_str(),
             404,
         ),

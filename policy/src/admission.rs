@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::grants::{self, Draw, Grant};
+
 /// What a plan allows in one window, and what of it is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
@@ -14,10 +16,14 @@ pub struct Allowance {
     pub used: i64,
     /// The sum of the window's outstanding reservations.
     pub reserved: i64,
+    /// How much of both grants pay for.
+    pub from_grants: i64,
+    /// What grants would pay for besides.
+    pub granted: i64,
 }
 
 impl Allowance {
-    /// ADR-21's check: `used + reserved + requested <= limit`.
+    /// ADR-21's check: `used + reserved + requested <= limit`, where grants pay for some of it.
     ///
     /// A sum that overflows an `i64` exceeds any limit.
     #[must_use]
@@ -26,15 +32,25 @@ impl Allowance {
         self.used
             .checked_add(self.reserved)
             .and_then(|taken| taken.checked_add(requested))
-            .is_some_and(|total| total <= limit)
+            .is_some_and(|total| {
+                let paid = self.from_grants.saturating_add(self.granted);
+                total <= limit.saturating_add(paid)
+            })
     }
 
-    /// What is left, never below zero; `None` is unlimited.
+    /// What is left of the plan's and of grants, never below zero; `None` is unlimited.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
+        self.of_plan().map(|left| left.saturating_add(self.granted))
+    }
+
+    /// What is left of the plan's, never below zero; `None` is unlimited.
+    #[must_use]
+    pub fn of_plan(&self) -> Option<i64> {
+        let taken = self.used.saturating_add(self.reserved);
         self.limit.map(|limit| {
             limit
-                .saturating_sub(self.used.saturating_add(self.reserved))
+                .saturating_sub(taken.saturating_sub(self.from_grants))
                 .max(0)
         })
     }
@@ -51,6 +67,10 @@ pub struct Account {
     pub slots_in_use: u32,
     /// The jobs that wait for a slot.
     pub parked: u32,
+    /// The most jobs that may wait for a slot; `None` is any number.
+    pub max_waiting: Option<u32>,
+    /// What the first window may draw on beyond the plan; most have none.
+    pub grants: Vec<Grant>,
 }
 
 /// The decision on one submission.
@@ -63,6 +83,8 @@ pub enum Decision {
     Parked,
     /// Over the quota: nothing is reserved and nothing is enqueued.
     OverQuota,
+    /// As many jobs wait as may: nothing is reserved and nothing is enqueued.
+    TooManyWaiting,
 }
 
 impl Account {
@@ -92,19 +114,56 @@ impl Account {
     ///
     /// `requested` must not be negative. A job that needs no quota requests 0.
     pub fn decide(&mut self, requested: i64) -> Decision {
+        self.decide_and_draw(requested).0
+    }
+
+    /// The same, with what is drawn on grants.
+    pub fn decide_and_draw(&mut self, requested: i64) -> (Decision, Vec<Draw>) {
         debug_assert!(requested >= 0, "an amount is never negative");
         if !self.has_room_for(requested) {
-            return Decision::OverQuota;
+            return (Decision::OverQuota, Vec::new());
         }
+        if !self.has_free_slot() && self.max_waiting.is_some_and(|most| self.parked >= most) {
+            return (Decision::TooManyWaiting, Vec::new());
+        }
+        let Some(draws) = self.draw(requested) else {
+            return (Decision::OverQuota, Vec::new());
+        };
         for allowance in &mut self.allowances {
             allowance.reserved = allowance.reserved.saturating_add(requested);
         }
-        if self.has_free_slot() {
+        let decision = if self.has_free_slot() {
             self.slots_in_use += 1;
             Decision::Admitted
         } else {
             self.parked += 1;
             Decision::Parked
+        };
+        (decision, draws)
+    }
+
+    /// Draws what the plan has no room for in the first window, the month.
+    fn draw(&mut self, requested: i64) -> Option<Vec<Draw>> {
+        let Some(month) = self.allowances.first_mut() else {
+            return Some(Vec::new());
+        };
+        let beyond = month
+            .of_plan()
+            .map_or(0, |left| requested.saturating_sub(left).max(0));
+        if beyond == 0 {
+            return Some(Vec::new());
+        }
+        let draws = grants::draw(&mut self.grants, beyond)?;
+        month.from_grants = month.from_grants.saturating_add(beyond);
+        month.granted = month.granted.saturating_sub(beyond);
+        Some(draws)
+    }
+
+    /// Leaves the grants alone: the plan has to do.
+    pub fn without_grants(&mut self) {
+        self.grants.clear();
+        for allowance in &mut self.allowances {
+            allowance.granted = 0;
         }
     }
 }
@@ -135,6 +194,7 @@ mod tests {
                 limit,
                 used,
                 reserved,
+                ..Allowance::default()
             }
         })
     }
@@ -151,6 +211,8 @@ mod tests {
                 slot_limit,
                 slots_in_use,
                 parked,
+                max_waiting: None,
+                grants: Vec::new(),
             })
     }
 
@@ -160,10 +222,13 @@ mod tests {
                 limit,
                 used,
                 reserved,
+                ..Allowance::default()
             }],
             slot_limit,
             slots_in_use: 0,
             parked: 0,
+            max_waiting: None,
+            grants: Vec::new(),
         }
     }
 
@@ -279,7 +344,7 @@ mod tests {
                         parked: before.parked + 1,
                         ..after(&before, requested)
                     },
-                    Decision::OverQuota => before,
+                    Decision::OverQuota | Decision::TooManyWaiting => before,
                 };
                 prop_assert_eq!(&account, &expected);
             }
@@ -335,5 +400,52 @@ mod tests {
         assert_eq!(account.decide(i64::from(i32::MAX)), Decision::Admitted);
         assert_eq!(account.decide(1), Decision::Parked);
         assert_eq!(account.remaining(), None);
+    }
+
+    #[test]
+    fn what_the_plan_has_no_room_for_is_drawn_on_grants_and_never_more_than_they_have() {
+        let grant = |left, expires_at| Grant {
+            left,
+            expires_at,
+            created_at: 0,
+        };
+        let mut account = with_month(Some(50), 20, 0, None);
+        account.allowances[0].granted = 100;
+        account.grants = vec![grant(60, None), grant(40, Some(9))];
+        let (decision, draws) = account.decide_and_draw(80);
+        assert_eq!(decision, Decision::Admitted);
+        let draws: Vec<_> = draws.iter().map(|one| (one.grant, one.amount)).collect();
+        assert_eq!(draws, [(1, 40), (0, 10)], "30 are the plan's");
+        assert_eq!(account.allowances[0].remaining(), Some(50));
+        assert_eq!(account.decide(51), Decision::OverQuota);
+        assert_eq!(account.decide(50), Decision::Admitted);
+        assert_eq!(account.allowances[0].remaining(), Some(0));
+        // A shorter window holds whatever was granted.
+        let mut account = with_month(Some(50), 50, 0, None);
+        account.allowances[0].granted = 100;
+        account.grants = vec![grant(100, None)];
+        account.allowances.push(Allowance {
+            limit: Some(10),
+            ..Allowance::default()
+        });
+        assert_eq!(account.decide(11), Decision::OverQuota);
+        assert_eq!(account.decide(10), Decision::Admitted);
+        account.without_grants();
+        assert_eq!(account.decide(1), Decision::OverQuota);
+    }
+
+    #[test]
+    fn no_more_jobs_wait_than_may_and_what_can_start_does() {
+        let mut account = with_month(Some(50), 0, 0, Some(1));
+        account.max_waiting = Some(2);
+        let decisions: Vec<_> = (0..4).map(|_| account.decide(1)).collect();
+        let expected = [
+            Decision::Admitted,
+            Decision::Parked,
+            Decision::Parked,
+            Decision::TooManyWaiting,
+        ];
+        assert_eq!(decisions, expected);
+        assert_eq!(account.allowances[0].reserved, 3);
     }
 }

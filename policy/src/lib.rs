@@ -5,8 +5,8 @@
 //!
 //! The modules below are in their order: each one imports only from modules above it.
 
-pub mod admission;
 pub mod counts;
+pub mod grants;
 mod jwt;
 pub mod problem;
 pub mod span;
@@ -14,6 +14,7 @@ pub mod subject;
 pub mod write_budget;
 
 pub mod address;
+pub mod admission;
 pub mod assertion;
 pub mod lane;
 pub mod route;

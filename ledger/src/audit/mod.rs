@@ -1,4 +1,4 @@
-//! The audit: proves the invariants I1 to I6 in one snapshot, and rebuilds counters that have drifted.
+//! The audit: proves the invariants I1 to I7 in one snapshot, and rebuilds counters that have drifted.
 //!
 //! It looks at what is so and not only at Weir's own columns: jobs that run against slots, owners that live, holders
 //! with room and waiting jobs.
@@ -16,7 +16,7 @@ use crate::rules::SlotLimits;
 /// One invariant and who breaks it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// `I1` to `I6`, as in the documentation.
+    /// `I1` to `I7`, as in the documentation.
     pub invariant: &'static str,
     /// What must hold.
     pub claim: &'static str,
@@ -43,7 +43,7 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 
 /// The first column of each query is a text per violation. $1 is how many at most ([`MOST_SHOWN`]; NULL for all), $2
 /// the slot limits of the tiers and of a client address, $3 the grace in seconds.
-const CHECKS: [(&str, &str, &str); 11] = [
+const CHECKS: [(&str, &str, &str); 12] = [
     (
         "I1",
         "used + reserved stay within the limit, per user, event type and billing period",
@@ -94,6 +94,11 @@ const CHECKS: [(&str, &str, &str); 11] = [
         "I6",
         "slot counters equal the rows that they count",
         DRIFTED_COUNTERS,
+    ),
+    (
+        "I7",
+        "grants equal what was given less what was drawn and not returned, per user and event type",
+        include_str!("sql/i7_grants.sql"),
     ),
 ];
 

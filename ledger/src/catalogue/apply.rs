@@ -37,7 +37,7 @@ pub async fn load<C: GenericClient + Sync>(client: &C) -> Result<Catalogue, toki
     let meters = client.query("SELECT name, unit FROM meters", &[]).await?;
     let plans = client
         .query(
-            "SELECT tier::text AS tier, lane, is_default, retention_days FROM subscription_plans",
+            "SELECT tier::text AS tier, lane, is_default, retention_days, max_waiting FROM subscription_plans",
             &[],
         )
         .await?;
@@ -62,6 +62,7 @@ fn entry(row: &Row) -> PlanEntry {
         lane: Lane::select(Lane::parse(row.get("lane")), false),
         is_default: row.get("is_default"),
         retention_days: row.get("retention_days"),
+        max_waiting: row.get("max_waiting"),
         meters: BTreeMap::new(),
     }
 }
@@ -158,6 +159,7 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
     let plans: Vec<&String> = wanted.plans.keys().collect();
     let lanes: Vec<&str> = wanted.plans.values().map(|plan| plan.lane.as_str()).collect();
     let days: Vec<Option<i32>> = wanted.plans.values().map(|plan| plan.retention_days).collect();
+    let waiting: Vec<Option<i32>> = wanted.plans.values().map(|plan| plan.max_waiting).collect();
     // Only one plan may be the default one at any moment.
     transaction
         .execute(
@@ -168,7 +170,7 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
     transaction
         .execute(
             include_str!("sql/write_plans.sql"),
-            &[&plans, &lanes, &days, &wanted.default_plan()],
+            &[&plans, &lanes, &days, &wanted.default_plan(), &waiting],
         )
         .await?;
     let mut rows = LimitRows::default();

@@ -25,6 +25,8 @@ pub struct PlanEntry {
     pub is_default: bool,
     /// How long results are kept; `None` is without end.
     pub retention_days: Option<i32>,
+    /// How many jobs of a holder and meter may wait for a slot; `None` is any number.
+    pub max_waiting: Option<i32>,
     /// What it allows of each meter, by the meter's name.
     pub meters: BTreeMap<String, PlanLimits>,
 }
@@ -102,6 +104,12 @@ fn changes_of_plan(name: &str, now: &PlanEntry, wanted: &PlanEntry, changes: &mu
         days(now.retention_days),
         days(wanted.retention_days),
     );
+    let waiting = |most: Option<i32>| most.map_or_else(|| "any number".to_owned(), |most| most.to_string());
+    change(
+        "max_waiting",
+        waiting(now.max_waiting),
+        waiting(wanted.max_waiting),
+    );
     for (meter, limits) in &wanted.meters {
         let Some(before) = now.meters.get(meter) else {
             continue;
@@ -147,6 +155,7 @@ mod tests {
             lane: Lane::Default,
             is_default: true,
             retention_days: None,
+            max_waiting: None,
             meters: meters.collect(),
         }
     }
@@ -172,6 +181,7 @@ mod tests {
         ]);
         let mut hobby = plan(&[("renders", &[(Span::Month, 20)], 2)]);
         (hobby.lane, hobby.retention_days, hobby.is_default) = (Lane::Priority, Some(30), false);
+        hobby.max_waiting = Some(9);
         let mut wanted = catalogue(&[("hobby", hobby), ("team", plan(&[]))]);
         wanted.meters.insert("tokens".to_owned(), "tokens".to_owned());
         wanted.meters.insert("renders".to_owned(), "pictures".to_owned());
@@ -183,6 +193,7 @@ mod tests {
                 "plan hobby: lane default -> priority",
                 "plan hobby: default true -> false",
                 "plan hobby: retention_days without end -> 30",
+                "plan hobby: max_waiting any number -> 9",
                 "plan hobby: slots for renders 1 -> 2",
                 "plan hobby: renders per month 10 -> 20",
                 "plan hobby: renders per hour 2 -> unlimited",

@@ -50,6 +50,8 @@ pub struct UsageEvent {
     pub meter: Meter,
     /// How much; what is negative gives back.
     pub amount: i64,
+    /// How much of that grants paid for.
+    pub from_grants: i64,
     /// When.
     pub at: Timestamp,
     /// By which job; `None` for an adjustment.
@@ -90,6 +92,7 @@ pub async fn usage_after(
         subject: row.get("subject"),
         meter: row.get("event_type"),
         amount: row.get("quota_amount"),
+        from_grants: row.get("from_grants"),
         at: row.get("created_at"),
         job_id: row.get("job_id"),
         period_start: row.get("period_start"),

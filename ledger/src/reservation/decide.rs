@@ -15,6 +15,8 @@ use crate::job_metadata::REQUEST_ID;
 pub(super) struct Decided {
     pub(super) admission: Admission,
     pub(super) quota: Option<Quotas>,
+    /// What a new job draws on grants: which, and how much.
+    pub(super) draws: Vec<(Uuid, i64)>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +38,10 @@ pub(super) enum Admission {
     KeyReused,
     /// These windows have no room.
     OverQuota(Vec<Quota>),
+    /// As many jobs wait as the plan allows.
+    TooManyWaiting {
+        most: u32,
+    },
 }
 
 /// Decides in the group's order, each in the light of those before.
@@ -49,6 +55,7 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
         .map(|one| {
             let position = snapshot.positions[&(one.holder.id, one.event_type)];
             let locked = &mut snapshot.accounts[position];
+            let mut draws = Vec::new();
             let repeated = one
                 .idempotency
                 .as_ref()
@@ -72,8 +79,8 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
                 (Some(repeated), _) => repeated,
                 (None, Some((id, Some(holder)))) if holder == one.holder.id => Admission::Folded { id },
                 (None, live) => {
-                    let job = admit(one, locked, &mut ids, now);
-                    if let Some(NewJob { id, .. }) = job {
+                    let job = admit(one, locked, &mut ids, now, &mut draws);
+                    if let Ok(NewJob { id, .. }) = job {
                         if let Some(Idempotency { key, request_hash }) = &one.idempotency {
                             keys.insert((one.holder.id, key), (request_hash, id));
                         }
@@ -82,40 +89,52 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
                         }
                     }
                     match job {
-                        Some(job) => Admission::New {
+                        Ok(job) => Admission::New {
                             job,
                             unique: live.is_none(),
                         },
-                        None => Admission::OverQuota(without_room(locked, one.amount)),
+                        Err(refusal) => refusal,
                     }
                 }
             };
             Decided {
                 admission,
                 quota: locked.quotas(),
+                draws,
             }
         })
         .collect()
 }
 
-/// The new job; `None` when it would be over the quota.
+/// The new job, or why there is none. What it draws on grants is added to `draws`.
 fn admit(
     one: &Submission,
     locked: &mut LockedAccount,
     ids: &mut impl Iterator<Item = i64>,
     now: jiff::Timestamp,
-) -> Option<NewJob> {
+    draws: &mut Vec<(Uuid, i64)>,
+) -> Result<NewJob, Admission> {
     // Without a user there is no plan to hold against; the slot is all that is held.
     let reserved = one.holder.user_id.map_or(0, |_| one.amount);
-    let has_slot = match locked.account.decide(reserved) {
-        Decision::OverQuota => return None,
+    let (decision, drawn) = locked.account.decide_and_draw(reserved);
+    draws.extend(
+        drawn
+            .iter()
+            .map(|draw| (locked.grant_ids[draw.grant], draw.amount)),
+    );
+    let has_slot = match decision {
+        Decision::OverQuota => return Err(Admission::OverQuota(without_room(locked, one.amount))),
+        Decision::TooManyWaiting => {
+            let most = locked.account.max_waiting.unwrap_or_default();
+            return Err(Admission::TooManyWaiting { most });
+        }
         Decision::Admitted => true,
         Decision::Parked => false,
     };
     let Some(id) = ids.next() else {
         unreachable!("there are as many ids as submissions")
     };
-    Some(NewJob {
+    Ok(NewJob {
         id,
         queue: Lane::select(locked.plan.map(|plan| plan.lane), false).queue(&one.service),
         tier: locked.plan.map(|plan| plan.name),
@@ -141,6 +160,7 @@ pub(super) fn answer(decided: Decided) -> Answer {
         (Admission::Folded { id }, quota) => Answer::Folded { job_id: id, quota },
         (Admission::OverQuota(full), Some(quota)) => Answer::OverQuota { quota, full },
         (Admission::OverQuota(_), None) => unreachable!("only an account with a plan can be over its quota"),
+        (Admission::TooManyWaiting { most }, quota) => Answer::TooManyWaiting { most, quota },
         (Admission::KeyReused, _) => Answer::KeyReused,
     }
 }
@@ -174,6 +194,10 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
             Admission::OverQuota(_) => {
                 rejected("over_quota");
                 tracing::info!(user, request_id, event_type, amount, "rejected: over quota");
+            }
+            Admission::TooManyWaiting { .. } => {
+                rejected("too_many_waiting");
+                tracing::info!(user, request_id, event_type, "rejected: too many jobs wait");
             }
             Admission::KeyReused => {
                 rejected("key_reused");
@@ -260,8 +284,7 @@ mod tests {
             positions.insert((one.id, Meter::named("analysis")), position);
             let allowance = |limit| Allowance {
                 limit: Some(limit),
-                used: 0,
-                reserved: 0,
+                ..Allowance::default()
             };
             let account = Account {
                 allowances: one
@@ -270,6 +293,8 @@ mod tests {
                 slot_limit: Some(1),
                 slots_in_use: 0,
                 parked: 0,
+                max_waiting: None,
+                grants: Vec::new(),
             };
             let window = |span| Window {
                 span,

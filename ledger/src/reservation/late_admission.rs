@@ -98,6 +98,9 @@ pub async fn admit_late(
     // A slot that is free while others wait is one that they cannot use: a slot is given on in the transaction that
     // frees it. So a job that is claimed already overtakes nobody, and left alone nobody would wake it.
     locked.account.parked = 0;
+    // Nobody asked for it to be paid for otherwise, and it is here already, however many wait.
+    locked.account.without_grants();
+    locked.account.max_waiting = None;
     let was_parked: bool = standing.get("parked");
     if standing.get("admitted") {
         return Ok(LateAdmission::Admitted);

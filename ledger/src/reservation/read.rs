@@ -7,6 +7,7 @@ use postgres_types::ToSql;
 use tokio_postgres::{GenericClient, Row};
 use uuid::Uuid;
 use weir_policy::admission::{Account, Allowance};
+use weir_policy::grants::Grant;
 use weir_policy::span::Span;
 
 use super::statements::ReservationStatements;
@@ -58,6 +59,8 @@ pub(super) struct LockedAccount {
     pub(super) windows: Vec<Window>,
     /// The moment that the windows are around.
     pub(super) at: Timestamp,
+    /// The ids of the account's grants, in their order.
+    pub(super) grant_ids: Vec<Uuid>,
 }
 
 impl LockedAccount {
@@ -68,6 +71,7 @@ impl LockedAccount {
             plan,
             windows,
             at,
+            grant_ids: Vec::new(),
         }
     }
 
@@ -95,8 +99,13 @@ impl LockedAccount {
             slot_limit: rules.slots(plan),
             slots_in_use: slots_in_use.unsigned_abs(),
             parked: parked.unsigned_abs(),
+            max_waiting: row.get::<_, Option<i32>>("max_waiting").map(i32::unsigned_abs),
+            grants: grants(row),
         };
-        Self::new(account, plan, windows, row.get("at"))
+        Self {
+            grant_ids: row.get::<_, Option<_>>("grant_ids").unwrap_or_default(),
+            ..Self::new(account, plan, windows, row.get("at"))
+        }
     }
 }
 
@@ -107,6 +116,24 @@ impl Quotas {
         let (windows, allowances) = windows(row);
         Self::of(&allowances, &windows)
     }
+}
+
+/// The grants of a row of `read.sql`; mostly none.
+fn grants(row: &Row) -> Vec<Grant> {
+    let Some(amounts) = row.get::<_, Option<Vec<i64>>>("grant_amounts") else {
+        return Vec::new();
+    };
+    let ends: Vec<Option<Timestamp>> = row.get("grant_ends");
+    let starts: Vec<Timestamp> = row.get("grant_starts");
+    let moments = ends.into_iter().zip(starts);
+    let grants = amounts.into_iter().zip(moments);
+    grants
+        .map(|(left, (end, start))| Grant {
+            left,
+            expires_at: end.map(Timestamp::as_microsecond),
+            created_at: start.as_microsecond(),
+        })
+        .collect()
 }
 
 /// The windows of a row and what is allowed and taken in them, the month first; none without a plan.
@@ -124,6 +151,8 @@ fn windows(row: &Row) -> (Vec<Window>, Vec<Allowance>) {
             limit: row.get("monthly_limit"),
             used: row.get("used"),
             reserved: row.get("reserved"),
+            from_grants: row.get("from_grants"),
+            granted: row.get("granted"),
         });
         shorter(row, row.get("at"), &mut windows, &mut allowances);
     }
@@ -146,6 +175,7 @@ fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut
             limit,
             used,
             reserved,
+            ..Allowance::default()
         });
     }
 }

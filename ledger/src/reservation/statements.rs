@@ -16,6 +16,7 @@ statements! {
         insert_submissions: include_str!("sql/insert_submissions.sql"),
         update_holders: include_str!("sql/update_holders.sql"),
         update_balances: include_str!("sql/update_balances.sql"),
+        draw: include_str!("sql/draw.sql"),
         notify: include_str!("sql/notify.sql"),
         provision: include_str!("sql/provision.sql"),
     }

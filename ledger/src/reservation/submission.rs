@@ -179,6 +179,13 @@ pub enum Answer {
         /// The windows without room for what was requested.
         full: Vec<Quota>,
     },
+    /// As many jobs of the holder wait for a slot as its plan allows. Nothing was written.
+    TooManyWaiting {
+        /// How many that is.
+        most: u32,
+        /// The quota as it is.
+        quota: Option<Quotas>,
+    },
 }
 
 /// Why there is no answer.

@@ -85,6 +85,33 @@ impl<'a> NewRows<'a> {
     }
 }
 
+/// What new jobs draw on grants, by column; mostly nothing.
+#[derive(Default)]
+struct DrawRows {
+    jobs: Vec<i64>,
+    positions: Vec<i16>,
+    grants: Vec<Uuid>,
+    amounts: Vec<i64>,
+}
+
+impl DrawRows {
+    fn of(decided: &[Decided]) -> Self {
+        let mut rows = Self::default();
+        for one in decided {
+            let Admission::New { job, .. } = &one.admission else {
+                continue;
+            };
+            for (position, (grant, amount)) in (0..).zip(&one.draws) {
+                rows.jobs.push(job.id);
+                rows.positions.push(position);
+                rows.grants.push(*grant);
+                rows.amounts.push(*amount);
+            }
+        }
+        rows
+    }
+}
+
 /// The changes of counters, by column: one row a locked holder, and one a balance that grows.
 #[derive(Default)]
 struct CounterRows {
@@ -152,6 +179,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         return finish().await;
     }
     let counters = CounterRows::of(snapshot);
+    let draws = DrawRows::of(decided);
     let payloads = rows.notifications();
     let ttl = rules.ttl.as_secs_f64();
     let jobs: [&(dyn ToSql + Sync); 9] = [
@@ -201,6 +229,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &counters.reserved,
         &counters.limits,
     ];
+    let draw: [&(dyn ToSql + Sync); 4] = [&draws.jobs, &draws.positions, &draws.grants, &draws.amounts];
     let notify: [&(dyn ToSql + Sync); 1] = [&payloads];
     // What has nothing to write is not sent.
     let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
@@ -214,6 +243,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         client.execute(&statements.insert_submissions, &submissions),
         client.execute(&statements.update_holders, &holders),
         execute(&statements.update_balances, counters.balance_users.len(), &balances),
+        execute(&statements.draw, draws.jobs.len(), &draw),
         execute(&statements.notify, payloads.len(), &notify),
         finish(),
     )?;

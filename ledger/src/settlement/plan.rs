@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use uuid::Uuid;
 use weir_policy::admission::{charge, promotions};
+use weir_policy::grants::charged_to_grants;
 use weir_policy::lane::Lane;
 use weir_policy::span::Span;
 
@@ -44,6 +45,8 @@ pub(super) struct Released {
     pub(super) windows: i16,
     pub(super) reserved_at: Timestamp,
     pub(super) reserved: i64,
+    /// How much of it was drawn on grants.
+    pub(super) from_grants: i64,
     /// River's state of the job; `None` when the job is gone.
     pub(super) state: Option<String>,
     pub(super) used: Option<i64>,
@@ -77,6 +80,34 @@ pub(super) struct Charges {
     pub(super) windows: Vec<i16>,
     /// Only where it matters to a window.
     pub(super) reserved_at: Vec<Option<Timestamp>>,
+}
+
+/// One row a job that drew on grants.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Draws {
+    pub(super) jobs: Vec<i64>,
+    /// What grants pay of the charge.
+    pub(super) charged: Vec<i64>,
+    /// What they pay for no longer.
+    pub(super) returned: Vec<i64>,
+    pub(super) users: Vec<Uuid>,
+    pub(super) event_types: Vec<Meter>,
+    pub(super) periods: Vec<Timestamp>,
+}
+
+impl Draws {
+    fn settle(&mut self, one: &Released, user: Uuid, period: Timestamp, charged: i64) {
+        if one.from_grants == 0 {
+            return;
+        }
+        let charged = charged_to_grants(one.reserved, one.from_grants, charged);
+        self.jobs.push(one.job_id);
+        self.charged.push(charged);
+        self.returned.push(one.from_grants - charged);
+        self.users.push(user);
+        self.event_types.push(one.key.1);
+        self.periods.push(period);
+    }
 }
 
 /// One row a user, event type and window.
@@ -116,6 +147,7 @@ pub(super) struct Promotions {
 pub(super) struct Changes {
     pub(super) charges: Charges,
     pub(super) balances: Balances,
+    pub(super) draws: Draws,
     pub(super) freed: Freed,
     pub(super) promotions: Promotions,
 }
@@ -152,6 +184,7 @@ pub(super) fn plan(
             let at = (one.windows != 0).then_some(one.reserved_at);
             changes.charges.reserved_at.push(at);
         }
+        changes.draws.settle(one, user, period, charged);
         for (span, start) in one.starts(period) {
             let (reserved, used) = balances.entry((user, one.key.1, span, start)).or_default();
             *reserved += one.reserved;
@@ -252,6 +285,7 @@ mod tests {
             windows: 0,
             reserved_at: Timestamp::UNIX_EPOCH,
             reserved,
+            from_grants: 0,
             state: Some(state.to_owned()),
             used,
             request_id: None,
@@ -293,6 +327,26 @@ mod tests {
         assert_eq!(changes.balances.charged, [4, 4, 4]);
         assert_eq!(changes.charges.windows, [one.windows]);
         assert_eq!(changes.charges.reserved_at, [Some(one.reserved_at)]);
+    }
+
+    #[test]
+    fn grants_pay_what_the_plan_did_not_and_have_the_rest_back() {
+        let of = |used| {
+            let mut one = released(1, "completed", 80, used);
+            one.from_grants = 50;
+            let draws = plan(&accounts(1, 0, None), &[one], &[], &rules()).draws;
+            (draws.charged[0], draws.returned[0])
+        };
+        assert_eq!(of(Some(30)), (0, 50));
+        assert_eq!(of(Some(40)), (10, 40));
+        assert_eq!(of(None), (50, 0));
+        let plain = plan(
+            &accounts(1, 0, None),
+            &[released(1, "completed", 80, None)],
+            &[],
+            &rules(),
+        );
+        assert_eq!(plain.draws, Draws::default());
     }
 
     #[test]

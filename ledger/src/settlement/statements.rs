@@ -10,6 +10,7 @@ statements! {
         release: include_str!("sql/release.sql"),
         charged: include_str!("sql/charged.sql"),
         charge: include_str!("sql/charge.sql"),
+        settle_draws: include_str!("sql/settle_draws.sql"),
         update_balances: include_str!("sql/update_balances.sql"),
         update_holders: include_str!("sql/update_holders.sql"),
         promote: include_str!("sql/promote.sql"),

@@ -315,6 +315,7 @@ fn released_row(row: &Row, holder: Uuid) -> Released {
         windows: row.get("windows"),
         reserved_at: row.get("created_at"),
         reserved: row.get("reserved_amount"),
+        from_grants: row.get("from_grants"),
         request_id: row.get("request_id"),
         ended: false,
         state: None,
@@ -344,6 +345,7 @@ pub(super) async fn write(
     let Changes {
         charges,
         balances,
+        draws,
         freed,
         promotions,
     } = changes;
@@ -363,6 +365,14 @@ pub(super) async fn write(
         &balances.starts,
         &balances.reserved,
         &balances.charged,
+    ];
+    let settle_draws: [&(dyn ToSql + Sync); 6] = [
+        &draws.jobs,
+        &draws.charged,
+        &draws.returned,
+        &draws.users,
+        &draws.event_types,
+        &draws.periods,
     ];
     let holders: [&(dyn ToSql + Sync); 4] = [&freed.holders, &freed.event_types, &freed.slots, &freed.parked];
     let lanes = &*rules.lanes;
@@ -387,10 +397,11 @@ pub(super) async fn write(
             _ => client.query(&statements.promote, &promote).await,
         }
     };
-    let (_, _, _, woken, ()) = tokio::try_join!(
+    let (_, _, _, _, woken, ()) = tokio::try_join!(
         biased;
         execute(&statements.charge, charges.jobs.len(), &charge),
         execute(&statements.update_balances, balances.users.len(), &balance),
+        execute(&statements.settle_draws, draws.jobs.len(), &settle_draws),
         execute(&statements.update_holders, freed.holders.len(), &holders),
         promote,
         client.batch_execute("COMMIT"),

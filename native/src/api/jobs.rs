@@ -143,6 +143,7 @@ pub(super) async fn submit(
             };
             return Err(ApiError::OverQuota(Box::new(over)));
         }
+        Answer::TooManyWaiting { most, .. } => return Err(ApiError::TooManyWaiting(most)),
         Answer::KeyReused => {
             return Err(ApiError::Unprocessable(
                 "This Idempotency-Key was used with another request; use a new key for a new request."

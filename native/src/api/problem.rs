@@ -34,6 +34,9 @@ pub(super) struct ProblemDetails {
     /// The plan's quota, when that is exceeded.
     #[schema(required = false, nullable = false)]
     quota: Option<Quota>,
+    /// When all windows without room have renewed, when the plan's quota is exceeded.
+    #[schema(required = false, nullable = false)]
+    renews_at: Option<Timestamp>,
     /// The windows without room, when the plan's quota is exceeded.
     #[schema(required = false, nullable = false)]
     windows: Option<Vec<WindowQuota>>,
@@ -100,6 +103,9 @@ pub enum ApiError {
     /// Over the plan's limit.
     #[error("over quota")]
     OverQuota(Box<OverQuota>),
+    /// As many jobs wait for a slot as the plan allows.
+    #[error("too many jobs wait")]
+    TooManyWaiting(u32),
     /// As many event streams are open as one caller may have.
     #[error("too many streams")]
     TooManyStreams,
@@ -253,6 +259,19 @@ impl ApiError {
                 vec![],
             ),
             Self::OverQuota(over) => over_quota(over),
+            Self::TooManyWaiting(most) => (
+                problem(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    &format!(
+                        "{most} jobs wait already, and this plan lets no more wait. Submit again when some of them have \
+                         started, or upgrade."
+                    ),
+                )
+                .with_type(QUOTA_EXCEEDED)
+                .with("violated-policies", vec!["waiting"]),
+                // Nobody knows how long the jobs before it take.
+                vec![],
+            ),
             Self::TooManyStreams => (
                 problem(
                     StatusCode::TOO_MANY_REQUESTS,
@@ -312,6 +331,7 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
         .with_type(QUOTA_EXCEEDED)
         .with("violated-policies", policies)
         .with("quota", json(Quota::from(quotas.month)))
+        .with("renews_at", json(renewed))
         .with("windows", json(without_room));
     let mut headers = quota::fields(*meter, quotas);
     headers.push((header::RETRY_AFTER, seconds.max(1).to_string()));

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 use weir::api::admin::holder_view;
 use weir::config::Settings;
-use weir_ledger::control::{self, Effective, Override, Person, PlanChange};
+use weir_ledger::control::{self, Effective, Override, Person, PlanChange, WantedGrant};
 use weir_ledger::holder::Holders;
 use weir_policy::span::Span;
 use weir_policy::subject::Subject;
@@ -64,6 +64,24 @@ enum Action {
         #[arg(long, conflicts_with_all = ["limits", "slots", "until"])]
         remove: bool,
     },
+    /// Give an amount beyond the plan, which is drawn on when the month has no room.
+    Grant {
+        /// The text that names the user in tokens.
+        subject: Subject,
+        /// The meter's name.
+        meter: String,
+        /// How much.
+        amount: i64,
+        /// Why, for the log.
+        #[arg(long)]
+        reason: String,
+        /// Until when it can be drawn on, such as 2027-01-31T00:00:00Z; for ever unless told.
+        #[arg(long)]
+        expires: Option<Timestamp>,
+        /// The same key books once.
+        #[arg(long)]
+        key: Option<String>,
+    },
     /// Correct the usage of this billing period; a negative amount gives back.
     Adjust {
         /// The text that names the user in tokens.
@@ -118,6 +136,7 @@ impl Action {
             Self::Show { subject }
             | Self::Plan { subject, .. }
             | Self::Override { subject, .. }
+            | Self::Grant { subject, .. }
             | Self::Adjust { subject, .. }
             | Self::Cancel { subject, .. }
             | Self::Delete { subject, .. } => subject,
@@ -187,6 +206,24 @@ impl User {
                 };
                 control::set_override(client, &actor, &person, &meter, &wanted).await?;
                 "it counts from now on".to_owned()
+            }
+            Action::Grant {
+                meter,
+                amount,
+                reason,
+                expires,
+                key,
+                ..
+            } => {
+                let wanted = WantedGrant {
+                    meter: &meter,
+                    amount,
+                    expires_at: expires,
+                    reason: &reason,
+                };
+                let given = control::grant(client, &actor, &person, &wanted, key.as_deref()).await?;
+                let before = if given.repeated { " was given before" } else { "" };
+                format!("grant {} of {} {meter}{before}", given.made.id, given.made.amount)
             }
             Action::Adjust {
                 meter,

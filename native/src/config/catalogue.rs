@@ -102,6 +102,7 @@ fn plan(
     let of_services: BTreeMap<String, u32> = table.take(reader, "services").unwrap_or_default();
     let limits: BTreeMap<String, Limits> = table.take(reader, "limits").unwrap_or_default();
     let retention_days: Option<i32> = table.take(reader, "retention_days");
+    let max_waiting: Option<i32> = table.take(reader, "max_waiting");
     table.rest(reader);
 
     if let Some(name) = &name {
@@ -127,6 +128,13 @@ fn plan(
     }
     if retention_days.is_some_and(|days| days < 1) {
         table.fault(reader, "retention_days", "retention_days must be at least 1");
+    }
+    if max_waiting.is_some_and(|most| most < 1) {
+        table.fault(
+            reader,
+            "max_waiting",
+            "max_waiting must be at least 1; leave it out for any number",
+        );
     }
     let of_meters = slots_of_meters(reader, &table, &of_services, services);
     for meter in limits
@@ -162,6 +170,7 @@ fn plan(
         lane: Lane::select(known_lane, false),
         is_default,
         retention_days,
+        max_waiting,
         meters,
     };
     catalogue.plans.insert(name.clone(), entry);

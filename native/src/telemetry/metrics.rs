@@ -241,7 +241,7 @@ fn register(services: &[Service], catalogue: &Catalogue) {
             (
                 "weir_rejections_total",
                 "reason",
-                &["over_quota", "key_reused"][..],
+                &["over_quota", "too_many_waiting", "key_reused"][..],
             ),
             (
                 "weir_settlements_total",

@@ -1,7 +1,7 @@
 -- Over both the limit of today and the one in force when a reservation was last accepted: a plan that was lowered
 -- since is no fault, usage that nobody granted is.
-SELECT format('user %s, %s, %s of %s: used %s + reserved %s > limit %s',
-              b.user_id, b.event_type, b.span, b.period_start, b.used, b.reserved, greatest(b.granted_limit, p.most))
+SELECT format('user %s, %s, %s of %s: used %s + reserved %s - %s from grants > limit %s',
+              b.user_id, b.event_type, b.span, b.period_start, b.used, b.reserved, b.from_grants, greatest(b.granted_limit, p.most))
 FROM quota_balances b
 CROSS JOIN LATERAL (
     SELECT CASE b.span WHEN 'month' THEN nullif(coalesce(o.month, l.month), -1)
@@ -15,5 +15,5 @@ CROSS JOIN LATERAL (
         (SELECT CASE WHEN s.next_plan_at <= now() THEN s.next_plan_id ELSE s.plan_id END FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
         (SELECT d.id FROM subscription_plans d WHERE d.is_default))
 ) p
-WHERE p.most IS NOT NULL AND b.used::numeric + b.reserved > greatest(b.granted_limit, p.most)
+WHERE p.most IS NOT NULL AND b.used::numeric + b.reserved - b.from_grants > greatest(b.granted_limit, p.most)
 LIMIT $1

@@ -11,6 +11,8 @@ WITH jobs AS (
     RETURNING id
 ), balances AS (
     UPDATE quota_balances SET user_id = $2 WHERE user_id = $1
+), granted AS (
+    UPDATE grants SET user_id = $2, reason = 'the account was deleted' WHERE user_id = $1
 ), cached AS (
     DELETE FROM specview_cache WHERE holder = $1
 ), limits AS (

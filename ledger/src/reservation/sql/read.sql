@@ -1,12 +1,13 @@
 -- The accounts that the locks protect. $1 holders, $2 event types, pairwise and distinct.
 -- A user without an active subscription has the default plan and calendar months; limits of the user's own count before
--- the plan's. `spans` and the arrays beside it are
+-- the plan's. Grants are looked for only where there ever were some. `spans` and the arrays beside it are
 -- the windows besides the month in which the meter is counted; most meters have none.
 SELECT w.n AS position,
        h.slots_in_use,
        h.parked,
        plan.tier::text AS tier,
        plan.lane,
+       plan.max_waiting,
        coalesce(plan.slots, CASE WHEN h.user_id IS NOT NULL THEN no_limits_for(h.event_type) END) AS slots,
        own.slots AS own_slots,
        nullif(coalesce(own.month, plan.month), -1) AS monthly_limit,
@@ -15,6 +16,12 @@ SELECT w.n AS position,
        period.period_end,
        coalesce(b.used, 0) AS used,
        coalesce(b.reserved, 0) AS reserved,
+       coalesce(b.from_grants, 0) AS from_grants,
+       coalesce(granted.amount, 0) AS granted,
+       granted.ids AS grant_ids,
+       granted.amounts AS grant_amounts,
+       granted.ends AS grant_ends,
+       granted.starts AS grant_starts,
        short.spans,
        short.limits,
        short.used AS short_used,
@@ -25,7 +32,7 @@ CROSS JOIN LATERAL (
 ) h
 CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
 LEFT JOIN LATERAL (
-    SELECT p.tier, p.lane, s.current_period_start, l.*
+    SELECT p.tier, p.lane, p.max_waiting, s.current_period_start, l.*
     FROM (SELECT 1) AS one
     LEFT JOIN LATERAL (
         SELECT u.current_period_start, CASE WHEN u.next_plan_at <= clock.at THEN u.next_plan_id ELSE u.plan_id END AS plan_id
@@ -48,6 +55,19 @@ LEFT JOIN LATERAL (
       AND q.period_start = period.period_start
     OFFSET 0
 ) b ON true
+LEFT JOIN LATERAL (
+    SELECT sum(g.amount - g.reserved - g.used)::bigint AS amount,
+           array_agg(g.id) AS ids,
+           array_agg(g.amount - g.reserved - g.used) AS amounts,
+           array_agg(g.expires_at) AS ends,
+           array_agg(g.created_at) AS starts
+    FROM (
+        SELECT * FROM grants k
+        WHERE h.has_grants AND k.user_id = h.user_id AND k.event_type = h.event_type AND k.used < k.amount
+          AND (k.expires_at IS NULL OR k.expires_at > clock.at) AND k.reserved + k.used < k.amount
+        ORDER BY k.id OFFSET 0
+    ) g
+) granted ON true
 LEFT JOIN LATERAL (
     SELECT array_agg(c.span ORDER BY c.bit) AS spans,
            array_agg(c.most ORDER BY c.bit) AS limits,

@@ -1,7 +1,8 @@
 -- Sets the balances of one user to the sums of its usage events and reservations. The caller holds its locks.
 -- $1 the user's holder. A client address has none. Windows that were over long ago are forgotten, and stay so.
-INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, reserved)
-SELECT k.user_id, k.event_type, k.span, k.period_start, coalesce(u.used, 0), coalesce(r.reserved, 0)
+INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, reserved, from_grants)
+SELECT k.user_id, k.event_type, k.span, k.period_start, coalesce(u.used, 0), coalesce(r.reserved, 0),
+       coalesce(u.from_grants, 0) + coalesce(r.from_grants, 0)
 FROM (
     SELECT user_id, event_type, span, period_start FROM quota_balances WHERE user_id = $1
     UNION
@@ -11,10 +12,12 @@ FROM (
     SELECT user_id, event_type, span, period_start FROM reserved_amounts WHERE user_id = $1
 ) k
 LEFT JOIN (
-    SELECT event_type, span, period_start, sum(amount) AS used FROM charged_amounts WHERE user_id = $1 GROUP BY 1, 2, 3
+    SELECT event_type, span, period_start, sum(amount) AS used, sum(from_grants) AS from_grants
+    FROM charged_amounts WHERE user_id = $1 GROUP BY 1, 2, 3
 ) u USING (event_type, span, period_start)
 LEFT JOIN (
-    SELECT event_type, span, period_start, sum(amount) AS reserved
+    SELECT event_type, span, period_start, sum(amount) AS reserved, sum(from_grants) AS from_grants
     FROM reserved_amounts WHERE user_id = $1 GROUP BY 1, 2, 3
 ) r USING (event_type, span, period_start)
-ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE SET used = excluded.used, reserved = excluded.reserved
+ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE 
+    SET used = excluded.used, reserved = excluded.reserved, from_grants = excluded.from_grants

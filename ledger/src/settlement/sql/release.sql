@@ -27,7 +27,7 @@ WITH seen AS MATERIALIZED (
     RETURNING r.holder, r.event_type, r.admitted_at IS NOT NULL AS held_slot, r.parked_at IS NOT NULL AS parked,
               r.job_id, r.user_id, r.period_start, r.windows, r.created_at, r.reserved_amount, s.request_id,
               true AS ended,
-              s.state::text AS state, s.used
+              s.state::text AS state, s.used, r.from_grants
 ), yielded AS (
     UPDATE quota_reservations r
     SET admitted_at = NULL
@@ -35,10 +35,10 @@ WITH seen AS MATERIALIZED (
     WHERE r.job_id = s.job_id AND r.admitted_at IS NOT NULL AND s.waits
     RETURNING r.holder, r.event_type, true, false, r.job_id, r.user_id, r.period_start, r.windows,
               r.created_at, r.reserved_amount,
-              s.request_id, false, s.state::text, s.used
+              s.request_id, false, s.state::text, s.used, r.from_grants
 )
 SELECT holder, event_type, held_slot, parked, job_id, user_id, period_start, windows, created_at, reserved_amount,
-       request_id, ended, state, used
+       request_id, ended, state, used, from_grants
 FROM ended
 UNION ALL
 SELECT * FROM yielded

@@ -7,12 +7,9 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use utoipa::ToSchema;
-use uuid::Uuid;
 use weir_ledger::control::{self, Effective, Override, PlanChange};
 use weir_policy::span::Span;
 
@@ -150,77 +147,4 @@ pub(super) async fn delete_override(
         })
         .await?;
     view(&api, &person).await.map(Json)
-}
-
-/// A correction of usage.
-#[derive(Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(super) struct WantedAdjustment {
-    /// The meter's name.
-    meter: String,
-    /// How much is added; what is negative is given back.
-    amount: i64,
-    /// Why, for the log and for billing.
-    reason: String,
-}
-
-/// A correction that was booked.
-#[derive(Serialize, ToSchema)]
-pub(super) struct AdjustmentView {
-    /// The id of its usage event.
-    id: Uuid,
-    /// What is used in this billing period since.
-    used: i64,
-}
-
-/// Adds to the usage of the current billing period, or gives back.
-#[utoipa::path(
-    post,
-    path = "/admin/holders/{subject}/adjustments",
-    params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens"),
-        ("Idempotency-Key" = String, Header, description = "The same key books once"),
-    ),
-    request_body = WantedAdjustment,
-    responses(
-        (status = 201, body = AdjustmentView),
-        NoKey, LacksScope,
-        (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
-        UsedBefore, NotWanted, Unavailable,
-    )
-)]
-pub(super) async fn adjustment(
-    State(api): State<Arc<Api>>,
-    Path(subject): Path<String>,
-    operator: Operator,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Response, ApiError> {
-    let (person, wanted): (_, WantedAdjustment) = (request::person(&api, &subject)?, request::body(body)?);
-    let key = request::idempotency_key(&headers)?;
-    let booked = api
-        .pool
-        .read::<_, ApiError>(async |client| {
-            let WantedAdjustment {
-                meter,
-                amount,
-                reason,
-            } = &wanted;
-            Ok(control::adjust(
-                client,
-                &operator.actor,
-                &person,
-                meter,
-                *amount,
-                reason,
-                Some(key),
-            )
-            .await?)
-        })
-        .await?;
-    let view = AdjustmentView {
-        id: booked.made.id,
-        used: booked.made.used,
-    };
-    Ok((StatusCode::CREATED, Json(view)).into_response())
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tokio_postgres::Client;
 use utoipa::ToSchema;
 use uuid::Uuid;
-use weir_ledger::control::{self, ControlError, Person};
+use weir_ledger::control::{self, ControlError, Granted, Person};
 use weir_ledger::holder::Holders;
 
 use super::super::answers::{LacksScope, NeverSeen, NoKey, Unavailable};
@@ -66,11 +66,48 @@ pub(super) struct MeterView {
     unit: String,
     /// The billing period, and the shorter windows in which there is a limit.
     windows: Vec<WindowQuota>,
+    /// Amounts beyond the plan, in the order in which they are drawn on.
+    grants: Vec<GrantView>,
     slots: SlotsView,
     /// Jobs that wait for a slot.
     parked: i64,
     /// What counts instead of the plan's; null when the plan's does.
     overrides: Option<OverrideView>,
+}
+
+/// An amount beyond the plan.
+#[derive(Serialize, ToSchema)]
+pub(super) struct GrantView {
+    id: Uuid,
+    meter: String,
+    /// What was given.
+    amount: i64,
+    /// What is neither used nor held by unfinished jobs.
+    left: i64,
+    /// Null is never.
+    expires_at: Option<Timestamp>,
+    reason: String,
+}
+
+impl From<Granted> for GrantView {
+    fn from(granted: Granted) -> Self {
+        let Granted {
+            id,
+            meter,
+            amount,
+            left,
+            expires_at,
+            reason,
+        } = granted;
+        Self {
+            id,
+            meter,
+            amount,
+            left,
+            expires_at,
+            reason,
+        }
+    }
 }
 
 /// A holder's turns at a meter.
@@ -139,6 +176,7 @@ pub async fn holder_view(
             &[&person.id],
         )
         .await?;
+    let grants = control::grants_of(client, person).await?;
     let limits = settings.fairness.cluster_limits();
     let mut meters = BTreeMap::new();
     for meter in usage.meters {
@@ -150,6 +188,12 @@ pub async fn holder_view(
         let view = MeterView {
             unit: meter.unit,
             windows: meter.quotas.iter().copied().map(WindowQuota::from).collect(),
+            grants: grants
+                .iter()
+                .filter(|one| one.meter == meter.meter.as_str())
+                .cloned()
+                .map(GrantView::from)
+                .collect(),
             slots: SlotsView {
                 in_use: count("slots_in_use"),
                 limit: limits.map(|limits| limits.of(Some(meter.plan))),

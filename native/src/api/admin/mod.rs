@@ -1,5 +1,6 @@
 //! The control plane over HTTP: for backends and billing with a service key, never through the edge.
 
+mod booking;
 mod change;
 mod holder;
 mod log;
@@ -21,7 +22,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(holder::show))
         .routes(routes!(change::plan))
         .routes(routes!(change::put_override, change::delete_override))
-        .routes(routes!(change::adjustment))
+        .routes(routes!(booking::adjustment))
+        .routes(routes!(booking::grant))
         .routes(routes!(usage_events::list))
         .routes(routes!(log::list))
 }

@@ -59,6 +59,8 @@ pub(super) struct UsageData {
     meter: String,
     /// What is negative gives back.
     amount: i64,
+    /// How much of that grants paid for, and not the plan.
+    from_grants: i64,
     /// Null for an adjustment.
     job_id: Option<i64>,
     /// The start of the billing period that it counts in.
@@ -80,6 +82,7 @@ impl From<UsageEvent> for CloudEvent {
             data: UsageData {
                 meter: event.meter.to_string(),
                 amount: event.amount,
+                from_grants: event.from_grants,
                 job_id: event.job_id,
                 period_start: event.period_start,
                 reason: event.reason,

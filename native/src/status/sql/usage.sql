@@ -11,6 +11,8 @@ SELECT m.name AS event_type,
        period.period_end,
        coalesce(b.used, 0) AS used,
        coalesce(b.reserved, 0) AS reserved,
+       coalesce(b.from_grants, 0) AS from_grants,
+       coalesce(granted.amount, 0) AS granted,
        short.spans,
        short.limits,
        short.used AS short_used,
@@ -32,6 +34,12 @@ CROSS JOIN LATERAL billing_period(
 ) period
 LEFT JOIN quota_balances b
     ON b.user_id = $1 AND b.event_type = m.name AND b.span = 'month' AND b.period_start = period.period_start
+LEFT JOIN LATERAL (
+    SELECT sum(g.amount - g.reserved - g.used)::bigint AS amount
+    FROM grants g
+    WHERE g.user_id = $1 AND g.event_type = m.name AND g.used < g.amount
+      AND (g.expires_at IS NULL OR g.expires_at > clock.at)
+) granted ON true
 LEFT JOIN LATERAL (
     SELECT array_agg(c.span ORDER BY c.bit) AS spans,
            array_agg(c.most ORDER BY c.bit) AS limits,

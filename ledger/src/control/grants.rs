@@ -1,0 +1,145 @@
+//! Grants: amounts beyond the plan, bought or given.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_postgres::{Client, GenericClient, Row};
+use uuid::Uuid;
+
+use super::error::ControlError;
+use super::log::Change;
+use super::overrides::MOST_LIMIT;
+use super::person::{self, Person};
+use super::requests::{self, Keyed};
+use crate::meter::Meter;
+
+/// An amount beyond the plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granted {
+    /// Its id.
+    pub id: Uuid,
+    /// Of which meter.
+    pub meter: String,
+    /// What was given.
+    pub amount: i64,
+    /// What is neither used nor held by unfinished jobs.
+    pub left: i64,
+    /// When it expires; `None` is never.
+    pub expires_at: Option<Timestamp>,
+    /// Why it was given.
+    pub reason: String,
+}
+
+/// What is to be given.
+#[derive(Clone, Debug)]
+pub struct WantedGrant<'a> {
+    /// Of which meter.
+    pub meter: &'a str,
+    /// How much.
+    pub amount: i64,
+    /// Until when it can be drawn on; `None` is for ever.
+    pub expires_at: Option<Timestamp>,
+    /// Why.
+    pub reason: &'a str,
+}
+
+fn from_row(row: &Row) -> Granted {
+    let (amount, reserved, used): (i64, i64, i64) = (row.get("amount"), row.get("reserved"), row.get("used"));
+    Granted {
+        id: row.get("id"),
+        meter: row.get::<_, Meter>("event_type").to_string(),
+        amount,
+        left: amount - reserved - used,
+        expires_at: row.get("expires_at"),
+        reason: row.get("reason"),
+    }
+}
+
+/// The grants of a user of which something is left or held, in the order in which they are drawn on.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn grants_of<C: GenericClient + Sync>(
+    client: &C,
+    person: &Person,
+) -> Result<Vec<Granted>, tokio_postgres::Error> {
+    let rows = client
+        .query(
+            "SELECT * FROM grants WHERE user_id = $1 AND used < amount \
+             AND (reserved > 0 OR expires_at IS NULL OR expires_at > clock_timestamp()) \
+             ORDER BY expires_at NULLS LAST, created_at, id",
+            &[&person.id],
+        )
+        .await?;
+    Ok(rows.iter().map(from_row).collect())
+}
+
+/// Gives a user an amount beyond its plan. Who was never seen is made.
+///
+/// # Errors
+///
+/// When there is no such meter, the amount or the moment makes no sense, no reason is given, or the database cannot be
+/// used.
+pub async fn grant(
+    client: &mut Client,
+    actor: &str,
+    person: &Person,
+    wanted: &WantedGrant<'_>,
+    key: Option<&str>,
+) -> Result<Keyed<Granted>, ControlError> {
+    if !(1..=MOST_LIMIT).contains(&wanted.amount) {
+        return Err(ControlError::Invalid(format!(
+            "amount must be from 1 to {MOST_LIMIT}"
+        )));
+    }
+    if wanted.reason.trim().is_empty() {
+        return Err(ControlError::Invalid("a grant needs a reason".to_owned()));
+    }
+    let transaction = person.change(client).await?;
+    let request = json!({
+        "grant": wanted.meter,
+        "amount": wanted.amount,
+        "expires_at": wanted.expires_at,
+        "reason": wanted.reason,
+    });
+    if let Some(made) = requests::earlier(&transaction, person.id, key, &request).await? {
+        return Ok(Keyed { made, repeated: true });
+    }
+    // After the look for an earlier answer: the same request may come again when the grant is over.
+    if wanted.expires_at.is_some_and(|at| at <= Timestamp::now()) {
+        return Err(ControlError::Invalid(
+            "expires_at must be in the future".to_owned(),
+        ));
+    }
+    let meter = person::meter(&transaction, wanted.meter).await?;
+    let row = transaction
+        .query_one(
+            include_str!("sql/grant.sql"),
+            &[
+                &person.id,
+                &meter,
+                &wanted.amount,
+                &wanted.expires_at,
+                &wanted.reason,
+            ],
+        )
+        .await?;
+    let made = from_row(&row);
+    requests::keep(&transaction, person.id, key, &request, &json!(made)).await?;
+    let change = Change {
+        actor,
+        action: "grant.give",
+        holder: Some(person.id),
+        meter: Some(meter),
+        reason: Some(wanted.reason),
+        before: None,
+        after: Some(json!(made)),
+    };
+    change.write(&transaction).await?;
+    transaction.commit().await?;
+    Ok(Keyed {
+        made,
+        repeated: false,
+    })
+}

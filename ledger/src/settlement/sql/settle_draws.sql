@@ -1,0 +1,22 @@
+-- What grants pay for jobs that drew on them and are over. $1 jobs, $2 charged to grants, $3 no longer from grants, $4 user
+-- ids, $5 event types, $6 periods. After the charges and balances were written; the holders are
+-- locked, so that a balance's place (ctid) stays what it is.
+WITH ended AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::usage_event_type[], $6::timestamptz[])
+        AS e (job_id, charged, returned, user_id, event_type, period_start)
+), events AS (
+    UPDATE usage_events u SET from_grants = e.charged FROM ended e WHERE u.job_id = e.job_id AND e.charged > 0
+), balances AS (
+    UPDATE quota_balances b SET from_grants = b.from_grants - d.returned
+    FROM (
+        SELECT e.returned,
+               (SELECT k.ctid FROM quota_balances k
+                WHERE k.user_id = e.user_id AND k.event_type = e.event_type AND k.span = 'month'
+                  AND k.period_start = e.period_start) AS place
+        FROM (
+            SELECT user_id, event_type, period_start, sum(returned)::bigint AS returned FROM ended GROUP BY 1, 2, 3
+        ) e
+    ) d
+    WHERE b.ctid = d.place
+)
+SELECT settle_draws($1, $2)

@@ -1,0 +1,171 @@
+//! Grants: amounts beyond the plan, and the order in which they are drawn on and charged.
+//!
+//! A submission that the month has no room for draws on grants: first on those that expire first, then on those that do not
+//! expire, by when they were given. When it ends, the plan's part is charged first and the grants after it, in the order in
+//! which they were drawn on; so what was not used returns to grants before it returns to the plan, and to the one that lasts
+//! longest before the others. That favours who paid for the grants.
+
+/// A grant of which something is left. Times are in any unit, the same for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What is neither used nor reserved.
+    pub left: i64,
+    /// When it expires; `None` is never.
+    pub expires_at: Option<i64>,
+    /// When it was given.
+    pub created_at: i64,
+}
+
+/// An amount that was drawn on a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draw {
+    /// Its place among the grants.
+    pub grant: usize,
+    /// How much; more than 0.
+    pub amount: i64,
+}
+
+/// Draws an amount, and takes it from what is left. `None`, and nothing is taken, when all of them have less.
+#[must_use]
+pub fn draw(grants: &mut [Grant], amount: i64) -> Option<Vec<Draw>> {
+    let mut order: Vec<usize> = (0..grants.len()).collect();
+    // What does not expire comes after all that does.
+    order.sort_by_key(|&place| {
+        let grant = &grants[place];
+        (
+            grant.expires_at.is_none(),
+            grant.expires_at,
+            grant.created_at,
+            place,
+        )
+    });
+    let (mut wanted, mut draws) = (amount.max(0), Vec::new());
+    for place in order {
+        let amount = wanted.min(grants[place].left.max(0));
+        if amount > 0 {
+            draws.push(Draw { grant: place, amount });
+            wanted -= amount;
+        }
+    }
+    if wanted > 0 {
+        return None;
+    }
+    for one in &draws {
+        grants[one.grant].left -= one.amount;
+    }
+    Some(draws)
+}
+
+/// What of a charge grants pay for: what is more than the plan's part of the reservation.
+#[must_use]
+pub fn charged_to_grants(reserved: i64, drawn: i64, charged: i64) -> i64 {
+    let of_plan = reserved.saturating_sub(drawn).max(0);
+    charged.saturating_sub(of_plan).clamp(0, drawn.max(0))
+}
+
+/// What each draw pays of that, in the order in which they were drawn. What it does not pay returns to its grant.
+#[must_use]
+pub fn charges(draws: &[i64], charged_to_grants: i64) -> Vec<i64> {
+    let mut left = charged_to_grants;
+    let charge = |amount: &i64| {
+        let pays = left.clamp(0, *amount);
+        left -= pays;
+        pays
+    };
+    draws.iter().map(charge).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn grants() -> impl Strategy<Value = Vec<Grant>> {
+        let grant = (0..50_i64, proptest::option::of(0..5_i64), 0..5_i64);
+        proptest::collection::vec(grant, 0..6).prop_map(|grants| {
+            let grant = |(left, expires_at, created_at)| Grant {
+                left,
+                expires_at,
+                created_at,
+            };
+            grants.into_iter().map(grant).collect()
+        })
+    }
+
+    #[test]
+    fn what_expires_first_is_drawn_first_and_what_never_does_last() {
+        let grant = |left, expires_at, created_at| Grant {
+            left,
+            expires_at,
+            created_at,
+        };
+        let mut grants = [
+            grant(5, None, 1),
+            grant(5, Some(9), 3),
+            grant(5, None, 0),
+            grant(5, Some(7), 4),
+        ];
+        let draws = draw(&mut grants, 17).unwrap();
+        let order: Vec<_> = draws.iter().map(|one| (one.grant, one.amount)).collect();
+        assert_eq!(order, [(3, 5), (1, 5), (2, 5), (0, 2)]);
+        assert_eq!(draw(&mut grants, 4), None);
+        assert_eq!(grants[0].left, 3);
+    }
+
+    #[test]
+    fn the_plan_pays_first_and_the_rest_returns_to_where_it_came_from() {
+        // 30 of the plan and 50 of a grant were reserved.
+        assert_eq!(charged_to_grants(80, 50, 30), 0);
+        assert_eq!(charged_to_grants(80, 50, 45), 15);
+        assert_eq!(charged_to_grants(80, 50, 80), 50);
+        assert_eq!(charges(&[20, 30], 15), [15, 0]);
+        assert_eq!(charges(&[20, 30], 45), [20, 25]);
+    }
+
+    proptest! {
+        #[test]
+        fn all_that_is_asked_for_is_drawn_or_nothing(before in grants(), amount in 0..300_i64) {
+            let mut after = before.clone();
+            let all: i64 = before.iter().map(|grant| grant.left).sum();
+            match draw(&mut after, amount) {
+                Some(draws) => {
+                    prop_assert_eq!(draws.iter().map(|one| one.amount).sum::<i64>(), amount);
+                    for (place, grant) in after.iter().enumerate() {
+                        let taken: i64 =
+                            draws.iter().filter(|one| one.grant == place).map(|one| one.amount).sum();
+                        prop_assert_eq!(grant.left + taken, before[place].left);
+                        prop_assert!(grant.left >= 0);
+                    }
+                    // Nothing is left in a grant that comes before one that was drawn on.
+                    for pair in draws.windows(2) {
+                        prop_assert_eq!(after[pair[0].grant].left, 0);
+                        let ends = |place: usize| after[place].expires_at.unwrap_or(i64::MAX);
+                        prop_assert!(ends(pair[0].grant) <= ends(pair[1].grant));
+                    }
+                }
+                None => {
+                    prop_assert!(all < amount);
+                    prop_assert_eq!(after, before);
+                }
+            }
+        }
+
+        #[test]
+        fn what_is_charged_and_what_returns_is_what_was_drawn(
+            of_plan in 0..100_i64,
+            draws in proptest::collection::vec(1..50_i64, 0..5),
+            charged in 0..400_i64,
+        ) {
+            let drawn: i64 = draws.iter().sum();
+            let reserved = of_plan + drawn;
+            let charged = charged.min(reserved);
+            let to_grants = charged_to_grants(reserved, drawn, charged);
+            let each = charges(&draws, to_grants);
+            prop_assert_eq!(each.iter().sum::<i64>(), to_grants);
+            prop_assert!(each.iter().zip(&draws).all(|(pays, drawn)| (0..=*drawn).contains(pays)));
+            // The plan pays all that it can.
+            prop_assert_eq!(charged - to_grants, charged.min(of_plan));
+        }
+    }
+}
