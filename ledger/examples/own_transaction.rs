@@ -30,6 +30,8 @@ pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Optio
         amount: 1,
         idempotency: None,
         unique_key: None,
+        run_at: None,
+        priority: 1,
     };
     let mut client = database.connect().await?;
     let transaction = client.transaction().await?;

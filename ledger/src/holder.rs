@@ -1,5 +1,6 @@
 //! Holders: whom jobs are counted against.
 
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use weir_policy::assertion::Caller;
 use weir_policy::subject::Subject;
@@ -24,8 +25,6 @@ pub(crate) fn kept_text(subject: &Subject) -> Option<&str> {
 pub struct Holders {
     /// Of this database alone, so that the same address is another UUID elsewhere.
     addresses: Uuid,
-    /// Another one, so that a subject that reads like an address is not that address's holder.
-    subjects: Uuid,
 }
 
 impl Holders {
@@ -42,10 +41,7 @@ impl Holders {
     }
 
     fn in_namespace(addresses: Uuid) -> Self {
-        Self {
-            addresses,
-            subjects: Uuid::new_v5(&addresses, b"subjects"),
-        }
+        Self { addresses }
     }
 
     /// What this database was given when it was made, and no other has.
@@ -82,8 +78,16 @@ impl Holders {
     #[must_use]
     pub fn subject(self, subject: &Subject) -> Holder {
         Self::user(subject.uuid().unwrap_or_else(|| {
-            // Two texts are two holders, whatever they look like.
-            Uuid::new_v5(&self.subjects, subject.as_str().as_bytes())
+            // Two texts are two holders, whatever they look like. By a hash that PostgreSQL has, too, since SQL functions
+            // make the same id (`subject_id`).
+            let hash = Sha256::new()
+                .chain_update(self.addresses.as_bytes())
+                .chain_update(b"subject:")
+                .chain_update(subject.as_str().as_bytes())
+                .finalize();
+            let mut id = [0; 16];
+            id.copy_from_slice(&hash[..16]);
+            uuid::Builder::from_custom_bytes(id).into_uuid()
         }))
     }
 

@@ -73,6 +73,8 @@ fn submission(user: uuid::Uuid, key: &str) -> Submission {
             request_hash: vec![7; 32],
         }),
         unique_key: None,
+        run_at: None,
+        priority: 1,
     }
 }
 

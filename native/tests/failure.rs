@@ -416,6 +416,8 @@ async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
         amount: 1,
         idempotency: None,
         unique_key: None,
+        run_at: None,
+        priority: 1,
     };
     reserver.submit(submission()).await.unwrap();
     proxy.freeze();

@@ -138,6 +138,24 @@ async fn every_documented_answer_happens_and_is_as_documented() {
         assert_eq!(answer.status, status, "{}", answer.body);
         described.check(submit, "POST", &answer);
     }
+    let many = format!("[{good}, {good}]");
+    for (path, who, body, status) in [
+        (
+            "/api/jobs/analysis/batch",
+            Who::User(weir.user("free").await),
+            many.as_str(),
+            202,
+        ),
+        ("/api/jobs/analysis/batch", who, "[", 400),
+        ("/api/jobs/nothing/batch", who, &many, 404),
+        ("/api/jobs/analysis/batch", who, &big, 413),
+        ("/api/jobs/analysis/batch", who, "[{}]", 422),
+        ("/api/jobs/analysis/batch", full, &many, 429),
+    ] {
+        let answer = weir.call("POST", path, who, &[], body.as_bytes().to_vec()).await;
+        assert_eq!(answer.status, status, "{}", answer.body);
+        described.check("/api/jobs/{id}/batch", "POST", &answer);
+    }
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let working = weir.work().await;
     let job = weir.finished(id, who).await;
@@ -313,6 +331,7 @@ async fn every_documented_answer_happens_and_is_as_documented() {
             continue;
         }
         let path = match (route.as_str(), method.as_str()) {
+            ("/api/jobs/{id}/batch", _) => "/api/jobs/analysis/batch".to_owned(),
             ("/api/jobs/{id}", "POST") => "/api/jobs/analysis".to_owned(),
             (route, _) => path_of(route),
         };
@@ -321,7 +340,9 @@ async fn every_documented_answer_happens_and_is_as_documented() {
         admin.batch_execute(&end).await.unwrap();
         let answer = weir
             .until(&format!("{method} {route} to notice the outage"), async || {
-                let body = if method == "POST" {
+                let body = if path.ends_with("/batch") {
+                    many.clone()
+                } else if method == "POST" {
                     good.clone()
                 } else {
                     String::new()

@@ -82,6 +82,8 @@ async fn what_the_caller_writes_afterwards_is_booked_by_the_triggers_as_ever() {
         amount: 2,
         idempotency: None,
         unique_key: None,
+        run_at: None,
+        priority: 1,
     };
     let mut client = weir.client().await;
     let transaction = client.transaction().await.unwrap();

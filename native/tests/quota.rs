@@ -32,6 +32,8 @@ fn submission(user: Uuid, amount: i64) -> Submission {
         amount,
         idempotency: None,
         unique_key: None,
+        run_at: None,
+        priority: 1,
     }
 }
 

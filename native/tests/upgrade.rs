@@ -13,6 +13,55 @@ use weir_ledger::migrate;
 const FREE: Uuid = Uuid::from_u128(1);
 const PRO: Uuid = Uuid::from_u128(2);
 
+/// A user whose id was made from its subject by SHA-1, with usage, a job that waits for later, and a subscription.
+const USER_OF_V7: &str = r#"
+    INSERT INTO users (id, subject) VALUES ('5e1f0c1a-7a43-5a6e-9b1d-2f3c4d5e6f70', 'auth0|anne');
+    INSERT INTO user_subscriptions (user_id, plan_id)
+    SELECT '5e1f0c1a-7a43-5a6e-9b1d-2f3c4d5e6f70', id FROM subscription_plans WHERE tier = 'pro';
+    INSERT INTO usage_events (user_id, event_type, quota_amount)
+    VALUES ('5e1f0c1a-7a43-5a6e-9b1d-2f3c4d5e6f70', 'analysis', 7);
+    INSERT INTO river_job (id, args, kind, max_attempts, queue, state)
+    VALUES (1, '{"user_id": "auth0|anne", "files": [{"path": "a_test.go", "content": "func TestA(t *testing.T) {}"}]}',
+            'analysis:analyze', 3, 'analysis_priority', 'available');
+    INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id)
+    VALUES ('5e1f0c1a-7a43-5a6e-9b1d-2f3c4d5e6f70', 'analysis', 2, 1);
+    INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount)
+    VALUES (1, '5e1f0c1a-7a43-5a6e-9b1d-2f3c4d5e6f70', '5e1f0c1a-7a43-5a6e-9b1d-2f3c4d5e6f70', 'analysis', 2)
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_whose_ids_were_made_by_another_hash_keep_all_they_have() {
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        migrate::migrate_to(&database, 9).await.unwrap();
+        database
+            .connect()
+            .await
+            .unwrap()
+            .batch_execute(USER_OF_V7)
+            .await
+            .unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    let who = Who::Subject("auth0|anne");
+    let usage = weir.get("/api/usage", who).await.body;
+    assert_eq!(
+        (
+            &usage["tier"],
+            &usage["analysis"]["used"],
+            &usage["analysis"]["reserved"]
+        ),
+        (&json!("pro"), &json!(7), &json!(2))
+    );
+    let working = weir.work().await;
+    assert_eq!(weir.finished(1, who).await["charged"], 2);
+    weir.released(who, "analysis").await;
+    assert_eq!(weir.count("users").await, 1);
+    working.stop().await;
+    weir.end().await;
+}
+
 /// One job a state, as the first version of Weir wrote them: a Free user with one running and two parked jobs, a Pro
 /// user with jobs before and between attempts and with some that are over.
 const JOBS_OF_V1: &str = r#"

@@ -81,6 +81,8 @@ pub enum Decision {
     Admitted,
     /// Accepted without a slot: the job waits for one of its holder's.
     Parked,
+    /// Accepted for later: the job holds its quota, and asks for a slot when it is due.
+    Scheduled,
     /// Over the quota: nothing is reserved and nothing is enqueued.
     OverQuota,
     /// As many jobs wait as may: nothing is reserved and nothing is enqueued.
@@ -110,6 +112,28 @@ impl Account {
         self.parked == 0 && self.slot_limit.is_none_or(|limit| self.slots_in_use < limit)
     }
 
+    /// Takes an amount in every window, or in none. Returns what it draws on grants.
+    fn reserve(&mut self, requested: i64) -> Option<Vec<Draw>> {
+        debug_assert!(requested >= 0, "an amount is never negative");
+        if !self.has_room_for(requested) {
+            return None;
+        }
+        let draws = self.draw(requested)?;
+        for allowance in &mut self.allowances {
+            allowance.reserved = allowance.reserved.saturating_add(requested);
+        }
+        Some(draws)
+    }
+
+    /// Decides on one submission whose job is to start later: it takes its quota now and no slot. With what is drawn on
+    /// grants.
+    pub fn schedule(&mut self, requested: i64) -> (Decision, Vec<Draw>) {
+        match self.reserve(requested) {
+            Some(draws) => (Decision::Scheduled, draws),
+            None => (Decision::OverQuota, Vec::new()),
+        }
+    }
+
     /// Decides on one submission and updates the account, so that the next decision includes it.
     ///
     /// `requested` must not be negative. A job that needs no quota requests 0.
@@ -119,19 +143,15 @@ impl Account {
 
     /// The same, with what is drawn on grants.
     pub fn decide_and_draw(&mut self, requested: i64) -> (Decision, Vec<Draw>) {
-        debug_assert!(requested >= 0, "an amount is never negative");
         if !self.has_room_for(requested) {
             return (Decision::OverQuota, Vec::new());
         }
         if !self.has_free_slot() && self.max_waiting.is_some_and(|most| self.parked >= most) {
             return (Decision::TooManyWaiting, Vec::new());
         }
-        let Some(draws) = self.draw(requested) else {
+        let Some(draws) = self.reserve(requested) else {
             return (Decision::OverQuota, Vec::new());
         };
-        for allowance in &mut self.allowances {
-            allowance.reserved = allowance.reserved.saturating_add(requested);
-        }
         let decision = if self.has_free_slot() {
             self.slots_in_use += 1;
             Decision::Admitted
@@ -344,10 +364,28 @@ mod tests {
                         parked: before.parked + 1,
                         ..after(&before, requested)
                     },
+                    Decision::Scheduled => unreachable!("nobody asked for later"),
                     Decision::OverQuota | Decision::TooManyWaiting => before,
                 };
                 prop_assert_eq!(&account, &expected);
             }
+        }
+
+        #[test]
+        fn what_is_scheduled_takes_quota_and_no_slot(mut account in account(), requested in 0..400_i64) {
+            let before = account.clone();
+            let expected = match account.schedule(requested).0 {
+                Decision::Scheduled => {
+                    prop_assert!(before.has_room_for(requested));
+                    after(&before, requested)
+                }
+                decision => {
+                    prop_assert_eq!(decision, Decision::OverQuota);
+                    prop_assert!(!before.has_room_for(requested));
+                    before
+                }
+            };
+            prop_assert_eq!(account, expected);
         }
 
         #[test]

@@ -86,6 +86,11 @@ const CHECKS: [(&str, &str, &str); 12] = [
     ),
     (
         "I5",
+        "a job asks for a slot when it is due",
+        include_str!("sql/i5_due.sql"),
+    ),
+    (
+        "I5",
         "every running job has an owner that lives",
         include_str!("sql/i5_ownerless.sql"),
     ),

@@ -13,6 +13,8 @@ pub const OLDEST_RIVER: i64 = 6;
 
 pub(super) const LEAD_FUNCTIONS: &str = include_str!("sql/lead_functions.sql");
 
+pub(super) const GRANT_FUNCTIONS: &str = include_str!("sql/grant_functions.sql");
+
 /// What becomes of River's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum River {

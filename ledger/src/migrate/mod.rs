@@ -11,7 +11,7 @@ use riverqueue::migrate::PostgresMigrator;
 use tokio_postgres::Client;
 
 use crate::database::{Database, DatabaseError};
-use known::{LEAD_FUNCTIONS, LEDGER, embedded, quoted};
+use known::{GRANT_FUNCTIONS, LEAD_FUNCTIONS, LEDGER, embedded, quoted};
 use look::{Found, look};
 
 pub use error::MigrateError;
@@ -102,6 +102,7 @@ async fn to(database: &Database, river: River, target: Target) -> Result<Applied
     runner.set_migration_table_name(LEDGER);
     let report = runner.run_async(&mut client).await?;
     client.batch_execute(LEAD_FUNCTIONS).await?;
+    client.batch_execute(GRANT_FUNCTIONS).await?;
     applied.weir = report
         .applied_migrations()
         .iter()

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use riverqueue::migrate::{Direction, MigrateOpts, PostgresMigrator};
 
 use super::error::MigrateError;
-use super::known::{LEAD_FUNCTIONS, LEDGER, embedded, quoted};
+use super::known::{GRANT_FUNCTIONS, LEAD_FUNCTIONS, LEDGER, embedded, quoted};
 use super::look::Found;
 use crate::database::Database;
 
@@ -74,7 +74,7 @@ pub(super) async fn of(
             script,
             "SET search_path = {weir}, {river};\n\
              CREATE TABLE IF NOT EXISTS {LEDGER}\n    (version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), checksum varchar(255));\n\
-             {weirs}\n{LEAD_FUNCTIONS}"
+             {weirs}\n{LEAD_FUNCTIONS}\n{GRANT_FUNCTIONS}"
         );
     }
     Ok(script)

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use uuid::Uuid;
-use weir_policy::admission::Decision;
+use weir_policy::admission::{Account, Decision};
 use weir_policy::lane::Lane;
 
 use super::read::{LockedAccount, Snapshot};
-use super::submission::{Answer, Idempotency, NewJob, Quota, Quotas, Submission};
+use super::submission::{Answer, Idempotency, NewJob, Quota, Quotas, Submission, Window};
 use crate::job_metadata::REQUEST_ID;
 
 /// What was decided for one submission, and the quota right after it.
@@ -116,20 +116,26 @@ fn admit(
 ) -> Result<NewJob, Admission> {
     // Without a user there is no plan to hold against; the slot is all that is held.
     let reserved = one.holder.user_id.map_or(0, |_| one.amount);
-    let (decision, drawn) = locked.account.decide_and_draw(reserved);
+    let (decision, drawn) = match one.run_at {
+        Some(_) => locked.account.schedule(reserved),
+        None => locked.account.decide_and_draw(reserved),
+    };
     draws.extend(
         drawn
             .iter()
             .map(|draw| (locked.grant_ids[draw.grant], draw.amount)),
     );
     let has_slot = match decision {
-        Decision::OverQuota => return Err(Admission::OverQuota(without_room(locked, one.amount))),
+        Decision::OverQuota => {
+            let full = without_room(&locked.account, &locked.windows, one.amount);
+            return Err(Admission::OverQuota(full));
+        }
         Decision::TooManyWaiting => {
             let most = locked.account.max_waiting.unwrap_or_default();
             return Err(Admission::TooManyWaiting { most });
         }
         Decision::Admitted => true,
-        Decision::Parked => false,
+        Decision::Parked | Decision::Scheduled => false,
     };
     let Some(id) = ids.next() else {
         unreachable!("there are as many ids as submissions")
@@ -139,14 +145,37 @@ fn admit(
         queue: Lane::select(locked.plan.map(|plan| plan.lane), false).queue(&one.service),
         tier: locked.plan.map(|plan| plan.name),
         has_slot,
+        run_at: one.run_at,
         reserved,
         created_at: now,
     })
 }
 
-/// The windows that a submission of this amount does not fit into.
-fn without_room(locked: &LockedAccount, amount: i64) -> Vec<Quota> {
-    let windows = locked.account.allowances.iter().zip(&locked.windows);
+/// The answer to a group of which nothing is kept, because this one of it is refused: as if all that ask for the same
+/// account had asked for it at once.
+pub(super) fn refuse_all(
+    group: &[&Submission],
+    snapshot: &Snapshot,
+    mut decided: Vec<Decided>,
+    index: usize,
+) -> Answer {
+    let refused = decided.swap_remove(index);
+    let (one, locked) = (group[index], snapshot.account(group[index]));
+    let quotas = Quotas::of(&locked.before.allowances, &locked.windows);
+    let (Admission::OverQuota(_), Some(quota)) = (&refused.admission, quotas) else {
+        return answer(refused);
+    };
+    let same = group
+        .iter()
+        .filter(|other| (other.holder.id, other.event_type) == (one.holder.id, one.event_type));
+    let amount = same.fold(0_i64, |sum, other| sum.saturating_add(other.amount));
+    let full = without_room(&locked.before, &locked.windows, amount);
+    Answer::OverQuota { quota, full }
+}
+
+/// The windows that this amount does not fit into.
+fn without_room(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota> {
+    let windows = account.allowances.iter().zip(windows);
     windows
         .filter(|(allowance, _)| !allowance.has_room_for(amount))
         .map(|(allowance, window)| Quota::of(allowance, *window))
@@ -177,10 +206,14 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
         };
         match &decided.admission {
             Admission::New { job, .. } => {
-                let parked = !job.has_slot;
-                metrics::counter!("weir_reservations_total", "event_type" => event_type,
-                    "decision" => if parked { "parked" } else { "admitted" })
-                .increment(1);
+                let parked = !job.has_slot && job.run_at.is_none();
+                let decision = match (job.has_slot, job.run_at) {
+                    (true, _) => "admitted",
+                    (false, None) => "parked",
+                    (false, Some(_)) => "scheduled",
+                };
+                metrics::counter!("weir_reservations_total", "event_type" => event_type, "decision" => decision)
+                    .increment(1);
                 tracing::info!(
                     job = job.id,
                     user,
@@ -228,14 +261,13 @@ mod tests {
 
     use jiff::Timestamp;
     use serde_json::json;
-    use weir_policy::admission::{Account, Allowance};
+    use weir_policy::admission::Allowance;
     use weir_policy::span::Span;
 
     use super::*;
     use crate::holder::Holder;
     use crate::meter::Meter;
     use crate::plans::Plan;
-    use crate::reservation::Window;
 
     fn holder(n: u128) -> Holder {
         let id = Uuid::from_u128(n);
@@ -258,6 +290,8 @@ mod tests {
             amount,
             idempotency: None,
             unique_key: None,
+            run_at: None,
+            priority: 1,
         }
     }
 

@@ -15,7 +15,9 @@ mod write;
 
 pub use late_admission::{LateAdmission, LateJob, admit_late};
 pub use queue::Reserver;
-pub use submission::{Answer, Idempotency, NewJob, Quota, Quotas, ReserveError, Submission, Window};
-pub use transaction::reserve;
+pub use submission::{
+    Answer, FIRST_PRIORITY, Idempotency, NewJob, Quota, Quotas, ReserveError, Submission, Window,
+};
 pub(crate) use transaction::unstorable;
+pub use transaction::{reserve, reserve_all, submit_all};
 pub use write::insert_payload;

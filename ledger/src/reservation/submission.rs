@@ -36,7 +36,14 @@ pub struct Submission {
     pub idempotency: Option<Idempotency>,
     /// River's unique key: a live job of the same holder with the same key is the answer instead of a new one.
     pub unique_key: Option<Vec<u8>>,
+    /// When the job is to start. Until then it holds its quota and no slot. `None` is at once.
+    pub run_at: Option<Timestamp>,
+    /// River's priority within a queue, from 1, the first, to 4.
+    pub priority: i16,
 }
+
+/// River's priority of what says none.
+pub const FIRST_PRIORITY: i16 = 1;
 
 /// An `Idempotency-Key`, and what it was sent with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,6 +147,8 @@ pub struct NewJob {
     pub tier: Option<&'static str>,
     /// Whether it has a slot. Without one it waits for one of its holder's.
     pub has_slot: bool,
+    /// When it asks for a slot; `None` when it has, or waits for one.
+    pub run_at: Option<Timestamp>,
     /// What of the quota it holds.
     pub reserved: i64,
     /// When it was accepted.

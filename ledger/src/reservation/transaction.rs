@@ -165,6 +165,73 @@ pub async fn reserve(
     Ok(answer)
 }
 
+/// Admits several submissions in one transaction, all or none, as [`reserve_all`] does, and commits.
+///
+/// # Errors
+///
+/// As [`reserve`]; after [`DatabaseError::OutcomeUnknown`] the jobs may have been made.
+pub async fn submit_all(
+    client: &mut Client,
+    rules: &Rules,
+    group: &[&Submission],
+) -> Result<Vec<Answer>, ReserveError> {
+    let transaction = client.transaction().await?;
+    transaction.batch_execute("SET LOCAL lock_timeout = '5s'").await?;
+    let answers = reserve_all(&transaction, rules, group).await?;
+    if answers
+        .iter()
+        .any(|one| is_refused(one))
+    {
+        transaction.rollback().await?;
+        return Ok(answers);
+    }
+    let committed = transaction.commit().await;
+    committed.map_err(|error| refusal(Failure::of(error, Phase::Committing).into_error()))?;
+    Ok(answers)
+}
+
+/// Admits several submissions inside a transaction of the caller's own, all or none: with the first one that is over the
+/// quota, or whose `Idempotency-Key` was used with another request, that is the only answer, and the caller rolls back. The
+/// quota is then the one before any of them, and `full` the windows without room for all of the refused one's account.
+///
+/// # Errors
+///
+/// As [`reserve`].
+pub async fn reserve_all(
+    transaction: &Transaction<'_>,
+    rules: &Rules,
+    group: &[&Submission],
+) -> Result<Vec<Answer>, ReserveError> {
+    let statements = ReservationStatements::prepare(transaction).await?;
+    let locking = Locking::Wait(HashSet::new());
+    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    let read = async || read::lock_and_read(transaction, &statements, rules, group, &locking, false).await;
+    let mut snapshot = match read().await {
+        Err(Unread::FirstContact) => {
+            provision(transaction, &statements, group).await?;
+            read().await
+        }
+        read => read,
+    }
+    .map_err(|unread| match unread {
+        Unread::Failed(GroupFailure::Failed(failure)) => refusal(failure.into_error()),
+        _ => DatabaseError::Locked.into(),
+    })?;
+    let decided = decide::decide(group, &mut snapshot);
+    let refused = decided.iter().position(|one| {
+        use decide::Admission::{KeyReused, OverQuota, TooManyWaiting};
+        matches!(one.admission, KeyReused | OverQuota(_) | TooManyWaiting { .. })
+    });
+    if let Some(index) = refused {
+        return Ok(vec![decide::refuse_all(group, &snapshot, decided, index)]);
+    }
+    write::write(transaction, &statements, rules, group, &snapshot, &decided, false)
+        .await
+        .map_err(|error| refusal(error.into()))?;
+    transaction.batch_execute("SET LOCAL weir.books = ''").await?;
+    Ok(decided.into_iter().map(decide::answer).collect())
+}
+
 /// What PostgreSQL cannot store is the caller's to change; everything else is ours.
 pub(super) fn refusal(error: DatabaseError) -> ReserveError {
     match unstorable(&error) {

@@ -24,6 +24,8 @@ struct NewRows<'a> {
     metadata: Vec<&'a Value>,
     queues: Vec<&'a str>,
     states: Vec<&'static str>,
+    priorities: Vec<i16>,
+    run_at: Vec<Option<Timestamp>>,
     holders: Vec<Uuid>,
     users: Vec<Option<Uuid>>,
     event_types: Vec<Meter>,
@@ -52,6 +54,8 @@ impl<'a> NewRows<'a> {
             rows.queues.push(&job.queue);
             rows.states
                 .push(if job.has_slot { "available" } else { "pending" });
+            rows.priorities.push(one.priority);
+            rows.run_at.push(job.run_at);
             rows.holders.push(one.holder.id);
             rows.users.push(one.holder.user_id);
             rows.event_types.push(one.event_type);
@@ -182,7 +186,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
     let draws = DrawRows::of(decided);
     let payloads = rows.notifications();
     let ttl = rules.ttl.as_secs_f64();
-    let jobs: [&(dyn ToSql + Sync); 9] = [
+    let jobs: [&(dyn ToSql + Sync); 11] = [
         &rows.ids,
         &rows.args,
         &rows.kinds,
@@ -192,8 +196,10 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.states,
         &rows.unique_keys,
         &LIVE_STATES,
+        &rows.priorities,
+        &rows.run_at,
     ];
-    let reservations: [&(dyn ToSql + Sync); 10] = [
+    let reservations: [&(dyn ToSql + Sync); 11] = [
         &rows.ids,
         &rows.holders,
         &rows.users,
@@ -204,6 +210,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &ttl,
         &rows.windows,
         &snapshot.at(),
+        &rows.run_at,
     ];
     let submissions: [&(dyn ToSql + Sync); 7] = [
         &rows.ids,

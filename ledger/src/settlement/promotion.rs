@@ -1,12 +1,13 @@
 //! Promotion without an ended job: after an upgrade, when limits were raised, or when an event was missed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use postgres_types::ToSql;
 use uuid::Uuid;
 
-use super::plan::{self, Key};
+use super::plan::{self, Key, LockedHolder};
 use super::promoted::Promoted;
 use super::statements::SettlementStatements;
 use super::transaction::{self, locked_holder};
@@ -68,6 +69,26 @@ impl Promoter {
         }
     }
 
+    /// Gives a slot, or a place in line, to jobs whose time has come: those that were submitted for later, and retries
+    /// that are about to be due. Returns how many became available.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be used.
+    pub async fn start_due(&mut self) -> Result<usize, DatabaseError> {
+        let started = match self.session.connection().await {
+            Ok(connection) => with_deadline(due(connection, &self.rules, &self.promoted)).await,
+            Err(failure) => Err(failure),
+        };
+        match started {
+            Ok(started) => Ok(started),
+            Err(failure) => {
+                self.session.recover(&failure).await;
+                Err(failure.into_error())
+            }
+        }
+    }
+
     /// The same over everything that waits.
     ///
     /// # Errors
@@ -88,6 +109,54 @@ impl Promoter {
 
 /// Before every holder.
 const FIRST: Key = (Uuid::nil(), Meter::named(""));
+
+/// How many jobs whose time has come are looked at by one transaction.
+const MOST_DUE: i64 = 500;
+
+/// The jobs whose time has come. A holder that is locked right now is looked at again.
+async fn due(
+    connection: &Connection<SettlementStatements>,
+    rules: &Rules,
+    promoted: &Promoted,
+) -> Result<usize, Failure> {
+    let Connection { client, statements } = connection;
+    let open = |error| Failure::of(error, Phase::Open);
+    let most: [&(dyn ToSql + Sync); 1] = [&MOST_DUE];
+    let rows = client.query(&statements.due, &most).await.map_err(open)?;
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    let holders: Vec<Uuid> = rows.iter().map(|row| row.get("holder")).collect();
+    let event_types: Vec<Meter> = rows.iter().map(|row| row.get("event_type")).collect();
+    let params: [&(dyn ToSql + Sync); 2] = [&holders, &event_types];
+    let ((), locked) = tokio::try_join!(
+        biased;
+        client.batch_execute("BEGIN"),
+        client.query(&statements.lock_waiting, &params)
+    )
+    .map_err(open)?;
+    let mut locked: BTreeMap<Key, LockedHolder> = locked.iter().map(locked_holder).collect();
+    let (mut ids, mut holders, mut event_types) = (Vec::new(), Vec::new(), Vec::new());
+    for row in &rows {
+        let key: Key = (row.get("holder"), row.get("event_type"));
+        if locked.contains_key(&key) {
+            ids.push(row.get::<_, i64>("job_id"));
+            holders.push(key.0);
+            event_types.push(key.1);
+        }
+    }
+    let params: [&(dyn ToSql + Sync); 3] = [&ids, &holders, &event_types];
+    let parked = client.query(&statements.park_due, &params).await.map_err(open)?;
+    for row in &parked {
+        if let Some(holder) = locked.get_mut(&(row.get("holder"), row.get("event_type"))) {
+            holder.parked += row.get::<_, i32>("n");
+        }
+    }
+    let changes = plan::plan(&locked, &[], &[], rules);
+    transaction::write(connection, &changes, &locked, rules, promoted)
+        .await
+        .map_err(|error| Failure::of(error, Phase::Committing))
+}
 
 /// One slice; returns how many were promoted, and leaves in `next` where the next slice starts.
 async fn slice(

@@ -16,6 +16,8 @@ statements! {
         promote: include_str!("sql/promote.sql"),
         waiting: include_str!("sql/waiting.sql"),
         lock_waiting: include_str!("sql/lock_waiting.sql"),
+        due: include_str!("sql/due.sql"),
+        park_due: include_str!("sql/park_due.sql"),
         free_jobs: include_str!("sql/free_jobs.sql"),
         make_holder: include_str!("sql/make_holder.sql"),
         rebuild_lock: include_str!("sql/rebuild_lock.sql"),

@@ -1,7 +1,7 @@
 //! A job as its owner sees it.
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio_postgres::Row;
 use utoipa::ToSchema;
@@ -48,6 +48,15 @@ pub struct JobError {
     pub message: String,
 }
 
+/// How far the attempt under way says that it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Progress {
+    /// From 0 to 1.
+    pub fraction: f64,
+    /// For people.
+    pub message: Option<String>,
+}
+
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Job {
@@ -81,6 +90,8 @@ pub struct Job {
     pub output: Option<Value>,
     /// What went wrong last, also when it will be tried again.
     pub error: Option<JobError>,
+    /// How far the attempt under way is; null unless it says so.
+    pub progress: Option<Progress>,
 }
 
 /// Columns and joins of a job as [`Job::from_row`] reads them; a WHERE clause on `s` or `j` follows.
@@ -125,6 +136,9 @@ impl Job {
                 None
             },
             error: error.map(|message| JobError { message }),
+            progress: row
+                .get::<_, Option<Value>>("progress")
+                .and_then(|progress| serde_json::from_value(progress).ok()),
         }
     }
 
@@ -134,10 +148,10 @@ impl Job {
             id: job.id,
             service: service.name.clone(),
             status: Status::Queued,
-            waiting_for: Some(if job.has_slot {
-                WaitingFor::Worker
-            } else {
-                WaitingFor::Slot
+            waiting_for: Some(match (job.has_slot, job.run_at) {
+                (true, _) => WaitingFor::Worker,
+                (false, None) => WaitingFor::Slot,
+                (false, Some(_)) => WaitingFor::Schedule,
             }),
             queue: job.queue,
             tier: job.tier.map_or_else(|| "anonymous".to_owned(), str::to_owned),
@@ -150,6 +164,7 @@ impl Job {
             charged: 0,
             output: None,
             error: None,
+            progress: None,
         }
     }
 
@@ -171,6 +186,7 @@ impl Job {
 
 fn waiting_for(state: &str, parked: bool, later: bool, has_failed: bool) -> WaitingFor {
     match state {
+        "pending" if later && !parked => WaitingFor::Schedule,
         "pending" => WaitingFor::Slot,
         _ if parked => WaitingFor::Slot,
         "retryable" => WaitingFor::Retry,
@@ -187,6 +203,8 @@ mod tests {
     #[test]
     fn a_queued_job_says_what_it_waits_for() {
         assert_eq!(waiting_for("pending", true, false, false), WaitingFor::Slot);
+        assert_eq!(waiting_for("pending", true, true, true), WaitingFor::Slot);
+        assert_eq!(waiting_for("pending", false, true, false), WaitingFor::Schedule);
         assert_eq!(waiting_for("scheduled", true, true, false), WaitingFor::Slot);
         assert_eq!(waiting_for("available", false, false, false), WaitingFor::Worker);
         assert_eq!(waiting_for("available", false, true, true), WaitingFor::Retry);

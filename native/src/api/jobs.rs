@@ -8,6 +8,7 @@ use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
+use jiff::Timestamp;
 use postgres_types::ToSql;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,8 +21,10 @@ use super::caller::Caller;
 use super::job::{Job, SELECT};
 use super::problem::{ApiError, OverQuota, ProblemDetails};
 use super::state::Api;
+use super::when::When;
+use crate::config::service::Service;
 use weir_ledger::holder::Holder;
-use weir_ledger::reservation::{Answer, Idempotency, Submission};
+use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, Submission};
 
 use super::quota::{self, Quota};
 use crate::telemetry::traces;
@@ -53,6 +56,8 @@ pub(super) struct Accepted {
     params(
         ("id" = String, Path, description = "The name of the service"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job"),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the job is to run; at once unless told"),
+        ("Weir-Priority" = Option<i16>, Header, description = "1 to 4 within its lane; 1, the first, unless told"),
     ),
     request_body(content = Value, description = "The job's arguments, a JSON object of at most 256 KiB"),
     responses(
@@ -80,76 +85,25 @@ pub(super) async fn submit(
         .settings
         .service(&name)
         .ok_or_else(|| ApiError::NoService(name.clone()))?;
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge,
-        _ => ApiError::Malformed("The body could not be read.".to_owned()),
-    })?;
-    let args: Value = serde_json::from_slice(&body)
-        .map_err(|error| ApiError::Malformed(format!("The body is not JSON: {error}.")))?;
-    let Value::Object(mut args) = args else {
-        return Err(ApiError::Unprocessable(
-            "The arguments must be a JSON object.".to_owned(),
-        ));
-    };
-    // Whose job it is, is not for the body to say.
-    args.remove("user_id");
+    let (body, args) = body_of(body)?;
     let idempotency = idempotency(&headers, &name, &body)?;
-    let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
-    let amount = handler.reserve(caller.holder, &args).await?;
-    // As the token has it, so that the jobs of other River clients can name the same holder.
-    if let Some(user) = &caller.user {
-        args.insert("user_id".to_owned(), user.holder.as_str().into());
-    }
-    // All who share an address would be answered with each other's jobs.
-    let unique_key = caller
-        .holder
-        .user_id
-        .and_then(|_| unique_key::key(&service.kind, &args, &service.unique_by));
+    let when = When::of(&headers, Timestamp::now())?;
     let mut span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
-    let mut metadata = json!({ REQUEST_ID: caller.request_id });
-    if let Some(user) = &caller.user {
-        metadata[SUBJECT] = user.subject.as_str().into();
-    }
-    if let Some(traceparent) = span.context().traceparent() {
-        metadata[TRACEPARENT] = traceparent.into();
-    }
-    let answer = api
-        .reserver
-        .submit(Submission {
-            holder: caller.holder,
-            subject: caller.user.map(|user| user.holder),
-            service: service.name.clone(),
-            event_type: service.event_type,
-            kind: service.kind.clone(),
-            max_attempts: service.max_attempts,
-            args: Value::Object(args),
-            metadata,
-            amount,
-            idempotency,
-            unique_key,
-        })
-        .await?;
+    let origin = Origin {
+        caller: &caller,
+        traceparent: span.context().traceparent(),
+    };
+    let submission = submission(&api, service, origin, args, idempotency, when).await?;
+    let amount = submission.amount;
+    let answer = api.reserver.submit(submission).await?;
     let (job, quota, folded) = match answer {
         // Described from what was committed: whatever the database does next, the job is accepted.
         Answer::Accepted { job, quota } => (Job::accepted(job, service), quota, false),
         Answer::Repeated { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, false),
         Answer::Folded { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, true),
-        Answer::OverQuota { quota, full } => {
-            let over = OverQuota {
-                meter: service.event_type,
-                quotas: quota,
-                full,
-                amount,
-            };
-            return Err(ApiError::OverQuota(Box::new(over)));
-        }
+        Answer::OverQuota { quota, full } => return Err(over_quota(service, quota, full, amount)),
         Answer::TooManyWaiting { most, .. } => return Err(ApiError::TooManyWaiting(most)),
-        Answer::KeyReused => {
-            return Err(ApiError::Unprocessable(
-                "This Idempotency-Key was used with another request; use a new key for a new request."
-                    .to_owned(),
-            ));
-        }
+        Answer::KeyReused => return Err(key_reused()),
     };
     span.set("messaging.message.id", job.id.to_string());
     drop(span);
@@ -176,7 +130,101 @@ pub(super) async fn submit(
         .into_response())
 }
 
-fn idempotency(headers: &HeaderMap, service: &str, body: &[u8]) -> Result<Option<Idempotency>, ApiError> {
+/// The bytes of a body, and what they say.
+pub(super) fn body_of(body: Result<Bytes, BytesRejection>) -> Result<(Bytes, Value), ApiError> {
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge,
+        _ => ApiError::Malformed("The body could not be read.".to_owned()),
+    })?;
+    let value = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::Malformed(format!("The body is not JSON: {error}.")))?;
+    Ok((body, value))
+}
+
+/// Who submits, and where in a trace.
+pub(super) struct Origin<'a> {
+    pub(super) caller: &'a Caller,
+    pub(super) traceparent: Option<String>,
+}
+
+/// What is submitted to a service with these arguments, once its handler has looked at them.
+pub(super) async fn submission(
+    api: &Api,
+    service: &Service,
+    Origin { caller, traceparent }: Origin<'_>,
+    args: Value,
+    idempotency: Option<Idempotency>,
+    when: When,
+) -> Result<Submission, ApiError> {
+    let Value::Object(mut args) = args else {
+        return Err(ApiError::Unprocessable(
+            "The arguments must be a JSON object.".to_owned(),
+        ));
+    };
+    // Whose job it is, is not for the body to say.
+    args.remove("user_id");
+    let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
+    let amount = handler.reserve(caller.holder, &args).await?;
+    // As the token has it, so that the jobs of other River clients can name the same holder.
+    if let Some(user) = &caller.user {
+        args.insert("user_id".to_owned(), user.holder.as_str().into());
+    }
+    // All who share an address would be answered with each other's jobs.
+    let unique_key = caller
+        .holder
+        .user_id
+        .and_then(|_| unique_key::key(&service.kind, &args, &service.unique_by));
+    let mut metadata = json!({ REQUEST_ID: caller.request_id });
+    if let Some(user) = &caller.user {
+        metadata[SUBJECT] = user.subject.as_str().into();
+    }
+    if let Some(traceparent) = traceparent {
+        metadata[TRACEPARENT] = traceparent.into();
+    }
+    Ok(Submission {
+        holder: caller.holder,
+        subject: caller.user.as_ref().map(|user| user.holder.clone()),
+        service: service.name.clone(),
+        event_type: service.event_type,
+        kind: service.kind.clone(),
+        max_attempts: service.max_attempts,
+        args: Value::Object(args),
+        metadata,
+        amount,
+        idempotency,
+        unique_key,
+        run_at: when.run_at,
+        priority: when.priority,
+    })
+}
+
+/// The refusal of what is over these windows' limits.
+pub(super) fn over_quota(
+    service: &Service,
+    quotas: Quotas,
+    full: Vec<reservation::Quota>,
+    amount: i64,
+) -> ApiError {
+    ApiError::OverQuota(Box::new(OverQuota {
+        meter: service.event_type,
+        quotas,
+        full,
+        amount,
+    }))
+}
+
+/// The refusal of a key that another request was sent with.
+pub(super) fn key_reused() -> ApiError {
+    ApiError::Unprocessable(
+        "This Idempotency-Key was used with another request; use a new key for a new request.".to_owned(),
+    )
+}
+
+pub(super) fn idempotency(
+    headers: &HeaderMap,
+    service: &str,
+    body: &[u8],
+) -> Result<Option<Idempotency>, ApiError> {
     let mut values = headers.get_all("idempotency-key").iter();
     let Some(value) = values.next() else {
         return Ok(None);
@@ -214,7 +262,7 @@ pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, Ap
 
 /// The holder's job of that id. An address is no proof of whose it is, so this is for jobs that the caller named
 /// otherwise.
-async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
+pub(super) async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
     one(api, "WHERE s.job_id = $1 AND s.holder = $2", &[&id, &holder.id]).await
 }
 

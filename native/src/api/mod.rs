@@ -3,6 +3,7 @@
 mod access;
 pub mod admin;
 mod answers;
+mod batch;
 mod caller;
 mod console;
 mod edge;
@@ -23,6 +24,7 @@ mod service_key;
 mod state;
 mod system;
 mod usage;
+mod when;
 mod wrong_keys;
 
 pub use feed::Feed;

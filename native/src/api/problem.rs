@@ -76,7 +76,7 @@ pub enum ApiError {
     /// Something else is in the way.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// An anonymous caller asks for a list.
+    /// An anonymous caller asks for a list, or submits one.
     #[error("no list without signing in")]
     NoList,
     /// A path that does not exist.
@@ -219,8 +219,8 @@ impl ApiError {
             Self::NoList => (
                 problem(
                     StatusCode::UNAUTHORIZED,
-                    "Sign in to list jobs. Without signing in, read each job with the token that its submission was \
-                     answered with (header Weir-Job-Token).",
+                    "Sign in to list jobs, or to submit several at once. Without signing in, read each job with the token \
+                     that its submission was answered with (header Weir-Job-Token).",
                 ),
                 vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
             ),

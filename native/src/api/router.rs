@@ -2,7 +2,7 @@
 
 use super::problem::ApiError;
 use super::state::Api;
-use super::{access, admin, edge, events, jobs, system, usage};
+use super::{access, admin, batch, edge, events, jobs, system, usage};
 use crate::config::Environment;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -50,6 +50,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(jobs::list))
         // One path: OpenAPI takes two that differ only in a parameter's name for the same.
         .routes(routes!(jobs::submit, jobs::get, jobs::cancel))
+        .routes(routes!(batch::submit))
         .routes(routes!(events::jobs))
         .routes(routes!(events::job))
         .routes(routes!(usage::usage))

@@ -81,6 +81,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         .map_err(DatabaseError::from)?;
     Ok(Api {
         reserver: Reserver::start(&context.database, Arc::clone(&context.rules)),
+        rules: Arc::clone(&context.rules),
         settler: context.settler.clone(),
         pool: context.pool.clone(),
         settings: Arc::clone(&context.settings),

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 use weir_ledger::database::ReadPool;
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::Reserver;
+use weir_ledger::rules::Rules;
 use weir_ledger::settlement::Settler;
 use weir_policy::assertion::AssertionKey;
 
@@ -26,6 +27,8 @@ pub(super) struct Api {
     pub(super) pool: ReadPool,
     /// Admits submissions.
     pub(super) reserver: Reserver,
+    /// What admission decides by, where it is not the reserver that decides.
+    pub(super) rules: Arc<Rules>,
     /// Settles what is cancelled.
     pub(super) settler: Settler,
     /// Check submissions' arguments, by River's job kind.

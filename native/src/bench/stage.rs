@@ -164,6 +164,8 @@ pub(super) fn submission(user: Uuid) -> Submission {
         amount: 1,
         idempotency: None,
         unique_key: None,
+        run_at: None,
+        priority: 1,
     }
 }
 

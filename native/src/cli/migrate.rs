@@ -54,7 +54,10 @@ impl Migrate {
         for name in applied.weir {
             print(&format!("applied Weir's {name}\n"))?;
         }
-        let changes = catalogue::apply(&mut database.connect().await?, &settings.catalogue).await?;
+        let mut client = database.connect().await?;
+        let mut changes = catalogue::apply(&mut client, &settings.catalogue).await?;
+        let services = settings.service_entries();
+        changes.extend(catalogue::services::apply(&mut client, &services, &settings.rules()).await?);
         if is_current && changes.is_empty() {
             print("nothing to do: the database is up to date\n")?;
         }

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 use weir_ledger::catalogue::Catalogue;
+use weir_ledger::catalogue::services::ServiceEntry;
 use weir_ledger::database::{Database, DatabaseError, Schemas};
 use weir_ledger::rules::Rules;
 
@@ -265,6 +266,12 @@ impl Settings {
             ttl: self.reservation_ttl,
             lanes: Rules::lanes_of(self.services.iter().map(|service| service.name.as_str())),
         }
+    }
+
+    /// The services, as the database has them.
+    #[must_use]
+    pub fn service_entries(&self) -> Vec<ServiceEntry> {
+        self.services.iter().map(Service::entry).collect()
     }
 
     /// The service whose jobs are of this kind.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use weir_ledger::catalogue::services::{ServiceAmount, ServiceEntry};
 use weir_ledger::meter::Meter;
 use weir_policy::lane::Lane;
 
@@ -43,6 +44,33 @@ impl Service {
     #[must_use]
     pub fn queue(&self, lane: Lane) -> String {
         lane.queue(&self.name)
+    }
+
+    /// What the database knows of it.
+    pub(super) fn entry(&self) -> ServiceEntry {
+        ServiceEntry {
+            name: self.name.clone(),
+            meter: self.event_type,
+            kind: self.kind.clone(),
+            max_attempts: self.max_attempts,
+            unique_by: self.unique_by.clone(),
+            amount: match &self.handler {
+                HandlerSpec::Builtin {
+                    name: Builtin::Analyze,
+                } => ServiceAmount::Fixed(1),
+                // The tests that it finds in the analysis.
+                HandlerSpec::Builtin {
+                    name: Builtin::Specview,
+                } => ServiceAmount::Caller,
+                HandlerSpec::Exec { amount, .. } | HandlerSpec::Http { amount, .. } => match amount {
+                    Amount::Fixed(amount) => ServiceAmount::Fixed(*amount),
+                    Amount::Member { member } => ServiceAmount::Member(member.clone()),
+                },
+            },
+            retry: self
+                .retry
+                .map(|retry| (retry.base.as_secs_f64(), retry.factor, retry.max.as_secs_f64())),
+        }
     }
 
     /// Its queues with their pool sizes.

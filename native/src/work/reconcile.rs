@@ -21,6 +21,15 @@ use crate::context::Context;
 /// Between two rounds. What others end is settled within about a second, and an upgrade helps the jobs that wait.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Between two looks at what ended or fell due just now: whoever works jobs without telling Weir frees their slots as soon.
+const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How far behind the last glance a job may turn up as ended. What commits later is found by the next round.
+const GLANCE_OVERLAP: SignedDuration = SignedDuration::from_millis(150);
+
+/// How far back a glance goes at most, so that none takes long. The rounds see to the rest.
+const LONGEST_GLANCE_BACK: SignedDuration = SignedDuration::from_secs(1);
+
 /// Between two passes of cleaning through everything.
 const CLEAN_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -41,9 +50,15 @@ const LONGEST_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 pub async fn run(context: Context, stopped: CancellationToken) {
     let mut reconciler = Reconciler::new(&context);
     let mut leader: Option<Elected> = None;
+    let mut last_round = Instant::now();
     loop {
+        let interval = if leader.is_some() {
+            GLANCE_INTERVAL
+        } else {
+            ROUND_INTERVAL
+        };
         tokio::select! {
-            () = tokio::time::sleep(ROUND_INTERVAL) => {}
+            () = tokio::time::sleep(interval) => {}
             () = stopped.cancelled() => {
                 if let Some(leader) = leader {
                     leader.leave().await;
@@ -57,12 +72,21 @@ pub async fn run(context: Context, stopped: CancellationToken) {
         };
         match held {
             Ok(mut held) => match held.is_elected().await {
+                Ok(true) if last_round.elapsed() < ROUND_INTERVAL => {
+                    if reconciler.glance(&held.client).await {
+                        leader = Some(held);
+                    }
+                }
                 Ok(true) => {
+                    last_round = Instant::now();
                     if held.say().await && reconciler.round(&held.client).await {
                         leader = Some(held);
                     }
                 }
-                Ok(false) => leader = Some(held),
+                Ok(false) => {
+                    last_round = Instant::now();
+                    leader = Some(held);
+                }
                 Err(error) => tracing::warn!(%error, "reconciliation could not ask for its lock"),
             },
             Err(error) => tracing::warn!(%error, "reconciliation cannot reach the database"),
@@ -76,6 +100,8 @@ pub struct Reconciler {
     promoter: Promoter,
     /// From when on ended jobs are looked for; `None` before the first look.
     ended_since: Option<Timestamp>,
+    /// When the last glance was.
+    glanced: Option<Timestamp>,
     swept: i64,
     /// How many reservations the sweep has seen so far, and how many there were when it last saw all.
     seen: i64,
@@ -94,6 +120,7 @@ impl Reconciler {
             promoter: context.settler.promoter(),
             context: context.clone(),
             ended_since: None,
+            glanced: None,
             swept: 0,
             seen: 0,
             total: 0,
@@ -109,8 +136,30 @@ impl Reconciler {
         within("take_back", self.take_back(client)).await
             && within("ended", self.settle_ended(client)).await
             && within("sweep", self.sweep(client)).await
+            && within("due", self.start_due()).await
             && within("promote", self.promote(client)).await
             && within("clean", self.clean(client)).await
+    }
+
+    /// A look between two rounds at what ended just now and what falls due. Returns whether the connection is still of use.
+    pub async fn glance(&mut self, client: &Client) -> bool {
+        within("just_ended", self.notice_ended(client)).await && within("due", self.start_due()).await
+    }
+
+    /// Has settled what ended since the last glance, and waits for none of it.
+    async fn notice_ended(&mut self, client: &Client) -> Result<(), DatabaseError> {
+        let started = ledger::now(client).await?;
+        let since = self.glanced.replace(started).unwrap_or(started);
+        let since = since.max(started - LONGEST_GLANCE_BACK) - GLANCE_OVERLAP;
+        for job_id in ledger::ended_since(client, since).await? {
+            self.context.settler.notice(job_id);
+        }
+        Ok(())
+    }
+
+    async fn start_due(&mut self) -> Result<(), DatabaseError> {
+        self.promoter.start_due().await?;
+        Ok(())
     }
 
     /// Rounds until all that is there was gone through once.

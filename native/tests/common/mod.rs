@@ -79,7 +79,12 @@ impl Weir {
     /// Brings the catalogue of the settings into the database, as `weir migrate` does.
     async fn with_catalogue(self) -> Self {
         let wanted = &self.context.settings.catalogue;
-        catalogue::apply(&mut self.client().await, wanted).await.unwrap();
+        let mut client = self.client().await;
+        catalogue::apply(&mut client, wanted).await.unwrap();
+        let settings = &self.context.settings;
+        catalogue::services::apply(&mut client, &settings.service_entries(), &settings.rules())
+            .await
+            .unwrap();
         self
     }
 

@@ -201,6 +201,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/jobs/{id}/batch": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Submits several jobs of one service, all or none. The body is an array of their arguments. */
+        post: operations["submit"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/jobs/{id}/events": {
         parameters: {
             query?: never;
@@ -408,6 +425,7 @@ export interface components {
             max_attempts: number;
             /** @description What it made; null until it is completed, and in lists. */
             output?: unknown;
+            progress?: components["schemas"]["Progress"] | null;
             /** @description Its lane. */
             queue: string;
             /**
@@ -589,6 +607,16 @@ export interface components {
             type: string;
             /** @description The windows without room, when the plan's quota is exceeded. */
             windows?: components["schemas"]["WindowQuota"][];
+        };
+        /** @description How far the attempt under way says that it is. */
+        Progress: {
+            /**
+             * Format: double
+             * @description From 0 to 1.
+             */
+            fraction: number;
+            /** @description For people. */
+            message?: string | null;
         };
         /** @description What a plan allows in a billing period, and what of it is taken. */
         Quota: {
@@ -841,6 +869,7 @@ export type NextPlan = components['schemas']['NextPlan'];
 export type OverrideView = components['schemas']['OverrideView'];
 export type Period = components['schemas']['Period'];
 export type ProblemDetails = components['schemas']['ProblemDetails'];
+export type Progress = components['schemas']['Progress'];
 export type Quota = components['schemas']['Quota'];
 export type ServiceLanes = components['schemas']['ServiceLanes'];
 export type SlotsView = components['schemas']['SlotsView'];
@@ -1659,6 +1688,10 @@ export interface operations {
             header?: {
                 /** @description The same key within 24 hours gives the same job */
                 "Idempotency-Key"?: string | null;
+                /** @description When the job is to run; at once unless told */
+                "Weir-Run-At"?: string | null;
+                /** @description 1 to 4 within its lane; 1, the first, unless told */
+                "Weir-Priority"?: number | null;
             };
             path: {
                 /** @description The name of the service */
@@ -1801,6 +1834,103 @@ export interface operations {
             };
             /** @description The caller has no such job */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The database cannot be reached */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+        };
+    };
+    submit: {
+        parameters: {
+            query?: never;
+            header?: {
+                /** @description The same key within 24 hours gives the same jobs */
+                "Idempotency-Key"?: string | null;
+                /** @description When the jobs are to run; at once unless told */
+                "Weir-Run-At"?: string | null;
+                /** @description 1 to 4 within their lane; 1, the first, unless told */
+                "Weir-Priority"?: number | null;
+            };
+            path: {
+                /** @description The name of the service */
+                id: string;
+            };
+            cookie?: never;
+        };
+        /** @description The arguments of 1 to 100 jobs, JSON objects, of at most 256 KiB in all */
+        requestBody: {
+            content: {
+                "application/json": unknown[];
+            };
+        };
+        responses: {
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AcceptedBatch"];
+                };
+            };
+            /** @description The body is not JSON */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The request did not come through the edge */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description There is no such service */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The body is larger than 256 KiB */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description The service cannot use some of the arguments, or the key was used with others */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["ProblemDetails"];
+                };
+            };
+            /** @description All of them would be over the plan's quota; none is accepted */
+            429: {
                 headers: {
                     [name: string]: unknown;
                 };

@@ -14,4 +14,5 @@ INSERT INTO quota_reservations
      parked_at)
 VALUES ($1, $2, $3, $4, $5, $6, now() + make_interval(secs => $8), $9, $10,
         CASE WHEN $7::boolean THEN clock_timestamp() END, CASE WHEN NOT $7::boolean THEN clock_timestamp() END)
-ON CONFLICT (job_id) DO UPDATE SET admitted_at = excluded.admitted_at, parked_at = excluded.parked_at
+ON CONFLICT (job_id) DO UPDATE
+    SET admitted_at = excluded.admitted_at, parked_at = excluded.parked_at, due_at = NULL

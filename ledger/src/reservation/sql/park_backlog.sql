@@ -26,7 +26,7 @@ WITH backlog AS MATERIALIZED (
     SELECT $3::uuid, $4::usage_event_type, 0, p.id, now() + make_interval(secs => $7), $5::uuid, $6::timestamptz,
            NULL, clock_timestamp()
     FROM parked p
-    ON CONFLICT (job_id) DO UPDATE SET parked_at = excluded.parked_at WHERE r.parked_at IS NULL
+    ON CONFLICT (job_id) DO UPDATE SET parked_at = excluded.parked_at, due_at = NULL WHERE r.parked_at IS NULL
     RETURNING r.job_id
 )
 SELECT count(*) AS parked FROM reserved

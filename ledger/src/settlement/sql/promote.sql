@@ -23,7 +23,8 @@ WITH wanted AS MATERIALIZED (
 ), woken AS (
     UPDATE river_job j
     SET state = 'available',
-        scheduled_at = now(),
+        -- A retry has its slot shortly before its time, and keeps the time.
+        scheduled_at = CASE WHEN j.state = 'pending' THEN greatest(j.scheduled_at, now()) ELSE now() END,
         -- Only the queues of Weir's own lanes are changed: another client's queue may be called x_default.
         queue = CASE WHEN j.queue = ANY ($8::text[]) THEN regexp_replace(j.queue, '_(priority|default)$', '_' || p.lane)
                      ELSE j.queue END

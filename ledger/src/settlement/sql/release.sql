@@ -5,10 +5,10 @@
 -- and keeps its slot, or after it, and asks for one. Every row is looked up by its key, whatever the planner believes
 -- about the size of the tables.
 WITH seen AS MATERIALIZED (
-    SELECT a.job_id, j.state, j.ended, j.waits, j.used, j.request_id
+    SELECT a.job_id, j.state, j.ended, j.waits, j.scheduled_at, j.used, j.request_id
     FROM (SELECT DISTINCT id AS job_id FROM unnest($1::bigint[]) AS u (id) ORDER BY 1) a
     LEFT JOIN LATERAL (
-        SELECT j.state,
+        SELECT j.state, j.scheduled_at,
                j.finalized_at IS NOT NULL AS ended,
                j.state IN ('retryable', 'scheduled')
                    OR j.state = 'available' AND j.scheduled_at > clock_timestamp() AS waits,
@@ -30,7 +30,8 @@ WITH seen AS MATERIALIZED (
               s.state::text AS state, s.used, r.from_grants
 ), yielded AS (
     UPDATE quota_reservations r
-    SET admitted_at = NULL
+    -- Shortly before the job is due, it asks for a slot again.
+    SET admitted_at = NULL, due_at = s.scheduled_at - interval '500 milliseconds'
     FROM seen s
     WHERE r.job_id = s.job_id AND r.admitted_at IS NOT NULL AND s.waits
     RETURNING r.holder, r.event_type, true, false, r.job_id, r.user_id, r.period_start, r.windows,

@@ -1,7 +1,7 @@
 -- What differs when the owner's view of a job does, and whether nothing will change any more: a job that somebody else
 -- ended is charged a moment later.
 SELECT j.id,
-       concat_ws(' ', j.xmin, j.scheduled_at > now(), r.parked_at, r.reserved_amount, r.job_id) AS version,
+       concat_ws(' ', j.xmin, j.scheduled_at > now(), r.parked_at, r.due_at, r.reserved_amount, r.progress, r.job_id) AS version,
        j.state IN ('completed', 'cancelled', 'discarded') AND r.job_id IS NULL AS over
 FROM river_job j
 LEFT JOIN quota_reservations r ON r.job_id = j.id

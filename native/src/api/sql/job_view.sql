@@ -6,6 +6,8 @@ SELECT j.id, j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts,
        coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error') AS error,
        $output AS output,
        r.parked_at IS NOT NULL AS parked,
+       CASE WHEN (r.progress ->> 'attempt')::int = j.attempt AND j.state = 'running'
+            THEN r.progress - 'attempt' END AS progress,
        coalesce(r.reserved_amount, 0) AS reserved,
        coalesce(u.quota_amount, 0) AS charged,
        CASE WHEN s.user_id IS NULL THEN 'anonymous'

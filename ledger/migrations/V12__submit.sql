@@ -1,0 +1,227 @@
+-- Submission inside a transaction of somebody else's, in any language. What is decided here is what
+-- ledger/src/reservation decides; native/tests/differential.rs compares the two.
+
+-- The options of a submission, checked.
+CREATE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT priority smallint)
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    known CONSTANT text[] := ARRAY['idempotency_key', 'priority', 'run_at'];
+    unknown text;
+BEGIN
+    options := coalesce(nullif(options, 'null'), '{}');
+    IF jsonb_typeof(options) <> 'object' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the options must be a JSON object';
+    END IF;
+    SELECT string_agg(k, ', ' ORDER BY k) INTO unknown FROM jsonb_object_keys(options) AS k WHERE k <> ALL (known);
+    IF unknown IS NOT NULL THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('unknown options: %s', unknown),
+            HINT = format('there are %s', array_to_string(known, ', '));
+    END IF;
+    IF jsonb_typeof(options -> 'idempotency_key') NOT IN ('string', 'null')
+       OR octet_length(options ->> 'idempotency_key') NOT BETWEEN 1 AND 255 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'idempotency_key must be a text of 1 to 255 bytes';
+    END IF;
+    idempotency_key := options ->> 'idempotency_key';
+    IF (options ->> 'priority') !~ '^[1-4]$' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'priority must be a number from 1, the first, to 4';
+    END IF;
+    priority := coalesce(options ->> 'priority', '1')::smallint;
+    BEGIN
+        run_at := (options ->> 'run_at')::timestamptz;
+    EXCEPTION WHEN data_exception THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time, such as 2027-01-31T08:00:00Z';
+    END;
+    IF NOT isfinite(run_at) OR run_at > clock_timestamp() + interval '366 days' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be within 366 days';
+    END IF;
+    IF run_at <= clock_timestamp() THEN
+        run_at := NULL;
+    END IF;
+END
+$$;
+
+-- What a submission may use at most, as the service says where the caller does not.
+CREATE FUNCTION amount_of(service weir_services, args jsonb, told bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    most CONSTANT bigint := 1000000000000000;
+    amount bigint := coalesce(told, service.amount);
+BEGIN
+    IF amount IS NULL AND service.amount_member IS NOT NULL THEN
+        IF jsonb_typeof(args -> service.amount_member) = 'number'
+           AND args ->> service.amount_member ~ '^[0-9]{1,16}$' THEN
+            amount := (args ->> service.amount_member)::bigint;
+        END IF;
+        IF amount IS NULL OR amount NOT BETWEEN 1 AND most THEN
+            RAISE invalid_parameter_value USING
+                MESSAGE = format('%I must be a whole number from 1 to %s', service.amount_member, most);
+        END IF;
+    END IF;
+    IF amount IS NULL THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('the service %s does not say what a job uses; say the amount', service.name);
+    END IF;
+    IF amount NOT BETWEEN 0 AND most THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('amount must be from 0 to %s', most);
+    END IF;
+    RETURN amount;
+END
+$$;
+
+-- Locks an account. A holder that was never seen becomes known, a user on the default plan.
+CREATE FUNCTION lock_account(of_holder uuid, meter text, known_as text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM holders h WHERE h.holder = of_holder AND h.event_type = meter FOR NO KEY UPDATE;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    INSERT INTO users (id, subject)
+    SELECT of_holder, CASE WHEN NOT EXISTS (SELECT 1 FROM users u WHERE u.subject = known_as) THEN known_as END
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        INSERT INTO user_subscriptions (user_id, plan_id)
+        SELECT of_holder, p.id FROM subscription_plans p WHERE p.is_default
+        ON CONFLICT (user_id) WHERE status = 'active' DO NOTHING;
+    END IF;
+    INSERT INTO holders (holder, event_type, user_id) VALUES (of_holder, meter, of_holder)
+    ON CONFLICT (holder, event_type) DO NOTHING;
+    PERFORM 1 FROM holders h WHERE h.holder = of_holder AND h.event_type = meter FOR NO KEY UPDATE;
+END
+$$;
+
+CREATE FUNCTION weir_submit(subject text, service text, args jsonb, amount bigint DEFAULT NULL, options jsonb DEFAULT '{}',
+                            OUT outcome text, OUT job_id bigint, OUT quota jsonb)
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+#variable_conflict use_column
+DECLARE
+    books CONSTANT text := coalesce(current_setting('weir.books', true), '');
+    this_holder CONSTANT uuid := weir_holder(weir_submit.subject);
+    is_uuid CONSTANT boolean := uuid_of_subject(weir_submit.subject) IS NOT NULL;
+    want record;
+    made weir_services;
+    account record;
+    earlier record;
+    live record;
+    added bigint;
+    hash bytea;
+    key bytea;
+    admits boolean;
+    lane_queue text;
+    without_room jsonb;
+BEGIN
+    PERFORM need_read_committed('weir_submit');
+    SELECT * INTO want FROM submit_options(weir_submit.options);
+    SELECT * INTO made FROM weir_services s WHERE s.name = weir_submit.service;
+    IF NOT FOUND THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('there is no service %s', weir_submit.service),
+            HINT = format('there are %s; `weir migrate` brings those of weir.toml here',
+                          coalesce((SELECT string_agg(s.name, ', ' ORDER BY s.name) FROM weir_services s), 'none'));
+    END IF;
+    IF jsonb_typeof(args) IS DISTINCT FROM 'object' OR octet_length(args::text) > 262144 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the arguments must be a JSON object of at most 256 KiB';
+    END IF;
+    -- As the token of the same user would have it.
+    args := args || jsonb_build_object(
+        'user_id', CASE WHEN is_uuid THEN this_holder::text ELSE weir_submit.subject END);
+    added := amount_of(made, args, weir_submit.amount);
+    key := unique_key_of(made.kind, args, made.unique_by);
+
+    PERFORM lock_account(this_holder, made.event_type, CASE WHEN NOT is_uuid THEN weir_submit.subject END);
+    SELECT * INTO account FROM account_of(this_holder, made.event_type);
+    quota := quota_json(account.used[1], account.reserved[1], account.limits[1], account.ends[1]);
+    IF want.idempotency_key IS NOT NULL THEN
+        hash := sha256(convert_to(made.name, 'UTF8') || '\x00' || convert_to(args::text, 'UTF8')
+                       || convert_to(coalesce(weir_submit.amount::text, ''), 'UTF8'));
+        SELECT s.job_id, s.request_hash INTO earlier
+        FROM submissions s
+        WHERE s.holder = this_holder AND s.idempotency_key = want.idempotency_key
+          AND s.created_at > now() - interval '24 hours';
+        IF FOUND AND earlier.request_hash = hash THEN
+            outcome := 'repeated';
+            job_id := earlier.job_id;
+            RETURN;
+        ELSIF FOUND THEN
+            outcome := 'key_reused';
+            quota := NULL;
+            RETURN;
+        END IF;
+        UPDATE submissions s SET idempotency_key = NULL
+        WHERE s.holder = this_holder AND s.idempotency_key = want.idempotency_key;
+    END IF;
+    IF key IS NOT NULL THEN
+        SELECT j.id, s.holder INTO live
+        FROM river_job j LEFT JOIN submissions s ON s.job_id = j.id
+        WHERE j.unique_key = key AND j.unique_key IS NOT NULL AND j.unique_states IS NOT NULL
+          AND river_job_state_in_bitmask(j.unique_states, j.state);
+        IF FOUND AND live.holder = this_holder THEN
+            outcome := 'folded';
+            job_id := live.id;
+            RETURN;
+        ELSIF FOUND THEN
+            -- Somebody else's, which this caller must not see.
+            key := NULL;
+        END IF;
+    END IF;
+
+    SELECT jsonb_agg(jsonb_build_object('window', w.span) || quota_json(w.used, w.reserved, w.most, w.past))
+    INTO without_room
+    FROM unnest(account.spans, account.limits, account.used, account.reserved, account.ends)
+        AS w (span, most, used, reserved, past)
+    WHERE added > 0 AND w.used::numeric + w.reserved + added > w.most;
+    IF without_room IS NOT NULL THEN
+        outcome := 'over_quota';
+        quota := quota || jsonb_build_object('windows', without_room);
+        RETURN;
+    END IF;
+
+    admits := want.run_at IS NULL AND account.parked = 0 AND account.slots_in_use < account.slots;
+    outcome := CASE WHEN admits THEN 'admitted' ELSE 'parked' END;
+    lane_queue := made.name || '_' || coalesce(account.lane, 'default');
+    job_id := nextval('river_job_id_seq');
+    quota := quota_json(account.used[1], account.reserved[1] + added, account.limits[1], account.ends[1]);
+    -- The counters are booked here and not by the triggers.
+    PERFORM set_config('weir.books', 'kept', true);
+    LOOP
+        INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
+                               unique_key, unique_states)
+        VALUES (weir_submit.job_id, args, made.kind, made.max_attempts, '{}', want.priority, lane_queue,
+                (CASE WHEN admits THEN 'available' ELSE 'pending' END)::river_job_state,
+                coalesce(want.run_at, now()), '{}', key, CASE WHEN key IS NOT NULL THEN B'11110001' END)
+        ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL
+            AND river_job_state_in_bitmask(unique_states, state) DO NOTHING;
+        EXIT WHEN FOUND;
+        -- Another River client was faster, with a job that is nobody's here.
+        key := NULL;
+    END LOOP;
+    INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
+                                    windows, created_at, admitted_at, parked_at, due_at)
+    SELECT this_holder, made.event_type, added, weir_submit.job_id, now() + s.reservation_ttl, this_holder,
+           account.starts[1], account.counted, account.at,
+           CASE WHEN admits THEN clock_timestamp() END,
+           CASE WHEN NOT admits AND want.run_at IS NULL THEN clock_timestamp() END,
+           want.run_at
+    FROM weir_settings s;
+    INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)
+    VALUES (weir_submit.job_id, this_holder, this_holder, made.event_type, added, want.idempotency_key, hash);
+    UPDATE holders h
+    SET slots_in_use = h.slots_in_use + admits::int,
+        parked = h.parked + (NOT admits)::int,
+        granted_slots = CASE WHEN admits THEN account.slots ELSE h.granted_slots END
+    WHERE want.run_at IS NULL AND h.holder = this_holder AND h.event_type = made.event_type;
+    INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, reserved, granted_limit)
+    SELECT this_holder, made.event_type, w.span, w.first, added, coalesce(w.most, 9223372036854775807)
+    FROM unnest(account.spans, account.starts, account.limits) AS w (span, first, most)
+    WHERE added > 0
+    ON CONFLICT (user_id, event_type, span, period_start)
+        DO UPDATE SET reserved = b.reserved + excluded.reserved, granted_limit = excluded.granted_limit;
+    IF admits THEN
+        PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', lane_queue)::text);
+    END IF;
+    PERFORM set_config('weir.books', books, true);
+END
+$$;
+COMMENT ON FUNCTION weir_submit IS
+    'submits a job in the transaction of the caller; outcome: admitted, parked, repeated, folded, over_quota, key_reused';

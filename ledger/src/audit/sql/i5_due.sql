@@ -1,0 +1,6 @@
+-- Jobs whose time came and that nobody has put in line for a slot. $5 seconds beside the ten that this may take.
+SELECT format('job %s of holder %s (%s) has been due since %s', r.job_id, r.holder, j.state, r.due_at)
+FROM quota_reservations r
+JOIN river_job j ON j.id = r.job_id
+WHERE r.due_at < now() - make_interval(secs => 10 + $5) AND j.finalized_at IS NULL AND j.state <> 'running'
+LIMIT $1

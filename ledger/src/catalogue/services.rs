@@ -1,0 +1,120 @@
+//! The services in the database, for the SQL functions: what can be submitted, and by what the processes count.
+
+use postgres_types::ToSql;
+use tokio_postgres::Client;
+
+use super::apply::CatalogueError;
+use crate::meter::Meter;
+use crate::rules::Rules;
+
+/// A service, as far as a submission has to know it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceEntry {
+    /// The stem of its queues.
+    pub name: String,
+    /// What its work is counted as.
+    pub meter: Meter,
+    /// River's job kind.
+    pub kind: String,
+    /// How often a job is tried.
+    pub max_attempts: i16,
+    /// Members of the arguments by which a job is the same as a live one.
+    pub unique_by: Vec<String>,
+    /// What one job reserves.
+    pub amount: ServiceAmount,
+    /// When a failed job is tried again: base and longest pause in seconds, and the factor between them; `None` leaves it
+    /// to River's policy.
+    pub retry: Option<(f64, f64, f64)>,
+}
+
+/// What one job of a service reserves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServiceAmount {
+    /// Always the same.
+    Fixed(i64),
+    /// What this member of the arguments says.
+    Member(String),
+    /// What the caller says.
+    Caller,
+}
+
+/// Makes the database's services these, and its settings those of `rules`; returns what changed, a line each.
+///
+/// # Errors
+///
+/// When the database cannot be used, or lacks a service's meter.
+pub async fn apply(
+    client: &mut Client,
+    services: &[ServiceEntry],
+    rules: &Rules,
+) -> Result<Vec<String>, CatalogueError> {
+    let names: Vec<&str> = services.iter().map(|one| one.name.as_str()).collect();
+    let meters: Vec<Meter> = services.iter().map(|one| one.meter).collect();
+    let kinds: Vec<&str> = services.iter().map(|one| one.kind.as_str()).collect();
+    let attempts: Vec<i16> = services.iter().map(|one| one.max_attempts).collect();
+    let unique_by: Vec<serde_json::Value> = services
+        .iter()
+        .map(|one| one.unique_by.as_slice().into())
+        .collect();
+    let (mut amounts, mut members) = (Vec::new(), Vec::new());
+    for one in services {
+        let (amount, member) = match &one.amount {
+            ServiceAmount::Fixed(amount) => (Some(*amount), None),
+            ServiceAmount::Member(member) => (None, Some(member.as_str())),
+            ServiceAmount::Caller => (None, None),
+        };
+        amounts.push(amount);
+        members.push(member);
+    }
+    let retry = |pick: fn((f64, f64, f64)) -> f64| -> Vec<Option<f64>> {
+        services.iter().map(|one| one.retry.map(pick)).collect()
+    };
+    let (bases, factors, longest) = (
+        retry(|(base, _, _)| base),
+        retry(|(_, factor, _)| factor),
+        retry(|(_, _, longest)| longest),
+    );
+    let transaction = client.transaction().await?;
+    let params: [&(dyn ToSql + Sync); 10] = [
+        &names, &meters, &kinds, &attempts, &unique_by, &amounts, &members, &bases, &factors, &longest,
+    ];
+    let changed = transaction
+        .query(include_str!("sql/write_services.sql"), &params)
+        .await?;
+    let gone = transaction
+        .query(
+            "DELETE FROM weir_services WHERE name <> ALL ($1::text[]) RETURNING name",
+            &[&names],
+        )
+        .await?;
+    let limits = rules.slot_limits.as_ref();
+    let of_plans = limits.map_or_else(
+        || serde_json::json!({}),
+        |limits| serde_json::json!(limits.of_plans),
+    );
+    let anonymous = limits.map_or(1, |limits| i32::try_from(limits.anonymous).unwrap_or(i32::MAX));
+    let settings = transaction
+        .execute(
+            include_str!("sql/write_settings.sql"),
+            &[&rules.ttl.as_secs_f64(), &limits.is_some(), &of_plans, &anonymous],
+        )
+        .await?;
+    transaction.commit().await?;
+    let mut changes: Vec<String> = changed
+        .iter()
+        .map(|row| {
+            let how = if row.get("is_new") { "new" } else { "changed" };
+            format!("service {}: {how}", row.get::<_, &str>("name"))
+        })
+        .collect();
+    changes.extend(
+        gone.iter()
+            .map(|row| format!("service {}: gone", row.get::<_, &str>("name"))),
+    );
+    if settings > 0 {
+        changes.push(
+            "slots or RESERVATION_TTL that the environment sets: changed for the SQL functions".to_owned(),
+        );
+    }
+    Ok(changes)
+}

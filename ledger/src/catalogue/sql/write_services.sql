@@ -1,0 +1,18 @@
+-- $1 names, $2 meters, $3 kinds, $4 max_attempts, $5 unique_by as JSON, $6 amounts, $7 members that say the amount, $8 base,
+-- $9 factor and $10 longest pause of retries. Returns those that changed.
+WITH wanted AS (
+    SELECT w.*, ARRAY(SELECT jsonb_array_elements_text(w.unique_json)) AS unique_by
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::jsonb[], $6::bigint[], $7::text[], $8::float8[],
+                $9::float8[], $10::float8[])
+        AS w (name, event_type, kind, max_attempts, unique_json, amount, amount_member, retry_base, retry_factor, retry_max)
+)
+INSERT INTO weir_services AS s
+    (name, event_type, kind, max_attempts, unique_by, amount, amount_member, retry_base, retry_factor, retry_max)
+SELECT name, event_type, kind, max_attempts, unique_by, amount, amount_member, retry_base, retry_factor, retry_max
+FROM wanted
+ON CONFLICT (name) DO UPDATE
+    SET event_type = excluded.event_type, kind = excluded.kind, max_attempts = excluded.max_attempts,
+        unique_by = excluded.unique_by, amount = excluded.amount, amount_member = excluded.amount_member,
+        retry_base = excluded.retry_base, retry_factor = excluded.retry_factor, retry_max = excluded.retry_max
+    WHERE s IS DISTINCT FROM excluded
+RETURNING name, xmax = 0 AS is_new

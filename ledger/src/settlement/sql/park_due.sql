@@ -1,0 +1,45 @@
+-- Puts jobs whose time has come in line for a slot, as far as nobody works on them or is about to. The caller holds the
+-- locks of these holders, and promotes afterwards. Returns how many each holder parks.
+-- $1 job ids, $2 holders, $3 event types, pairwise.
+--
+-- A retry is taken out of River's hands before it can be claimed, so that it runs with a slot whoever works it. A unique
+-- job whose key does not count while it is pending stays: another could take its key meanwhile.
+WITH due AS MATERIALIZED (
+    SELECT r.job_id, r.holder, r.event_type, j.id, coalesce(e.waits, false) AS waits
+    FROM (
+        SELECT DISTINCT job_id FROM unnest($1::bigint[], $2::uuid[], $3::usage_event_type[]) AS u (job_id, holder, event_type)
+        ORDER BY 1
+    ) a
+    CROSS JOIN LATERAL (
+        SELECT * FROM quota_reservations q WHERE q.job_id = a.job_id AND q.due_at IS NOT NULL OFFSET 0
+    ) r
+    LEFT JOIN LATERAL (
+        SELECT (k.state IN ('pending', 'retryable', 'scheduled') OR k.state = 'available' AND k.scheduled_at > clock_timestamp())
+               AND (k.unique_key IS NULL OR k.unique_states IS NULL
+                    OR river_job_state_in_bitmask(k.unique_states, 'pending')) AS waits
+        FROM river_job k WHERE k.id = a.job_id OFFSET 0
+    ) e ON true
+    LEFT JOIN LATERAL (
+        SELECT k.id FROM river_job k
+        WHERE k.id = a.job_id AND e.waits
+          AND (k.state IN ('pending', 'retryable', 'scheduled')
+               OR k.state = 'available' AND k.scheduled_at > clock_timestamp())
+        OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
+    ) j ON true
+), made_pending AS (
+    UPDATE river_job j SET state = 'pending' FROM due d WHERE j.id = d.id AND (j.state <> 'pending') IS TRUE
+), asked AS (
+    UPDATE quota_reservations r
+    SET due_at = NULL, parked_at = CASE WHEN d.id IS NOT NULL THEN clock_timestamp() END
+    FROM due d
+    -- One that is locked is being claimed or cancelled, and is looked at again.
+    WHERE r.job_id = d.job_id AND (d.id IS NOT NULL OR NOT d.waits)
+    RETURNING r.holder, r.event_type, d.id
+), parked AS (
+    SELECT holder, event_type, count(id)::int AS n FROM asked GROUP BY 1, 2
+), booked AS (
+    UPDATE holders h SET parked = h.parked + p.n
+    FROM parked p
+    WHERE h.holder = p.holder AND h.event_type = p.event_type AND p.n > 0
+)
+SELECT holder, event_type, n FROM parked

@@ -1,0 +1,144 @@
+//! Submitting several jobs at once, all or none.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{AppendHeaders, IntoResponse, Response};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+use weir_ledger::reservation::{Answer, ReserveError, Submission, submit_all};
+
+use super::answers::{Unauthenticated, Unavailable};
+use super::caller::Caller;
+use super::job::Job;
+use super::jobs::{self, Origin, body_of, key_reused, over_quota};
+use super::problem::{ApiError, ProblemDetails};
+use super::quota::{self, Quota};
+use super::state::Api;
+use super::when::When;
+use crate::telemetry::traces;
+
+/// The most jobs of one batch.
+const MOST_JOBS: usize = 100;
+
+/// An accepted batch.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AcceptedBatch {
+    /// One for each of the arguments, in their order. One that is there already stands for those it is taken for.
+    jobs: Vec<Job>,
+    /// The plan's quota with all of them in it.
+    quota: Option<Quota>,
+}
+
+/// Submits several jobs of one service, all or none. The body is an array of their arguments.
+#[utoipa::path(
+    post,
+    path = "/api/jobs/{id}/batch",
+    params(
+        ("id" = String, Path, description = "The name of the service"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same jobs"),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs are to run; at once unless told"),
+        ("Weir-Priority" = Option<i16>, Header, description = "1 to 4 within their lane; 1, the first, unless told"),
+    ),
+    request_body(content = Vec<Value>, description = "The arguments of 1 to 100 jobs, JSON objects, of at most 256 KiB in all"),
+    responses(
+        (status = 202, body = AcceptedBatch),
+        (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
+        Unauthenticated,
+        (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
+        (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
+        (status = 422, body = ProblemDetails, description = "The service cannot use some of the arguments, or the key was used with others", content_type = "application/problem+json"),
+        (status = 429, body = ProblemDetails, description = "All of them would be over the plan's quota; none is accepted", content_type = "application/problem+json"),
+        Unavailable,
+    )
+)]
+pub(super) async fn submit(
+    State(api): State<Arc<Api>>,
+    service: Result<Path<String>, PathRejection>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let Ok(Path(name)) = service else {
+        return Err(ApiError::NoRoute);
+    };
+    caller.signed_in()?;
+    let service = api
+        .settings
+        .service(&name)
+        .ok_or_else(|| ApiError::NoService(name.clone()))?;
+    let wants = || {
+        ApiError::Unprocessable(format!(
+            "The body must be an array of the arguments of 1 to {MOST_JOBS} jobs."
+        ))
+    };
+    let Value::Array(all) = body_of(body)?.1 else {
+        return Err(wants());
+    };
+    if !(1..=MOST_JOBS).contains(&all.len()) {
+        return Err(wants());
+    }
+    let when = When::of(&headers, Timestamp::now())?;
+    let span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
+    let mut submissions = Vec::with_capacity(all.len());
+    for (index, args) in all.into_iter().enumerate() {
+        let at = |error| match error {
+            ApiError::Unprocessable(wants) => ApiError::Unprocessable(format!("[{index}]: {wants}")),
+            other => other,
+        };
+        // Each has a key of its own, so that the same batch is answered with the same jobs.
+        let mut idempotency = jobs::idempotency(&headers, &name, args.to_string().as_bytes())?;
+        if let Some(idempotency) = &mut idempotency {
+            idempotency.key = format!("{}#{index}", idempotency.key);
+        }
+        let origin = Origin {
+            caller: &caller,
+            traceparent: span.context().traceparent(),
+        };
+        submissions.push(
+            jobs::submission(&api, service, origin, args, idempotency, when)
+                .await
+                .map_err(at)?,
+        );
+    }
+    let group: Vec<&Submission> = submissions.iter().collect();
+    let answers = api
+        .pool
+        .read::<_, ReserveError>(async |client| submit_all(client, &api.rules, &group).await)
+        .await?;
+    let mut accepted = Vec::with_capacity(answers.len());
+    let mut quotas = None;
+    for answer in answers {
+        let (job, quota) = match answer {
+            Answer::Accepted { job, quota } => (Job::accepted(job, service), quota),
+            Answer::Repeated { job_id, quota } | Answer::Folded { job_id, quota } => {
+                (jobs::own_by_id(&api, caller.holder, job_id).await?, quota)
+            }
+            Answer::OverQuota { quota, full } => {
+                let amount = submissions
+                    .iter()
+                    .fold(0_i64, |sum, one| sum.saturating_add(one.amount));
+                return Err(over_quota(service, quota, full, amount));
+            }
+            Answer::KeyReused => return Err(key_reused()),
+        };
+        accepted.push(job);
+        quotas = quota.or(quotas);
+    }
+    drop(span);
+    api.feed.hurry();
+    let fields = quotas
+        .as_ref()
+        .map_or_else(Vec::new, |quotas| quota::fields(service.event_type, quotas));
+    let body = AcceptedBatch {
+        jobs: accepted,
+        quota: quotas.map(|quotas| quotas.month.into()),
+    };
+    Ok((StatusCode::ACCEPTED, AppendHeaders(fields), Json(body)).into_response())
+}

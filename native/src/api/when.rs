@@ -1,0 +1,100 @@
+//! When and how soon a submitted job is to run: the headers `Weir-Run-At` and `Weir-Priority`.
+
+use axum::http::HeaderMap;
+use jiff::{SignedDuration, Timestamp};
+use weir_ledger::reservation::FIRST_PRIORITY;
+
+use super::problem::ApiError;
+
+/// How far ahead a job may be submitted.
+const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
+
+/// When a job is to run, and its place among those that may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct When {
+    /// `None` is at once.
+    pub(super) run_at: Option<Timestamp>,
+    /// River's, from 1 to 4.
+    pub(super) priority: i16,
+}
+
+impl When {
+    /// What the headers say. A time that is over is at once.
+    pub(super) fn of(headers: &HeaderMap, now: Timestamp) -> Result<Self, ApiError> {
+        let run_at =
+            header(headers, "weir-run-at", |text| text.parse::<Timestamp>().ok()).ok_or_else(|| {
+                ApiError::Unprocessable(
+                    "Weir-Run-At must be one time, such as 2027-01-31T08:00:00Z.".to_owned(),
+                )
+            })?;
+        if run_at.is_some_and(|at| at.duration_since(now) > FARTHEST) {
+            return Err(ApiError::Unprocessable(
+                "Weir-Run-At must be within 366 days.".to_owned(),
+            ));
+        }
+        let priority = header(headers, "weir-priority", |text| {
+            text.parse::<i16>()
+                .ok()
+                .filter(|priority| (1..=4).contains(priority))
+        })
+        .ok_or_else(|| {
+            ApiError::Unprocessable("Weir-Priority must be one number from 1, the first, to 4.".to_owned())
+        })?;
+        Ok(Self {
+            run_at: run_at.filter(|at| *at > now),
+            priority: priority.unwrap_or(FIRST_PRIORITY),
+        })
+    }
+}
+
+/// The value of a header that is there at most once; `None` when it is there and cannot be read.
+fn header<T>(headers: &HeaderMap, name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else {
+        return Some(None);
+    };
+    let parsed = value.to_str().ok().and_then(|text| parse(text.trim()))?;
+    values.next().is_none().then_some(Some(parsed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn when(pairs: &[(&'static str, &str)]) -> Option<(Option<i64>, i16)> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        let When { run_at, priority } = When::of(&headers, Timestamp::UNIX_EPOCH).ok()?;
+        Some((run_at.map(Timestamp::as_second), priority))
+    }
+
+    #[test]
+    fn a_job_runs_at_once_unless_a_time_to_come_is_said() {
+        assert_eq!(when(&[]), Some((None, 1)));
+        assert_eq!(
+            when(&[("weir-run-at", "1970-01-01T00:01:00Z")]),
+            Some((Some(60), 1))
+        );
+        assert_eq!(
+            when(&[("weir-run-at", "1970-01-01T01:01:00+01:00")]),
+            Some((Some(60), 1))
+        );
+        assert_eq!(when(&[("weir-run-at", "1969-01-01T00:00:00Z")]), Some((None, 1)));
+        assert_eq!(when(&[("weir-priority", "4")]), Some((None, 4)));
+        for bad in [
+            &[("weir-run-at", "soon")][..],
+            &[("weir-run-at", "1971-03-01T00:00:00Z")],
+            &[
+                ("weir-run-at", "1970-01-01T00:01:00Z"),
+                ("weir-run-at", "1970-01-01T00:02:00Z"),
+            ],
+            &[("weir-priority", "0")],
+            &[("weir-priority", "5")],
+            &[("weir-priority", "high")],
+        ] {
+            assert_eq!(when(bad), None, "{bad:?}");
+        }
+    }
+}
