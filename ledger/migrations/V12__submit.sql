@@ -189,7 +189,7 @@ BEGIN
                                unique_key, unique_states)
         VALUES (weir_submit.job_id, args, made.kind, made.max_attempts, '{}', want.priority, lane_queue,
                 (CASE WHEN admits THEN 'available' ELSE 'pending' END)::river_job_state,
-                coalesce(want.run_at, now()), '{}', key, CASE WHEN key IS NOT NULL THEN B'11110001' END)
+                coalesce(want.run_at, clock_timestamp()), '{}', key, CASE WHEN key IS NOT NULL THEN B'11110001' END)
         ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL
             AND river_job_state_in_bitmask(unique_states, state) DO NOTHING;
         EXIT WHEN FOUND;

@@ -1,4 +1,5 @@
--- Settlement inside a worker's own transaction, in any language: as ledger/src/settlement does it, one job at a time.
+-- Settlement inside a worker's own transaction, in any language: as ledger/src/settlement does it, one job at a time. The
+-- caller's transaction may have begun long ago, so the time is the clock's.
 
 -- Locks the holder of a job's reservation, and says which it is; null without one.
 CREATE FUNCTION lock_holder_of(job bigint, OUT holder uuid, OUT event_type text)
@@ -52,7 +53,8 @@ BEGIN
         )
         UPDATE river_job j
         SET state = 'available',
-            scheduled_at = CASE WHEN j.state = 'pending' THEN greatest(j.scheduled_at, now()) ELSE now() END,
+            scheduled_at = CASE WHEN j.state = 'pending' THEN greatest(j.scheduled_at, clock_timestamp())
+                                ELSE clock_timestamp() END,
             -- Only the queues of Weir's own lanes are changed: another client's queue may be called x_default.
             queue = coalesce((
                 SELECT s.name || '_' || coalesce(h.lane, 'default') FROM weir_services s
@@ -132,7 +134,7 @@ BEGIN
     PERFORM set_config('weir.books', 'kept', true);
     -- As River's JobCompleteTx does it, but only the attempt that did the work.
     UPDATE river_job j
-    SET state = 'completed', finalized_at = now(),
+    SET state = 'completed', finalized_at = clock_timestamp(),
         metadata = j.metadata || jsonb_strip_nulls(jsonb_build_object('weir:used', weir_complete.used))
             || CASE WHEN output <> 'null' THEN jsonb_build_object('output', output) ELSE '{}' END,
         attempted_at = attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)
@@ -194,7 +196,7 @@ BEGIN
     UPDATE river_job j
     SET state = ends,
         scheduled_at = CASE WHEN ends = 'retryable' THEN again ELSE j.scheduled_at END,
-        finalized_at = CASE WHEN ends <> 'retryable' THEN now() END,
+        finalized_at = CASE WHEN ends <> 'retryable' THEN clock_timestamp() END,
         errors = array_append(j.errors, jsonb_build_object(
             'at', to_char(attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AT TIME ZONE 'UTC',
                           'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),

@@ -124,6 +124,7 @@ const LEDGER: &[&str] = &[
     "control::deletion",
     "control::usage_feed",
     "control",
+    "reconciliation::adoption",
     "reconciliation",
     "audit",
     "migrate::error",

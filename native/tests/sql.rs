@@ -601,3 +601,57 @@ async fn what_a_foreign_worker_ends_is_settled_within_a_tenth_of_a_second() {
     reconciling.await.unwrap();
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_client_inserted_waits_for_its_slot_before_a_worker_claims_it() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let submitted = submit(&client, &subject).await.1.unwrap();
+    let mut foreign = Vec::new();
+    for _ in 0..3 {
+        foreign.push(
+            weir.insert_by_river(json!({ "user_id": subject }), "analysis_default")
+                .await,
+        );
+    }
+    let nobodys = weir.insert_by_river(json!({}), "analysis_default").await;
+    let claim = async || -> Vec<i64> {
+        let rows = client
+            .query(
+                "SELECT * FROM weir_claim('analysis_default', 'elsewhere', 10)",
+                &[],
+            )
+            .await
+            .unwrap();
+        rows.iter().map(|row| row.get("job_id")).collect()
+    };
+    weir.reconcile().await;
+    for id in &foreign {
+        assert_eq!(state_of(&client, *id).await, "pending");
+    }
+    let mut claimed = claim().await;
+    claimed.sort_unstable();
+    assert_eq!(claimed, [submitted, nobodys]);
+    assert!(claim().await.is_empty());
+    for (mut running, next) in [submitted, foreign[0], foreign[1]].into_iter().zip(&foreign) {
+        let done = client
+            .query_one("SELECT * FROM weir_complete($1, 1)", &[&running])
+            .await
+            .unwrap();
+        assert_eq!(
+            done.get::<_, i64>("charged"),
+            i64::from(running == submitted),
+            "only what was submitted"
+        );
+        running = claim().await[0];
+        assert_eq!(running, *next);
+    }
+    for id in [foreign[2], nobodys] {
+        assert_eq!(
+            outcome(&client, &format!("SELECT outcome FROM weir_complete({id}, 1)")).await,
+            "done"
+        );
+    }
+    weir.end().await;
+}

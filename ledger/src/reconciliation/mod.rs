@@ -4,6 +4,8 @@
 //! Each goes through a bounded slice and says where the next one starts, so that a round costs what is in its slices
 //! and not what is in the database.
 
+mod adoption;
+
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,6 +14,8 @@ use uuid::Uuid;
 
 use crate::meter::Meter;
 use crate::processes::DEAD_AFTER;
+
+pub use adoption::adopt;
 
 /// How many ended jobs one look returns.
 pub const MOST_ENDED: i64 = 10_000;

@@ -15,6 +15,7 @@ mod write;
 
 pub use late_admission::{LateAdmission, LateJob, admit_late};
 pub use queue::Reserver;
+pub(crate) use statements::PROVISION;
 pub use submission::{
     Answer, FIRST_PRIORITY, Idempotency, NewJob, Quota, Quotas, ReserveError, Submission, Window,
 };

@@ -2,6 +2,9 @@
 
 use crate::database::session::statements;
 
+/// First contact, for whoever meets a holder otherwise.
+pub(crate) const PROVISION: &str = include_str!("sql/provision.sql");
+
 statements! {
     pub(super) struct ReservationStatements {
         lock: include_str!("sql/lock.sql"),
@@ -18,6 +21,6 @@ statements! {
         update_balances: include_str!("sql/update_balances.sql"),
         draw: include_str!("sql/draw.sql"),
         notify: include_str!("sql/notify.sql"),
-        provision: include_str!("sql/provision.sql"),
+        provision: PROVISION,
     }
 }

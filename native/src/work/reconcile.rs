@@ -136,6 +136,7 @@ impl Reconciler {
         within("take_back", self.take_back(client)).await
             && within("ended", self.settle_ended(client)).await
             && within("sweep", self.sweep(client)).await
+            && within("adopt", self.adopt(client)).await
             && within("due", self.start_due()).await
             && within("promote", self.promote(client)).await
             && within("clean", self.clean(client)).await
@@ -153,6 +154,28 @@ impl Reconciler {
         let since = since.max(started - LONGEST_GLANCE_BACK) - GLANCE_OVERLAP;
         for job_id in ledger::ended_since(client, since).await? {
             self.context.settler.notice(job_id);
+        }
+        Ok(())
+    }
+
+    /// Puts what other clients inserted in line, as far as it could be claimed next.
+    async fn adopt(&mut self, client: &Client) -> Result<(), DatabaseError> {
+        let settings = &self.context.settings;
+        if settings.fairness.cluster_limits().is_none() {
+            return Ok(());
+        }
+        let services = settings.services.iter();
+        let queues: Vec<String> = services
+            .clone()
+            .flat_map(|service| service.queues().map(|(_, queue, _)| queue))
+            .collect();
+        let meters = services
+            .map(|service| (service.kind.as_str(), service.event_type))
+            .collect();
+        let holders = self.context.holders().await?;
+        let adopted = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl).await?;
+        if adopted > 0 {
+            tracing::info!(adopted, "put jobs that another River client inserted in line");
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ BEGIN
                               ELSE ARRAY['weir_worker'] END AS roles
         FROM pg_proc p
         WHERE p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
-          AND p.proname IN ('weir_submit', 'weir_holder', 'weir_complete', 'weir_fail', 'weir_progress', 'weir_extend')
+          AND p.proname IN ('weir_submit', 'weir_holder', 'weir_claim', 'weir_complete', 'weir_fail', 'weir_progress', 'weir_extend')
           AND pg_has_role(p.proowner, 'USAGE')
     LOOP
         IF f.proacl IS NULL OR EXISTS (SELECT 1 FROM aclexplode(f.proacl) a WHERE a.grantee = 0) THEN

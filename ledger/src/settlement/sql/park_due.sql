@@ -7,23 +7,22 @@
 WITH due AS MATERIALIZED (
     SELECT r.job_id, r.holder, r.event_type, j.id, coalesce(e.waits, false) AS waits
     FROM (
-        SELECT DISTINCT job_id FROM unnest($1::bigint[], $2::uuid[], $3::usage_event_type[]) AS u (job_id, holder, event_type)
+        SELECT DISTINCT job_id
+        FROM unnest($1::bigint[], $2::uuid[], $3::usage_event_type[]) AS u (job_id, holder, event_type)
         ORDER BY 1
     ) a
     CROSS JOIN LATERAL (
         SELECT * FROM quota_reservations q WHERE q.job_id = a.job_id AND q.due_at IS NOT NULL OFFSET 0
     ) r
     LEFT JOIN LATERAL (
-        SELECT (k.state IN ('pending', 'retryable', 'scheduled') OR k.state = 'available' AND k.scheduled_at > clock_timestamp())
+        SELECT k.state IN ('pending', 'retryable', 'scheduled', 'available')
                AND (k.unique_key IS NULL OR k.unique_states IS NULL
                     OR river_job_state_in_bitmask(k.unique_states, 'pending')) AS waits
         FROM river_job k WHERE k.id = a.job_id OFFSET 0
     ) e ON true
     LEFT JOIN LATERAL (
         SELECT k.id FROM river_job k
-        WHERE k.id = a.job_id AND e.waits
-          AND (k.state IN ('pending', 'retryable', 'scheduled')
-               OR k.state = 'available' AND k.scheduled_at > clock_timestamp())
+        WHERE k.id = a.job_id AND e.waits AND k.state IN ('pending', 'retryable', 'scheduled', 'available')
         OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
     ) j ON true
 ), made_pending AS (
