@@ -14,7 +14,7 @@ mod programs;
 #[path = "common/skip.rs"]
 mod skip;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -109,39 +109,9 @@ async fn finished(weir: &Weir, jobs: i64) {
     .await;
 }
 
-/// A Python with River's client, made when it is missing; `None` when it cannot be made here.
+/// A Python with River's client; `None` when it cannot be made here.
 fn python() -> Option<PathBuf> {
-    let made = programs::cache()
-        .and_then(|cache| make_python(&cache.join("python-riverqueue-0.7.0-psycopg2-2.9.13")));
-    match made {
-        Ok(python) => Some(python),
-        Err(reason) => {
-            programs::missing(&format!(
-                "River's client for Python could not be installed: {reason}"
-            ));
-            None
-        }
-    }
-}
-
-fn make_python(folder: &Path) -> Result<PathBuf, String> {
-    let python = folder.join("bin/python");
-    if python.exists() {
-        return Ok(python);
-    }
-    // Made beside its place and moved there when it is whole. `pip` is run as a module and the environment by its
-    // interpreter, so that nothing in it depends on the name that the folder had.
-    let unfinished = folder.with_extension(Uuid::new_v4().simple().to_string());
-    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&unfinished)).and_then(|()| {
-        run(Command::new(unfinished.join("bin/python"))
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
-            .args(PYTHON_PACKAGES))
-    });
-    // Somebody else may have been faster; theirs is as good.
-    if made.is_err() || std::fs::rename(&unfinished, folder).is_err() {
-        let _ = std::fs::remove_dir_all(&unfinished);
-    }
-    made.map(|()| python)
+    programs::python("riverqueue-0.7.0-psycopg2-2.9.13", &PYTHON_PACKAGES)
 }
 
 /// River's client for Go, built from the module beside these tests into the folder.

@@ -2,8 +2,10 @@
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses a part of it")]
 #![allow(clippy::panic, reason = "a test that cannot go on fails")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use uuid::Uuid;
 
 use crate::skip::skip;
 
@@ -53,4 +55,40 @@ pub fn go_build(module: &str, package: &str, program: PathBuf) -> Option<PathBuf
             None
         }
     }
+}
+
+/// A Python with these packages, made once when it is missing; `None` when it cannot be made here. `name` says which
+/// versions they are.
+pub fn python(name: &str, packages: &[&str]) -> Option<PathBuf> {
+    let made = cache().and_then(|cache| make_python(&cache.join(format!("python-{name}")), packages));
+    match made {
+        Ok(python) => Some(python),
+        Err(reason) => {
+            missing(&format!(
+                "{} could not be installed for Python: {reason}",
+                packages.join(", ")
+            ));
+            None
+        }
+    }
+}
+
+fn make_python(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
+    let python = folder.join("bin/python");
+    if python.exists() {
+        return Ok(python);
+    }
+    // Made beside its place and moved there when it is whole. `pip` is run as a module and the environment by its
+    // interpreter, so that nothing in it depends on the name that the folder had.
+    let unfinished = folder.with_extension(Uuid::new_v4().simple().to_string());
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&unfinished)).and_then(|()| {
+        run(Command::new(unfinished.join("bin/python"))
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(packages))
+    });
+    // Somebody else may have been faster; theirs is as good.
+    if made.is_err() || std::fs::rename(&unfinished, folder).is_err() {
+        let _ = std::fs::remove_dir_all(&unfinished);
+    }
+    made.map(|()| python)
 }

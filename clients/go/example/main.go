@@ -1,0 +1,130 @@
+// Orders with a job each. `order SUBJECT N` inserts N orders at once, each in the transaction that submits its job; where
+// there is no quota left, neither is there. `work` is a fleet of River's: it works the jobs and completes each in the
+// transaction that writes its result, until its standard input ends.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"weir"
+)
+
+type order struct {
+	Order int    `json:"order"`
+	Fails int    `json:"fails,omitempty"`
+	User  string `json:"user_id,omitempty"`
+}
+
+func (order) Kind() string { return "analysis:analyze" }
+
+var (
+	client = weir.Client{}
+	errNo  = errors.New("over the quota")
+	pool   *pgxpool.Pool
+)
+
+// place inserts an order and submits its job, or does neither.
+func place(ctx context.Context, subject string, number int) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "INSERT INTO orders (number) VALUES ($1)", number); err != nil {
+			return err
+		}
+		job := weir.Job{Subject: subject, Service: "analysis", Args: order{Order: number}}
+		submitted, err := client.SubmitTx(ctx, tx, job)
+		if err == nil && !submitted.Accepted() {
+			return errNo
+		}
+		return err
+	})
+}
+
+type worker struct {
+	river.WorkerDefaults[order]
+	takes time.Duration
+}
+
+func (w *worker) Work(ctx context.Context, job *river.Job[order]) error {
+	return weir.Work(ctx, client, pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
+		time.Sleep(w.takes)
+		if job.Attempt <= job.Args.Fails {
+			return nil, nil, fmt.Errorf("attempt %d fails", job.Attempt)
+		}
+		_, err := tx.Exec(ctx, "INSERT INTO results (number) VALUES ($1)", job.Args.Order)
+		return map[string]int{"order": job.Args.Order}, nil, err
+	})
+}
+
+func main() {
+	takes := flag.Duration("takes", 20*time.Millisecond, "how long the work on an order takes")
+	flag.Parse()
+	ctx := context.Background()
+	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	config.MaxConns = 40
+	if pool, err = pgxpool.NewWithConfig(ctx, config); err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	if flag.Arg(0) == "order" {
+		count, err := strconv.Atoi(flag.Arg(2))
+		if err != nil {
+			log.Fatal(err)
+		}
+		var group sync.WaitGroup
+		var accepted, refused atomic.Int32
+		for number := range count {
+			group.Go(func() {
+				switch err := place(ctx, flag.Arg(1), number); {
+				case err == nil:
+					accepted.Add(1)
+				case errors.Is(err, errNo):
+					refused.Add(1)
+				default:
+					log.Fatal(err)
+				}
+			})
+		}
+		group.Wait()
+		fmt.Println(accepted.Load(), refused.Load())
+		return
+	}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &worker{takes: *takes})
+	fleet, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		FetchCooldown: time.Millisecond,
+		// Weir's scheduler leads, or another program.
+		LeaderElectionDisabled: true,
+		Queues: map[string]river.QueueConfig{
+			"analysis_default":  {MaxWorkers: 8},
+			"analysis_priority": {MaxWorkers: 8},
+		},
+		Workers: workers,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := fleet.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	if err := fleet.Stop(ctx); err != nil {
+		log.Fatal(err)
+	}
+}

@@ -1,0 +1,183 @@
+// Package weir submits jobs to Weir and settles them, in transactions of the caller's own, beside River's client for Go.
+//
+// A job that is submitted is there when, and only when, the caller commits; so is what a worker writes and the completion
+// of its job. Limits hold across all programs and languages, since the database decides.
+package weir
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+)
+
+// ErrFencedOut says that another worker has the job by now: roll back what this attempt did.
+var ErrFencedOut = errors.New("weir: the job was taken back, and this attempt's work is dropped")
+
+// Client calls Weir's functions. The zero value finds them by the search_path.
+type Client struct {
+	// Schema is Weir's, as WEIR_SCHEMA has it.
+	Schema string
+}
+
+// Quota is what a plan allows in a billing period and what of it is taken. A nil Limit is unlimited.
+type Quota struct {
+	Used      int64     `json:"used"`
+	Reserved  int64     `json:"reserved"`
+	Limit     *int64    `json:"limit"`
+	Remaining *int64    `json:"remaining"`
+	ResetAt   time.Time `json:"reset_at"`
+}
+
+// Job is what is submitted.
+type Job struct {
+	// Subject names whom it is counted against, as the subject of a token does.
+	Subject string
+	// Service is the name in weir.toml.
+	Service string
+	// Args are encoded as a JSON object.
+	Args any
+	// Amount is what the job may use at most; nil leaves it to the service.
+	Amount *int64
+	// IdempotencyKey makes the same submission within 24 hours the same job.
+	IdempotencyKey string
+	// RunAt is when the job is to run; zero is at once.
+	RunAt time.Time
+	// Priority is from 1, the first, to 4; zero is 1.
+	Priority int
+}
+
+// Submitted is the answer to a submission.
+type Submitted struct {
+	// Outcome is admitted, parked, repeated, folded, over_quota or key_reused.
+	Outcome string
+	// JobID is River's; nil when nothing was accepted.
+	JobID *int64
+	Quota *Quota
+}
+
+// Accepted tells whether there is a job.
+func (s Submitted) Accepted() bool { return s.JobID != nil }
+
+func (c Client) function(name string) string {
+	if c.Schema == "" {
+		return name
+	}
+	return pgx.Identifier{c.Schema, name}.Sanitize()
+}
+
+// SubmitTx submits a job inside the transaction. The user's row stays locked until it ends, so commit soon.
+func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, error) {
+	args, err := json.Marshal(job.Args)
+	if err != nil {
+		return Submitted{}, fmt.Errorf("weir: the arguments are no JSON: %w", err)
+	}
+	options := map[string]any{}
+	if job.IdempotencyKey != "" {
+		options["idempotency_key"] = job.IdempotencyKey
+	}
+	if !job.RunAt.IsZero() {
+		options["run_at"] = job.RunAt.Format(time.RFC3339Nano)
+	}
+	if job.Priority != 0 {
+		options["priority"] = job.Priority
+	}
+	var submitted Submitted
+	sql := "SELECT outcome, job_id, quota FROM " + c.function("weir_submit") + "($1, $2, $3, $4, $5)"
+	err = tx.QueryRow(ctx, sql, job.Subject, job.Service, json.RawMessage(args), job.Amount, options).
+		Scan(&submitted.Outcome, &submitted.JobID, &submitted.Quota)
+	return submitted, err
+}
+
+// CompleteTx completes an attempt inside the transaction: charges the job, frees its slot and gives it on. A nil used
+// charges all that was reserved. It returns what was charged, or ErrFencedOut.
+func (c Client) CompleteTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int, output any, used *int64) (int64, error) {
+	var outcome string
+	var charged int64
+	sql := "SELECT outcome, charged FROM " + c.function("weir_complete") + "($1, $2, $3, $4)"
+	if err := tx.QueryRow(ctx, sql, jobID, attempt, output, used).Scan(&outcome, &charged); err != nil {
+		return 0, err
+	}
+	if outcome == "fenced_out" {
+		return 0, ErrFencedOut
+	}
+	return charged, nil
+}
+
+// FailTx records a failed attempt inside the transaction; a zero retryAt leaves the time to the service's policy. The
+// outcome is retry, discarded or cancelled.
+func (c Client) FailTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int, failure error, retryAt time.Time) (string, error) {
+	var at *time.Time
+	if !retryAt.IsZero() {
+		at = &retryAt
+	}
+	var outcome string
+	sql := "SELECT " + c.function("weir_fail") + "($1, $2, $3, $4)"
+	if err := tx.QueryRow(ctx, sql, jobID, attempt, failure.Error(), at).Scan(&outcome); err != nil {
+		return "", err
+	}
+	if outcome == "fenced_out" {
+		return "", ErrFencedOut
+	}
+	return outcome, nil
+}
+
+// Progress says how far an attempt is, from 0 to 1. Call it outside of the job's transaction: nobody sees it before a
+// commit.
+func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, jobID int64, attempt int, fraction float64, message string) error {
+	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3, $4)"
+	_, err := pool.Exec(ctx, sql, jobID, attempt, fraction, message)
+	return err
+}
+
+// ExtendTx reserves more for a job that runs. False is over the quota, and changes nothing.
+func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int, more int64) (bool, error) {
+	var outcome string
+	sql := "SELECT outcome FROM " + c.function("weir_extend") + "($1, $2, $3)"
+	if err := tx.QueryRow(ctx, sql, jobID, attempt, more).Scan(&outcome); err != nil {
+		return false, err
+	}
+	if outcome == "fenced_out" {
+		return false, ErrFencedOut
+	}
+	return outcome == "extended", nil
+}
+
+// Work does a River job in a transaction in which it is also completed: what `do` writes, the charge and the completion are
+// there together or not at all. Call it in a worker's Work, and return what it returns. A failure of `do` is recorded with
+// Weir, so that the slot is free at once and the retry has one before it runs; River's own errors (cancel, snooze) and the
+// end of ctx are left to River.
+func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, job *river.Job[T],
+	do func(ctx context.Context, tx pgx.Tx) (output any, used *int64, err error)) error {
+	failure := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		output, used, err := do(ctx, tx)
+		if err != nil {
+			return err
+		}
+		_, err = c.CompleteTx(ctx, tx, job.ID, job.Attempt, output, used)
+		return err
+	})
+	var cancel *river.JobCancelError
+	var snooze *river.JobSnoozeError
+	switch {
+	case failure == nil || errors.Is(failure, ErrFencedOut):
+		// River finds the job completed, or somebody else's, and changes nothing.
+		return nil
+	case ctx.Err() != nil || errors.As(failure, &cancel) || errors.As(failure, &snooze):
+		return failure
+	}
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		_, err := c.FailTx(ctx, tx, job.ID, job.Attempt, failure, time.Time{})
+		return err
+	})
+	if err != nil && !errors.Is(err, ErrFencedOut) {
+		// River records what Weir could not.
+		return failure
+	}
+	return nil
+}
