@@ -33,7 +33,7 @@ BEGIN
         FROM pg_attribute a JOIN pg_class t ON t.oid = a.attrelid
         WHERE t.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND t.relkind = 'r'
           AND a.atttypid = 'uuid'::regtype AND NOT a.attisdropped
-          AND (a.attname = 'holder' OR t.relname = 'submissions' AND a.attname = 'user_id')
+          AND (a.attname = 'holder' OR a.attname = 'user_id' AND t.relname IN ('submissions', 'quota_reservations'))
     LOOP
         EXECUTE format('UPDATE %s t SET %I = m.new FROM moved_users m WHERE t.%I = m.old', c.tab, c.col, c.col);
     END LOOP;

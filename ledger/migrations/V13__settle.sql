@@ -251,7 +251,7 @@ CREATE FUNCTION windows_in_force(r quota_reservations)
 RETURNS TABLE (span text, period_start timestamptz, reset_at timestamptz, used bigint, reserved bigint, most bigint)
 LANGUAGE sql STABLE AS $$
     SELECT w.span, w.period_start,
-           CASE w.span WHEN 'month' THEN (billing_period(l.anchor, w.period_start)).period_end END,
+           (SELECT p.period_end FROM billing_period(l.anchor, w.period_start) p WHERE w.span = 'month'),
            coalesce(b.used, 0), coalesce(b.reserved, 0),
            CASE w.span WHEN 'month' THEN l.month WHEN 'day' THEN l.day WHEN 'hour' THEN l.hour ELSE l.minute END
     FROM windows_of(r.period_start, r.windows, r.created_at) w

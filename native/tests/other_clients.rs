@@ -14,7 +14,7 @@ mod programs;
 #[path = "common/skip.rs"]
 mod skip;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
