@@ -52,7 +52,10 @@ pub(super) async fn of(
     let mut runner = embedded::migrations::runner();
     runner.set_migration_table_name(LEDGER);
     let mut weirs = String::new();
-    for migration in runner.get_migrations() {
+    // They are embedded in the order of their files' names, in which the tenth comes before the second.
+    let mut migrations: Vec<_> = runner.get_migrations().iter().collect();
+    migrations.sort_by_key(|migration| migration.version());
+    for migration in migrations {
         let is_applied = found
             .weir_version
             .is_some_and(|version| i64::from(migration.version()) <= i64::from(version));
