@@ -11,150 +11,150 @@ export class FencedOut extends Error {}
 
 /** What a plan allows in a billing period, and what of it is taken; null is unlimited. */
 export interface Quota {
-	used: number;
-	reserved: number;
-	limit: number | null;
-	remaining: number | null;
-	reset_at: string;
+  used: number;
+  reserved: number;
+  limit: number | null;
+  remaining: number | null;
+  reset_at: string;
 }
 
 /** The answer to a submission; without a job, nothing was accepted. */
 export interface Submitted {
-	outcome: "admitted" | "parked" | "repeated" | "folded" | "over_quota" | "key_reused";
-	jobId: string | null;
-	quota: Quota | null;
+  outcome: "admitted" | "parked" | "repeated" | "folded" | "over_quota" | "key_reused";
+  jobId: string | null;
+  quota: Quota | null;
 }
 
 /** An attempt at a job. */
 export interface Job {
-	id: string;
-	attempt: number;
-	kind: string;
-	args: Record<string, JSONValue>;
+  id: string;
+  attempt: number;
+  kind: string;
+  args: Record<string, JSONValue>;
 }
 
 /** How a job is to be submitted. */
 export interface Options {
-	/** What the job may use at most; the service says it otherwise. */
-	amount?: number;
-	/** The same submission within 24 hours is the same job. */
-	idempotencyKey?: string;
-	/** At once unless told. */
-	runAt?: Date;
-	/** From 1, the first, to 4. */
-	priority?: 1 | 2 | 3 | 4;
+  /** What the job may use at most; the service says it otherwise. */
+  amount?: number;
+  /** The same submission within 24 hours is the same job. */
+  idempotencyKey?: string;
+  /** At once unless told. */
+  runAt?: Date;
+  /** From 1, the first, to 4. */
+  priority?: 1 | 2 | 3 | 4;
 }
 
 /** What a handler made of a job. */
 export interface Made {
-	output?: JSONValue;
-	/** What it used; all that was reserved unless told. */
-	used?: number;
+  output?: JSONValue;
+  /** What it used; all that was reserved unless told. */
+  used?: number;
 }
 
 /** Calls Weir's functions, in its schema or where search_path leads. */
 export class Weir {
-	readonly #prefix: string;
+  readonly #prefix: string;
 
-	constructor(schema?: string) {
-		this.#prefix = schema === undefined ? "" : `"${schema.replaceAll('"', '""')}".`;
-	}
+  constructor(schema?: string) {
+    this.#prefix = schema === undefined ? "" : `"${schema.replaceAll('"', '""')}".`;
+  }
 
-	#function(sql: Sql | TransactionSql, name: string) {
-		return sql.unsafe(`${this.#prefix}${name}`);
-	}
+  #function(sql: Sql | TransactionSql, name: string) {
+    return sql.unsafe(`${this.#prefix}${name}`);
+  }
 
-	/** Submits a job inside the transaction. The user's row stays locked until it ends: commit soon. */
-	async submit(
-		sql: TransactionSql,
-		subject: string,
-		service: string,
-		args: Record<string, JSONValue>,
-		options: Options = {},
-	): Promise<Submitted> {
-		const told: Record<string, JSONValue> = {};
-		if (options.idempotencyKey !== undefined) told.idempotency_key = options.idempotencyKey;
-		if (options.runAt !== undefined) told.run_at = options.runAt.toISOString();
-		if (options.priority !== undefined) told.priority = options.priority;
-		const [row] = await sql`
+  /** Submits a job inside the transaction. The user's row stays locked until it ends: commit soon. */
+  async submit(
+    sql: TransactionSql,
+    subject: string,
+    service: string,
+    args: Record<string, JSONValue>,
+    options: Options = {},
+  ): Promise<Submitted> {
+    const told: Record<string, JSONValue> = {};
+    if (options.idempotencyKey !== undefined) told.idempotency_key = options.idempotencyKey;
+    if (options.runAt !== undefined) told.run_at = options.runAt.toISOString();
+    if (options.priority !== undefined) told.priority = options.priority;
+    const [row] = await sql`
 			SELECT outcome, job_id, quota FROM ${this.#function(sql, "weir_submit")}(
 				${subject}, ${service}, ${sql.json(args)}, ${options.amount ?? null}::bigint, ${sql.json(told)})`;
-		return { outcome: row?.outcome, jobId: row?.job_id ?? null, quota: row?.quota ?? null };
-	}
+    return { outcome: row?.outcome, jobId: row?.job_id ?? null, quota: row?.quota ?? null };
+  }
 
-	/** Completes an attempt inside the transaction, and returns what was charged. */
-	async complete(sql: TransactionSql, job: Job, { output, used }: Made = {}): Promise<number> {
-		const [row] = await sql`
+  /** Completes an attempt inside the transaction, and returns what was charged. */
+  async complete(sql: TransactionSql, job: Job, { output, used }: Made = {}): Promise<number> {
+    const [row] = await sql`
 			SELECT outcome, charged FROM ${this.#function(sql, "weir_complete")}(
 				${job.id}, ${job.attempt}, ${output === undefined ? null : sql.json(output)}::jsonb, ${used ?? null}::bigint)`;
-		if (row?.outcome === "fenced_out") throw new FencedOut(`job ${job.id} was taken back`);
-		return Number(row?.charged);
-	}
+    if (row?.outcome === "fenced_out") throw new FencedOut(`job ${job.id} was taken back`);
+    return Number(row?.charged);
+  }
 
-	/** Records a failed attempt inside the transaction: retry, discarded, cancelled or fenced_out. */
-	async fail(sql: TransactionSql, job: Job, error: string, retryAt?: Date): Promise<string> {
-		const [row] = await sql`
+  /** Records a failed attempt inside the transaction: retry, discarded, cancelled or fenced_out. */
+  async fail(sql: TransactionSql, job: Job, error: string, retryAt?: Date): Promise<string> {
+    const [row] = await sql`
 			SELECT outcome FROM ${this.#function(sql, "weir_fail")}(
 				${job.id}, ${job.attempt}, ${error}, ${retryAt ?? null}::timestamptz)`;
-		return row?.outcome;
-	}
+    return row?.outcome;
+  }
 
-	/** Says how far an attempt is, from 0 to 1. Outside of the job's transaction: nobody sees it before a commit. */
-	async progress(sql: Sql, job: Job, fraction: number, message?: string): Promise<void> {
-		await sql`SELECT ${this.#function(sql, "weir_progress")}(
+  /** Says how far an attempt is, from 0 to 1. Outside of the job's transaction: nobody sees it before a commit. */
+  async progress(sql: Sql, job: Job, fraction: number, message?: string): Promise<void> {
+    await sql`SELECT ${this.#function(sql, "weir_progress")}(
 			${job.id}, ${job.attempt}, ${fraction}::float8, ${message ?? null}::text)`;
-	}
+  }
 
-	/** Reserves more for a job that runs. False is over the quota, and changes nothing. */
-	async extend(sql: TransactionSql, job: Job, more: number): Promise<boolean> {
-		const [row] = await sql`
+  /** Reserves more for a job that runs. False is over the quota, and changes nothing. */
+  async extend(sql: TransactionSql, job: Job, more: number): Promise<boolean> {
+    const [row] = await sql`
 			SELECT outcome FROM ${this.#function(sql, "weir_extend")}(${job.id}, ${job.attempt}, ${more}::bigint)`;
-		if (row?.outcome === "fenced_out") throw new FencedOut(`job ${job.id} was taken back`);
-		return row?.outcome === "extended";
-	}
+    if (row?.outcome === "fenced_out") throw new FencedOut(`job ${job.id} was taken back`);
+    return row?.outcome === "extended";
+  }
 
-	/** Begins attempts at jobs that may run now. */
-	async claim(sql: Sql, queue: string, worker: string, most = 1): Promise<Job[]> {
-		const rows = await sql`
+  /** Begins attempts at jobs that may run now. */
+  async claim(sql: Sql, queue: string, worker: string, most = 1): Promise<Job[]> {
+    const rows = await sql`
 			SELECT job_id, attempt, kind, args FROM ${this.#function(sql, "weir_claim")}(${queue}, ${worker}, ${most}::int)`;
-		return rows.map((row) => ({ id: row.job_id, attempt: row.attempt, kind: row.kind, args: row.args }));
-	}
+    return rows.map((row) => ({ id: row.job_id, attempt: row.attempt, kind: row.kind, args: row.args }));
+  }
 
-	/**
-	 * Works jobs one after the other until the signal. What `handle` writes over its transaction is committed with the job's
-	 * completion, or rolled back with its failure.
-	 */
-	async work(
-		sql: Sql,
-		queues: string[],
-		handle: (sql: TransactionSql, job: Job) => Promise<Made>,
-		{ signal, riverSchema = "public", poll = 1000 }: { signal?: AbortSignal; riverSchema?: string; poll?: number } = {},
-	): Promise<void> {
-		const worker = `node.${hostname().slice(0, 60)}.${process.pid}`;
-		let wake = () => {};
-		// A submission wakes it, or a freed slot; a job that is due later is found by looking.
-		const listening = await sql.listen(`${riverSchema}.river_insert`, () => wake());
-		while (!signal?.aborted) {
-			const woken = new Promise<void>((resolve) => {
-				wake = resolve;
-			});
-			const claimed = await Promise.all(queues.map((queue) => this.claim(sql, queue, worker)));
-			for (const job of claimed.flat()) await this.#attempt(sql, job, handle);
-			if (claimed.flat().length > 0) continue;
-			let timer: NodeJS.Timeout | undefined;
-			await Promise.race([woken, new Promise((resolve) => (timer = setTimeout(resolve, poll)))]);
-			clearTimeout(timer);
-		}
-		await listening.unlisten();
-	}
+  /**
+   * Works jobs one after the other until the signal. What `handle` writes over its transaction is committed with the job's
+   * completion, or rolled back with its failure.
+   */
+  async work(
+    sql: Sql,
+    queues: string[],
+    handle: (sql: TransactionSql, job: Job) => Promise<Made>,
+    { signal, riverSchema = "public", poll = 1000 }: { signal?: AbortSignal; riverSchema?: string; poll?: number } = {},
+  ): Promise<void> {
+    const worker = `node.${hostname().slice(0, 60)}.${process.pid}`;
+    let wake = () => {};
+    // A submission wakes it, or a freed slot; a job that is due later is found by looking.
+    const listening = await sql.listen(`${riverSchema}.river_insert`, () => wake());
+    while (!signal?.aborted) {
+      const woken = new Promise<void>((resolve) => {
+        wake = resolve;
+      });
+      const claimed = await Promise.all(queues.map((queue) => this.claim(sql, queue, worker)));
+      for (const job of claimed.flat()) await this.#attempt(sql, job, handle);
+      if (claimed.flat().length > 0) continue;
+      let timer: NodeJS.Timeout | undefined;
+      await Promise.race([woken, new Promise((resolve) => (timer = setTimeout(resolve, poll)))]);
+      clearTimeout(timer);
+    }
+    await listening.unlisten();
+  }
 
-	async #attempt(sql: Sql, job: Job, handle: (sql: TransactionSql, job: Job) => Promise<Made>): Promise<void> {
-		try {
-			await sql.begin(async (transaction) => this.complete(transaction, job, await handle(transaction, job)));
-		} catch (error) {
-			if (error instanceof FencedOut) return;
-			const message = error instanceof Error ? error.message : String(error);
-			await sql.begin((transaction) => this.fail(transaction, job, message));
-		}
-	}
+  async #attempt(sql: Sql, job: Job, handle: (sql: TransactionSql, job: Job) => Promise<Made>): Promise<void> {
+    try {
+      await sql.begin(async (transaction) => this.complete(transaction, job, await handle(transaction, job)));
+    } catch (error) {
+      if (error instanceof FencedOut) return;
+      const message = error instanceof Error ? error.message : String(error);
+      await sql.begin((transaction) => this.fail(transaction, job, message));
+    }
+  }
 }
