@@ -33,7 +33,11 @@ BEGIN
         FROM pg_attribute a JOIN pg_class t ON t.oid = a.attrelid
         WHERE t.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema()) AND t.relkind = 'r'
           AND a.atttypid = 'uuid'::regtype AND NOT a.attisdropped
-          AND (a.attname = 'holder' OR a.attname = 'user_id' AND t.relname IN ('submissions', 'quota_reservations'))
+          -- The log of operators' decisions stays as it was written.
+          AND (a.attname = 'holder' AND t.relname <> 'admin_log'
+               OR a.attname = 'user_id' AND t.relname IN (
+                   'submissions', 'quota_reservations', 'quota_balances', 'usage_events', 'plan_changes',
+                   'limit_overrides', 'grants'))
     LOOP
         EXECUTE format('UPDATE %s t SET %I = m.new FROM moved_users m WHERE t.%I = m.old', c.tab, c.col, c.col);
     END LOOP;
@@ -77,12 +81,12 @@ CREATE INDEX quota_reservations_due_at ON quota_reservations (due_at) WHERE due_
 COMMENT ON COLUMN quota_reservations.due_at IS 'when its job asks for a slot; null: it has, or its next attempt will';
 COMMENT ON COLUMN quota_reservations.progress IS 'how far an attempt says that it is: attempt, fraction, message';
 
--- The slots of a holder in force; the largest int is unlimited.
-CREATE FUNCTION slots_in_force(of_user uuid, plan text, slots_of_plan int) RETURNS int
+-- The slots of a holder in force: its own, else those of the environment, else the plan's. The largest int is unlimited.
+CREATE FUNCTION slots_in_force(of_user uuid, plan text, slots_of_plan int, own_slots int) RETURNS int
 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN NOT s.counts_slots THEN 2147483647
                 WHEN of_user IS NULL THEN s.anonymous_slots
-                ELSE coalesce((s.slots_of_plans ->> plan)::int, slots_of_plan) END
+                ELSE coalesce(own_slots, (s.slots_of_plans ->> plan)::int, slots_of_plan) END
     FROM weir_settings s
 $$;
 

@@ -45,37 +45,62 @@ LANGUAGE sql IMMUTABLE STRICT AS $$
     END
 $$;
 
--- What a plan allows a user of a meter today: that of the active subscription, or else the default one. `anchor` is where
--- its billing periods are counted from.
-CREATE FUNCTION limits_of(of_user uuid, meter text)
-RETURNS TABLE (tier text, lane text, slots int, month bigint, day bigint, hour bigint, minute bigint, counted smallint,
-               anchor timestamptz)
+-- What a user may have of a meter at a moment: by the plan of the active subscription, or else the default one; limits of
+-- the user's own count before the plan's. `anchor` is where its billing periods are counted from.
+CREATE FUNCTION limits_of(of_user uuid, meter text, moment timestamptz)
+RETURNS TABLE (tier text, lane text, slots int, own_slots int, max_waiting int, month bigint, day bigint, hour bigint,
+               minute bigint, counted smallint, anchor timestamptz)
 LANGUAGE sql STABLE ROWS 1 AS $$
-    SELECT p.tier::text, p.lane, coalesce(l.slots, no_limits_for(meter)), l.month, l.day, l.hour, l.minute, l.counted,
+    SELECT p.tier::text, p.lane, coalesce(l.slots, no_limits_for(meter)), own.slots, p.max_waiting,
+           nullif(coalesce(own.month, l.month), -1), nullif(coalesce(own.day, l.day), -1),
+           nullif(coalesce(own.hour, l.hour), -1), nullif(coalesce(own.minute, l.minute), -1), l.counted,
            coalesce(s.current_period_start, timestamptz '2000-01-01 00:00:00+00')
     FROM (SELECT 1) AS one
-    LEFT JOIN user_subscriptions s ON s.user_id = of_user AND s.status = 'active'
+    LEFT JOIN LATERAL (
+        SELECT u.current_period_start, CASE WHEN u.next_plan_at <= moment THEN u.next_plan_id ELSE u.plan_id END AS plan_id
+        FROM user_subscriptions u WHERE u.user_id = of_user AND u.status = 'active'
+    ) s ON true
     JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.is_default
     LEFT JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = meter
+    LEFT JOIN limit_overrides own
+        ON own.user_id = of_user AND own.event_type = meter AND (own.expires_at IS NULL OR own.expires_at > moment)
+$$;
+
+-- The grants of a user and meter of which something is left, in the order in which they are drawn on.
+CREATE FUNCTION grants_left(of_user uuid, meter text, moment timestamptz)
+RETURNS TABLE (id uuid, amount bigint, n bigint, before numeric)
+LANGUAGE sql STABLE AS $$
+    SELECT g.id, g.amount - g.reserved - g.used,
+           row_number() OVER first_ends,
+           sum(g.amount - g.reserved - g.used) OVER first_ends - (g.amount - g.reserved - g.used)
+    FROM grants g
+    WHERE g.user_id = of_user AND g.event_type = meter AND g.used < g.amount AND g.reserved + g.used < g.amount
+      AND (g.expires_at IS NULL OR g.expires_at > moment)
+    WINDOW first_ends AS (ORDER BY g.expires_at NULLS LAST, g.created_at, g.id)
 $$;
 
 -- An account: what a holder has of a meter and what it may have, window by window, the month first. The caller holds
 -- its lock. The same reading as reservation/sql/read.sql.
 CREATE FUNCTION account_of(of_holder uuid, meter text)
 RETURNS TABLE (user_id uuid, slots_in_use int, parked int, tier text, lane text, slots int, at timestamptz, counted smallint,
-               spans text[], starts timestamptz[], ends timestamptz[], limits bigint[], used bigint[], reserved bigint[])
+               max_waiting int, from_grants bigint, granted bigint, spans text[], starts timestamptz[], ends timestamptz[], limits bigint[], used bigint[], reserved bigint[])
 LANGUAGE sql STABLE ROWS 1 AS $$
-    SELECT h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane, slots_in_force(h.user_id, plan.tier, plan.slots),
-           clock.at, coalesce(plan.counted, 0::smallint),
+    SELECT h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane,
+           slots_in_force(h.user_id, plan.tier, plan.slots, plan.own_slots), clock.at, coalesce(plan.counted, 0::smallint),
+           plan.max_waiting, coalesce(w.from_grants, 0),
+           CASE WHEN h.has_grants THEN
+               coalesce((SELECT sum(g.amount)::bigint FROM grants_left(h.user_id, h.event_type, clock.at) g), 0)
+           ELSE 0 END,
            w.spans, w.starts, w.ends, w.limits, w.used, w.reserved
     FROM (SELECT * FROM holders k WHERE k.holder = of_holder AND k.event_type = meter) h
     CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
-    LEFT JOIN LATERAL limits_of(h.user_id, h.event_type) plan ON h.user_id IS NOT NULL
+    LEFT JOIN LATERAL limits_of(h.user_id, h.event_type, clock.at) plan ON h.user_id IS NOT NULL
     LEFT JOIN LATERAL (
         SELECT array_agg(c.span ORDER BY c.bit) AS spans, array_agg(c.first ORDER BY c.bit) AS starts,
                array_agg(c.past ORDER BY c.bit) AS ends, array_agg(c.most ORDER BY c.bit) AS limits,
                array_agg(coalesce(b.used, 0) ORDER BY c.bit) AS used,
-               array_agg(coalesce(b.reserved, 0) ORDER BY c.bit) AS reserved
+               array_agg(coalesce(b.reserved, 0) ORDER BY c.bit) AS reserved,
+               sum(b.from_grants) FILTER (WHERE c.bit = 0)::bigint AS from_grants
         FROM (
             SELECT 0 AS bit, 'month' AS span, plan.month AS most, p.period_start AS first, p.period_end AS past
             FROM billing_period(plan.anchor, clock.at) p
@@ -91,12 +116,14 @@ LANGUAGE sql STABLE ROWS 1 AS $$
     ) w ON h.user_id IS NOT NULL
 $$;
 
--- A quota as the API answers it.
-CREATE FUNCTION quota_json(used bigint, reserved bigint, most bigint, reset_at timestamptz) RETURNS jsonb
+-- A quota as the API answers it. What is left is the plan's, and of a month what grants would pay for besides.
+CREATE FUNCTION quota_json(used bigint, reserved bigint, most bigint, reset_at timestamptz, from_grants bigint DEFAULT 0,
+                           granted bigint DEFAULT 0) RETURNS jsonb
 LANGUAGE sql IMMUTABLE AS $$
     SELECT jsonb_build_object(
         'used', used, 'reserved', reserved, 'limit', most,
-        'remaining', CASE WHEN most IS NOT NULL THEN greatest(most::numeric - used - reserved, 0)::bigint END,
+        'remaining', CASE WHEN most IS NOT NULL
+                          THEN (greatest(most::numeric - (used::numeric + reserved - from_grants), 0) + granted)::bigint END,
         'reset_at', to_char(reset_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))
 $$;
 

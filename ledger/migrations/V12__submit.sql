@@ -108,6 +108,7 @@ DECLARE
     hash bytea;
     key bytea;
     admits boolean;
+    beyond bigint;
     lane_queue text;
     without_room jsonb;
 BEGIN
@@ -131,7 +132,8 @@ BEGIN
 
     PERFORM lock_account(this_holder, made.event_type, CASE WHEN NOT is_uuid THEN weir_submit.subject END);
     SELECT * INTO account FROM account_of(this_holder, made.event_type);
-    quota := quota_json(account.used[1], account.reserved[1], account.limits[1], account.ends[1]);
+    quota := quota_json(account.used[1], account.reserved[1], account.limits[1], account.ends[1], account.from_grants,
+                        account.granted);
     IF want.idempotency_key IS NOT NULL THEN
         hash := sha256(convert_to(made.name, 'UTF8') || '\x00' || convert_to(args::text, 'UTF8')
                        || convert_to(coalesce(weir_submit.amount::text, ''), 'UTF8'));
@@ -166,11 +168,16 @@ BEGIN
         END IF;
     END IF;
 
-    SELECT jsonb_agg(jsonb_build_object('window', w.span) || quota_json(w.used, w.reserved, w.most, w.past))
+    SELECT jsonb_agg(jsonb_build_object('window', w.span)
+                     || quota_json(w.used, w.reserved, w.most, w.past, g.paid, g.granted))
     INTO without_room
     FROM unnest(account.spans, account.limits, account.used, account.reserved, account.ends)
         AS w (span, most, used, reserved, past)
-    WHERE added > 0 AND w.used::numeric + w.reserved + added > w.most;
+    CROSS JOIN LATERAL (
+        SELECT CASE w.span WHEN 'month' THEN account.from_grants ELSE 0 END AS paid,
+               CASE w.span WHEN 'month' THEN account.granted ELSE 0 END AS granted
+    ) g
+    WHERE added > 0 AND w.used::numeric + w.reserved + added > w.most::numeric + g.paid + g.granted;
     IF without_room IS NOT NULL THEN
         outcome := 'over_quota';
         quota := quota || jsonb_build_object('windows', without_room);
@@ -178,10 +185,18 @@ BEGIN
     END IF;
 
     admits := want.run_at IS NULL AND account.parked = 0 AND account.slots_in_use < account.slots;
+    IF NOT admits AND want.run_at IS NULL AND account.parked >= account.max_waiting THEN
+        outcome := 'too_many_waiting';
+        RETURN;
+    END IF;
     outcome := CASE WHEN admits THEN 'admitted' ELSE 'parked' END;
+    -- What the month has no room for, grants pay.
+    beyond := CASE WHEN account.limits[1] IS NULL THEN 0 ELSE greatest(added - greatest(
+        account.limits[1]::numeric - (account.used[1]::numeric + account.reserved[1] - account.from_grants), 0), 0) END;
     lane_queue := made.name || '_' || coalesce(account.lane, 'default');
     job_id := nextval('river_job_id_seq');
-    quota := quota_json(account.used[1], account.reserved[1] + added, account.limits[1], account.ends[1]);
+    quota := quota_json(account.used[1], account.reserved[1] + added, account.limits[1], account.ends[1],
+                        account.from_grants + beyond, account.granted - beyond);
     -- The counters are booked here and not by the triggers.
     PERFORM set_config('weir.books', 'kept', true);
     LOOP
@@ -197,12 +212,12 @@ BEGIN
         key := NULL;
     END LOOP;
     INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
-                                    windows, created_at, admitted_at, parked_at, due_at)
+                                    windows, created_at, admitted_at, parked_at, due_at, from_grants)
     SELECT this_holder, made.event_type, added, weir_submit.job_id, now() + s.reservation_ttl, this_holder,
            account.starts[1], account.counted, account.at,
            CASE WHEN admits THEN clock_timestamp() END,
            CASE WHEN NOT admits AND want.run_at IS NULL THEN clock_timestamp() END,
-           want.run_at
+           want.run_at, beyond
     FROM weir_settings s;
     INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)
     VALUES (weir_submit.job_id, this_holder, this_holder, made.event_type, added, want.idempotency_key, hash);
@@ -217,6 +232,19 @@ BEGIN
     WHERE added > 0
     ON CONFLICT (user_id, event_type, span, period_start)
         DO UPDATE SET reserved = b.reserved + excluded.reserved, granted_limit = excluded.granted_limit;
+    IF beyond > 0 THEN
+        WITH draws AS (
+            INSERT INTO grant_draws (job_id, position, grant_id, amount)
+            SELECT weir_submit.job_id, g.n - 1, g.id, least(g.amount, beyond - g.before)
+            FROM grants_left(this_holder, made.event_type, account.at) g
+            WHERE g.before < beyond
+            RETURNING grant_id, amount
+        )
+        UPDATE grants g SET reserved = g.reserved + d.amount FROM draws d WHERE g.id = d.grant_id;
+        UPDATE quota_balances b SET from_grants = b.from_grants + beyond
+        WHERE b.user_id = this_holder AND b.event_type = made.event_type AND b.span = 'month'
+          AND b.period_start = account.starts[1];
+    END IF;
     IF admits THEN
         PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', lane_queue)::text);
     END IF;
@@ -224,4 +252,5 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION weir_submit IS
-    'submits a job in the transaction of the caller; outcome: admitted, parked, repeated, folded, over_quota, key_reused';
+    'submits a job in the transaction of the caller; outcome: admitted, parked, repeated, folded, over_quota,
+     too_many_waiting, key_reused';

@@ -38,7 +38,7 @@ DECLARE
     -- What is left is promoted by the next one: when limits are lifted, all that waits becomes free at once.
     most CONSTANT int := 1000;
 BEGIN
-    SELECT k.*, p.lane, slots_in_force(k.user_id, p.tier, p.slots) AS slots INTO h
+    SELECT k.*, p.lane, slots_in_force(k.user_id, p.tier, p.slots, p.own_slots) AS slots INTO h
     FROM holders k
     LEFT JOIN LATERAL plan_of(k.user_id, k.event_type) p ON k.user_id IS NOT NULL
     WHERE k.holder = of_holder AND k.event_type = meter;
@@ -83,6 +83,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     r quota_reservations;
     charged bigint := 0;
+    to_grants bigint;
 BEGIN
     DELETE FROM quota_reservations q WHERE q.job_id = job RETURNING * INTO r;
     IF NOT FOUND THEN
@@ -111,6 +112,15 @@ BEGIN
         FROM windows_of(r.period_start, r.windows, r.created_at) w
         WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = w.span
           AND b.period_start = w.period_start;
+    END IF;
+    IF r.from_grants > 0 THEN
+        -- The plan's part is charged first; what was not used returns to the grants.
+        to_grants := least(greatest(charged - greatest(r.reserved_amount - r.from_grants, 0), 0), r.from_grants);
+        UPDATE usage_events u SET from_grants = to_grants WHERE u.job_id = job AND to_grants > 0;
+        UPDATE quota_balances b SET from_grants = b.from_grants - (r.from_grants - to_grants)
+        WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = 'month'
+          AND b.period_start = r.period_start;
+        PERFORM settle_draws(ARRAY[job], ARRAY[to_grants]);
     END IF;
     PERFORM give_on(r.holder, r.event_type, (r.admitted_at IS NOT NULL)::int, (r.parked_at IS NOT NULL)::int);
     RETURN charged;
@@ -248,14 +258,16 @@ COMMENT ON FUNCTION weir_progress IS 'says how far an attempt is, for its owner;
 
 -- The windows that a reservation is counted in, whichever it is now: what is taken of them, and the limits of today.
 CREATE FUNCTION windows_in_force(r quota_reservations)
-RETURNS TABLE (span text, period_start timestamptz, reset_at timestamptz, used bigint, reserved bigint, most bigint)
+RETURNS TABLE (span text, period_start timestamptz, reset_at timestamptz, used bigint, reserved bigint, most bigint,
+               from_grants bigint)
 LANGUAGE sql STABLE AS $$
     SELECT w.span, w.period_start,
            (SELECT p.period_end FROM billing_period(l.anchor, w.period_start) p WHERE w.span = 'month'),
            coalesce(b.used, 0), coalesce(b.reserved, 0),
-           CASE w.span WHEN 'month' THEN l.month WHEN 'day' THEN l.day WHEN 'hour' THEN l.hour ELSE l.minute END
+           CASE w.span WHEN 'month' THEN l.month WHEN 'day' THEN l.day WHEN 'hour' THEN l.hour ELSE l.minute END,
+           coalesce(b.from_grants, 0)
     FROM windows_of(r.period_start, r.windows, r.created_at) w
-    CROSS JOIN limits_of(r.user_id, r.event_type) l
+    CROSS JOIN limits_of(r.user_id, r.event_type, clock_timestamp()) l
     LEFT JOIN quota_balances b
         ON b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = w.span AND b.period_start = w.period_start
     WHERE r.user_id IS NOT NULL
@@ -284,8 +296,9 @@ BEGIN
         outcome := 'fenced_out';
         RETURN;
     END IF;
-    SELECT coalesce(bool_and(w.most IS NULL OR w.used::numeric + w.reserved + more <= w.most), true),
-           (jsonb_agg(quota_json(w.used, w.reserved, w.most, w.reset_at)) FILTER (WHERE w.span = 'month')) -> 0
+    -- The plan has to do: grants are drawn on when a job is submitted.
+    SELECT coalesce(bool_and(w.most IS NULL OR w.used::numeric + w.reserved + more <= w.most::numeric + w.from_grants), true),
+           (jsonb_agg(quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants)) FILTER (WHERE w.span = 'month')) -> 0
     INTO has_room, quota
     FROM windows_in_force(r) w;
     IF NOT has_room THEN
@@ -303,7 +316,8 @@ BEGIN
     FROM windows_in_force(r) w
     ON CONFLICT (user_id, event_type, span, period_start)
         DO UPDATE SET reserved = b.reserved + excluded.reserved, granted_limit = excluded.granted_limit;
-    SELECT quota_json(w.used, w.reserved, w.most, w.reset_at) INTO quota FROM windows_in_force(r) w WHERE w.span = 'month';
+    SELECT quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants) INTO quota
+    FROM windows_in_force(r) w WHERE w.span = 'month';
     PERFORM set_config('weir.books', books, true);
 END
 $$;

@@ -168,6 +168,7 @@ async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted
         Answer::Repeated { job_id, quota } => ("repeated", Some(job_id), month(quota), Vec::new()),
         Answer::Folded { job_id, quota } => ("folded", Some(job_id), month(quota), Vec::new()),
         Answer::KeyReused => ("key_reused", None, Value::Null, Vec::new()),
+        Answer::TooManyWaiting { quota, .. } => ("too_many_waiting", None, month(quota), Vec::new()),
         Answer::OverQuota { quota, full } => {
             let full = full.iter().map(|quota| quota.window.span.as_str().to_owned());
             ("over_quota", None, of_quota(&quota.month), full.collect())
@@ -203,6 +204,7 @@ async fn through_sql(client: &Client, wanted: &Wanted) -> Told {
         "folded",
         "over_quota",
         "key_reused",
+        "too_many_waiting",
     ];
     let outcome = outcomes
         .into_iter()
@@ -227,6 +229,7 @@ const ROWS: &str = "
                s.idempotency_key, s.request_hash IS NULL AS no_hash, r.holder AS held_by, r.user_id AS held_for,
                r.reserved_amount AS reserved, CASE WHEN $2 THEN r.period_start END AS period, r.windows,
                r.admitted_at IS NULL AS no_slot, r.parked_at IS NULL AS not_parked, r.due_at,
+               r.from_grants, u.from_grants AS charged_to_grants,
                round(extract(epoch FROM r.expires_at - r.created_at) / 10) AS ttl, u.quota_amount, u.windows AS charged_in,
                CASE WHEN $2 THEN u.period_start END AS charged_period, u.reserved_at IS NULL AS no_moment
         FROM submissions s JOIN river_job j ON j.id = s.job_id
@@ -234,9 +237,13 @@ const ROWS: &str = "
         WHERE s.holder = ANY ($1)) x
     UNION ALL SELECT 'holder', to_jsonb(h)::text FROM holders h WHERE h.holder = ANY ($1)
     UNION ALL SELECT 'balance', to_jsonb(x)::text FROM (
-        SELECT b.user_id, b.event_type, b.span, b.used, b.reserved, b.granted_limit,
+        SELECT b.user_id, b.event_type, b.span, b.used, b.reserved, b.granted_limit, b.from_grants,
                CASE WHEN $2 OR b.span <> 'month' THEN b.period_start END AS start
         FROM quota_balances b WHERE b.user_id = ANY ($1) AND (b.used, b.reserved, b.granted_limit) <> (0, 0, 0)) x
+    UNION ALL SELECT 'grant', to_jsonb(g)::text FROM grants g WHERE g.user_id = ANY ($1)
+    UNION ALL SELECT 'draw', to_jsonb(x)::text FROM (
+        SELECT dense_rank() OVER (ORDER BY d.job_id) AS n, d.position, d.grant_id, d.amount, d.charged
+        FROM grant_draws d JOIN grants g ON g.id = d.grant_id WHERE g.user_id = ANY ($1)) x
     UNION ALL SELECT 'user', to_jsonb(x)::text FROM (
         SELECT u.id, u.subject, p.tier FROM users u JOIN user_subscriptions s ON s.user_id = u.id
         JOIN subscription_plans p ON p.id = s.plan_id WHERE u.id = ANY ($1)) x
@@ -268,6 +275,8 @@ impl Side {
 fn limits(rng: &mut StdRng) -> String {
     let mut sql = String::new();
     for plan in common::PLANS {
+        let waiting = pick(rng, &["NULL", "NULL", "1", "3"]);
+        sql += &format!("UPDATE subscription_plans SET max_waiting = {waiting} WHERE tier = '{plan}'; ");
         for meter in ["analysis", "specview"] {
             let mut window = |most: i64, often: f64| match rng.random_bool(often) {
                 true => rng.random_range(0..most).to_string(),
@@ -281,6 +290,50 @@ fn limits(rng: &mut StdRng) -> String {
                  FROM subscription_plans p WHERE p.id = l.plan_id AND p.tier = '{plan}' AND l.event_type = '{meter}'; "
             );
         }
+    }
+    sql
+}
+
+/// What a user has besides the plan: grants, limits of its own, and a plan to come that is in force already.
+fn beyond_the_plan(rng: &mut StdRng, user: Uuid, meter: &str) -> String {
+    let mut sql = String::new();
+    for n in 0..pick(rng, &[0, 0, 1, 2, 3]) {
+        let grant = Uuid::from_u128(rng.random());
+        let (amount, end) = (
+            rng.random_range(1..12),
+            pick(rng, &["NULL", "'2100-01-01'", "'2100-01-02'", "'2020-01-01'"]),
+        );
+        sql += &format!(
+            "INSERT INTO holders (holder, event_type, user_id, has_grants) VALUES ('{user}', '{meter}', '{user}', true) \
+                 ON CONFLICT DO NOTHING; \
+             INSERT INTO grants (id, user_id, event_type, amount, expires_at, reason, created_at) \
+                 VALUES ('{grant}', '{user}', '{meter}', {amount}, {end}, 'test', '2026-01-0{}'); ",
+            1 + n % 2
+        );
+    }
+    if rng.random_bool(0.3) {
+        let (month, slots) = (
+            pick(rng, &["NULL", "-1", "5", "25"]),
+            pick(rng, &["NULL", "1", "4"]),
+        );
+        let (hour, end) = (
+            pick(rng, &["NULL", "-1", "9"]),
+            pick(rng, &["NULL", "'2100-01-01'", "'2020-01-01'"]),
+        );
+        sql += &format!(
+            "INSERT INTO limit_overrides (user_id, event_type, month, hour, slots, expires_at) \
+                 VALUES ('{user}', '{meter}', {month}, {hour}, {slots}, {end}); "
+        );
+    }
+    if rng.random_bool(0.2) {
+        let (plan, at) = (
+            pick(rng, &common::PLANS),
+            pick(rng, &["2020-01-01", "2100-01-01"]),
+        );
+        sql += &format!(
+            "UPDATE user_subscriptions SET next_plan_at = '{at}', \
+                 next_plan_id = (SELECT id FROM subscription_plans WHERE tier = '{plan}') WHERE user_id = '{user}'; "
+        );
     }
     sql
 }
@@ -335,6 +388,9 @@ async fn case(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<usize> {
              INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'analysis', {}); ",
             rng.random_range(0..40)
         );
+        for meter in ["analysis", "specview"] {
+            setup += &beyond_the_plan(rng, id, meter);
+        }
     }
     for side in [ours, theirs] {
         side.client.batch_execute(&setup).await.unwrap();

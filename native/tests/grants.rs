@@ -66,6 +66,8 @@ impl Scene {
             amount,
             idempotency: None,
             unique_key: None,
+            run_at: None,
+            priority: 1,
         };
         match self.reserver.submit(submission).await.unwrap() {
             Answer::Accepted { job, .. } => Some(job.id),

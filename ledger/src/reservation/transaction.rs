@@ -178,10 +178,12 @@ pub async fn submit_all(
     let transaction = client.transaction().await?;
     transaction.batch_execute("SET LOCAL lock_timeout = '5s'").await?;
     let answers = reserve_all(&transaction, rules, group).await?;
-    if answers
-        .iter()
-        .any(|one| is_refused(one))
-    {
+    if answers.iter().any(|one| {
+        matches!(
+            one,
+            Answer::OverQuota { .. } | Answer::TooManyWaiting { .. } | Answer::KeyReused
+        )
+    }) {
         transaction.rollback().await?;
         return Ok(answers);
     }

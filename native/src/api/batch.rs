@@ -14,7 +14,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use weir_ledger::reservation::{Answer, ReserveError, Submission, submit_all};
 
-use super::answers::{Unauthenticated, Unavailable};
+use super::answers::{LacksScope, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::job::Job;
 use super::jobs::{self, Origin, body_of, key_reused, over_quota};
@@ -50,7 +50,7 @@ pub(super) struct AcceptedBatch {
     responses(
         (status = 202, body = AcceptedBatch),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
-        Unauthenticated,
+        Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
         (status = 413, body = ProblemDetails, description = "The body is larger than 256 KiB", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "The service cannot use some of the arguments, or the key was used with others", content_type = "application/problem+json"),
@@ -126,6 +126,7 @@ pub(super) async fn submit(
                     .fold(0_i64, |sum, one| sum.saturating_add(one.amount));
                 return Err(over_quota(service, quota, full, amount));
             }
+            Answer::TooManyWaiting { most, .. } => return Err(ApiError::TooManyWaiting(most)),
             Answer::KeyReused => return Err(key_reused()),
         };
         accepted.push(job);
