@@ -138,6 +138,8 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         amount: 80,
         idempotency: None,
         unique_key: None,
+        run_at: None,
+        priority: 1,
     };
     let Answer::Accepted { job, .. } = reserver.submit(submission).await.unwrap() else {
         panic!("the plan has 30 and the grant 100")
