@@ -24,8 +24,8 @@ pub const MOST_ENDED: i64 = 10_000;
 /// its time to live, and what goes on at rest costs next to nothing.
 const SLICES_OF_A_SWEEP: i64 = 600;
 
-/// How many reservations a slice of the sweep has at least: fewer would cost as much.
-const LEAST_SWEPT: i64 = 500;
+/// How many reservations a slice of the sweep has at least: a retry that another client records frees its slot here.
+const LEAST_SWEPT: i64 = 2000;
 
 /// And at most, however many there are.
 const MOST_SWEPT: i64 = 20_000;
