@@ -3,9 +3,9 @@
 -- most have a reservation, and cost nothing more. $1 the last job of the slice before, $2 how many a slice has. `last` is
 -- null when the slice was the last.
 WITH slice AS MATERIALIZED (
-    SELECT b.job_id,
-           b.user_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM users u WHERE u.id = b.user_id) AS is_gone
+    SELECT b.job_id, b.user_id IS NOT NULL AND u.found IS NULL AS is_gone
     FROM (SELECT * FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2) b
+    LEFT JOIN LATERAL (SELECT 1 AS found FROM users k WHERE k.id = b.user_id OFFSET 0) u ON true
 ), unreserved AS MATERIALIZED (
     SELECT s.job_id, s.is_gone
     FROM slice s
