@@ -80,14 +80,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     let stopped = tokio_util::sync::CancellationToken::new();
     let duties = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
     let client = weir.client().await;
-    weir.until("the duties", async || {
-        client
-            .query_opt("SELECT 1 FROM duties", &[])
-            .await
-            .unwrap()
-            .map(|_| ())
-    })
-    .await;
+    weir.duties_begun().await;
     let upgrade = stripe_event("evt_upgrade", 1_800_000_100, "pro");
     let (path, body) = change_of(&upgrade);
     let answer = call("PUT", &path, "-", &body).await;

@@ -225,16 +225,7 @@ async fn an_upgrade_starts_what_waits_and_the_same_or_an_older_event_changes_not
     let parked =
         async || backend.get(&format!("/admin/holders/{user}")).await["meters"]["analysis"]["parked"].clone();
     assert_eq!(parked().await, 2);
-    // The duties are under way.
-    let client = weir.client().await;
-    weir.until("the duties", async || {
-        client
-            .query_opt("SELECT 1 FROM duties", &[])
-            .await
-            .unwrap()
-            .map(|_| ())
-    })
-    .await;
+    weir.duties_begun().await;
 
     let answer = backend.plan(user, "pro", "evt_2", 20, "now").await;
     assert_eq!(

@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::answers::{LacksScope, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
+use super::headers::{self, LONGEST_KEY};
 use super::job::{Job, SELECT};
 use super::problem::{ApiError, OverQuota, ProblemDetails};
 use super::state::Api;
@@ -31,9 +32,6 @@ use crate::telemetry::traces;
 use weir_ledger::job_metadata::{REQUEST_ID, SUBJECT, TRACEPARENT};
 use weir_ledger::settlement::Ended;
 use weir_ledger::unique_key;
-
-/// The longest `Idempotency-Key`.
-const LONGEST_KEY: usize = 255;
 
 /// An accepted submission.
 #[derive(Serialize, ToSchema)]
@@ -225,20 +223,12 @@ pub(super) fn idempotency(
     service: &str,
     body: &[u8],
 ) -> Result<Option<Idempotency>, ApiError> {
-    let mut values = headers.get_all("idempotency-key").iter();
-    let Some(value) = values.next() else {
-        return Ok(None);
-    };
-    let key = value
-        .to_str()
-        .ok()
-        .map(str::trim)
-        .filter(|key| !key.is_empty() && key.len() <= LONGEST_KEY);
-    let (Some(key), None) = (key, values.next()) else {
-        return Err(ApiError::Unprocessable(format!(
+    let key = headers::idempotency_key(headers).map_err(|_| {
+        ApiError::Unprocessable(format!(
             "Idempotency-Key must be one header of 1 to {LONGEST_KEY} visible ASCII characters."
-        )));
-    };
+        ))
+    })?;
+    let Some(key) = key else { return Ok(None) };
     let mut hash = Sha256::new();
     hash.update(service.as_bytes());
     hash.update([0]);

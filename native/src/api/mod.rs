@@ -10,6 +10,7 @@ mod edge;
 mod edge_reports;
 mod events;
 mod feed;
+mod headers;
 mod job;
 mod job_token;
 mod jobs;

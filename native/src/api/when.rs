@@ -4,6 +4,7 @@ use axum::http::HeaderMap;
 use jiff::{SignedDuration, Timestamp};
 use weir_ledger::reservation::FIRST_PRIORITY;
 
+use super::headers::single;
 use super::problem::ApiError;
 
 /// How far ahead a job may be submitted.
@@ -21,23 +22,20 @@ pub(super) struct When {
 impl When {
     /// What the headers say. A time that is over is at once.
     pub(super) fn of(headers: &HeaderMap, now: Timestamp) -> Result<Self, ApiError> {
-        let run_at =
-            header(headers, "weir-run-at", |text| text.parse::<Timestamp>().ok()).ok_or_else(|| {
-                ApiError::Unprocessable(
-                    "Weir-Run-At must be one time, such as 2027-01-31T08:00:00Z.".to_owned(),
-                )
-            })?;
+        let run_at = single(headers, "weir-run-at", |text| text.parse::<Timestamp>().ok()).map_err(|_| {
+            ApiError::Unprocessable("Weir-Run-At must be one time, such as 2027-01-31T08:00:00Z.".to_owned())
+        })?;
         if run_at.is_some_and(|at| at.duration_since(now) > FARTHEST) {
             return Err(ApiError::Unprocessable(
                 "Weir-Run-At must be within 366 days.".to_owned(),
             ));
         }
-        let priority = header(headers, "weir-priority", |text| {
+        let priority = single(headers, "weir-priority", |text| {
             text.parse::<i16>()
                 .ok()
                 .filter(|priority| (1..=4).contains(priority))
         })
-        .ok_or_else(|| {
+        .map_err(|_| {
             ApiError::Unprocessable("Weir-Priority must be one number from 1, the first, to 4.".to_owned())
         })?;
         Ok(Self {
@@ -45,16 +43,6 @@ impl When {
             priority: priority.unwrap_or(FIRST_PRIORITY),
         })
     }
-}
-
-/// The value of a header that is there at most once; `None` when it is there and cannot be read.
-fn header<T>(headers: &HeaderMap, name: &str, parse: impl FnOnce(&str) -> Option<T>) -> Option<Option<T>> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else {
-        return Some(None);
-    };
-    let parsed = value.to_str().ok().and_then(|text| parse(text.trim()))?;
-    values.next().is_none().then_some(Some(parsed))
 }
 
 #[cfg(test)]

@@ -13,20 +13,8 @@ use crate::config::Settings;
 
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// The default configuration's service, with a program that takes long enough to be killed in the middle of it.
-const SERVICES: &str = r#"
-[[service]]
-name = "analysis"
-event_type = "analysis"
-kind = "analysis:analyze"
-workers = "BENCH"
-priority_workers = 1
-default_workers = 4
-scheduled_workers = 1
-timeout = "30s"
-max_attempts = 3
-handler = { type = "exec", command = ["sh", "-c", "sleep 0.2; echo '{}'"] }
-"#;
+/// Takes long enough to be killed in the middle of it.
+const PROGRAM: &str = r#"["sh", "-c", "sleep 0.2; echo '{}'"]"#;
 
 /// How many snapshots showed a user with more running jobs than slots, of how many.
 async fn sample(
@@ -56,7 +44,7 @@ pub(super) async fn killed(settings: &Settings, stage: &Stage) -> Result<Vec<Lin
     let users = stage.users(8).await?;
     fill(stage, &stage.rules(settings), &users, users.len() * 150).await?;
     let client = stage.database.connect().await?;
-    let services = Services::new(SERVICES)?;
+    let services = Services::new(4, PROGRAM)?;
     let stopped = CancellationToken::new();
     let sampling = tokio::spawn(sample(stage.database.connect().await?, stopped.clone()));
     let _scheduler = Process::start(&stage.url, &services, &["schedule"], &[])?;

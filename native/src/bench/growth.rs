@@ -13,7 +13,6 @@ use super::process::{Process, Services};
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::Stage;
 use crate::config::Settings;
-
 use crate::status::{lanes, overview};
 use crate::telemetry::gauges::Gauges;
 use weir_ledger::settlement::{Ended, Settler, Success};
@@ -159,10 +158,6 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
     Ok(users.iter().copied().take(WORKED).collect())
 }
 
-fn line(what: &str, large: f64, small: f64, unit: &'static str) -> Line {
-    Line::at_most(what, large, small, unit, AT_MOST)
-}
-
 /// Submissions and settlements of others, and the jobs of those who wait.
 async fn used(
     stages: [&Arc<Stage>; 2],
@@ -194,7 +189,13 @@ async fn used(
     ] {
         for (name, of) in [("p50", 0.5), ("p99", 0.99)] {
             let (large, small) = (percentile(large, of), percentile(small, of));
-            lines.push(line(&format!("{what}, {name}"), large, small, "ms"));
+            lines.push(Line::at_most(
+                format!("{what}, {name}"),
+                large,
+                small,
+                "ms",
+                AT_MOST,
+            ));
         }
     }
     Ok(lines)
@@ -279,7 +280,7 @@ async fn read(settings: &Settings, stages: [&Arc<Stage>; 2]) -> Result<Vec<Line>
 
 /// What a scheduler and an API cost while nothing happens.
 async fn at_rest(stages: [&Arc<Stage>; 2], effort: Effort) -> Result<Vec<Line>, BenchError> {
-    let services = Services::new(super::path::SERVICES)?;
+    let services = Services::new(1, r#"["true"]"#)?;
     let mut costs = [[0.0; 3]; 2];
     for (side, stage) in stages.into_iter().enumerate() {
         let process = Process::start(&stage.url, &services, &["schedule"], &[])?;

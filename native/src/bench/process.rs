@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use uuid::Uuid;
 
 use super::report::BenchError;
+use super::stage::KIND;
 
 /// A process of this binary, killed as by `kill -9` when it goes out of scope.
 pub(super) struct Process(Child);
@@ -51,9 +52,26 @@ impl Drop for Process {
 pub(super) struct Services(PathBuf);
 
 impl Services {
-    pub(super) fn new(text: &str) -> Result<Self, BenchError> {
+    /// The shipped service `analysis`, with so many workers of its default lane and this program, an array of TOML.
+    pub(super) fn new(workers: u32, program: &str) -> Result<Self, BenchError> {
         let path = std::env::temp_dir().join(format!("weir-bench-{}.toml", Uuid::new_v4().simple()));
-        std::fs::write(&path, text)?;
+        std::fs::write(
+            &path,
+            format!(
+                r#"[[service]]
+name = "analysis"
+event_type = "analysis"
+kind = "{KIND}"
+workers = "BENCH"
+priority_workers = 1
+default_workers = {workers}
+scheduled_workers = 1
+timeout = "30s"
+max_attempts = 3
+handler = {{ type = "exec", command = {program} }}
+"#
+            ),
+        )?;
         Ok(Self(path))
     }
 }

@@ -9,6 +9,7 @@ use riverqueue::JobArgs;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::cost::wal;
 use super::proxy::Proxy;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, arguments, submission};
@@ -410,16 +411,9 @@ async fn written(
         client.batch_execute("CHECKPOINT").await?;
         // After a checkpoint each page is written whole once; that is not what a reservation costs.
         rate(&mut weir(reserver, callers), users, effort.span / 2).await?;
-        let position = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn";
-        let before: f64 = client
-            .query_one(&format!("SELECT ({position})::float8"), &[])
-            .await?
-            .get(0);
+        let before = wal(client).await?;
         let (_, latencies) = rate(&mut weir(reserver, callers), users, effort.span).await?;
-        let after: f64 = client
-            .query_one(&format!("SELECT ({position})::float8"), &[])
-            .await?
-            .get(0);
+        let after = wal(client).await?;
         let each = (after - before) / latencies.len() as f64;
         lines.push(Line::printed(
             format!("WAL of one reservation, {callers} caller(s)"),

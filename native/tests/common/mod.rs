@@ -411,6 +411,15 @@ impl Weir {
         }
     }
 
+    pub async fn duties_begun(&self) {
+        let client = self.client().await;
+        let begun = async || {
+            let row = client.query_opt("SELECT 1 FROM duties", &[]).await.unwrap();
+            row.map(|_| ())
+        };
+        self.until("the duties", begun).await;
+    }
+
     pub async fn reconcile(&self) {
         let client = self.bookkeeper().await;
         Reconciler::new(&self.context).everything(&client).await;

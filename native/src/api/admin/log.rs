@@ -17,6 +17,7 @@ use super::super::answers::{LacksScope, NoKey, OutOfRange, Unavailable};
 use super::super::caller::Operator;
 use super::super::problem::ApiError;
 use super::super::state::Api;
+use super::request;
 
 /// Which part.
 #[derive(Deserialize, IntoParams)]
@@ -91,10 +92,7 @@ pub(super) async fn list(
     let Ok(Query(Page { after, limit })) = page else {
         return Err(wants());
     };
-    let limit = limit.unwrap_or(100);
-    if !(1..=1000).contains(&limit) {
-        return Err(wants());
-    }
+    let limit = request::limit(limit).ok_or_else(wants)?;
     let entries = api
         .pool
         .read(async |client| {

@@ -6,11 +6,9 @@ use axum::http::HeaderMap;
 use serde::de::DeserializeOwned;
 use weir_ledger::control::Person;
 
+use super::super::headers::{self, LONGEST_KEY};
 use super::super::problem::ApiError;
 use super::super::state::Api;
-
-/// The longest `Idempotency-Key`.
-const LONGEST_KEY: usize = 255;
 
 /// Whom a path names.
 pub(super) fn person(api: &Api, subject: &str) -> Result<Person, ApiError> {
@@ -31,15 +29,14 @@ pub(super) fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> 
 
 /// What tells a request from its repetition. Who books amounts has to send one.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<&str, ApiError> {
-    let mut values = headers.get_all("idempotency-key").iter();
-    let key = values.next().and_then(|value| value.to_str().ok()).map(str::trim);
-    match (
-        key.filter(|key| !key.is_empty() && key.len() <= LONGEST_KEY),
-        values.next(),
-    ) {
-        (Some(key), None) => Ok(key),
-        _ => Err(ApiError::Unprocessable(format!(
+    headers::idempotency_key(headers).ok().flatten().ok_or_else(|| {
+        ApiError::Unprocessable(format!(
             "Send one Idempotency-Key of 1 to {LONGEST_KEY} visible ASCII characters, so that asking twice books once."
-        ))),
-    }
+        ))
+    })
+}
+
+/// How many items an answer has, 1 to 1000; 100 unless told otherwise.
+pub(super) fn limit(wanted: Option<i64>) -> Option<i64> {
+    Some(wanted.unwrap_or(100)).filter(|limit| (1..=1000).contains(limit))
 }

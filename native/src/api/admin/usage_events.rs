@@ -16,6 +16,7 @@ use super::super::answers::{LacksScope, NoKey, OutOfRange, Unavailable};
 use super::super::caller::Operator;
 use super::super::problem::ApiError;
 use super::super::state::Api;
+use super::request;
 
 /// Which part.
 #[derive(Deserialize, IntoParams)]
@@ -104,13 +105,11 @@ pub(super) async fn list(
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Json<UsageEvents>, ApiError> {
     let wants = |what: &str| ApiError::Unprocessable(what.to_owned());
+    let wants_limit = || wants("limit must be a whole number from 1 to 1000");
     let Ok(Query(Page { after, limit })) = page else {
-        return Err(wants("limit must be a whole number from 1 to 1000"));
+        return Err(wants_limit());
     };
-    let limit = limit.unwrap_or(100);
-    if !(1..=1000).contains(&limit) {
-        return Err(wants("limit must be a whole number from 1 to 1000"));
-    }
+    let limit = request::limit(limit).ok_or_else(wants_limit)?;
     let after = match after.as_deref() {
         Some(after) => after.parse().map_err(wants)?,
         None => control::UsageCursor::default(),

@@ -32,21 +32,6 @@ const START: Duration = Duration::from_secs(30);
 /// So long after the last submission everything must be worked.
 const DRAIN: Duration = Duration::from_secs(120);
 
-/// The shipped service with a handler that the origin asks for nothing but the amount.
-pub(super) const SERVICES: &str = r#"
-[[service]]
-name = "analysis"
-event_type = "analysis"
-kind = "analysis:analyze"
-workers = "BENCH"
-priority_workers = 1
-default_workers = 100
-scheduled_workers = 1
-timeout = "30s"
-max_attempts = 3
-handler = { type = "exec", command = ["true"] }
-"#;
-
 /// A process that the benchmark starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -120,7 +105,7 @@ pub async fn path(settings: &Settings, effort: Effort) -> Result<Report, BenchEr
         effort.span.as_secs_f64()
     ));
     let scene = Scene {
-        services: Services::new(SERVICES)?,
+        services: Services::new(WORKERS, r#"["true"]"#)?,
         users: Arc::new(ids.iter().copied().map(User::new).collect()),
         key: AssertionKey::new(EDGE_SECRET.as_bytes()).map_err(std::io::Error::other)?,
         span: effort.span,

@@ -1,0 +1,33 @@
+//! Headers that a request has once or not at all.
+
+use axum::http::HeaderMap;
+
+/// The longest `Idempotency-Key`, in bytes.
+pub(super) const LONGEST_KEY: usize = 255;
+
+/// There is more than one, or one that cannot be read.
+pub(super) struct Unusable;
+
+/// The value of a header; `None` when there is none.
+pub(super) fn single<'a, T>(
+    headers: &'a HeaderMap,
+    name: &str,
+    parse: impl FnOnce(&'a str) -> Option<T>,
+) -> Result<Option<T>, Unusable> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else {
+        return Ok(None);
+    };
+    let parsed = value.to_str().ok().and_then(|text| parse(text.trim()));
+    match (parsed, values.next()) {
+        (Some(parsed), None) => Ok(Some(parsed)),
+        _ => Err(Unusable),
+    }
+}
+
+/// What tells a request from its repetition.
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Unusable> {
+    single(headers, "idempotency-key", |key| {
+        (1..=LONGEST_KEY).contains(&key.len()).then_some(key)
+    })
+}
