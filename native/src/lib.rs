@@ -6,6 +6,7 @@ pub mod config;
 pub mod context;
 pub mod handler;
 mod http_client;
+pub mod outbound;
 pub mod status;
 pub mod telemetry;
 pub mod token;

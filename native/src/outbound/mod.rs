@@ -1,0 +1,160 @@
+//! Requests to places that somebody else chose: endpoints of handlers, receivers of webhooks.
+//!
+//! Two things are the same for all of them. A request goes where its URL says and nowhere else: no redirect is
+//! followed, no proxy is asked, and an address inside of a private network is refused unless that is allowed. And who
+//! receives it can tell that Weir sent it: it is signed by [Standard Webhooks](https://www.standardwebhooks.com).
+
+mod address;
+mod signature;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Url};
+
+use crate::http_client;
+use address::is_public;
+
+pub use signature::{InvalidSecret, Secret, headers};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Which addresses may be connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Those that everybody on the internet can reach.
+    Public,
+    /// Private networks and this machine, too.
+    Private,
+}
+
+/// Why a URL is not one to send requests to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreachable {
+    /// It is of another scheme.
+    #[error("the URL has to begin with https:// or http://")]
+    Scheme,
+    /// It holds a user name or a password, which logs and lists would show.
+    #[error("the URL must not hold a user name or a password")]
+    Credentials,
+    /// It leads into a private network.
+    #[error("the URL leads into a private network, which is not allowed")]
+    Private,
+}
+
+/// Whether a URL may be sent requests to, as far as its text tells. What its name resolves to is looked at whenever
+/// there is a connection to be made, by [`client`]; an address that is written out is looked at here alone.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check(url: &Url, reach: Reach) -> Result<(), Unreachable> {
+    if !["https", "http"].contains(&url.scheme()) {
+        return Err(Unreachable::Scheme);
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Unreachable::Credentials);
+    }
+    let host = url.host_str().unwrap_or_default();
+    let host = host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+        .unwrap_or(host);
+    match (host.parse::<IpAddr>(), reach) {
+        (Ok(address), Reach::Public) if !is_public(address) => Err(Unreachable::Private),
+        _ => Ok(()),
+    }
+}
+
+/// A client that follows no redirects and reaches only as far as it may. Every URL must have passed [`check`].
+#[must_use]
+pub fn client(reach: Reach) -> Client {
+    http_client::build(|builder| {
+        let builder = builder.redirect(Policy::none()).connect_timeout(CONNECT_TIMEOUT);
+        match reach {
+            Reach::Private => builder,
+            // A proxy would resolve names itself.
+            Reach::Public => builder.no_proxy().dns_resolver(PublicOnly),
+        }
+    })
+}
+
+/// Resolves as the platform does, and leaves out what is not public. Here and not before the request: a name may
+/// resolve to something else the next time.
+#[derive(Clone, Copy, Debug)]
+struct PublicOnly;
+
+impl Resolve for PublicOnly {
+    fn resolve(&self, name: Name) -> Resolving {
+        Box::pin(async move {
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?;
+            let public: Vec<SocketAddr> = found.filter(|address| is_public(address.ip())).collect();
+            if public.is_empty() {
+                return Err(io::Error::other(Unreachable::Private).into());
+            }
+            Ok(Box::new(public.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use super::*;
+
+    fn checked(url: &str) -> Result<(), Unreachable> {
+        check(&url.parse().unwrap(), Reach::Public)
+    }
+
+    #[test]
+    fn an_address_that_is_written_out_is_looked_at_in_all_its_spellings() {
+        for url in [
+            "http://127.0.0.1/",
+            "http://127.1/",
+            "http://2130706433/",
+            "http://0x7f.0.0.1:8080/",
+            "http://0177.0.0.1/",
+            "https://[::1]/",
+            "https://[::ffff:10.0.0.1]/",
+            "https://169.254.169.254/latest/meta-data",
+        ] {
+            assert_eq!(checked(url), Err(Unreachable::Private), "{url}");
+            assert_eq!(check(&url.parse().unwrap(), Reach::Private), Ok(()), "{url}");
+        }
+        for url in [
+            "https://example.com/hook",
+            "http://93.184.215.14/",
+            "https://[2606:4700::1111]/",
+        ] {
+            assert_eq!(checked(url), Ok(()), "{url}");
+        }
+    }
+
+    #[test]
+    fn schemes_and_credentials_are_refused() {
+        assert_eq!(checked("ftp://example.com/"), Err(Unreachable::Scheme));
+        assert_eq!(checked("file:///etc/passwd"), Err(Unreachable::Scheme));
+        assert_eq!(
+            checked("https://me:secret@example.com/"),
+            Err(Unreachable::Credentials)
+        );
+        assert_eq!(checked("https://me@example.com/"), Err(Unreachable::Credentials));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_resolves_into_a_private_network_is_refused_before_a_connection() {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
+        let answer = client(Reach::Public).get(&url).send().await;
+        let mut reason: &dyn std::error::Error = &answer.unwrap_err();
+        while let Some(source) = reason.source() {
+            reason = source;
+        }
+        assert_eq!(reason.to_string(), Unreachable::Private.to_string());
+        let connected = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
+        assert!(connected.is_err(), "nobody connected");
+    }
+}
