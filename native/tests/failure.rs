@@ -87,6 +87,54 @@ async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_a_blocked_user_hold_up_no_reads_and_no_batch_of_anybody_else() {
+    let weir = Weir::new().await;
+    let locked = weir.user("pro").await;
+    let other = weir.user("pro").await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute("SELECT 1 FROM users WHERE id = $1 FOR UPDATE", &[&locked])
+        .await
+        .unwrap();
+    let batch = Value::from(vec![files(&[("a_test.go", GO_TESTS)])])
+        .to_string()
+        .into_bytes();
+    let submit = |user| {
+        weir.call(
+            "POST",
+            "/api/jobs/analysis/batch",
+            Who::User(user),
+            &[],
+            batch.clone(),
+        )
+    };
+    // More than the process has connections for reading.
+    let blocked = futures_util::future::join_all((0..30).map(|_| submit(locked)));
+    let observer = weir.client().await;
+    let waiting = async || {
+        let sql =
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        observer.query(sql, &[]).await.unwrap().len()
+    };
+    let others = async {
+        weir.until("one that waits for the lock", async || {
+            (waiting().await > 0).then_some(())
+        })
+        .await;
+        let read = weir.get("/api/jobs", Who::User(other)).await;
+        let submitted = submit(other).await;
+        assert_eq!((read.status.as_u16(), submitted.status.as_u16()), (200, 202));
+        assert!(waiting().await <= 1, "the rest waits without a connection");
+        open.rollback().await.unwrap();
+    };
+    let (blocked, ()) = tokio::join!(blocked, others);
+    for answer in blocked {
+        assert!([202, 503].contains(&answer.status.as_u16()), "{}", answer.body);
+    }
+    weir.end().await;
+}
+
 /// Ends when it is told to, with an output that PostgreSQL refuses where the arguments want it.
 struct Refused(Arc<Gate>);
 

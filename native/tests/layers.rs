@@ -203,6 +203,7 @@ const NATIVE: &[&str] = &[
     "api::answers",
     "api::job",
     "api::when",
+    "api::changes",
     "api::state",
     "api::service_key",
     "api::caller",

@@ -109,8 +109,10 @@ pub(super) async fn submit(
     }
     let group: Vec<&Submission> = submissions.iter().collect();
     let answers = api
-        .pool
-        .read::<_, ReserveError>(async |client| submit_all(client, &api.rules, &group).await)
+        .changes
+        .of::<_, ReserveError>(caller.holder.id, async |client| {
+            submit_all(client, &api.rules, &group).await
+        })
         .await?;
     let mut accepted = Vec::with_capacity(answers.len());
     let mut quotas = None;

@@ -5,6 +5,7 @@ pub mod admin;
 mod answers;
 mod batch;
 mod caller;
+mod changes;
 mod console;
 mod edge;
 mod edge_reports;

@@ -6,6 +6,7 @@ use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::changes::Changes;
 use super::console;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
@@ -84,6 +85,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         rules: Arc::clone(&context.rules),
         settler: context.settler.clone(),
         pool: context.pool.clone(),
+        changes: Changes::new(&context.database),
         settings: Arc::clone(&context.settings),
         handlers: context.handlers.clone(),
         keys,

@@ -11,6 +11,7 @@ use weir_ledger::rules::Rules;
 use weir_ledger::settlement::Settler;
 use weir_policy::assertion::AssertionKey;
 
+use super::changes::Changes;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
@@ -25,6 +26,8 @@ pub(super) struct Api {
     pub(super) settings: Arc<Settings>,
     /// Connections for reading.
     pub(super) pool: ReadPool,
+    /// Makes changes of one holder that are transactions of their own.
+    pub(super) changes: Changes,
     /// Admits submissions.
     pub(super) reserver: Reserver,
     /// What admission decides by, where it is not the reserver that decides.

@@ -68,8 +68,8 @@ pub(super) async fn adjustment(
     let (person, wanted): (_, WantedAdjustment) = (request::person(&api, &subject)?, request::body(body)?);
     let key = request::idempotency_key(&headers)?;
     let booked = api
-        .pool
-        .read::<_, ApiError>(async |client| {
+        .changes
+        .of::<_, ApiError>(person.id, async |client| {
             let WantedAdjustment {
                 meter,
                 amount,
@@ -140,8 +140,8 @@ pub(super) async fn grant(
         reason: &wanted.reason,
     };
     let given = api
-        .pool
-        .read::<_, ApiError>(async |client| {
+        .changes
+        .of::<_, ApiError>(person.id, async |client| {
             Ok(control::grant(client, &operator.actor, &person, &wanted, Some(key)).await?)
         })
         .await?;

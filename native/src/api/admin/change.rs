@@ -59,8 +59,8 @@ pub(super) async fn plan(
         effective: wanted.effective,
     };
     let outcome = api
-        .pool
-        .read::<_, ApiError>(async |client| {
+        .changes
+        .of::<_, ApiError>(person.id, async |client| {
             Ok(control::set_plan(client, &operator.actor, &person, &change).await?)
         })
         .await?;
@@ -112,8 +112,8 @@ pub(super) async fn put_override(
         slots: wanted.slots,
         expires_at: wanted.expires_at,
     };
-    api.pool
-        .read::<_, ApiError>(async |client| {
+    api.changes
+        .of::<_, ApiError>(person.id, async |client| {
             Ok(control::set_override(client, &operator.actor, &person, &meter, &wanted).await?)
         })
         .await?;
@@ -141,8 +141,8 @@ pub(super) async fn delete_override(
     operator: Operator,
 ) -> Result<Json<HolderView>, ApiError> {
     let person = request::person(&api, &subject)?;
-    api.pool
-        .read::<_, ApiError>(async |client| {
+    api.changes
+        .of::<_, ApiError>(person.id, async |client| {
             Ok(control::remove_override(client, &operator.actor, &person, &meter).await?)
         })
         .await?;
