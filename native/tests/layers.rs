@@ -175,6 +175,7 @@ const NATIVE: &[&str] = &[
     "work::pool",
     "work::heartbeat",
     "work::under_way",
+    "work::clean",
     "work::reconcile",
     "work::attempt_log",
     "work::fenced",

@@ -164,6 +164,58 @@ pub async fn clean_submissions(client: &Client, after: i64) -> Result<i64, Error
     Ok(row.get::<_, Option<i64>>("last").unwrap_or(0))
 }
 
+/// Where a slice of finished jobs starts: when the last one of the slice before ended, and which one it is.
+pub type FinishedCursor = (Timestamp, i64);
+
+/// Before every finished job.
+pub const FIRST_FINISHED: FinishedCursor = (Timestamp::UNIX_EPOCH, 0);
+
+/// Keeps users' jobs that ended in this state, from the slice after this one. Returns where the next slice starts, if there
+/// is more by now.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn keep_finished(
+    client: &Client,
+    state: &str,
+    after: FinishedCursor,
+) -> Result<Option<FinishedCursor>, Error> {
+    let row = client
+        .query_one(
+            include_str!("sql/keep_finished.sql"),
+            &[&state, &after.0, &after.1, &CLEAN_SLICE],
+        )
+        .await?;
+    let ended: Option<Timestamp> = row.get("finalized_at");
+    Ok(ended.map(|ended| (ended, row.get("id"))))
+}
+
+/// Deletes finished jobs that plans no longer keep.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn clean_finished(client: &Client) -> Result<(), Error> {
+    client
+        .execute(include_str!("sql/clean_finished.sql"), &[&CLEAN_SLICE])
+        .await?;
+    Ok(())
+}
+
+/// Deletes large outputs whose jobs are gone, from the slice after this job. Returns where the next slice starts; 0 when
+/// there is none.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn clean_outputs(client: &Client, after: i64) -> Result<i64, Error> {
+    let row = client
+        .query_one(include_str!("sql/clean_outputs.sql"), &[&after, &CLEAN_SLICE])
+        .await?;
+    Ok(row.get::<_, Option<i64>>("last").unwrap_or(0))
+}
+
 /// Cancels jobs without an owner from the slice of submissions after this job. Returns how many, and where the next
 /// slice starts; 0 when there is none.
 ///

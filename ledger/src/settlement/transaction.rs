@@ -23,6 +23,9 @@ use crate::job_metadata::USED;
 use crate::plans::Plan;
 use crate::rules::Rules;
 
+/// Outputs of more bytes are stored beside River's table, whose index of metadata has entries of everything in there.
+const LARGEST_IN_METADATA: usize = 4096;
+
 /// Settles groups of ended attempts.
 pub(super) struct Settle {
     pub(super) rules: Arc<Rules>,
@@ -179,6 +182,7 @@ async fn transact(
     let ids: Vec<i64> = group.iter().map(|one| one.job_id).collect();
     let mut others = Vec::new();
     let (mut done_ids, mut attempts, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
+    let mut large: Vec<(i64, &Value)> = Vec::new();
     for one in group {
         let Some(success) = &one.success else {
             others.push(one.job_id);
@@ -187,8 +191,10 @@ async fn transact(
         done_ids.push(one.job_id);
         attempts.push(success.attempt);
         let mut members = Map::new();
-        // No output is no member, as River has it; each one costs an entry in the index of the metadata.
-        if !success.output.is_null() {
+        // No output is no member, as River has it; each one costs entries in the index of the metadata.
+        if json_bytes(&success.output) > LARGEST_IN_METADATA {
+            large.push((one.job_id, &success.output));
+        } else if !success.output.is_null() {
             members.insert("output".to_owned(), success.output.clone());
         }
         if let Some(used) = success.used {
@@ -248,6 +254,12 @@ async fn transact(
         return Err(Unsettled::Failed(not_locked_failure(group, locking, &not_locked)));
     }
     let charged_before: Vec<i64> = charged.iter().map(|row| row.get("job_id")).collect();
+    large.retain(|(job_id, _)| completed_ids.contains(job_id));
+    if !large.is_empty() {
+        let (ids, outputs): (Vec<i64>, Vec<&Value>) = large.into_iter().unzip();
+        let stored = client.execute(&statements.store_outputs, &[&ids, &outputs]).await;
+        stored.map_err(|error| Failure::of(error, Phase::Open))?;
+    }
     let changes = plan::plan(&locked, &released, &charged_before, &settle.rules);
     let written = write(connection, &changes, &locked, &settle.rules, &settle.promoted).await;
     if let Err(error) = written {

@@ -392,7 +392,7 @@ pub(super) async fn by_ids(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec
 }
 
 /// The column `output`, and what stands in its place in lists: a hundred outputs may have hundreds of megabytes.
-const WITH_OUTPUT: &str = "j.metadata -> 'output'";
+const WITH_OUTPUT: &str = "output_of(s.job_id)";
 const WITHOUT_OUTPUT: &str = "NULL::jsonb";
 
 async fn select(

@@ -63,8 +63,10 @@ impl Specview {
         holder: Holder,
         analysis_id: i64,
     ) -> Result<Result<Vec<TestCase>, String>, DatabaseError> {
-        let question = "SELECT j.state::text AS state, j.metadata -> 'output' AS output \
-                        FROM submissions s JOIN river_job j ON j.id = s.job_id \
+        let question = "SELECT coalesce((SELECT j.state::text FROM river_job j WHERE j.id = s.job_id), \
+                                        (SELECT f.state FROM finished_jobs f WHERE f.job_id = s.job_id)) AS state, \
+                               output_of(s.job_id) AS output \
+                        FROM submissions s \
                         WHERE s.job_id = $1 AND s.holder = $2";
         let row = self
             .pool
@@ -77,14 +79,14 @@ impl Specview {
                 "there is no analysis {analysis_id} of yours; submit it again if it is old"
             )));
         };
-        let (state, output): (String, Option<Value>) = (row.get("state"), row.get("output"));
+        let (state, output): (Option<String>, Option<Value>) = (row.get("state"), row.get("output"));
         Ok(
-            match (state.as_str(), output.map(serde_json::from_value::<Analysed>)) {
-                ("completed", Some(Ok(analysed))) if analysed.tests.is_empty() => Err(format!(
+            match (state.as_deref(), output.map(serde_json::from_value::<Analysed>)) {
+                (Some("completed"), Some(Ok(analysed))) if analysed.tests.is_empty() => Err(format!(
                     "analysis {analysis_id} found no tests, so there is nothing to render"
                 )),
-                ("completed", Some(Ok(analysed))) => Ok(analysed.tests),
-                ("completed", _) => Err(format!("analysis {analysis_id} has no tests in its output")),
+                (Some("completed"), Some(Ok(analysed))) => Ok(analysed.tests),
+                (Some("completed"), _) => Err(format!("analysis {analysis_id} has no tests in its output")),
                 _ => Err(format!("analysis {analysis_id} is not completed yet")),
             },
         )

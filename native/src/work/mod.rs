@@ -1,6 +1,7 @@
 //! Working: River's client with Weir's guard before, and Weir's settlement after every attempt.
 
 mod attempt_log;
+mod clean;
 mod current_holders;
 mod elected;
 mod fenced;

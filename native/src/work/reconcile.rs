@@ -1,5 +1,5 @@
 //! Reconciliation: what ended without its worker's settlement (another River client, River UI, plain SQL, a crash) is
-//! settled; what a dead process ran is taken back; what lives is renewed; what is old is deleted.
+//! settled; what a dead process ran is taken back; what lives is renewed; what is old is kept or deleted.
 //!
 //! Any number of processes may run this; a lock in the database makes one of them do it, until it ends. Every step of a
 //! round is on its own: one that fails is logged, and the next one goes on.
@@ -11,9 +11,10 @@ use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use weir_ledger::control::apply_scheduled;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::reconciliation::{self as ledger, FIRST_HOLDER, HolderCursor, MOST_ENDED};
+use weir_ledger::reconciliation::{self as ledger, MOST_ENDED};
 use weir_ledger::settlement::{Ended, Promoter};
 
+use super::clean::Cleaner;
 use super::elected::Elected;
 use super::step::within;
 use crate::context::Context;
@@ -29,9 +30,6 @@ const GLANCE_OVERLAP: SignedDuration = SignedDuration::from_millis(150);
 
 /// How far back a glance goes at most, so that none takes long. The rounds see to the rest.
 const LONGEST_GLANCE_BACK: SignedDuration = SignedDuration::from_secs(1);
-
-/// Between two passes of cleaning through everything.
-const CLEAN_INTERVAL: Duration = Duration::from_secs(15);
 
 /// How long the settlements of a look are waited for. One that takes longer, since its holder is locked, goes on
 /// without anybody waiting, and keeps neither the other steps nor the connection.
@@ -106,10 +104,7 @@ pub struct Reconciler {
     /// How many reservations the sweep has seen so far, and how many there were when it last saw all.
     seen: i64,
     total: i64,
-    cleaned: Option<Instant>,
-    cleaned_submissions: i64,
-    cancelled_abandoned: i64,
-    cleaned_holders: HolderCursor,
+    cleaner: Cleaner,
 }
 
 impl Reconciler {
@@ -124,10 +119,7 @@ impl Reconciler {
             swept: 0,
             seen: 0,
             total: 0,
-            cleaned: None,
-            cleaned_submissions: 0,
-            cancelled_abandoned: 0,
-            cleaned_holders: FIRST_HOLDER,
+            cleaner: Cleaner::new(),
         }
     }
 
@@ -139,7 +131,7 @@ impl Reconciler {
             && within("adopt", self.adopt(client)).await
             && within("due", self.start_due()).await
             && within("promote", self.promote(client)).await
-            && within("clean", self.clean(client)).await
+            && within("clean", self.cleaner.round(client)).await
     }
 
     /// A look between two rounds at what ended just now and what falls due. Returns whether the connection is still of use.
@@ -188,10 +180,10 @@ impl Reconciler {
     /// Rounds until all that is there was gone through once.
     pub async fn everything(&mut self, client: &Client) {
         self.swept = 0;
-        self.cleaned = None;
+        self.cleaner.again();
         loop {
             self.round(client).await;
-            if self.swept == 0 && self.cleaned.is_some() {
+            if self.swept == 0 && self.cleaner.has_passed() {
                 break;
             }
         }
@@ -307,43 +299,5 @@ impl Reconciler {
         let due = apply_scheduled(client).await.map_err(DatabaseError::from);
         self.promoter.promote().await?;
         due.map(|_| ())
-    }
-
-    /// Deletes what nobody will ask for any more, a slice of each a round, until all is gone through; then again after
-    /// a while.
-    async fn clean(&mut self, client: &Client) -> Result<(), DatabaseError> {
-        let is_under_way = self.cleaned_submissions > 0
-            || self.cancelled_abandoned > 0
-            || self.cleaned_holders != FIRST_HOLDER;
-        let is_due = self.cleaned.is_none_or(|last| last.elapsed() >= CLEAN_INTERVAL);
-        if !is_under_way && !is_due {
-            return Ok(());
-        }
-        let is_due_for = |is_under_way: bool| is_due || is_under_way;
-        // Each on its own: what one of them cannot delete keeps no other from going on.
-        let mut failure = None;
-        let mut failed = |error: tokio_postgres::Error| failure = Some(error);
-        if is_due_for(self.cleaned_submissions > 0) {
-            let next = ledger::clean_submissions(client, self.cleaned_submissions).await;
-            self.cleaned_submissions = next.map_err(&mut failed).unwrap_or(0);
-        }
-        if is_due_for(self.cancelled_abandoned > 0) {
-            let done = ledger::cancel_abandoned(client, self.cancelled_abandoned).await;
-            let (cancelled, next) = done.map_err(&mut failed).unwrap_or((0, 0));
-            self.cancelled_abandoned = next;
-            if cancelled > 0 {
-                tracing::warn!(cancelled, "cancelled jobs of deleted accounts");
-            }
-        }
-        if is_due_for(self.cleaned_holders != FIRST_HOLDER) {
-            let next = ledger::clean_holders(client, self.cleaned_holders).await;
-            self.cleaned_holders = next.map_err(&mut failed).unwrap_or(FIRST_HOLDER);
-        }
-        if is_due {
-            ledger::clean_cache(client).await.unwrap_or_else(&mut failed);
-            ledger::clean_windows(client).await.unwrap_or_else(&mut failed);
-            self.cleaned = Some(Instant::now());
-        }
-        failure.map_or(Ok(()), |error| Err(error.into()))
     }
 }

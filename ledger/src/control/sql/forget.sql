@@ -1,6 +1,11 @@
 -- What identifies a user goes, what was billed becomes somebody's without a name. $1 user, $2 that somebody. Nothing of the
 -- user is unfinished. Where a job wrote it is not to be found any more: its id leads to its arguments in backups.
-WITH jobs AS (
+WITH outputs AS (
+    DELETE FROM job_outputs o USING submissions s WHERE s.holder = $1 AND o.job_id = s.job_id
+), finished AS (
+    DELETE FROM finished_jobs WHERE user_id = $1
+    RETURNING job_id
+), jobs AS (
     DELETE FROM river_job j USING submissions s WHERE s.holder = $1 AND j.id = s.job_id AND j.finalized_at IS NOT NULL
     RETURNING j.id
 ), submitted AS (
@@ -23,4 +28,4 @@ WITH jobs AS (
     -- An event that comes again must not make the user anew, nor say who it was.
     UPDATE plan_changes SET user_id = $2 WHERE user_id = $1
 )
-SELECT (SELECT count(*) FROM jobs) AS jobs, (SELECT count(*) FROM billed) AS usage_events
+SELECT (SELECT count(*) FROM (SELECT job_id FROM finished UNION SELECT id FROM jobs) deleted) AS jobs, (SELECT count(*) FROM billed) AS usage_events

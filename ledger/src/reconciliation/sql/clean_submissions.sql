@@ -1,4 +1,4 @@
--- Deletes submissions older than 25 hours whose job River has deleted, from a slice in the order of their jobs, which
+-- Deletes submissions older than 25 hours whose job is deleted by River and not kept, from a slice in the order of their jobs, which
 -- is nearly that of their age. $1 the last job of the slice before, $2 how many a slice has. `last` is null when the
 -- slice reaches those that are too young.
 WITH slice AS MATERIALIZED (
@@ -9,6 +9,7 @@ WITH slice AS MATERIALIZED (
     JOIN slice o ON o.job_id = s.job_id
     WHERE o.created_at < now() - interval '25 hours'
       AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = o.job_id)
+      AND NOT EXISTS (SELECT 1 FROM finished_jobs k WHERE k.job_id = o.job_id)
     FOR UPDATE OF s SKIP LOCKED
 ), gone AS (
     DELETE FROM submissions s USING free f WHERE s.job_id = f.job_id

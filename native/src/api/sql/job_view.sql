@@ -1,9 +1,6 @@
 -- A job as its owner sees it. $output is put in: a list has none.
-SELECT j.id, j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts, j.created_at,
-       attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
-       j.finalized_at,
-       j.scheduled_at > now() AS later,
-       coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error') AS error,
+SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.created_at, j.attempted_at, j.finalized_at,
+       j.later, j.error,
        $output AS output,
        r.parked_at IS NOT NULL AS parked,
        CASE WHEN (r.progress ->> 'attempt')::int = j.attempt AND j.state = 'running'
@@ -15,6 +12,19 @@ SELECT j.id, j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts,
                            WHERE us.user_id = s.user_id AND us.status = 'active'),
                           (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default)) END AS tier
 FROM submissions s
-JOIN river_job j ON j.id = s.job_id
+CROSS JOIN LATERAL (
+    SELECT j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts, j.created_at,
+           attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
+           j.finalized_at,
+           j.scheduled_at > now() AS later,
+           coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error') AS error
+    FROM river_job j
+    WHERE j.id = s.job_id
+    UNION ALL
+    -- River has deleted it, and the plan keeps it.
+    SELECT f.kind, f.state, f.queue, f.attempt, f.max_attempts, f.created_at, f.attempted_at, f.finalized_at, false, f.error
+    FROM finished_jobs f
+    WHERE f.job_id = s.job_id AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = s.job_id)
+) j
 LEFT JOIN quota_reservations r ON r.job_id = s.job_id
 LEFT JOIN usage_events u ON u.job_id = s.job_id

@@ -1,0 +1,20 @@
+-- Deletes finished jobs that their users' plans no longer keep. What a plan keeps for longer than it did when this was
+-- last looked at stays. $1 how many at most.
+WITH due AS MATERIALIZED (
+    SELECT f.job_id, coalesce(f.finalized_at + p.retention_days * interval '1 day', 'infinity') AS ends
+    FROM finished_jobs f
+    LEFT JOIN LATERAL (
+        SELECT a.plan_id FROM user_subscriptions a WHERE a.user_id = f.user_id AND a.status = 'active' OFFSET 0
+    ) a ON true
+    JOIN subscription_plans p
+        ON p.id = coalesce(a.plan_id, (SELECT d.id FROM subscription_plans d WHERE d.is_default))
+    WHERE f.review_at <= now()
+    ORDER BY f.review_at
+    LIMIT $1
+    FOR UPDATE OF f SKIP LOCKED
+), gone AS (
+    DELETE FROM finished_jobs f USING due d WHERE f.job_id = d.job_id AND d.ends <= now()
+)
+UPDATE finished_jobs f SET review_at = least(d.ends, now() + interval '30 days')
+FROM due d
+WHERE f.job_id = d.job_id AND d.ends > now()

@@ -1,0 +1,12 @@
+-- Deletes large outputs whose job nobody has any more, from a slice in the order of their jobs. $1 the last job of the
+-- slice before, $2 how many a slice has. `last` is null when the slice reaches the end.
+WITH slice AS MATERIALIZED (
+    SELECT job_id FROM job_outputs WHERE job_id > $1 ORDER BY job_id LIMIT $2
+), gone AS (
+    DELETE FROM job_outputs o
+    USING slice l
+    WHERE o.job_id = l.job_id
+      AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = l.job_id)
+      AND NOT EXISTS (SELECT 1 FROM finished_jobs f WHERE f.job_id = l.job_id)
+)
+SELECT CASE WHEN count(*) = $2 THEN max(job_id) END AS last FROM slice

@@ -1,0 +1,45 @@
+-- Keeps finished jobs of users before River deletes them: a slice in the order in which they ended. Those of the last
+-- minute are left for later, since a transaction that commits late ended its jobs when it began.
+-- $1 state, $2 and $3 where the slice before ended (time and job), $4 how many a slice has.
+WITH slice AS MATERIALIZED (
+    SELECT j.id, j.finalized_at
+    FROM river_job j
+    WHERE j.state = $1::text::river_job_state AND j.finalized_at IS NOT NULL
+      AND j.finalized_at >= $2 AND (j.finalized_at, j.id) > ($2, $3)
+      AND j.finalized_at < now() - interval '1 minute'
+    ORDER BY j.finalized_at, j.id
+    LIMIT $4
+), missing AS MATERIALIZED (
+    SELECT o.id, s.user_id, least(o.finalized_at + p.retention_days * interval '1 day', now() + interval '30 days') AS review_at
+    FROM slice o
+    CROSS JOIN LATERAL (
+        SELECT m.user_id FROM submissions m WHERE m.job_id = o.id AND m.user_id IS NOT NULL OFFSET 0
+    ) s
+    LEFT JOIN LATERAL (
+        SELECT a.plan_id FROM user_subscriptions a WHERE a.user_id = s.user_id AND a.status = 'active' OFFSET 0
+    ) a ON true
+    JOIN subscription_plans p
+        ON p.id = coalesce(a.plan_id, (SELECT d.id FROM subscription_plans d WHERE d.is_default))
+    WHERE NOT EXISTS (SELECT 1 FROM finished_jobs f WHERE f.job_id = o.id AND f.finalized_at = o.finalized_at)
+      AND EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id)
+), kept AS (
+    INSERT INTO finished_jobs AS k (job_id, user_id, kind, state, queue, attempt, max_attempts, created_at, attempted_at,
+                                    finalized_at, error, output, review_at)
+    SELECT j.id, m.user_id, j.kind, j.state::text, j.queue, j.attempt, j.max_attempts, j.created_at,
+           attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at), j.finalized_at,
+           coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error'),
+           CASE WHEN j.state = 'completed' THEN j.metadata -> 'output' END, m.review_at
+    FROM missing m
+    CROSS JOIN LATERAL (SELECT * FROM river_job r WHERE r.id = m.id AND r.finalized_at IS NOT NULL OFFSET 0) j
+    WHERE m.review_at > now()
+    -- One that was tried again after it had failed.
+    ON CONFLICT (job_id) DO UPDATE
+        SET state = excluded.state, queue = excluded.queue, attempt = excluded.attempt,
+            max_attempts = excluded.max_attempts, attempted_at = excluded.attempted_at,
+            finalized_at = excluded.finalized_at, error = excluded.error, output = excluded.output,
+            review_at = excluded.review_at
+    RETURNING 1
+)
+SELECT (SELECT count(*) FROM kept) AS kept, l.finalized_at, l.id
+FROM (SELECT count(*) AS size FROM slice) c
+LEFT JOIN LATERAL (SELECT * FROM slice ORDER BY finalized_at DESC, id DESC LIMIT 1) l ON true
