@@ -1,5 +1,6 @@
 import { spawn } from "node:child_process";
 import { existsSync, readFileSync, rmSync } from "node:fs";
+import { availableParallelism } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { usingCache } from "./cache.ts";
@@ -20,7 +21,8 @@ export function runCargoTests(tests: CargoTests, env: NodeJS.ProcessEnv, totals:
 async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
   const child = spawn("cargo", ["test", "--locked", "--no-fail-fast", ...args], {
     cwd: root,
-    env: await cargoEnvironment(env),
+    // Most of what a test does is waiting for other parts to act. With more, connections run out.
+    env: { RUST_TEST_THREADS: String(Math.min(2 * availableParallelism(), 8)), ...(await cargoEnvironment(env)) },
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
   });

@@ -6,6 +6,8 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod template;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -67,13 +69,20 @@ impl Weir {
             weir: schema("WEIR_SCHEMA"),
             river: schema("RIVER_SCHEMA"),
         };
-        Self::made(pairs, async |database| {
-            let database = Database::at(database).unwrap().in_schemas(schemas);
-            migrate::migrate(&database).await.unwrap();
-        })
-        .await
-        .with_catalogue()
-        .await
+        let weir = match schemas {
+            Schemas {
+                weir: None,
+                river: None,
+            } => Self::copied(pairs).await,
+            schemas => {
+                Self::made(pairs, async |database| {
+                    let database = Database::at(database).unwrap().in_schemas(schemas);
+                    migrate::migrate(&database).await.unwrap();
+                })
+                .await
+            }
+        };
+        weir.with_catalogue().await
     }
 
     /// Brings the catalogue of the settings into the database, as `weir migrate` does.
@@ -88,20 +97,19 @@ impl Weir {
         self
     }
 
+    /// A Weir on a copy of a database that was brought up to date.
+    async fn copied(pairs: &[(&str, &str)]) -> Self {
+        let server = template::server();
+        let (name, url) = template::copy(&server).await;
+        Self::over(server.parse().unwrap(), name, &url, pairs).await
+    }
+
     /// A Weir on an empty database that is brought up to date like this.
     pub async fn made(pairs: &[(&str, &str)], make: impl AsyncFnOnce(&str)) -> Self {
-        let server = std::env::var("WEIR_TEST_DATABASE_URL")
-            .expect("WEIR_TEST_DATABASE_URL is not set: run the tests with `npm test`, which starts a PostgreSQL for them");
-        let config: tokio_postgres::Config = server.parse().unwrap();
-        let name = format!("weir_{}", Uuid::new_v4().simple());
-        let admin = Database::at(&server).unwrap().connect().await.unwrap();
-        admin
-            .batch_execute(&format!("CREATE DATABASE {name}"))
-            .await
-            .unwrap();
-        let url = with_database(&server, &name);
+        let server = template::server();
+        let (name, url) = template::empty(&server).await;
         make(&url).await;
-        Self::over(config, name, &url, pairs).await
+        Self::over(server.parse().unwrap(), name, &url, pairs).await
     }
 
     /// Another Weir in the same database, which these environment variables keep apart. It is brought up to date.
@@ -489,20 +497,6 @@ fn settings(variables: &Variables) -> Settings {
         .get("WEIR_CONFIG")
         .map_or("../weir.toml", String::as_str);
     Settings::read(variables, &Path::new(env!("CARGO_MANIFEST_DIR")).join(services)).unwrap()
-}
-
-fn with_database(server: &str, name: &str) -> String {
-    let (base, query) = server
-        .split_once('?')
-        .map_or((server, None), |(base, query)| (base, Some(query)));
-    let scheme = base.find("://").unwrap() + 3;
-    let base = base[scheme..]
-        .find('/')
-        .map_or(base, |slash| &base[..scheme + slash]);
-    query.map_or_else(
-        || format!("{base}/{name}"),
-        |query| format!("{base}/{name}?{query}"),
-    )
 }
 
 /// Who calls.

@@ -1,0 +1,99 @@
+//! Databases of tests' own. One that is up to date is made once for all tests on a server: to copy it takes a fraction of
+//! what it takes to bring another one up to date.
+
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::OnceCell;
+use uuid::Uuid;
+use weir_ledger::database::Database;
+use weir_ledger::migrate;
+
+/// Keeps two processes from making the template at once.
+const LOCK: &str = "SELECT pg_advisory_lock(hashtext('the template of tests'))";
+const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtext('the template of tests'))";
+
+static TEMPLATE: OnceCell<String> = OnceCell::const_new();
+
+/// The server that tests have.
+pub fn server() -> String {
+    std::env::var("WEIR_TEST_DATABASE_URL").expect(
+        "WEIR_TEST_DATABASE_URL is not set: run the tests with `npm test`, which starts a PostgreSQL for them",
+    )
+}
+
+/// A new database with nothing in it: its name and its URL.
+pub async fn empty(server: &str) -> (String, String) {
+    create(server, "").await
+}
+
+/// A new database that is up to date.
+pub async fn copy(server: &str) -> (String, String) {
+    let template = TEMPLATE.get_or_init(|| made(server)).await;
+    create(server, &format!("TEMPLATE {template}")).await
+}
+
+async fn create(server: &str, how: &str) -> (String, String) {
+    let name = format!("weir_{}", Uuid::new_v4().simple());
+    let admin = Database::at(server).unwrap().connect().await.unwrap();
+    admin
+        .batch_execute(&format!("CREATE DATABASE {name} {how}"))
+        .await
+        .unwrap();
+    let url = with_database(server, &name);
+    (name, url)
+}
+
+/// Makes the template of this schema, unless it is there.
+async fn made(server: &str) -> String {
+    let name = format!("weir_template_{}", schema_hash());
+    let admin = Database::at(server).unwrap().connect().await.unwrap();
+    admin.batch_execute(LOCK).await.unwrap();
+    let is_there = "SELECT 1 FROM pg_database WHERE datname = $1 AND datistemplate";
+    if admin.query_opt(is_there, &[&name]).await.unwrap().is_none() {
+        for statement in ["DROP DATABASE IF EXISTS", "CREATE DATABASE"] {
+            admin.batch_execute(&format!("{statement} {name}")).await.unwrap();
+        }
+        let database = Database::at(&with_database(server, &name)).unwrap();
+        migrate::migrate(&database).await.unwrap();
+        admin
+            .batch_execute(&format!("ALTER DATABASE {name} IS_TEMPLATE true"))
+            .await
+            .unwrap();
+    }
+    admin.batch_execute(UNLOCK).await.unwrap();
+    name
+}
+
+/// Stands for what the schema is made of: Weir's migrations, and the version of River.
+fn schema_hash() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files: Vec<_> = ["ledger/migrations", "ledger/src/migrate/sql"]
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap())
+        .map(|file| file.unwrap().path())
+        .collect();
+    files.sort();
+    files.push(root.join("Cargo.lock"));
+    let hash = files
+        .iter()
+        .fold(Sha256::new(), |hash, file| {
+            hash.chain_update(std::fs::read(file).unwrap())
+        })
+        .finalize();
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn with_database(server: &str, name: &str) -> String {
+    let (base, query) = server
+        .split_once('?')
+        .map_or((server, None), |(base, query)| (base, Some(query)));
+    let scheme = base.find("://").unwrap() + 3;
+    let base = base[scheme..]
+        .find('/')
+        .map_or(base, |slash| &base[..scheme + slash]);
+    query.map_or_else(
+        || format!("{base}/{name}"),
+        |query| format!("{base}/{name}?{query}"),
+    )
+}

@@ -1,0 +1,117 @@
+import { createServer, type IncomingMessage } from "node:http";
+import type { AddressInfo } from "node:net";
+import Stripe from "stripe";
+import { type Lifetime, whenOver } from "../harness/lifetime.ts";
+
+/** What Stripe was told of somebody's usage. */
+export interface MeterEvent {
+  event_name: string;
+  identifier: string;
+  value: string;
+  customer: string;
+}
+
+/** The two of Stripe's routes that the example calls. It takes an identifier once, as Stripe does. */
+export class StripeApi {
+  readonly events = new Map<string, MeterEvent>();
+  /** How many calls are answered with a failure from now on. */
+  failures = 0;
+  url = "";
+
+  static async start(lifetime: Lifetime, customers: Record<string, string>): Promise<StripeApi> {
+    const api = new StripeApi();
+    const server = createServer(async (request, response) => {
+      const answer = (status: number, body: unknown): void => {
+        response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
+      };
+      const url = new URL(request.url ?? "/", "http://stripe");
+      if (api.failures > 0) {
+        api.failures--;
+        return answer(400, { error: { type: "invalid_request_error", message: "told to fail" } });
+      }
+      if (url.pathname === "/v1/customers/search") {
+        const subject = /^metadata\["subject"\]:"(.*)"$/.exec(url.searchParams.get("query") ?? "")?.[1] ?? "";
+        const id = customers[subject];
+        return answer(200, { object: "search_result", data: id ? [{ object: "customer", id }] : [], has_more: false });
+      }
+      if (request.method === "POST" && url.pathname === "/v1/billing/meter_events") {
+        const form = new URLSearchParams(await text(request));
+        const field = (name: string): string => form.get(name) ?? "";
+        const identifier = field("identifier");
+        if (!api.events.has(identifier))
+          api.events.set(identifier, {
+            event_name: field("event_name"),
+            identifier,
+            value: field("payload[value]"),
+            customer: field("payload[stripe_customer_id]"),
+          });
+        return answer(200, { object: "billing.meter_event", identifier });
+      }
+      answer(404, { error: { type: "invalid_request_error", message: "no such route" } });
+    });
+    await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
+    whenOver(lifetime, () => {
+      server.closeAllConnections();
+      server.close();
+    });
+    api.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    return api;
+  }
+}
+
+async function text(request: IncomingMessage): Promise<string> {
+  return Buffer.concat(await request.toArray()).toString();
+}
+
+/** An event of a subscription, with the members that Stripe sends and the example reads. */
+export function subscriptionEvent(
+  type: "created" | "updated" | "deleted",
+  event: { id: string; created: number; subject: string; plan: string; status?: string },
+): string {
+  return JSON.stringify({
+    id: event.id,
+    object: "event",
+    api_version: "2026-09-30.clover",
+    created: event.created,
+    livemode: false,
+    pending_webhooks: 1,
+    type: `customer.subscription.${type}`,
+    data: {
+      object: {
+        id: "sub_1",
+        object: "subscription",
+        customer: "cus_1",
+        status: event.status ?? "active",
+        metadata: { subject: event.subject },
+        items: {
+          object: "list",
+          data: [{ id: "si_1", object: "subscription_item", price: { id: "price_1", lookup_key: event.plan } }],
+        },
+      },
+    },
+  });
+}
+
+/** A payment for an amount beyond the plan. */
+export function checkoutEvent(id: string, session: string, subject: string, meter: string, amount: number): string {
+  return JSON.stringify({
+    id,
+    object: "event",
+    created: Math.floor(Date.now() / 1000),
+    type: "checkout.session.completed",
+    data: {
+      object: {
+        id: session,
+        object: "checkout.session",
+        mode: "payment",
+        payment_status: "paid",
+        metadata: { subject, meter, amount: String(amount) },
+      },
+    },
+  });
+}
+
+/** The header that Stripe signs an event with. */
+export function stripeSignature(payload: string, secret: string): string {
+  return Stripe.webhooks.generateTestHeaderString({ payload, secret });
+}
