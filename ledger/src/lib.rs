@@ -17,6 +17,8 @@ pub mod job_metadata;
 pub mod lookup;
 pub mod meter;
 pub mod migrate;
+#[cfg(test)]
+mod model;
 pub mod periodic;
 pub mod plans;
 pub mod processes;

@@ -132,6 +132,11 @@ const LEDGER: &[&str] = &[
     "migrate::look",
     "migrate::script",
     "migrate",
+    "model::broken",
+    "model::rows",
+    "model::world",
+    "model::steps",
+    "model",
     "lib",
 ];
 const NATIVE: &[&str] = &[

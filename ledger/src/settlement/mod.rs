@@ -4,7 +4,7 @@
 //! the freed slot to the same holder's oldest parked job. Jobs that finish together are settled together.
 
 mod ended;
-mod plan;
+pub(crate) mod plan;
 mod promoted;
 mod promotion;
 mod queue;

@@ -16,46 +16,46 @@ use crate::rules::Rules;
 
 /// The most jobs that one transaction promotes. What is left is promoted by the next one: when limits are lifted, all
 /// that waits becomes free at once.
-pub(super) const MOST_PROMOTED: usize = 1000;
+pub(crate) const MOST_PROMOTED: usize = 1000;
 
 /// A holder and one of its event types.
-pub(super) type Key = (Uuid, Meter);
+pub(crate) type Key = (Uuid, Meter);
 
 /// A holder's row for one event type, under its lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct LockedHolder {
-    pub(super) slots_in_use: i32,
-    pub(super) parked: i32,
-    pub(super) is_user: bool,
-    pub(super) plan: Option<Plan>,
+pub(crate) struct LockedHolder {
+    pub(crate) slots_in_use: i32,
+    pub(crate) parked: i32,
+    pub(crate) is_user: bool,
+    pub(crate) plan: Option<Plan>,
 }
 
 /// A reservation that its job no longer needs as it was.
 #[derive(Clone, Debug)]
-pub(super) struct Released {
-    pub(super) key: Key,
-    pub(super) held_slot: bool,
-    pub(super) was_parked: bool,
+pub(crate) struct Released {
+    pub(crate) key: Key,
+    pub(crate) held_slot: bool,
+    pub(crate) was_parked: bool,
     /// Its job is at its end; otherwise only the slot was given up.
-    pub(super) ended: bool,
-    pub(super) job_id: i64,
-    pub(super) user_id: Option<Uuid>,
-    pub(super) period_start: Option<Timestamp>,
+    pub(crate) ended: bool,
+    pub(crate) job_id: i64,
+    pub(crate) user_id: Option<Uuid>,
+    pub(crate) period_start: Option<Timestamp>,
     /// The windows besides the month in which it is counted, as a set of [`Span`]s, and the moment that they are around.
-    pub(super) windows: i16,
-    pub(super) reserved_at: Timestamp,
-    pub(super) reserved: i64,
+    pub(crate) windows: i16,
+    pub(crate) reserved_at: Timestamp,
+    pub(crate) reserved: i64,
     /// How much of it was drawn on grants.
-    pub(super) from_grants: i64,
+    pub(crate) from_grants: i64,
     /// River's state of the job; `None` when the job is gone.
-    pub(super) state: Option<String>,
-    pub(super) used: Option<i64>,
-    pub(super) request_id: Option<String>,
+    pub(crate) state: Option<String>,
+    pub(crate) used: Option<i64>,
+    pub(crate) request_id: Option<String>,
 }
 
 impl Released {
     /// What the user pays: completed jobs only, and never more than was reserved.
-    pub(super) fn charged(&self) -> i64 {
+    pub(crate) fn charged(&self) -> i64 {
         if self.user_id.is_none() || !self.ended || self.state.as_deref() != Some("completed") {
             return 0;
         }
@@ -71,28 +71,28 @@ impl Released {
 
 /// One usage event a job.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Charges {
-    pub(super) users: Vec<Uuid>,
-    pub(super) event_types: Vec<Meter>,
-    pub(super) amounts: Vec<i64>,
-    pub(super) jobs: Vec<i64>,
-    pub(super) periods: Vec<Timestamp>,
-    pub(super) windows: Vec<i16>,
+pub(crate) struct Charges {
+    pub(crate) users: Vec<Uuid>,
+    pub(crate) event_types: Vec<Meter>,
+    pub(crate) amounts: Vec<i64>,
+    pub(crate) jobs: Vec<i64>,
+    pub(crate) periods: Vec<Timestamp>,
+    pub(crate) windows: Vec<i16>,
     /// Only where it matters to a window.
-    pub(super) reserved_at: Vec<Option<Timestamp>>,
+    pub(crate) reserved_at: Vec<Option<Timestamp>>,
 }
 
 /// One row a job that drew on grants.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Draws {
-    pub(super) jobs: Vec<i64>,
+pub(crate) struct Draws {
+    pub(crate) jobs: Vec<i64>,
     /// What grants pay of the charge.
-    pub(super) charged: Vec<i64>,
+    pub(crate) charged: Vec<i64>,
     /// What they pay for no longer.
-    pub(super) returned: Vec<i64>,
-    pub(super) users: Vec<Uuid>,
-    pub(super) event_types: Vec<Meter>,
-    pub(super) periods: Vec<Timestamp>,
+    pub(crate) returned: Vec<i64>,
+    pub(crate) users: Vec<Uuid>,
+    pub(crate) event_types: Vec<Meter>,
+    pub(crate) periods: Vec<Timestamp>,
 }
 
 impl Draws {
@@ -112,48 +112,48 @@ impl Draws {
 
 /// One row a user, event type and window.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Balances {
-    pub(super) users: Vec<Uuid>,
-    pub(super) event_types: Vec<Meter>,
-    pub(super) spans: Vec<&'static str>,
-    pub(super) starts: Vec<Timestamp>,
-    pub(super) reserved: Vec<i64>,
-    pub(super) charged: Vec<i64>,
+pub(crate) struct Balances {
+    pub(crate) users: Vec<Uuid>,
+    pub(crate) event_types: Vec<Meter>,
+    pub(crate) spans: Vec<&'static str>,
+    pub(crate) starts: Vec<Timestamp>,
+    pub(crate) reserved: Vec<i64>,
+    pub(crate) charged: Vec<i64>,
 }
 
 /// One row a holder whose slots nobody waits for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Freed {
-    pub(super) holders: Vec<Uuid>,
-    pub(super) event_types: Vec<Meter>,
-    pub(super) slots: Vec<i32>,
-    pub(super) parked: Vec<i32>,
+pub(crate) struct Freed {
+    pub(crate) holders: Vec<Uuid>,
+    pub(crate) event_types: Vec<Meter>,
+    pub(crate) slots: Vec<i32>,
+    pub(crate) parked: Vec<i32>,
 }
 
 /// One row a holder with parked jobs and room for them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Promotions {
-    pub(super) holders: Vec<Uuid>,
-    pub(super) event_types: Vec<Meter>,
-    pub(super) counts: Vec<i32>,
-    pub(super) lanes: Vec<&'static str>,
-    pub(super) limits: Vec<i32>,
-    pub(super) freed: Vec<i32>,
-    pub(super) unparked: Vec<i32>,
+pub(crate) struct Promotions {
+    pub(crate) holders: Vec<Uuid>,
+    pub(crate) event_types: Vec<Meter>,
+    pub(crate) counts: Vec<i32>,
+    pub(crate) lanes: Vec<&'static str>,
+    pub(crate) limits: Vec<i32>,
+    pub(crate) freed: Vec<i32>,
+    pub(crate) unparked: Vec<i32>,
 }
 
 /// Everything that is to be written.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes {
-    pub(super) charges: Charges,
-    pub(super) balances: Balances,
-    pub(super) draws: Draws,
-    pub(super) freed: Freed,
-    pub(super) promotions: Promotions,
+pub(crate) struct Changes {
+    pub(crate) charges: Charges,
+    pub(crate) balances: Balances,
+    pub(crate) draws: Draws,
+    pub(crate) freed: Freed,
+    pub(crate) promotions: Promotions,
 }
 
 /// Plans what is to be written. `charged_before` are jobs that have a usage event already and are not charged again.
-pub(super) fn plan(
+pub(crate) fn plan(
     holders: &BTreeMap<Key, LockedHolder>,
     released: &[Released],
     charged_before: &[i64],

@@ -1,0 +1,333 @@
+//! A model of what happens to one holder's jobs, in which a machine thinks of the cases (Stateright).
+//!
+//! Decisions and plans are those of the code: [`Account::decide`](weir_policy::admission::Account::decide) and
+//! [`plan`](crate::settlement::plan::plan). Around them are the boundaries of the real transactions (lock, commit,
+//! answer), and whoever acts: clients that ask again, two worker processes that crash, freeze and wake, the duties,
+//! another River client, people who cancel and change plans. The checker goes through every order of all of that.
+//!
+//! What a model says is as good as what it leaves out: SQL (the tests on PostgreSQL and the differential test see to it),
+//! time (a lease runs out whenever a process is frozen), several holders (no transaction needs two), and River's own
+//! making available of retries that are due, before which Weir parks them.
+
+mod broken;
+mod rows;
+mod steps;
+mod world;
+
+use stateright::{Checker, Model, Property};
+
+use broken::Broken;
+use rows::{Answer, Rows, State};
+use steps::Step;
+use world::{Budget, Duty, Request, Stage, Worker, World, Wrong};
+
+/// What is checked: how many clients and workers, what may go wrong how often, and which rule is broken.
+#[derive(Clone, Copy, Debug)]
+struct Weir {
+    clients: usize,
+    workers: usize,
+    budget: Budget,
+    broken: Option<Broken>,
+}
+
+impl Model for Weir {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        let worker = Worker {
+            stage: Stage::Idle,
+            job: 0,
+            attempt: 0,
+            fenced: Vec::new(),
+            is_frozen: false,
+            was_frozen: false,
+        };
+        vec![World {
+            rows: Rows::default(),
+            lock: None,
+            clients: vec![[Request::NotSent, Request::NotSent]; self.clients],
+            workers: vec![worker; self.workers],
+            duty: Duty::None,
+            budget: self.budget,
+            wrong: None,
+        }]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        world.steps(self.broken, steps);
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        Some(world.after(step, self.broken))
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let (always, sometimes) = (Property::<Self>::always, Property::<Self>::sometimes);
+        vec![
+            always("I1: nothing is admitted over a limit", |_, world| {
+                world.wrong != Some(Wrong::OverLimit)
+            }),
+            always("I2: no slot is given over a plan's", |_, world| {
+                world.wrong != Some(Wrong::OverSlots)
+            }),
+            always("I2: what runs holds a slot", |_, world| {
+                let jobs = world.rows.jobs.iter().filter(|job| job.state == State::Running);
+                jobs.into_iter()
+                    .all(|job| job.held.is_some_and(|held| held.admitted))
+            }),
+            always("I3: charged once, and only what is completed", |_, world| {
+                let mut jobs = world.rows.jobs.iter();
+                jobs.all(|job| job.events == 0 || job.events == 1 && job.state == State::Completed)
+            }),
+            always("I4: what was accepted is there", |_, world| {
+                let jobs = world.rows.jobs.len();
+                world.answers().all(|answer| match answer {
+                    Answer::Accepted(id) => id < jobs,
+                    Answer::Refused => true,
+                })
+            }),
+            always("a key makes one job", |model, world| {
+                (0..model.clients).all(|key| world.rows.jobs.iter().filter(|job| job.key == key).count() <= 1)
+            }),
+            always("I6: counters equal their rows", |_, world| {
+                let rows = &world.rows;
+                let held = || rows.jobs.iter().filter_map(|job| job.held);
+                let count =
+                    |is: fn(&rows::Held) -> bool| i32::try_from(held().filter(is).count()).unwrap_or(-1);
+                rows.slots_in_use == count(|held| held.admitted)
+                    && rows.parked == count(|held| held.parked)
+                    && rows.reserved == held().map(|held| held.amount).sum::<i64>()
+                    && rows.used == rows.jobs.iter().map(|job| job.charged).sum::<i64>()
+            }),
+            always("nobody's work is thrown away without a reason", |_, world| {
+                world.wrong != Some(Wrong::Stolen)
+            }),
+            always(
+                "I5: where nothing more happens, everything is at its end",
+                |model, world| {
+                    let mut steps = Vec::new();
+                    world.steps(model.broken, &mut steps);
+                    let is_quiet = steps.iter().all(Step::is_optional);
+                    let somebody_works = world.workers.iter().any(|worker| worker.stage != Stage::Dead);
+                    let is_done = |job: &rows::Job| job.state.is_final() && job.held.is_none();
+                    !is_quiet || !somebody_works || world.rows.jobs.iter().all(is_done)
+                },
+            ),
+            // Without these, the properties above could hold of a model in which nothing happens.
+            sometimes("some order: all of several jobs are done", |_, world| {
+                world.rows.jobs.len() > 1 && world.rows.jobs.iter().all(|job| job.state == State::Completed)
+            }),
+            sometimes("some order: somebody is refused", |_, world| {
+                world.answers().any(|answer| answer == Answer::Refused)
+            }),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(
+        clippy::panic,
+        clippy::print_stderr,
+        reason = "a test that cannot go on fails, and says what it saw"
+    )]
+
+    use std::time::Instant;
+
+    use stateright::Path;
+
+    use super::*;
+
+    /// One of everything that can go wrong or be wanted.
+    const ONE: Budget = Budget {
+        timeouts: 1,
+        cuts: 1,
+        crashes: 1,
+        freezes: 1,
+        failures: 1,
+        cancels: 1,
+        plans: 1,
+        foreign: 1,
+        extensions: 1,
+    };
+
+    const NONE: Budget = Budget {
+        timeouts: 0,
+        cuts: 0,
+        crashes: 0,
+        freezes: 0,
+        failures: 0,
+        cancels: 0,
+        plans: 0,
+        foreign: 0,
+        extensions: 0,
+    };
+
+    fn with(clients: usize, workers: usize, budget: Budget) -> Weir {
+        Weir {
+            clients,
+            workers,
+            budget,
+            broken: None,
+        }
+    }
+
+    /// Goes through all of it, to a depth if there is one.
+    fn run(model: Weir, depth: Option<usize>) -> impl Checker<Weir> {
+        let mut builder = model.checker().threads(2);
+        if let Some(depth) = depth {
+            builder = builder.target_max_depth(depth);
+        }
+        builder.spawn_bfs().join()
+    }
+
+    /// A way to what must not be.
+    fn found(checker: &impl Checker<Weir>) -> Option<(&'static str, Path<World, Step>)> {
+        let mut found = checker.discoveries().into_iter();
+        found.find(|(property, _)| !property.starts_with("some order: "))
+    }
+
+    fn holds(name: &str, model: Weir, depth: Option<usize>) {
+        let started = Instant::now();
+        let checker = run(model, depth);
+        if let Some((property, path)) = found(&checker) {
+            let steps = path.clone().into_actions();
+            panic!("{name}: {property}\n{steps:#?}\n{:#?}", path.last_state());
+        }
+        if depth.is_none() && model.clients > 1 {
+            let wanted = "some order: all of several jobs are done";
+            assert!(checker.discovery(wanted).is_some(), "{name}: nothing happens");
+        }
+        eprintln!(
+            "model: {name}: {} states, depth {}, {:.1} s",
+            checker.unique_state_count(),
+            checker.max_depth(),
+            started.elapsed().as_secs_f64()
+        );
+    }
+
+    #[test]
+    fn no_order_of_events_breaks_an_invariant() {
+        holds(
+            "submissions",
+            with(
+                3,
+                1,
+                Budget {
+                    timeouts: 1,
+                    cuts: 1,
+                    extensions: 1,
+                    plans: 1,
+                    ..NONE
+                },
+            ),
+            None,
+        );
+        holds(
+            "attempts",
+            with(
+                2,
+                2,
+                Budget {
+                    crashes: 1,
+                    freezes: 1,
+                    failures: 1,
+                    extensions: 1,
+                    ..NONE
+                },
+            ),
+            None,
+        );
+        holds(
+            "others",
+            with(
+                2,
+                2,
+                Budget {
+                    cancels: 1,
+                    plans: 1,
+                    foreign: 1,
+                    cuts: 1,
+                    failures: 1,
+                    ..NONE
+                },
+            ),
+            None,
+        );
+        holds("everything at once", with(2, 2, ONE), Some(18));
+    }
+
+    /// `cargo test --release -p weir-ledger --lib model -- --ignored --nocapture`, with `MODEL_DEPTH` to go deeper.
+    #[test]
+    #[ignore = "takes minutes and gigabytes"]
+    fn no_longer_order_of_events_does() {
+        let depth = std::env::var("MODEL_DEPTH")
+            .ok()
+            .and_then(|depth| depth.parse().ok());
+        holds(
+            "two clients, two workers, one of everything",
+            with(2, 2, ONE),
+            depth,
+        );
+    }
+
+    /// The smallest world in which the rule matters.
+    fn without(broken: Broken) -> Weir {
+        let world = match broken {
+            Broken::LockAfterRead => with(2, 1, NONE),
+            Broken::KeyBeforeLock => with(1, 1, Budget { timeouts: 1, ..NONE }),
+            Broken::AnswerBeforeCommit | Broken::ReleaseTwice | Broken::ReleaseInTwo => with(1, 1, NONE),
+            Broken::SettleAnyAttempt | Broken::ReturnWhenFenced => with(1, 2, Budget { freezes: 1, ..NONE }),
+            Broken::PromoteWithoutRecount => with(4, 1, Budget { plans: 1, ..NONE }),
+            Broken::PromoteByOldPlan => with(2, 1, Budget { plans: 2, ..NONE }),
+            Broken::RetryWithoutSlot => with(1, 1, Budget { failures: 1, ..NONE }),
+            Broken::ExtendWithoutRoom => with(
+                2,
+                1,
+                Budget {
+                    extensions: 1,
+                    ..NONE
+                },
+            ),
+            Broken::TakeBackTheLiving => with(1, 2, NONE),
+            Broken::NoSweep => with(1, 1, Budget { foreign: 1, ..NONE }),
+            Broken::FrozenBeforeRiverWrites => with(
+                1,
+                2,
+                Budget {
+                    freezes: 1,
+                    failures: 1,
+                    ..NONE
+                },
+            ),
+        };
+        Weir {
+            broken: Some(broken),
+            ..world
+        }
+    }
+
+    #[test]
+    fn every_broken_rule_is_noticed_and_no_rule_is_missed_without() {
+        for broken in Broken::ALL {
+            let model = without(broken);
+            let name = format!("{broken:?}");
+            // Deeper and deeper, so that the way found is the shortest.
+            let found = (2..40).find_map(|depth| found(&run(model, Some(depth))));
+            let Some((property, path)) = found else {
+                panic!("{name} does no harm that the model sees");
+            };
+            let steps = path.into_actions().len();
+            eprintln!("model: {name}: caught after {steps} steps: {property}");
+            holds(
+                &format!("{name} with its rule"),
+                Weir {
+                    broken: None,
+                    ..model
+                },
+                None,
+            );
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! What is committed, and what the transactions write. Decisions and plans are those of the code itself.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use uuid::Uuid;
+use weir_policy::admission::{Account, Allowance, Decision};
+use weir_policy::lane::Lane;
+
+use crate::meter::Meter;
+use crate::plans::Plan;
+use crate::rules::{Rules, SlotLimits};
+use crate::settlement::plan::{Key, LockedHolder, Released, plan};
+
+/// The plans that the holder may have: limit and slots.
+pub(super) const PLANS: [(i64, u32); 2] = [(4, 1), (8, 2)];
+
+/// What every submission asks for, and what its handler uses of it.
+pub(super) const AMOUNT: i64 = 2;
+pub(super) const USED: i64 = 1;
+
+pub(super) const MAX_ATTEMPTS: u8 = 2;
+
+const HOLDER: Key = (Uuid::from_u128(1), Meter::named("units"));
+
+/// River's states of a job.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(super) enum State {
+    Pending,
+    Available,
+    Running,
+    Retryable,
+    Completed,
+    Cancelled,
+    Discarded,
+}
+
+impl State {
+    pub(super) fn is_final(self) -> bool {
+        matches!(self, Self::Completed | Self::Cancelled | Self::Discarded)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+            Self::Discarded => "discarded",
+            _ => "retryable",
+        }
+    }
+}
+
+/// Who runs an attempt.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Runner {
+    Worker(usize),
+    Foreign,
+}
+
+/// A row of `quota_reservations`.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) amount: i64,
+    pub(super) admitted: bool,
+    pub(super) parked: bool,
+    /// It gave its slot up and asks for one when its retry is due.
+    pub(super) due: bool,
+}
+
+/// A row of `river_job`, with its reservation and its usage events.
+#[derive(Clone, Debug, Hash, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) state: State,
+    pub(super) attempt: u8,
+    pub(super) by: Option<Runner>,
+    /// The client whose key it was submitted with.
+    pub(super) key: usize,
+    pub(super) held: Option<Held>,
+    pub(super) events: u8,
+    pub(super) charged: i64,
+    /// Somebody cancelled it.
+    pub(super) cancelled: bool,
+}
+
+/// Everything that is committed of one holder. Invariants are per holder, and no transaction needs two.
+#[derive(Clone, Debug, Default, Hash, PartialEq, Eq)]
+pub(super) struct Rows {
+    pub(super) slots_in_use: i32,
+    pub(super) parked: i32,
+    pub(super) used: i64,
+    pub(super) reserved: i64,
+    /// Which of [`PLANS`].
+    pub(super) plan: usize,
+    pub(super) jobs: Vec<Job>,
+}
+
+/// What a client is answered.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
+pub(super) enum Answer {
+    Accepted(usize),
+    Refused,
+}
+
+fn unsigned(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+impl Rows {
+    pub(super) fn limit(&self) -> i64 {
+        PLANS[self.plan].0
+    }
+
+    pub(super) fn slots(&self) -> i32 {
+        i32::try_from(PLANS[self.plan].1).unwrap_or(i32::MAX)
+    }
+
+    fn account(&self) -> Account {
+        Account {
+            allowances: vec![Allowance {
+                limit: Some(self.limit()),
+                used: self.used,
+                reserved: self.reserved,
+                ..Allowance::default()
+            }],
+            slot_limit: Some(PLANS[self.plan].1),
+            slots_in_use: unsigned(self.slots_in_use),
+            parked: unsigned(self.parked),
+            max_waiting: None,
+            grants: Vec::new(),
+        }
+    }
+
+    pub(super) fn job_of_key(&self, key: usize) -> Option<usize> {
+        self.jobs.iter().position(|job| job.key == key)
+    }
+
+    /// Writes what was decided on a submission from what was `seen`.
+    pub(super) fn admit(&mut self, seen: &Self, key: usize) -> Answer {
+        if let Some(id) = seen.job_of_key(key) {
+            return Answer::Accepted(id);
+        }
+        let admitted = match seen.account().decide(AMOUNT) {
+            Decision::Admitted => true,
+            Decision::Parked => false,
+            _ => return Answer::Refused,
+        };
+        self.reserved += AMOUNT;
+        self.slots_in_use += i32::from(admitted);
+        self.parked += i32::from(!admitted);
+        self.jobs.push(Job {
+            state: if admitted {
+                State::Available
+            } else {
+                State::Pending
+            },
+            attempt: 0,
+            by: None,
+            key,
+            held: Some(Held {
+                amount: AMOUNT,
+                admitted,
+                parked: !admitted,
+                due: false,
+            }),
+            events: 0,
+            charged: 0,
+            cancelled: false,
+        });
+        Answer::Accepted(self.jobs.len() - 1)
+    }
+
+    /// Asks for more quota for a job that is worked on. Without room, the job goes on without.
+    pub(super) fn extend(&mut self, id: usize, looks_for_room: bool) {
+        let has_room = self.account().has_room_for(1);
+        if let Some(held) = &mut self.jobs[id].held
+            && (has_room || !looks_for_room)
+        {
+            held.amount += 1;
+            self.reserved += 1;
+        }
+    }
+
+    /// Takes the job's reservation out of the table, as `complete.sql` and `release.sql` do, or its slot alone.
+    pub(super) fn release(&mut self, id: usize, used: Option<i64>, deletes: bool) -> Option<Released> {
+        let job = &mut self.jobs[id];
+        let held = job.held.as_mut()?;
+        let ended = job.state.is_final();
+        let released = Released {
+            key: HOLDER,
+            held_slot: held.admitted,
+            was_parked: held.parked,
+            ended,
+            job_id: i64::try_from(id).unwrap_or(0),
+            user_id: Some(HOLDER.0),
+            period_start: Some(Timestamp::UNIX_EPOCH),
+            windows: 0,
+            reserved_at: Timestamp::UNIX_EPOCH,
+            reserved: held.amount,
+            from_grants: 0,
+            state: Some(job.state.name().to_owned()),
+            used,
+            request_id: None,
+        };
+        if ended && deletes {
+            job.held = None;
+        } else if !ended {
+            *held = Held {
+                admitted: false,
+                due: true,
+                ..*held
+            };
+        }
+        Some(released)
+    }
+
+    /// Plans what ends and what starts from what was `seen`, and writes it. Returns how many were promoted.
+    pub(super) fn settle(&mut self, seen: &Self, released: &[Released]) -> usize {
+        let holder = LockedHolder {
+            slots_in_use: seen.slots_in_use,
+            parked: seen.parked,
+            is_user: true,
+            plan: Some(Plan {
+                name: "free",
+                lane: Lane::Default,
+                slots: PLANS[seen.plan].1,
+                own_slots: None,
+            }),
+        };
+        // The unique key of usage events.
+        let charged_before: Vec<i64> = released
+            .iter()
+            .map(|one| one.job_id)
+            .filter(|id| self.jobs[usize::try_from(*id).unwrap_or(0)].events > 0)
+            .collect();
+        let rules = Rules {
+            slot_limits: Some(SlotLimits::default()),
+            ttl: std::time::Duration::from_secs(3600),
+            lanes: Rules::lanes_of(["units"]),
+        };
+        let changes = plan(
+            &BTreeMap::from([(HOLDER, holder)]),
+            released,
+            &charged_before,
+            &rules,
+        );
+        for (job, amount) in changes.charges.jobs.iter().zip(&changes.charges.amounts) {
+            let job = &mut self.jobs[usize::try_from(*job).unwrap_or(0)];
+            job.events += 1;
+            job.charged += amount;
+        }
+        self.reserved -= changes.balances.reserved.iter().sum::<i64>();
+        self.used += changes.balances.charged.iter().sum::<i64>();
+        self.slots_in_use -= changes.freed.slots.iter().sum::<i32>();
+        self.parked -= changes.freed.parked.iter().sum::<i32>();
+        let mut promoted = 0;
+        for (index, count) in changes.promotions.counts.iter().enumerate() {
+            for job in &mut self.jobs {
+                let Some(held) = &mut job.held else { continue };
+                if promoted < usize::try_from(*count).unwrap_or(0)
+                    && held.parked
+                    && job.state == State::Pending
+                {
+                    (held.parked, held.admitted) = (false, true);
+                    job.state = State::Available;
+                    promoted += 1;
+                }
+            }
+            let n = i32::try_from(promoted).unwrap_or(0);
+            self.slots_in_use += n - changes.promotions.freed[index];
+            self.parked -= n + changes.promotions.unparked[index];
+        }
+        promoted
+    }
+
+    /// Puts a retry in line for a slot, as `park_due.sql` does.
+    pub(super) fn park_due(&mut self, id: usize) {
+        let job = &mut self.jobs[id];
+        if let Some(held) = &mut job.held {
+            held.due = false;
+            if job.state == State::Retryable {
+                job.state = State::Pending;
+                held.parked = true;
+                self.parked += 1;
+            }
+        }
+    }
+
+    /// What River's completer writes when a worker has returned: it looks at the state and at no attempt.
+    pub(super) fn river_writes(&mut self, id: usize, state: State) {
+        let job = &mut self.jobs[id];
+        if job.state == State::Running {
+            job.state = state;
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! What can happen next, and what it does. A step is what a real transaction does between two boundaries: lock, commit,
+//! answer.
+
+use super::broken::Broken;
+use super::rows::{Answer, MAX_ATTEMPTS, PLANS, Rows, Runner, State, USED};
+use super::world::{Duty, Locker, Request, Stage, World, Wrong};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Send(usize),
+    Read(usize, usize),
+    Lock(usize, usize),
+    Commit(usize, usize),
+    /// Answered, and cut off before the commit.
+    AnswerOnly(usize, usize),
+    /// The client has no answer, and asks again.
+    AskAgain(usize),
+    Cut(usize, usize),
+    Claim(usize, usize),
+    Succeed(usize),
+    Fail(usize),
+    Extend(usize),
+    CommitExtension(usize),
+    LockToSettle(usize),
+    Settle(usize),
+    FreeSlot(usize),
+    Return(usize),
+    WaitedOut(usize, usize),
+    Crash(usize),
+    Freeze(usize),
+    Wake(usize),
+    TakeBack(usize),
+    ReadForDuty,
+    Begin(Duty),
+    LockForDuty,
+    CommitDuty,
+    CutDuty,
+    Cancel(usize),
+    ChangePlan,
+    ForeignClaim(usize),
+    ForeignComplete(usize),
+}
+
+impl Step {
+    /// Whether it happens only when something goes wrong, or because somebody wants it. What is left must bring
+    /// everything to its end.
+    pub(super) fn is_optional(&self) -> bool {
+        matches!(
+            self,
+            Self::AskAgain(_)
+                | Self::AnswerOnly(..)
+                | Self::Cut(..)
+                | Self::Fail(_)
+                | Self::Extend(_)
+                | Self::Crash(_)
+                | Self::Freeze(_)
+                | Self::CutDuty
+                | Self::Cancel(_)
+                | Self::ChangePlan
+                | Self::ForeignClaim(_)
+        )
+    }
+}
+
+impl World {
+    pub(super) fn steps(&self, broken: Option<Broken>, steps: &mut Vec<Step>) {
+        let is = |rule| broken == Some(rule);
+        let reads_first = is(Broken::LockAfterRead) || is(Broken::KeyBeforeLock);
+        for (c, requests) in self.clients.iter().enumerate() {
+            for (r, request) in requests.iter().enumerate() {
+                match request {
+                    Request::NotSent if r == 0 => steps.push(Step::Send(c)),
+                    Request::NotSent if requests[0] != Request::NotSent && self.budget.timeouts > 0 => {
+                        steps.push(Step::AskAgain(c));
+                    }
+                    Request::Sent if reads_first => steps.push(Step::Read(c, r)),
+                    Request::Sent | Request::Read(_) if self.lock.is_none() => steps.push(Step::Lock(c, r)),
+                    Request::Locked(_) => {
+                        steps.push(Step::Commit(c, r));
+                        if is(Broken::AnswerBeforeCommit) {
+                            steps.push(Step::AnswerOnly(c, r));
+                        }
+                        if self.budget.cuts > 0 {
+                            steps.push(Step::Cut(c, r));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for w in 0..self.workers.len() {
+            self.steps_of_worker(w, broken, steps);
+        }
+        self.steps_of_jobs(broken, steps);
+        self.steps_of_duties(broken, steps);
+        if self.budget.plans > 0 && self.lock.is_none() {
+            steps.push(Step::ChangePlan);
+        }
+    }
+
+    fn steps_of_worker(&self, w: usize, broken: Option<Broken>, steps: &mut Vec<Step>) {
+        let worker = &self.workers[w];
+        if worker.is_frozen {
+            return steps.push(Step::Wake(w));
+        }
+        for &job in &worker.fenced {
+            let state = self.rows.jobs[job].state;
+            if state.is_final() || state == State::Retryable {
+                steps.push(Step::WaitedOut(w, job));
+            }
+        }
+        match worker.stage {
+            Stage::Idle => {
+                let jobs = self.rows.jobs.iter().enumerate();
+                steps.extend(
+                    jobs.filter(|(_, job)| job.state == State::Available)
+                        .map(|(j, _)| Step::Claim(w, j)),
+                );
+            }
+            Stage::Working => {
+                steps.push(Step::Succeed(w));
+                if self.budget.failures > 0 {
+                    steps.push(Step::Fail(w));
+                }
+                if self.budget.extensions > 0 && self.lock.is_none() {
+                    steps.push(Step::Extend(w));
+                }
+            }
+            Stage::Extending => steps.push(Step::CommitExtension(w)),
+            Stage::Settling if self.lock.is_none() => steps.push(Step::LockToSettle(w)),
+            Stage::Locked => steps.push(Step::Settle(w)),
+            Stage::Halfway => steps.push(Step::FreeSlot(w)),
+            Stage::Returning | Stage::Failing => steps.push(Step::Return(w)),
+            Stage::Settling | Stage::Dead => {}
+        }
+        if self.budget.crashes > 0 && !matches!(worker.stage, Stage::Idle | Stage::Dead) {
+            steps.push(Step::Crash(w));
+        }
+        let can_freeze = match worker.stage {
+            Stage::Working | Stage::Settling | Stage::Locked => true,
+            Stage::Failing => broken == Some(Broken::FrozenBeforeRiverWrites),
+            _ => false,
+        };
+        if self.budget.freezes > 0 && can_freeze {
+            steps.push(Step::Freeze(w));
+        }
+    }
+
+    fn steps_of_jobs(&self, broken: Option<Broken>, steps: &mut Vec<Step>) {
+        for (j, job) in self.rows.jobs.iter().enumerate() {
+            match (job.state, job.by) {
+                (State::Available, _) if self.budget.foreign > 0 => steps.push(Step::ForeignClaim(j)),
+                (State::Running, Some(Runner::Foreign)) => steps.push(Step::ForeignComplete(j)),
+                (State::Running, Some(Runner::Worker(w))) => {
+                    let worker = &self.workers[w];
+                    if worker.is_frozen
+                        || worker.stage == Stage::Dead
+                        || broken == Some(Broken::TakeBackTheLiving)
+                    {
+                        steps.push(Step::TakeBack(j));
+                    }
+                }
+                _ => {}
+            }
+            if self.budget.cancels > 0 && !job.state.is_final() {
+                steps.push(Step::Cancel(j));
+            }
+        }
+    }
+
+    fn steps_of_duties(&self, broken: Option<Broken>, steps: &mut Vec<Step>) {
+        let is = |rule| broken == Some(rule);
+        let reads_first = is(Broken::PromoteWithoutRecount) || is(Broken::PromoteByOldPlan);
+        if self.duty != Duty::None {
+            let is_locked = self.lock == Some(Locker::Duties);
+            if is_locked {
+                steps.push(Step::CommitDuty);
+                if self.budget.cuts > 0 {
+                    steps.push(Step::CutDuty);
+                }
+            } else if self.lock.is_none() {
+                steps.push(Step::LockForDuty);
+            }
+            return;
+        }
+        if self.rows.parked > 0 && self.rows.slots_in_use < self.rows.slots() {
+            if reads_first {
+                steps.push(Step::ReadForDuty);
+            } else if self.lock.is_none() {
+                steps.push(Step::Begin(Duty::Promote(None)));
+            }
+        }
+        if self.lock.is_some() {
+            return;
+        }
+        for (j, job) in self.rows.jobs.iter().enumerate() {
+            let Some(held) = job.held else { continue };
+            if job.state.is_final() && !is(Broken::NoSweep) || job.state == State::Retryable && held.admitted
+            {
+                steps.push(Step::Begin(Duty::Settle(j)));
+            }
+            if job.state == State::Retryable && held.due {
+                steps.push(Step::Begin(Duty::Due(j)));
+            }
+        }
+    }
+
+    pub(super) fn after(&self, step: Step, broken: Option<Broken>) -> Self {
+        let is = |rule| broken == Some(rule);
+        let mut next = self.clone();
+        match step {
+            Step::Send(c) => next.clients[c][0] = Request::Sent,
+            Step::AskAgain(c) => {
+                next.budget.timeouts -= 1;
+                next.clients[c][1] = Request::Sent;
+            }
+            Step::Read(c, r) => next.clients[c][r] = Request::Read(Box::new(self.rows.clone())),
+            Step::Lock(c, r) => {
+                next.lock = Some(Locker::Request(c, r));
+                next.clients[c][r] = match &self.clients[c][r] {
+                    Request::Read(seen) => Request::Locked(Some(seen.clone())),
+                    _ => Request::Locked(None),
+                };
+            }
+            Step::Commit(c, r) => next.commit(c, r, broken),
+            Step::AnswerOnly(c, r) => {
+                next.commit(c, r, broken);
+                next.rows = self.rows.clone();
+            }
+            Step::Cut(c, r) => {
+                next.budget.cuts -= 1;
+                next.lock = None;
+                next.clients[c][r] = Request::Over(None);
+            }
+            Step::Claim(w, j) => {
+                let job = &mut next.rows.jobs[j];
+                (job.state, job.by) = (State::Running, Some(Runner::Worker(w)));
+                job.attempt += 1;
+                let worker = &mut next.workers[w];
+                (worker.stage, worker.job, worker.attempt) = (Stage::Working, j, job.attempt);
+            }
+            Step::Succeed(w) => next.workers[w].stage = Stage::Settling,
+            Step::Fail(w) => {
+                next.budget.failures -= 1;
+                if self.owns(w) {
+                    next.workers[w].stage = Stage::Failing;
+                } else {
+                    next.fence_out(w, broken);
+                }
+            }
+            Step::Extend(w) => {
+                next.budget.extensions -= 1;
+                next.lock = Some(Locker::Worker(w));
+                next.workers[w].stage = Stage::Extending;
+            }
+            Step::CommitExtension(w) => {
+                next.lock = None;
+                next.workers[w].stage = Stage::Working;
+                if self.owns(w) {
+                    next.rows
+                        .extend(self.workers[w].job, !is(Broken::ExtendWithoutRoom));
+                    next.check_limit(&self.rows);
+                }
+            }
+            Step::LockToSettle(w) => {
+                next.lock = Some(Locker::Worker(w));
+                next.workers[w].stage = Stage::Locked;
+            }
+            Step::Settle(w) => next.settle(w, broken),
+            Step::FreeSlot(w) => {
+                next.rows.slots_in_use -= 1;
+                next.workers[w].stage = Stage::Returning;
+            }
+            Step::Return(w) => {
+                let worker = &mut next.workers[w];
+                let state = match worker.stage {
+                    Stage::Failing if worker.attempt >= MAX_ATTEMPTS => State::Discarded,
+                    Stage::Failing => State::Retryable,
+                    _ => State::Completed,
+                };
+                worker.stage = Stage::Idle;
+                next.rows.river_writes(worker.job, state);
+            }
+            Step::WaitedOut(w, job) => {
+                next.workers[w].fenced.retain(|fenced| *fenced != job);
+                next.rows.river_writes(job, State::Completed);
+            }
+            Step::Crash(w) => {
+                next.budget.crashes -= 1;
+                next.unlock(Locker::Worker(w));
+                next.workers[w].stage = Stage::Dead;
+                next.workers[w].fenced.clear();
+            }
+            Step::Freeze(w) => {
+                next.budget.freezes -= 1;
+                let worker = &mut next.workers[w];
+                (worker.is_frozen, worker.was_frozen) = (true, true);
+                // The server ends a transaction that says nothing; it is tried again.
+                if worker.stage == Stage::Locked {
+                    worker.stage = Stage::Settling;
+                }
+                next.unlock(Locker::Worker(w));
+            }
+            Step::Wake(w) => next.workers[w].is_frozen = false,
+            Step::TakeBack(j) => {
+                let job = &mut next.rows.jobs[j];
+                job.state = if job.attempt >= MAX_ATTEMPTS {
+                    State::Discarded
+                } else {
+                    State::Available
+                };
+                job.by = None;
+            }
+            Step::ReadForDuty => next.duty = Duty::Promote(Some(Box::new(self.rows.clone()))),
+            Step::Begin(duty) => {
+                next.duty = duty;
+                next.lock = Some(Locker::Duties);
+            }
+            Step::LockForDuty => next.lock = Some(Locker::Duties),
+            Step::CommitDuty => next.do_duty(broken),
+            Step::CutDuty => {
+                next.budget.cuts -= 1;
+                next.lock = None;
+                next.duty = Duty::None;
+            }
+            Step::Cancel(j) => {
+                next.budget.cancels -= 1;
+                let job = &mut next.rows.jobs[j];
+                (job.state, job.cancelled) = (State::Cancelled, true);
+            }
+            Step::ChangePlan => {
+                next.budget.plans -= 1;
+                next.rows.plan = (self.rows.plan + 1) % PLANS.len();
+            }
+            Step::ForeignClaim(j) => {
+                next.budget.foreign -= 1;
+                let job = &mut next.rows.jobs[j];
+                (job.state, job.by) = (State::Running, Some(Runner::Foreign));
+                job.attempt += 1;
+            }
+            Step::ForeignComplete(j) => next.rows.river_writes(j, State::Completed),
+        }
+        next
+    }
+
+    /// The fencing rule: the job is this attempt's.
+    fn owns(&self, w: usize) -> bool {
+        let (worker, job) = (&self.workers[w], &self.rows.jobs[self.workers[w].job]);
+        job.state == State::Running && job.attempt == worker.attempt
+    }
+
+    fn unlock(&mut self, locker: Locker) {
+        if self.lock == Some(locker) {
+            self.lock = None;
+        }
+    }
+
+    fn commit(&mut self, c: usize, r: usize, broken: Option<Broken>) {
+        let before = self.rows.clone();
+        let seen = match (&self.clients[c][r], broken) {
+            (Request::Locked(Some(seen)), Some(Broken::KeyBeforeLock)) => Rows {
+                jobs: seen.jobs.clone(),
+                ..before.clone()
+            },
+            (Request::Locked(Some(seen)), _) => Rows::clone(seen),
+            _ => before.clone(),
+        };
+        let answer = self.rows.admit(&seen, c);
+        self.check_limit(&before);
+        self.check_slots(&before);
+        self.lock = None;
+        self.clients[c][r] = Request::Over(Some(answer));
+    }
+
+    fn settle(&mut self, w: usize, broken: Option<Broken>) {
+        let id = self.workers[w].job;
+        let is_own = if broken == Some(Broken::SettleAnyAttempt) {
+            self.rows.jobs[id].state == State::Running
+        } else {
+            self.owns(w)
+        };
+        self.lock = None;
+        if !is_own {
+            if !self.workers[w].was_frozen && !self.rows.jobs[id].cancelled {
+                self.wrong = Some(Wrong::Stolen);
+            }
+            return self.fence_out(w, broken);
+        }
+        let before = self.rows.clone();
+        self.rows.jobs[id].state = State::Completed;
+        let released = self
+            .rows
+            .release(id, Some(USED), broken != Some(Broken::ReleaseTwice));
+        let mut released: Vec<_> = released.into_iter().collect();
+        let in_two = broken == Some(Broken::ReleaseInTwo) && !released.is_empty();
+        if in_two {
+            released[0].held_slot = false;
+        }
+        self.rows.settle(&before, &released);
+        self.check_slots(&before);
+        self.workers[w].stage = if in_two { Stage::Halfway } else { Stage::Returning };
+    }
+
+    fn fence_out(&mut self, w: usize, broken: Option<Broken>) {
+        let worker = &mut self.workers[w];
+        if broken == Some(Broken::ReturnWhenFenced) {
+            worker.stage = Stage::Returning;
+        } else {
+            worker.stage = Stage::Idle;
+            worker.fenced.push(worker.job);
+        }
+    }
+
+    fn do_duty(&mut self, broken: Option<Broken>) {
+        let before = self.rows.clone();
+        let duty = std::mem::replace(&mut self.duty, Duty::None);
+        self.lock = None;
+        match duty {
+            Duty::Settle(id) => {
+                let waits = self.rows.jobs[id].state == State::Retryable;
+                if waits || self.rows.jobs[id].state.is_final() {
+                    let released: Vec<_> = self.rows.release(id, None, true).into_iter().collect();
+                    self.rows.settle(&before, &released);
+                }
+            }
+            Duty::Due(id) if broken == Some(Broken::RetryWithoutSlot) => {
+                let job = &mut self.rows.jobs[id];
+                job.state = State::Available;
+                job.held.iter_mut().for_each(|held| held.due = false);
+            }
+            Duty::Due(id) => {
+                self.rows.park_due(id);
+                let seen = self.rows.clone();
+                self.rows.settle(&seen, &[]);
+            }
+            Duty::Promote(seen) => {
+                let seen = match (seen, broken) {
+                    (Some(seen), Some(Broken::PromoteByOldPlan)) => Rows {
+                        plan: seen.plan,
+                        ..before.clone()
+                    },
+                    (Some(seen), _) => Rows {
+                        plan: before.plan,
+                        ..*seen
+                    },
+                    (None, _) => before.clone(),
+                };
+                self.rows.settle(&seen, &[]);
+            }
+            Duty::None => {}
+        }
+        self.check_slots(&before);
+    }
+
+    /// Whoever has taken more must have had room for it.
+    fn check_limit(&mut self, before: &Rows) {
+        let taken = |rows: &Rows| rows.used + rows.reserved;
+        if taken(&self.rows) > taken(before) && taken(&self.rows) > self.rows.limit() {
+            self.wrong = Some(Wrong::OverLimit);
+        }
+    }
+
+    fn check_slots(&mut self, before: &Rows) {
+        if self.rows.slots_in_use > before.slots_in_use && self.rows.slots_in_use > self.rows.slots() {
+            self.wrong = Some(Wrong::OverSlots);
+        }
+    }
+
+    /// What a client was told.
+    pub(super) fn answers(&self) -> impl Iterator<Item = Answer> {
+        self.clients.iter().flatten().filter_map(|request| match request {
+            Request::Over(answer) => *answer,
+            _ => None,
+        })
+    }
+}
