@@ -164,6 +164,8 @@ const NATIVE: &[&str] = &[
     "telemetry::traces::export",
     "telemetry::traces",
     "handler::attempt",
+    "handler::analysis::frameworks",
+    "handler::analysis::find",
     "handler::analysis",
     "handler::exec",
     "handler::http",

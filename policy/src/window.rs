@@ -325,8 +325,8 @@ impl Counters {
         bytes
     }
 
-    /// Replaces the counts by those of a snapshot, without windows that have ended at `now_ms`. A snapshot of the other
-    /// algorithm changes nothing.
+    /// Replaces the counts by those of a snapshot, without windows that have ended at `now_ms` and those that end more than
+    /// two windows later. A snapshot of the other algorithm changes nothing.
     ///
     /// # Errors
     /// When the bytes are not a snapshot. Nothing is changed then.
@@ -361,6 +361,10 @@ impl Counters {
             }
         }
         if algorithm == self.policy.algorithm as u8 {
+            // Windows that are over later than that are of a clock that was ahead: nobody is locked out until it is right.
+            let latest = now_ms.saturating_add(2 * self.policy.window_ms);
+            windows.retain(|_, window| window.over_at(self.policy.window_ms) <= latest);
+            shared.retain(|_, window| window.over_at(self.policy.window_ms) <= latest);
             (self.windows, self.shared) = (windows, shared);
             self.prune(now_ms);
         }
@@ -653,7 +657,7 @@ mod tests {
         );
         assert_eq!(restored(&|bytes| bytes[1] = 2), Err(SnapshotError));
         let with_start = |start: u64| restored(&|bytes| bytes[11..19].copy_from_slice(&start.to_le_bytes()));
-        assert_eq!(with_start(u64::MAX / 4), Ok(1));
+        assert_eq!(with_start(u64::MAX / 4), Ok(0), "too far ahead to count");
         assert_eq!(with_start(u64::MAX / 4 + 1), Err(SnapshotError));
         assert_eq!(with_start(u64::MAX), Err(SnapshotError));
         assert!(!one.is_empty());
@@ -806,6 +810,25 @@ mod tests {
         let mut counters = fixed();
         assert_eq!(counters.restore(&sliding.encode(), START), Ok(()));
         assert!(counters.is_empty());
+    }
+
+    #[test]
+    fn a_snapshot_of_a_clock_that_was_ahead_locks_nobody_out() {
+        const HOUR: u64 = 60 * 60 * 1000;
+        for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
+            let mut ahead = counters(algorithm);
+            assert_eq!(admitted(&mut ahead, ANNE, 20, START + HOUR), 10);
+            let mut restored = counters(algorithm);
+            restored.restore(&ahead.encode(), START).unwrap();
+            assert!(restored.take(ANNE, None, START).admitted, "{algorithm:?}");
+            // Clocks of two machines differ by less than a window; that is no reason to forget.
+            let mut restored = counters(algorithm);
+            restored.restore(&ahead.encode(), START + HOUR - 30_000).unwrap();
+            assert!(
+                !restored.take(ANNE, None, START + HOUR - 30_000).admitted,
+                "{algorithm:?}"
+            );
+        }
     }
 
     fn algorithms() -> impl Strategy<Value = Algorithm> {

@@ -1,0 +1,108 @@
+//! `analyze`: finds the test cases in source files.
+//!
+//! It reads the way test frameworks declare tests, line by line: no compiler, no parser per language. That finds
+//! what people write and stays fast on files that do not even compile.
+
+mod find;
+mod frameworks;
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
+use find::{TooMuch, scan};
+use frameworks::language;
+use weir_ledger::holder::Holder;
+
+/// More files than this are refused.
+const MOST_FILES: usize = 500;
+
+/// A longer path is refused, in bytes: each test found repeats it.
+const LONGEST_PATH: usize = 512;
+
+/// What the tests found may take, in bytes of paths and names. Beyond it the job ends with an error, before it has
+/// taken the memory of everybody else.
+const MOST_TEXT: usize = LARGEST_OUTPUT / 2;
+
+pub(super) use find::TestCase;
+
+pub(super) struct Analysis;
+
+/// The arguments; what else a job carries (`owner`, `repo`, `commit_sha`, `user_id`) is not looked at.
+#[derive(Deserialize)]
+struct Arguments {
+    files: Vec<File>,
+}
+
+#[derive(Deserialize)]
+struct File {
+    path: String,
+    content: String,
+}
+
+fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
+    let wants = "\"files\" must be a list of {\"path\": \"a_test.go\", \"content\": \"…\"}";
+    let arguments: Arguments =
+        serde_json::from_value(Value::Object(args.clone())).map_err(|error| format!("{wants}: {error}"))?;
+    if arguments.files.is_empty() {
+        return Err(format!("{wants} with at least one file"));
+    }
+    if arguments.files.len() > MOST_FILES {
+        return Err(format!(
+            "\"files\" has {} entries, but at most {MOST_FILES}",
+            arguments.files.len()
+        ));
+    }
+    if arguments.files.iter().any(|file| file.path.is_empty()) {
+        return Err("every file needs a \"path\", since its ending tells the language".to_owned());
+    }
+    if arguments.files.iter().any(|file| file.path.len() > LONGEST_PATH) {
+        return Err(format!("a \"path\" may have at most {LONGEST_PATH} bytes"));
+    }
+    for name in ["owner", "repo", "commit_sha"] {
+        if args.get(name).is_some_and(|value| !value.is_string()) {
+            return Err(format!("{name:?} must be text"));
+        }
+    }
+    Ok(arguments)
+}
+
+#[async_trait]
+impl Handler for Analysis {
+    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
+        arguments(args).map(|_| 1).map_err(Refusal::Arguments)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+        let arguments = arguments(&attempt.args).map_err(HandlerError::Permanent)?;
+        // Big inputs must not hold up the other jobs of this thread.
+        let found = tokio::task::spawn_blocking(move || {
+            let mut frameworks = BTreeSet::new();
+            let mut tests = Vec::new();
+            let mut left = MOST_TEXT;
+            for file in &arguments.files {
+                let Some((framework, pattern)) = language(&file.path, &file.content) else {
+                    continue;
+                };
+                let before = tests.len();
+                scan(&file.path, &file.content, pattern, &mut tests, &mut left)?;
+                if tests.len() > before {
+                    frameworks.insert(framework);
+                }
+            }
+            Ok(json!({ "count": tests.len(), "tests": tests, "frameworks": frameworks }))
+        })
+        .await
+        .map_err(|error| HandlerError::Failed(error.to_string()))?;
+        let found = found.map_err(|TooMuch| {
+            HandlerError::Permanent("the files have too many tests for one job; send fewer files".to_owned())
+        })?;
+        Ok(Outcome {
+            output: found,
+            used: None,
+        })
+    }
+}
