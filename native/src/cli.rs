@@ -9,6 +9,7 @@ mod screen;
 mod signals;
 mod status;
 mod user;
+mod webhook;
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -34,6 +35,7 @@ use migrate::Migrate;
 use output::{CommandResult, print};
 use signals::StopSignals;
 use user::User;
+use webhook::Webhook;
 
 /// What `--help` ends with.
 const SETTINGS: &str = "\
@@ -125,6 +127,9 @@ enum Command {
     Key(Key),
     /// Show and change a user: plan, limits, usage, jobs.
     User(User),
+    /// Tell others what happens: jobs that end, thresholds of quotas, changes of plans.
+    #[command(subcommand)]
+    Webhook(Webhook),
     /// Measure, against a database of its own on the same server.
     Bench {
         /// What.
@@ -187,6 +192,7 @@ impl Command {
             Self::Plans { .. } => "weir plans",
             Self::Key(_) => "weir key",
             Self::User(_) => "weir user",
+            Self::Webhook(_) => "weir webhook",
             Self::Bench { .. } => "weir bench",
         }
     }
@@ -286,6 +292,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
         }
         Command::Key(key) => key.run(&settings).await,
         Command::User(user) => user.run(&settings).await,
+        Command::Webhook(webhook) => webhook.run(&settings).await,
         Command::Plans { json } => plans::show(&settings, json).await,
         Command::Status { user, json, watch } => status::Status { user, json, watch }.run(&settings).await,
     }

@@ -10,4 +10,5 @@ pub mod outbound;
 pub mod status;
 pub mod telemetry;
 pub mod token;
+pub mod webhooks;
 pub mod work;

@@ -1,5 +1,7 @@
 //! Why a change was not made.
 
+use uuid::Uuid;
+
 use crate::database::DatabaseError;
 
 /// Why a change was not made. Nothing of it was.
@@ -17,6 +19,9 @@ pub enum ControlError {
     /// Nobody of this subject has a subscription or a job.
     #[error("{0} has never been seen here")]
     NeverSeen(String),
+    /// There is no such webhook.
+    #[error("there is no webhook {0}; `weir webhook list` has them")]
+    NoWebhook(Uuid),
     /// The change itself cannot be made.
     #[error("{0}")]
     Invalid(String),

@@ -6,6 +6,7 @@
 mod adjustments;
 mod cancel;
 mod deletion;
+mod deliveries;
 mod error;
 mod grants;
 mod keys;
@@ -15,10 +16,15 @@ mod person;
 mod plan;
 mod requests;
 mod usage_feed;
+mod webhooks;
 
 pub use adjustments::{Adjustment, adjust};
 pub use cancel::cancel_waiting;
 pub use deletion::{Deleted, delete};
+pub use deliveries::{
+    DELIVERY_KIND, DeliveryState, Receiver, Replay, TestDelivery, delivery, delivery_queues, receiver,
+    replay_webhook, test_webhook,
+};
 pub use error::ControlError;
 pub use grants::{Granted, WantedGrant, grant, grants_of};
 pub use keys::{KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, keys, revoke_key, verify_key};
@@ -28,3 +34,7 @@ pub use person::Person;
 pub use plan::{Effective, PlanChange, PlanOutcome, Standing, apply_scheduled, set_plan, standing};
 pub use requests::Keyed;
 pub use usage_feed::{UsageCursor, UsageEvent, usage_after};
+pub use webhooks::{
+    WEBHOOK_EVENTS, WEBHOOK_THRESHOLDS, WantedWebhook, Webhook, add_webhook, disable_webhook, enable_webhook,
+    remove_webhook, rotate_webhook, tell_renewals, webhooks,
+};

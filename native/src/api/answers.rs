@@ -23,6 +23,10 @@ answers! {
     403 LacksScope;
     /// The holder was never seen
     404 NeverSeen;
+    /// There is no such webhook
+    404 NoSuchWebhook;
+    /// The webhook is disabled, or there is one for this URL already, or there are too many
+    409 WebhookInTheWay;
     /// The same key or event was used for something else
     409 UsedBefore;
     /// The body is not what is wanted; the detail says what is

@@ -135,7 +135,9 @@ impl From<ControlError> for ApiError {
         match error {
             ControlError::Database(error) => error.into(),
             ControlError::NoPlan(..) | ControlError::Invalid(_) => Self::Unprocessable(said),
-            ControlError::NoMeter(..) | ControlError::NeverSeen(_) => Self::NotFound(said),
+            ControlError::NoMeter(..) | ControlError::NeverSeen(_) | ControlError::NoWebhook(_) => {
+                Self::NotFound(said)
+            }
             ControlError::Conflict(_) => Self::Conflict(said),
         }
     }

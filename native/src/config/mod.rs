@@ -76,6 +76,10 @@ pub struct Settings {
     pub reservation_ttl: Duration,
     /// `LEND_IDLE_WORKERS`: whether default lanes may use the idle workers of priority lanes.
     pub lend_idle_workers: bool,
+    /// `WEBHOOK_WORKERS`: how many deliveries of one webhook a process makes at once; 0: it makes none.
+    pub webhook_workers: u32,
+    /// `WEBHOOK_PRIVATE_NETWORKS`: whether webhooks may lead into private networks.
+    pub webhook_private_networks: bool,
     /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may go on after a stop was asked for.
     pub drain_timeout: Duration,
     /// The `OTEL_` variables: how traces are exported; `None`: not at all.
@@ -193,6 +197,10 @@ impl Settings {
         let second = Duration::from_secs(1);
         let reservation_ttl = reader.duration("RESERVATION_TTL", 3600 * second, 60 * second);
         let lend_idle_workers = reader.flag("LEND_IDLE_WORKERS", false);
+        let webhook_workers = reader.parsed("WEBHOOK_WORKERS", 4, "a whole number from 0 to 100", |text| {
+            text.parse().ok().filter(|workers| *workers <= 100)
+        });
+        let webhook_private_networks = reader.flag("WEBHOOK_PRIVATE_NETWORKS", false);
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
         let traces = traces::read(reader);
         let defined = services_file::read(reader, services);
@@ -212,6 +220,8 @@ impl Settings {
             fairness,
             reservation_ttl,
             lend_idle_workers,
+            webhook_workers,
+            webhook_private_networks,
             drain_timeout,
             traces,
             services: defined.services,

@@ -5,6 +5,7 @@
 //! receives it can tell that Weir sent it: it is signed by [Standard Webhooks](https://www.standardwebhooks.com).
 
 mod address;
+mod answer;
 mod signature;
 
 use std::io;
@@ -18,6 +19,7 @@ use reqwest::{Client, Url};
 use crate::http_client;
 use address::is_public;
 
+pub use answer::{reason, retry_after, start_of};
 pub use signature::{InvalidSecret, Secret, headers};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,6 +31,14 @@ pub enum Reach {
     Public,
     /// Private networks and this machine, too.
     Private,
+}
+
+impl Reach {
+    /// As a setting says whether private networks are allowed.
+    #[must_use]
+    pub fn of(private: bool) -> Self {
+        if private { Self::Private } else { Self::Public }
+    }
 }
 
 /// Why a URL is not one to send requests to.

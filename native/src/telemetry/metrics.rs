@@ -72,7 +72,7 @@ fn describe() {
     }
 }
 
-const COUNTERS: [(&str, &str); 16] = [
+const COUNTERS: [(&str, &str); 17] = [
     (
         "weir_edge_requests_total",
         "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, denied_user, bad_token, uncountable, failed, other: answered by itself)",
@@ -121,12 +121,16 @@ const COUNTERS: [(&str, &str); 16] = [
         "Requests with a service key that was not accepted, by reason (unknown, expired, revoked, scope, ambiguous)",
     ),
     (
+        "weir_webhook_deliveries_total",
+        "Attempts to deliver to a webhook, by outcome (delivered, failed: it is tried again; given_up, gone: the receiver wants nothing more)",
+    ),
+    (
         "weir_counter_repairs_total",
         "Holders whose counters had drifted from their rows and were rebuilt",
     ),
     (
         "weir_reconciliation_failures_total",
-        "Steps of reconciliation that failed, by step (take_back, ended, sweep, promote, clean, duties)",
+        "Steps of reconciliation that failed, by step (take_back, ended, sweep, promote, renewals, clean, duties)",
     ),
 ];
 
@@ -218,7 +222,13 @@ fn register(services: &[Service], catalogue: &Catalogue) {
             &[("reason", reason.to_owned())],
         );
     }
-    for step in ["take_back", "ended", "sweep", "promote", "clean"] {
+    for outcome in ["delivered", "failed", "given_up", "gone"] {
+        zero(
+            "weir_webhook_deliveries_total",
+            &[("outcome", outcome.to_owned())],
+        );
+    }
+    for step in ["take_back", "ended", "sweep", "promote", "renewals", "clean"] {
         zero("weir_reconciliation_failures_total", &[("step", step.to_owned())]);
     }
     for status in [200, 202, 429, 503] {

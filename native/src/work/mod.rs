@@ -3,6 +3,7 @@
 mod attempt_log;
 mod clean;
 mod current_holders;
+mod deliveries;
 mod elected;
 mod fenced;
 mod guard;
@@ -26,6 +27,7 @@ use uuid::Uuid;
 
 use crate::config::service::Service;
 use crate::context::Context;
+use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::lookup::ReservationLookup;
 
@@ -87,6 +89,10 @@ impl Working {
         let under_way = UnderWay::default();
         let all_pools = Pools::new(services, context.settings.lend_idle_workers);
         worker::register(&mut workers, context, &current, &all_pools)?;
+        let delivers = works && context.settings.webhook_workers > 0;
+        if delivers {
+            deliveries::register(&mut workers, context)?;
+        }
         let mut builder = Client::builder(river_pool)
             .id(id.clone())
             .workers(workers)
@@ -120,6 +126,10 @@ impl Working {
             let heart = heartbeat::start(context, id.clone(), pools.into(), lease, stopped.clone());
             tasks.push(heart.await?);
             let keeping = under_way::keep(context.clone(), id, under_way, stopped.clone());
+            tasks.push(tokio::spawn(keeping));
+        }
+        if delivers {
+            let keeping = deliveries::keep_queues(context.clone(), client.clone(), stopped.clone());
             tasks.push(tokio::spawn(keeping));
         }
         if duty != Duty::Work {
@@ -177,6 +187,8 @@ fn notice_endings(
                 () = stopped.cancelled() => return,
             };
             match event {
+                // Deliveries hold nothing.
+                Ok(Event::Job(event)) if event.job.kind == DELIVERY_KIND => {}
                 Ok(Event::Job(event)) => settler.notice(event.job.id),
                 Ok(_) => {}
                 // Dropped events are found by reconciliation.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
-use weir_ledger::control::apply_scheduled;
+use weir_ledger::control;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::reconciliation::{self as ledger, MOST_ENDED};
 use weir_ledger::settlement::{Ended, Promoter};
@@ -131,6 +131,7 @@ impl Reconciler {
             && within("adopt", self.adopt(client)).await
             && within("due", self.start_due()).await
             && within("promote", self.promote(client)).await
+            && within("renewals", tell_renewals(client)).await
             && within("clean", self.cleaner.round(client)).await
     }
 
@@ -296,8 +297,16 @@ impl Reconciler {
 
     async fn promote(&mut self, client: &Client) -> Result<(), DatabaseError> {
         // A change of plan that fell due counts already; what waits is looked at right after.
-        let due = apply_scheduled(client).await.map_err(DatabaseError::from);
+        let due = control::apply_scheduled(client)
+            .await
+            .map_err(DatabaseError::from);
         self.promoter.promote().await?;
         due.map(|_| ())
     }
+}
+
+/// Tells which windows are over that webhooks heard of.
+async fn tell_renewals(client: &Client) -> Result<(), DatabaseError> {
+    control::tell_renewals(client).await?;
+    Ok(())
 }

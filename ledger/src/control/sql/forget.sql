@@ -24,6 +24,10 @@ WITH outputs AS (
     DELETE FROM limit_overrides WHERE user_id = $1
 ), requests AS (
     DELETE FROM admin_requests WHERE holder = $1
+), told AS (
+    DELETE FROM river_job WHERE kind = 'weir:webhook' AND args @> jsonb_build_object('holder', $1::uuid)
+), thresholds AS (
+    DELETE FROM quota_thresholds WHERE user_id = $1
 ), changes AS (
     -- An event that comes again must not make the user anew, nor say who it was.
     UPDATE plan_changes SET user_id = $2 WHERE user_id = $1

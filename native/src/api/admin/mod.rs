@@ -6,6 +6,7 @@ mod holder;
 mod log;
 mod request;
 mod usage_events;
+mod webhook;
 
 use std::sync::Arc;
 
@@ -26,4 +27,10 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(booking::grant))
         .routes(routes!(usage_events::list))
         .routes(routes!(log::list))
+        .routes(routes!(webhook::list, webhook::add))
+        .routes(routes!(webhook::remove))
+        .routes(routes!(webhook::rotate))
+        .routes(routes!(webhook::enable))
+        .routes(routes!(webhook::test))
+        .routes(routes!(webhook::replay))
 }

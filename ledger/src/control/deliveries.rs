@@ -1,0 +1,201 @@
+//! Deliveries to webhooks: what a worker needs for one, and what operators do with them.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::error::ControlError;
+use super::log::Change;
+use super::webhooks::locked;
+
+/// The kind of the jobs that deliver.
+pub const DELIVERY_KIND: &str = "weir:webhook";
+
+/// Where a delivery goes.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    /// Where to.
+    pub url: String,
+    /// What it is signed by, the current one first.
+    pub secrets: Vec<String>,
+}
+
+/// Where deliveries to a webhook go now; nowhere when it was disabled or removed.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn receiver(client: &Client, webhook: Uuid) -> Result<Option<Receiver>, tokio_postgres::Error> {
+    let row = client
+        .query_opt(
+            "SELECT url, secret, CASE WHEN previous_until > now() THEN previous_secret END AS previous \
+             FROM webhooks WHERE id = $1 AND disabled_at IS NULL AND removed_at IS NULL",
+            &[&webhook],
+        )
+        .await?;
+    Ok(row.map(|row| {
+        let secrets: [Option<String>; 2] = [row.get("secret"), row.get("previous")];
+        Receiver {
+            url: row.get("url"),
+            secrets: secrets.into_iter().flatten().collect(),
+        }
+    }))
+}
+
+/// The queues that have to be worked: those of all webhooks, and for a while of those that were removed, since a transaction
+/// that had begun before may have told them something yet.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn delivery_queues(client: &Client) -> Result<Vec<String>, tokio_postgres::Error> {
+    let rows = client
+        .query(
+            "SELECT webhook_queue(id) AS queue FROM webhooks \
+             WHERE removed_at IS NULL OR removed_at > now() - interval '1 hour'",
+            &[],
+        )
+        .await?;
+    Ok(rows.iter().map(|row| row.get("queue")).collect())
+}
+
+/// A delivery that was asked for.
+#[derive(Clone, Debug)]
+pub struct TestDelivery {
+    /// The id of the event.
+    pub event: String,
+    /// The job that delivers it.
+    pub job_id: i64,
+}
+
+/// Tells a webhook an event of the type `webhook.test`.
+///
+/// # Errors
+///
+/// When there is no such webhook, it is disabled, or the database cannot be used.
+pub async fn test_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<TestDelivery, ControlError> {
+    let transaction = client.transaction().await?;
+    need_enabled(&locked(&transaction, id).await?.disabled_because)?;
+    let unique: Uuid = transaction
+        .query_one("SELECT gen_random_uuid()", &[])
+        .await?
+        .get(0);
+    let event = format!("evt_{}", unique.simple());
+    let body = json!({
+        "id": event,
+        "type": "webhook.test",
+        "timestamp": Timestamp::now(),
+        "data": { "webhook": id, "message": "somebody asked for this test" },
+    });
+    transaction
+        .execute(
+            "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY[$2::jsonb])",
+            &[&id, &body],
+        )
+        .await?;
+    let job_id = transaction
+        .query_one(
+            "SELECT id FROM river_job WHERE args @> jsonb_build_object('event', $1::text)",
+            &[&event],
+        )
+        .await?
+        .get("id");
+    let change = Change {
+        actor,
+        action: "webhook.test",
+        after: Some(json!({ "id": id, "event": event })),
+        ..Change::default()
+    };
+    change.write(&transaction).await?;
+    transaction.commit().await?;
+    Ok(TestDelivery { event, job_id })
+}
+
+fn need_enabled(disabled_because: &Option<String>) -> Result<(), ControlError> {
+    match disabled_because {
+        None => Ok(()),
+        Some(because) => Err(ControlError::Conflict(format!(
+            "the webhook is disabled: {because}; enable it first"
+        ))),
+    }
+}
+
+/// What became of a delivery.
+#[derive(Clone, Debug)]
+pub struct DeliveryState {
+    /// Whether the receiver has answered that it has it.
+    pub delivered: bool,
+    /// Why the last attempt failed.
+    pub last_error: Option<String>,
+    /// What a delivery that worked said: the status, and how long it took.
+    pub output: Option<Value>,
+}
+
+/// What became of a delivery; `None` when its job is gone.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn delivery(client: &Client, job_id: i64) -> Result<Option<DeliveryState>, tokio_postgres::Error> {
+    let row = client
+        .query_opt(
+            "SELECT state = 'completed' AS delivered, errors[array_upper(errors, 1)] ->> 'error' AS last_error, \
+                    metadata -> 'output' AS output \
+             FROM river_job WHERE id = $1",
+            &[&job_id],
+        )
+        .await?;
+    Ok(row.map(|row| DeliveryState {
+        delivered: row.get("delivered"),
+        last_error: row.get("last_error"),
+        output: row.get("output"),
+    }))
+}
+
+/// Which deliveries are to be made again.
+#[derive(Clone, Debug)]
+pub enum Replay {
+    /// That of one event, also if it was delivered.
+    Event(String),
+    /// All that were told since then and not delivered.
+    UndeliveredSince(Timestamp),
+}
+
+/// Makes deliveries again, at once and by the same ids. River keeps those that were delivered for a day, and those that were
+/// given up for a week. Returns how many.
+///
+/// # Errors
+///
+/// When there is no such webhook, it is disabled, the event is not there any more, or the database cannot be used.
+pub async fn replay_webhook(
+    client: &mut Client,
+    actor: &str,
+    id: Uuid,
+    what: &Replay,
+) -> Result<u64, ControlError> {
+    let transaction = client.transaction().await?;
+    need_enabled(&locked(&transaction, id).await?.disabled_because)?;
+    let (event, since) = match what {
+        Replay::Event(event) => (Some(event), None),
+        Replay::UndeliveredSince(since) => (None, Some(*since)),
+    };
+    let replayed: i64 = transaction
+        .query_one(include_str!("sql/replay.sql"), &[&id, &event, &since])
+        .await?
+        .get("replayed");
+    if let (Some(event), 0) = (event, replayed) {
+        return Err(ControlError::Invalid(format!(
+            "no finished delivery of {event} to this webhook is kept any more"
+        )));
+    }
+    let change = Change {
+        actor,
+        action: "webhook.replay",
+        after: Some(json!({ "id": id, "event": event, "since": since, "replayed": replayed })),
+        ..Change::default()
+    };
+    change.write(&transaction).await?;
+    transaction.commit().await?;
+    Ok(replayed.unsigned_abs())
+}

@@ -1,0 +1,314 @@
+//! Webhooks: who is told what.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+use weir_ledger::control::{self, Replay, Webhook};
+
+use super::super::answers::{LacksScope, NoKey, NoSuchWebhook, NotWanted, Unavailable, WebhookInTheWay};
+use super::super::caller::Operator;
+use super::super::problem::ApiError;
+use super::super::state::Api;
+use super::request;
+use crate::webhooks::{self, Revealed};
+
+/// A webhook.
+#[derive(Serialize, ToSchema)]
+pub(super) struct WebhookView {
+    id: Uuid,
+    /// Where to.
+    #[schema(example = "https://example.com/weir")]
+    url: String,
+    /// What of.
+    events: Vec<String>,
+    /// The percents of a limit that `quota.threshold` is told at.
+    thresholds: Vec<i16>,
+    created_at: Timestamp,
+    /// Until when the secret before the last rotation signs besides.
+    previous_secret_until: Option<Timestamp>,
+    /// Since when it is told nothing.
+    disabled_at: Option<Timestamp>,
+    /// Why.
+    disabled_because: Option<String>,
+    /// Deliveries that wait, most of them for their next attempt.
+    waiting: i64,
+    /// Deliveries that were given up in the last days.
+    failed: i64,
+    /// Why the last attempt failed of those that wait or were given up.
+    last_error: Option<String>,
+    /// What deliveries are signed by; only in the answer to whom made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    secret: Option<String>,
+}
+
+impl From<Webhook> for WebhookView {
+    fn from(webhook: Webhook) -> Self {
+        Self {
+            id: webhook.id,
+            url: webhook.url,
+            events: webhook.events,
+            thresholds: webhook.thresholds,
+            created_at: webhook.created_at,
+            previous_secret_until: webhook.previous_until,
+            disabled_at: webhook.disabled_at,
+            disabled_because: webhook.disabled_because,
+            waiting: webhook.waiting,
+            failed: webhook.failed,
+            last_error: webhook.last_error,
+            secret: None,
+        }
+    }
+}
+
+impl From<Revealed> for WebhookView {
+    fn from(revealed: Revealed) -> Self {
+        Self {
+            secret: Some(revealed.secret),
+            ..Self::from(revealed.webhook)
+        }
+    }
+}
+
+/// All webhooks.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Webhooks {
+    /// The oldest first.
+    webhooks: Vec<WebhookView>,
+}
+
+/// A webhook that somebody wants.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedWebhook {
+    /// Where to.
+    #[schema(example = "https://example.com/weir")]
+    url: String,
+    /// `job.completed`, `job.failed`, `job.cancelled`, `quota.threshold`, `quota.renewed`, `plan.changed`; absent is all.
+    #[serde(default)]
+    events: Vec<String>,
+    /// The percents of a limit that `quota.threshold` is told at; absent is 80 and 100.
+    #[serde(default)]
+    thresholds: Vec<i16>,
+}
+
+/// Which deliveries shall be made again; one of both.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedReplay {
+    /// The id of an event, also of one that was delivered.
+    event: Option<String>,
+    /// All that were told since then and not delivered.
+    undelivered_since: Option<Timestamp>,
+}
+
+/// Deliveries that will be made again.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Replayed {
+    /// How many.
+    replayed: u64,
+}
+
+/// An event that was made up.
+#[derive(Serialize, ToSchema)]
+pub(super) struct TestEvent {
+    /// Its id, which the delivery has as `webhook-id`.
+    event: String,
+    /// The job that delivers it.
+    job_id: i64,
+}
+
+/// The webhook that a path names.
+pub(super) type Named = Result<Path<Uuid>, PathRejection>;
+
+fn named(path: Named) -> Result<Uuid, ApiError> {
+    match path {
+        Ok(Path(id)) => Ok(id),
+        Err(_) => Err(ApiError::NotFound("A webhook's id is a UUID.".to_owned())),
+    }
+}
+
+/// Shows all webhooks, with what became of their deliveries.
+#[utoipa::path(
+    get,
+    path = "/admin/webhooks",
+    responses((status = 200, body = Webhooks), NoKey, LacksScope, Unavailable)
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    _operator: Operator,
+) -> Result<Json<Webhooks>, ApiError> {
+    let webhooks = api
+        .pool
+        .read::<_, ApiError>(async |client| Ok(control::webhooks(client).await?))
+        .await?;
+    let webhooks = webhooks.into_iter().map(WebhookView::from).collect();
+    Ok(Json(Webhooks { webhooks }))
+}
+
+/// Makes a webhook, which is told what is committed from now on. The answer has its secret, this once.
+#[utoipa::path(
+    post,
+    path = "/admin/webhooks",
+    request_body = WantedWebhook,
+    responses(
+        (status = 201, body = WebhookView),
+        NoKey, LacksScope, WebhookInTheWay, NotWanted, Unavailable,
+    )
+)]
+pub(super) async fn add(
+    State(api): State<Arc<Api>>,
+    operator: Operator,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let wanted: WantedWebhook = request::body(body)?;
+    let made = api
+        .changes
+        .of::<_, ApiError>(Uuid::nil(), async |client| {
+            let WantedWebhook {
+                url,
+                events,
+                thresholds,
+            } = &wanted;
+            Ok(webhooks::add(client, &api.settings, &operator.actor, url, events, thresholds).await?)
+        })
+        .await?;
+    Ok((StatusCode::CREATED, Json(WebhookView::from(made))).into_response())
+}
+
+/// Removes a webhook with what it was to be told yet.
+#[utoipa::path(
+    delete,
+    path = "/admin/webhooks/{id}",
+    params(("id" = Uuid, Path, description = "The webhook's id")),
+    responses((status = 204), NoKey, LacksScope, NoSuchWebhook, Unavailable)
+)]
+pub(super) async fn remove(
+    State(api): State<Arc<Api>>,
+    id: Named,
+    operator: Operator,
+) -> Result<StatusCode, ApiError> {
+    let id = named(id)?;
+    api.changes
+        .of::<_, ApiError>(id, async |client| {
+            Ok(control::remove_webhook(client, &operator.actor, id).await?)
+        })
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Gives a webhook another secret, which the answer has, this once. For a day, the one before signs besides.
+#[utoipa::path(
+    post,
+    path = "/admin/webhooks/{id}/rotate",
+    params(("id" = Uuid, Path, description = "The webhook's id")),
+    responses((status = 200, body = WebhookView), NoKey, LacksScope, NoSuchWebhook, Unavailable)
+)]
+pub(super) async fn rotate(
+    State(api): State<Arc<Api>>,
+    id: Named,
+    operator: Operator,
+) -> Result<Json<WebhookView>, ApiError> {
+    let id = named(id)?;
+    let revealed = api
+        .changes
+        .of::<_, ApiError>(id, async |client| {
+            Ok(webhooks::rotate(client, &operator.actor, id).await?)
+        })
+        .await?;
+    Ok(Json(revealed.into()))
+}
+
+/// Has a disabled webhook told again what is committed from now on.
+#[utoipa::path(
+    post,
+    path = "/admin/webhooks/{id}/enable",
+    params(("id" = Uuid, Path, description = "The webhook's id")),
+    responses((status = 204), NoKey, LacksScope, NoSuchWebhook, Unavailable)
+)]
+pub(super) async fn enable(
+    State(api): State<Arc<Api>>,
+    id: Named,
+    operator: Operator,
+) -> Result<StatusCode, ApiError> {
+    let id = named(id)?;
+    api.changes
+        .of::<_, ApiError>(id, async |client| {
+            Ok(control::enable_webhook(client, &operator.actor, id).await?)
+        })
+        .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Tells a webhook an event of the type `webhook.test`.
+#[utoipa::path(
+    post,
+    path = "/admin/webhooks/{id}/test",
+    params(("id" = Uuid, Path, description = "The webhook's id")),
+    responses((status = 202, body = TestEvent), NoKey, LacksScope, NoSuchWebhook, WebhookInTheWay, Unavailable)
+)]
+pub(super) async fn test(
+    State(api): State<Arc<Api>>,
+    id: Named,
+    operator: Operator,
+) -> Result<Response, ApiError> {
+    let id = named(id)?;
+    let told = api
+        .changes
+        .of::<_, ApiError>(id, async |client| {
+            Ok(control::test_webhook(client, &operator.actor, id).await?)
+        })
+        .await?;
+    let view = TestEvent {
+        event: told.event,
+        job_id: told.job_id,
+    };
+    Ok((StatusCode::ACCEPTED, Json(view)).into_response())
+}
+
+/// Makes deliveries again, by the same ids, as long as River keeps them: those that were delivered for a day, those that were
+/// given up for a week.
+#[utoipa::path(
+    post,
+    path = "/admin/webhooks/{id}/replay",
+    params(("id" = Uuid, Path, description = "The webhook's id")),
+    request_body = WantedReplay,
+    responses(
+        (status = 200, body = Replayed),
+        NoKey, LacksScope, NoSuchWebhook, WebhookInTheWay, NotWanted, Unavailable,
+    )
+)]
+pub(super) async fn replay(
+    State(api): State<Arc<Api>>,
+    id: Named,
+    operator: Operator,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Replayed>, ApiError> {
+    let id = named(id)?;
+    let wanted: WantedReplay = request::body(body)?;
+    let what = match (wanted.event, wanted.undelivered_since) {
+        (Some(event), None) => Replay::Event(event),
+        (None, Some(since)) => Replay::UndeliveredSince(since),
+        _ => {
+            return Err(ApiError::Unprocessable(
+                "Say event or undelivered_since, one of both.".to_owned(),
+            ));
+        }
+    };
+    let replayed = api
+        .changes
+        .of::<_, ApiError>(id, async |client| {
+            Ok(control::replay_webhook(client, &operator.actor, id, &what).await?)
+        })
+        .await?;
+    Ok(Json(Replayed { replayed }))
+}

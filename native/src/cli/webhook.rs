@@ -1,0 +1,204 @@
+//! `weir webhook`: who is told what.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use comfy_table::{Table, presets};
+use jiff::Timestamp;
+use tokio_postgres::Client;
+use uuid::Uuid;
+use weir::config::Settings;
+use weir::webhooks;
+use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
+
+use super::connection::connected;
+use super::output::{CommandResult, actor, print};
+
+/// How long a test is waited for: longer than a receiver may take to answer.
+const PATIENCE: Duration = Duration::from_secs(25);
+
+#[derive(Subcommand)]
+pub(crate) enum Webhook {
+    /// Make a webhook and print its secret, once.
+    Add {
+        /// Where to, such as <https://example.com/weir>.
+        url: String,
+        /// What of, comma separated: job.completed, job.failed, job.cancelled, quota.threshold, quota.renewed,
+        /// plan.changed; all unless told.
+        #[arg(long, value_delimiter = ',')]
+        events: Vec<String>,
+        /// The percents of a limit that quota.threshold is told at; 80,100 unless told.
+        #[arg(long, value_delimiter = ',')]
+        thresholds: Vec<i16>,
+    },
+    /// Show all webhooks, with what became of their deliveries.
+    List {
+        /// Machine-readable.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make another secret and print it, once; for a day, the one before signs besides.
+    Rotate {
+        /// Its id.
+        id: Uuid,
+    },
+    /// Tell a disabled webhook again what happens from now on.
+    Enable {
+        /// Its id.
+        id: Uuid,
+    },
+    /// Remove a webhook with what it was to be told yet.
+    Remove {
+        /// Its id.
+        id: Uuid,
+    },
+    /// Send an event of the type webhook.test, and say what the receiver answers; exit code 1 when it does not have it.
+    Test {
+        /// Its id.
+        id: Uuid,
+    },
+    /// Make deliveries again, by the same ids.
+    Replay {
+        /// Its id.
+        id: Uuid,
+        #[command(flatten)]
+        which: Which,
+    },
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct Which {
+    /// The id of an event, also of one that was delivered.
+    #[arg(long)]
+    event: Option<String>,
+    /// All that were told since then and not delivered, such as 2027-01-31T00:00:00Z.
+    #[arg(long)]
+    undelivered_since: Option<Timestamp>,
+}
+
+impl Webhook {
+    pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
+        let mut client = connected(settings).await?;
+        let (actor, client) = (actor(), &mut client);
+        let said = match self {
+            Self::Add {
+                url,
+                events,
+                thresholds,
+            } => {
+                let made = webhooks::add(client, settings, &actor, &url, &events, &thresholds).await?;
+                format!(
+                    "webhook {} is told from now on; this is the only time that its secret is shown\n{}",
+                    made.webhook.id, made.secret
+                )
+            }
+            Self::List { json } => {
+                let all = control::webhooks(client).await?;
+                if json {
+                    serde_json::to_string_pretty(&all)?
+                } else {
+                    table(&all)
+                }
+            }
+            Self::Rotate { id } => {
+                let made = webhooks::rotate(client, &actor, id).await?;
+                format!(
+                    "both secrets sign for a day; this is the only time that the new one is shown\n{}",
+                    made.secret
+                )
+            }
+            Self::Enable { id } => if control::enable_webhook(client, &actor, id).await? {
+                "it is told from now on"
+            } else {
+                "it was not disabled"
+            }
+            .to_owned(),
+            Self::Remove { id } => {
+                let cancelled = control::remove_webhook(client, &actor, id).await?;
+                format!("removed, with {cancelled} delivery(ies) that waited")
+            }
+            Self::Test { id } => {
+                let told = control::test_webhook(client, &actor, id).await?;
+                return tested(client, &told).await;
+            }
+            Self::Replay { id, which } => {
+                let what = match (which.event, which.undelivered_since) {
+                    (Some(event), _) => Replay::Event(event),
+                    (None, since) => Replay::UndeliveredSince(since.unwrap_or_else(Timestamp::now)),
+                };
+                let replayed = control::replay_webhook(client, &actor, id, &what).await?;
+                format!("{replayed} delivery(ies) are made again")
+            }
+        };
+        print(&format!("{said}\n"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Waits for the first attempt.
+async fn tested(client: &Client, told: &TestDelivery) -> CommandResult {
+    let started = Instant::now();
+    let (said, code) = loop {
+        let Some(state) = control::delivery(client, told.job_id).await? else {
+            break ("the delivery was deleted".to_owned(), ExitCode::FAILURE);
+        };
+        if state.delivered {
+            let status = state.output.as_ref().and_then(|output| output["status"].as_u64());
+            let millis = state.output.as_ref().and_then(|output| output["ms"].as_u64());
+            let said = format!(
+                "{} was delivered: {} after {} ms",
+                told.event,
+                status.unwrap_or_default(),
+                millis.unwrap_or_default()
+            );
+            break (said, ExitCode::SUCCESS);
+        }
+        if let Some(error) = state.last_error {
+            let said = format!("{} was not delivered: {error}; it is tried again", told.event);
+            break (said, ExitCode::FAILURE);
+        }
+        if started.elapsed() > PATIENCE {
+            let said = format!(
+                "{} was not tried yet; is there a `weir work` or `weir up` with WEBHOOK_WORKERS of 1 or more?",
+                told.event
+            );
+            break (said, ExitCode::FAILURE);
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    print(&format!("{said}\n"))?;
+    Ok(code)
+}
+
+fn table(all: &[Row]) -> String {
+    if all.is_empty() {
+        return "there is no webhook; `weir webhook add URL` makes one".to_owned();
+    }
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(["webhook", "url", "events", "waiting", "failed", "state"]);
+    for webhook in all {
+        let events = if webhook.events.len() == control::WEBHOOK_EVENTS.len() {
+            "all".to_owned()
+        } else {
+            webhook.events.join(",")
+        };
+        let state = match (&webhook.disabled_because, &webhook.last_error) {
+            (Some(because), _) => format!("disabled: {because}"),
+            (None, Some(error)) => error.chars().take(100).collect(),
+            (None, None) => "well".to_owned(),
+        };
+        table.add_row([
+            webhook.id.to_string(),
+            webhook.url.clone(),
+            events,
+            webhook.waiting.to_string(),
+            webhook.failed.to_string(),
+            state,
+        ]);
+    }
+    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n")
+}

@@ -1,0 +1,322 @@
+//! Deliveries to webhooks: jobs of River's that nobody waits for and that hold nobody's slot. Each webhook has a queue and
+//! workers of its own in every process, so that a receiver that is slow or away delays nobody but itself.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use reqwest::header::CONTENT_TYPE;
+use reqwest::{Client, Response, StatusCode, Url};
+use riverqueue::{
+    Job, JobArgs, QueueConfig, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout,
+    Workers,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+use weir_ledger::control::{self, DELIVERY_KIND, Receiver};
+use weir_ledger::database::DatabaseError;
+
+use super::worker::Internal;
+use crate::context::Context;
+use crate::outbound::{self, Reach, Secret};
+
+/// How long a receiver may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(15);
+
+/// River breaks a delivery off this long after its time limit, whatever it hangs in.
+const BACKSTOP: Duration = Duration::from_secs(30);
+
+/// The pauses after each attempt, in seconds, as Standard Webhooks suggests them: three days in all.
+const PAUSES: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
+
+/// A receiver that asks for more time gets at most so much.
+const LONGEST_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// As much of a refusal's body is kept.
+const LONGEST_MESSAGE: usize = 500;
+
+/// As much of a short answer is read, so that its connection can be used again.
+const SHORT_ANSWER: u64 = 16 * 1024;
+
+/// For how long a webhook is taken to be as it was: each delivery would ask otherwise.
+const KNOWN_FOR: Duration = Duration::from_secs(1);
+
+/// Between two looks at which webhooks there are.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A queue tells when there is something in it; this is for what was missed.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Delivery {
+    webhook: Uuid,
+    /// Its id.
+    event: String,
+    /// As it is sent and signed.
+    body: String,
+}
+
+impl JobArgs for Delivery {
+    const KIND: &'static str = DELIVERY_KIND;
+}
+
+/// Why a delivery failed, as River records it and `weir webhook list` shows it.
+#[derive(Debug, thiserror::Error)]
+enum DeliveryError {
+    #[error("the receiver answered {status}{}{body}", if body.is_empty() { "" } else { ": " })]
+    Refused {
+        status: StatusCode,
+        body: String,
+        after: Option<Duration>,
+    },
+    #[error("the receiver did not answer within {} s", TIMEOUT.as_secs())]
+    TimedOut,
+    #[error("{0}")]
+    Unreachable(String),
+    #[error("the delivery cannot be made: {0}")]
+    Unusable(String),
+    #[error(transparent)]
+    Internal(#[from] Internal),
+    /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
+    #[error("stopped")]
+    Cancelled(#[from] WorkCancelled),
+}
+
+struct Deliverer {
+    context: Context,
+    client: Client,
+    reach: Reach,
+    known: Mutex<HashMap<Uuid, (Instant, Arc<Receiver>)>>,
+}
+
+/// Registers the kind of deliveries.
+pub(super) fn register(workers: &mut Workers, context: &Context) -> Result<(), DatabaseError> {
+    let reach = Reach::of(context.settings.webhook_private_networks);
+    workers.add::<Delivery, _>(Deliverer {
+        context: context.clone(),
+        client: outbound::client(reach),
+        reach,
+        known: Mutex::default(),
+    })?;
+    Ok(())
+}
+
+impl Worker<Delivery> for Deliverer {
+    type Error = DeliveryError;
+
+    fn timeout(&self, _job: &Job<Delivery>) -> WorkerTimeout {
+        WorkerTimeout::After(TIMEOUT + BACKSTOP)
+    }
+
+    fn next_retry(
+        &self,
+        job: &Job<Delivery>,
+        error: &WorkError,
+        _now: riverqueue::jiff::Timestamp,
+    ) -> Option<Duration> {
+        let after = match error.downcast_ref() {
+            Some(DeliveryError::Refused { after, .. }) => *after,
+            _ => None,
+        };
+        let left = job.row.max_attempts.saturating_sub(job.row.attempt);
+        Some(pause(usize::try_from(left).unwrap_or(0), after, rand::random()))
+    }
+
+    async fn work(&self, context: WorkContext, job: Job<Delivery>) -> Result<WorkOutcome, DeliveryError> {
+        let Delivery { webhook, event, body } = job.args;
+        let receiver = self.receiver(webhook).await;
+        // Disabled or removed since it was told.
+        let Some(receiver) = receiver.map_err(Internal::no_database(job.row.id))? else {
+            return Ok(WorkOutcome::Cancel);
+        };
+        let started = Instant::now();
+        let sent = tokio::select! {
+            sent = tokio::time::timeout(TIMEOUT, self.send(&receiver, &event, body)) => {
+                sent.unwrap_or(Err(DeliveryError::TimedOut))
+            }
+            () = context.cancellation_token().cancelled() => return Err(WorkCancelled.into()),
+        };
+        let outcome = match &sent {
+            Ok(_) => "delivered",
+            Err(DeliveryError::Refused { status, .. }) if *status == StatusCode::GONE => "gone",
+            Err(_) if job.row.attempt >= job.row.max_attempts => "given_up",
+            Err(_) => "failed",
+        };
+        metrics::counter!("weir_webhook_deliveries_total", "outcome" => outcome).increment(1);
+        match sent {
+            Ok(status) => {
+                let output = json!({ "status": status.as_u16(), "ms": started.elapsed().as_millis() as u64 });
+                if let Err(error) = context.record_output(output) {
+                    tracing::debug!(%error, "what a receiver answered is not kept");
+                }
+                Ok(WorkOutcome::Complete)
+            }
+            Err(DeliveryError::Refused { status, .. }) if status == StatusCode::GONE => {
+                self.disable(job.row.id, webhook).await?;
+                Ok(WorkOutcome::Cancel)
+            }
+            Err(error) => {
+                tracing::info!(job = job.row.id, %webhook, %error, outcome, "a webhook was not delivered");
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Deliverer {
+    /// Where deliveries go. That there is none is never remembered: it may be enabled the next moment.
+    async fn receiver(&self, webhook: Uuid) -> Result<Option<Arc<Receiver>>, DatabaseError> {
+        let known = self.known.lock().get(&webhook).cloned();
+        if let Some((_, receiver)) = known.filter(|(asked, _)| asked.elapsed() < KNOWN_FOR) {
+            return Ok(Some(receiver));
+        }
+        let looked_up = self
+            .context
+            .pool
+            .read(async |client| Ok::<_, DatabaseError>(control::receiver(client, webhook).await?));
+        let receiver = looked_up.await?.map(Arc::new);
+        let mut known = self.known.lock();
+        match &receiver {
+            Some(receiver) => known.insert(webhook, (Instant::now(), Arc::clone(receiver))),
+            None => known.remove(&webhook),
+        };
+        Ok(receiver)
+    }
+
+    /// Sends one event, and returns what the receiver answered when that is that it has it.
+    async fn send(
+        &self,
+        receiver: &Receiver,
+        event: &str,
+        body: String,
+    ) -> Result<StatusCode, DeliveryError> {
+        let unusable = |reason: &dyn std::fmt::Display| DeliveryError::Unusable(reason.to_string());
+        // Looked at again: what is allowed may have changed since the webhook was made.
+        let url: Url = receiver.url.parse().map_err(|error| unusable(&error))?;
+        outbound::check(&url, self.reach).map_err(|error| unusable(&error))?;
+        let secrets = receiver.secrets.iter().map(|secret| secret.parse::<Secret>());
+        let secrets = secrets
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| unusable(&error))?;
+        let mut request = self.client.post(url).header(CONTENT_TYPE, "application/json");
+        for (name, value) in outbound::headers(&secrets, event, Timestamp::now(), body.as_bytes()) {
+            request = request.header(name, value);
+        }
+        let response = request.body(body).send().await.map_err(unreachable)?;
+        let status = response.status();
+        if status.is_success() {
+            finish(response).await;
+            return Ok(status);
+        }
+        let after = outbound::retry_after(response.headers(), Timestamp::now());
+        let body = outbound::start_of(response, LONGEST_MESSAGE).await;
+        Err(DeliveryError::Refused {
+            status,
+            body: String::from_utf8_lossy(&body).trim().replace('\0', "").to_owned(),
+            after,
+        })
+    }
+
+    /// The receiver wants nothing more.
+    async fn disable(&self, job_id: i64, webhook: Uuid) -> Result<(), DeliveryError> {
+        self.known.lock().remove(&webhook);
+        let because = "the receiver answered 410 Gone";
+        tracing::warn!(%webhook, because, "a webhook is disabled");
+        let disabled = self.context.pool.read(async |client| {
+            control::disable_webhook(client, webhook, because)
+                .await
+                .map_err(|error| match error {
+                    control::ControlError::Database(error) => error,
+                    // Only what an operator asks for can be wrong otherwise.
+                    _ => DatabaseError::Contended,
+                })
+        });
+        Ok(disabled.await.map_err(Internal::no_database(job_id))?)
+    }
+}
+
+/// Reads a short answer to its end. One that goes on, or does not come, costs its connection and no more.
+async fn finish(response: Response) {
+    if response
+        .content_length()
+        .is_some_and(|length| length <= SHORT_ANSWER)
+    {
+        let _ = tokio::time::timeout(Duration::from_secs(1), response.bytes()).await;
+    }
+}
+
+fn unreachable(error: reqwest::Error) -> DeliveryError {
+    DeliveryError::Unreachable(outbound::reason(error))
+}
+
+/// The pause before the next attempt, with as many left. `jitter` from 0 to 1 spreads it by a tenth, so that what failed
+/// together does not come back together.
+fn pause(left: usize, after: Option<Duration>, jitter: f64) -> Duration {
+    let seconds = PAUSES[PAUSES.len().saturating_sub(left.max(1)).min(PAUSES.len() - 1)];
+    let pause = Duration::from_secs(seconds).mul_f64(0.9 + 0.2 * jitter);
+    pause.max(after.unwrap_or_default().min(LONGEST_AFTER))
+}
+
+/// Has this client work the queues of all webhooks, also of those that are made later, until it is stopped.
+pub(super) async fn keep_queues(context: Context, client: riverqueue::Client, stopped: CancellationToken) {
+    let mut worked = HashSet::<String>::new();
+    loop {
+        let looked = context
+            .pool
+            .read(async |client| Ok::<_, DatabaseError>(control::delivery_queues(client).await?));
+        match looked.await {
+            Ok(queues) => follow(&client, context.settings.webhook_workers, queues, &mut worked),
+            Err(error) => tracing::debug!(%error, "could not look which webhooks there are"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            () = stopped.cancelled() => return,
+        }
+    }
+}
+
+fn follow(client: &riverqueue::Client, workers: u32, queues: Vec<String>, worked: &mut HashSet<String>) {
+    let wanted: HashSet<String> = queues.into_iter().collect();
+    for queue in wanted.difference(worked).cloned().collect::<Vec<_>>() {
+        let config = QueueConfig::new(workers as usize).with_fetch_poll_interval(POLL_INTERVAL);
+        match client.local_queues().add(&*queue, config) {
+            Ok(()) => {
+                worked.insert(queue);
+            }
+            Err(error) => tracing::warn!(queue, %error, "deliveries to a webhook cannot be worked"),
+        }
+    }
+    for queue in worked.difference(&wanted).cloned().collect::<Vec<_>>() {
+        // It ends once its deliveries have, which nobody has to wait for.
+        let _ = client.local_queues().remove(&queue).now_or_never();
+        worked.remove(&queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ten_attempts_take_three_days_and_begin_anew_when_they_are_asked_for_again() {
+        let seconds = |left| pause(left, None, 0.5).as_secs();
+        let pauses: Vec<u64> = (1..=9).rev().map(seconds).collect();
+        assert_eq!(pauses, PAUSES);
+        assert_eq!(pauses.iter().sum::<u64>() / 3600, 75);
+        assert_eq!(seconds(0), 86_400, "somebody gave it one attempt more");
+        assert_eq!(seconds(50), 5);
+    }
+
+    #[test]
+    fn a_receiver_that_asks_for_more_time_gets_it_up_to_a_day() {
+        let hour = Some(Duration::from_secs(3600));
+        assert_eq!(pause(9, hour, 0.5), Duration::from_secs(3600));
+        assert_eq!(pause(5, hour, 0.5), Duration::from_secs(18_000));
+        assert_eq!(pause(9, Some(Duration::MAX), 0.5), LONGEST_AFTER);
+    }
+}
