@@ -185,6 +185,9 @@ pub enum BenchError {
     /// A task of it died.
     #[error("a caller died: {0}")]
     Join(#[from] tokio::task::JoinError),
+    /// A webhook could not be made.
+    #[error(transparent)]
+    Control(#[from] weir_ledger::control::ControlError),
 }
 
 impl From<tokio_postgres::Error> for BenchError {

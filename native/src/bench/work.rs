@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use axum::Router;
+use axum::http::StatusCode;
 use futures_util::StreamExt;
 use futures_util::stream;
 use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
 use serde_json::{Map, Value};
+use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use super::report::{BenchError, Effort, Line, Report, conditions, median};
@@ -16,7 +19,9 @@ use super::reserve::BareArgs;
 use super::stage::{KIND, Stage, submission};
 use crate::config::Settings;
 use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::webhooks;
 use crate::work::{Duty, FETCH_COOLDOWN, Working};
+use weir_ledger::control;
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
 use weir_ledger::rules::Rules;
@@ -102,9 +107,39 @@ pub async fn work(settings: &Settings, effort: Effort) -> Result<Report, BenchEr
             None => Line::compared(name, our_rate, their_rate, "1/s"),
         });
     }
+    lines.push(told(settings, &ours, &users, effort).await?);
     ours.end().await?;
     bare.end().await?;
     Ok(Report { conditions, lines })
+}
+
+/// What it costs to tell a webhook of each job, and to deliver that to a receiver that answers at once.
+async fn told(
+    settings: &Settings,
+    stage: &Stage,
+    users: &[Uuid],
+    effort: Effort,
+) -> Result<Line, BenchError> {
+    let mut settings = settings.clone();
+    settings.webhook_private_networks = true;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let url = format!("http://{}/", listener.local_addr()?);
+    let receiver = Router::new().fallback(async || StatusCode::NO_CONTENT);
+    let receiving = tokio::spawn(async move { axum::serve(listener, receiver).await });
+    let mut client = stage.database.connect().await?;
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for _ in 0..effort.turns {
+        let count = Count::new(Duration::ZERO);
+        without.push(with_weir(&settings, stage, users, 10, &count, effort.span).await?);
+        let events = ["job.completed".to_owned()];
+        let made = webhooks::add(&mut client, &settings, "weir bench", &url, &events, &[]).await?;
+        let count = Count::new(Duration::ZERO);
+        with.push(with_weir(&settings, stage, users, 10, &count, effort.span).await?);
+        control::remove_webhook(&mut client, "weir bench", made.webhook.id).await?;
+    }
+    receiving.abort();
+    let name = "jobs through 10 workers, each told to a webhook, against none";
+    Ok(Line::at_least(name, median(with), median(without), "1/s", 0.7))
 }
 
 /// Enough that no turn runs dry.
