@@ -6,6 +6,8 @@
 mod common;
 #[path = "common/process.rs"]
 mod process;
+#[path = "common/receiver.rs"]
+mod receiver;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +15,9 @@ use std::time::{Duration, Instant};
 use common::{GO_TESTS, Weir, Who};
 use jiff::Timestamp;
 use process::command;
+use receiver::Receiver;
 use serde_json::{Value, json};
+use weir::work::{Duty, Working};
 use weir_ledger::holder::Holders;
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{Answer, Reserver, Submission};
@@ -54,7 +58,7 @@ fn change_of(event: &Value) -> (String, Value) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
-    let weir = Weir::new().await;
+    let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
     let who = Who::Subject("auth0|anne");
     // A key from a shell, as people make one: alone on the last line.
     let output = command(&weir, &["key", "create", "--name", "billing", "--scope", "admin"])
@@ -70,6 +74,21 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
             .await;
         assert!(answer.status.is_success(), "{method} {path}: {}", answer.body);
         answer.body
+    };
+
+    // A receiver is told of everything. Nobody works these jobs here: only deliveries are made.
+    let mut receiver = Receiver::new();
+    let wanted = json!({ "url": receiver.url() });
+    let secret = call("POST", "/admin/webhooks", "-", &wanted).await["secret"].clone();
+    let delivering = {
+        let others: Vec<_> = weir
+            .context
+            .settings
+            .service("specview")
+            .cloned()
+            .into_iter()
+            .collect();
+        Working::start(&weir.context, Duty::Both, &others).await.unwrap()
     };
 
     // Three jobs on Free: one has the slot, two wait.
@@ -110,6 +129,12 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         (&answer["applied"], &answer["plan"]),
         (&json!(false), &json!("pro"))
     );
+
+    weir.until("the change of plan", async || {
+        (receiver.of("plan.changed").len() == 1).then_some(())
+    })
+    .await;
+    receiver.kill();
 
     // The month is nearly used up, and a hundred are bought: twice asked for, once given.
     let holder = Holders::load(&client).await.unwrap().user_id("auth0|anne");
@@ -163,6 +188,8 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         &refund,
     )
     .await;
+    let rest = json!({ "meter": "analysis", "amount": 13, "reason": "work done by hand" });
+    call("POST", &path.replace("/plan", "/adjustments"), "rest-1", &rest).await;
     let said = command(&weir, &["user", "cancel", "auth0|anne", "--reason", "asked for"])
         .output()
         .unwrap();
@@ -179,7 +206,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
             event["data"]["amount"].as_i64().unwrap()
         })
         .collect();
-    assert_eq!(amounts, [967, 30, -10]);
+    assert_eq!(amounts, [967, 30, -10, 13]);
     let log = call("GET", "/admin/audit-log", "-", &json!({})).await["changes"].clone();
     let trail: Vec<(&str, &str)> = log
         .as_array()
@@ -197,18 +224,56 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         trail,
         [
             ("shell", "key.create"),
+            ("key", "webhook.add"),
             ("key", "plan.set"),
             ("key", "grant.give"),
+            ("key", "usage.adjust"),
             ("key", "usage.adjust"),
             ("shell", "jobs.cancel"),
         ]
     );
-    let plan = &log[1];
+    let plan = &log[2];
     assert_eq!(
         (&plan["before"]["plan"], &plan["after"]["standing"]["plan"]),
         (&json!("free"), &json!("pro"))
     );
     assert_eq!(plan["after"]["event_id"], "evt_upgrade");
+
+    // The receiver is back, and has every event once by id.
+    receiver.start_again().await;
+    weir.until("all that happened", async || {
+        (receiver.by_id().len() >= 7).then_some(())
+    })
+    .await;
+    let deliveries = receiver.by_id();
+    let mut told: Vec<String> = deliveries
+        .values()
+        .map(|one| {
+            assert!(one.is_signed_by(secret.as_str().unwrap()));
+            let data = &one.event["data"];
+            assert_eq!(data["subject"], "auth0|anne");
+            match one.kind() {
+                "quota.threshold" => format!("{} % of {}", data["percent"], data["limit"]),
+                "job.completed" => format!("{} of {}", data["used"], data["reserved"]),
+                "plan.changed" => format!("{} to {}", data["before"], data["plan"]),
+                other => other.to_owned(),
+            }
+        })
+        .collect();
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "\"free\" to \"pro\"",
+            "100 % of 1000",
+            "30 of 80",
+            "80 % of 1000",
+            "job.cancelled",
+            "job.cancelled",
+            "job.cancelled",
+        ]
+    );
+    delivering.stop().await;
     stopped.cancel();
     duties.await.unwrap();
     weir.end().await;

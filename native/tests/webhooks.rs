@@ -219,8 +219,8 @@ async fn redirects_are_not_followed_and_of_an_endless_answer_only_the_start_is_r
     let replayed = control::replay_webhook(&mut client, "shell:test", id, &all)
         .await
         .unwrap();
-    // One may be due by itself just now.
-    assert!((1..=2).contains(&replayed), "{replayed}");
+    // They may be due by themselves just now.
+    assert!(replayed <= 2, "{replayed}");
     weir.until("it to be disabled", async || {
         webhook(&weir, id).await.disabled_because
     })
