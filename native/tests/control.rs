@@ -611,3 +611,58 @@ async fn a_user_row_that_somebody_deletes_takes_no_usage_with_it() {
     assert_eq!(client.query_one(used, &[]).await.unwrap().get::<_, i64>(0), 7);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_told_by_period_also_of_those_that_are_over() {
+    let weir = Weir::new().await;
+    let operator = Backend::operator(&weir).await;
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    let used = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) \
+                VALUES ($1, $2::text::usage_event_type, $3, now() - make_interval(months => $4))";
+    let anchor =
+        "UPDATE user_subscriptions SET current_period_start = now() - interval '1 hour' WHERE user_id = $1";
+    client.execute(anchor, &[&user]).await.unwrap();
+    for (meter, amount, months) in [
+        ("analysis", 7_i64, 2),
+        ("analysis", 5, 0),
+        ("analysis", 4, 0),
+        ("specview", 3, 0),
+    ] {
+        client
+            .execute(used, &[&user, &meter, &amount, &months])
+            .await
+            .unwrap();
+    }
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let path = format!("/admin/holders/{user}/usage");
+    let shown = async |query: &str| {
+        let answer = operator.get(&format!("{path}{query}")).await;
+        let periods = answer["periods"].as_array().unwrap().clone();
+        let numbers = periods.iter().map(|one| {
+            (
+                one["meter"].as_str().unwrap().to_owned(),
+                one["used"].clone(),
+                one["reserved"].clone(),
+            )
+        });
+        (numbers.collect::<Vec<_>>(), periods)
+    };
+    let of = |meter: &str, used: i64, reserved: i64| (meter.to_owned(), json!(used), json!(reserved));
+    let (numbers, periods) = shown("").await;
+    assert_eq!(
+        numbers,
+        [of("analysis", 9, 1), of("specview", 3, 0), of("analysis", 7, 0)]
+    );
+    let moment = |value: &Value| value.as_str().unwrap().parse::<Timestamp>().unwrap();
+    assert!(moment(&periods[2]["end"]) < Timestamp::now() && moment(&periods[0]["end"]) > Timestamp::now());
+    assert!(
+        periods
+            .iter()
+            .all(|one| moment(&one["start"]) < moment(&one["end"]))
+    );
+    assert_eq!(shown("?meter=specview").await.0, [of("specview", 3, 0)]);
+    assert_eq!(shown("?limit=1").await.0, [of("analysis", 9, 1)]);
+    assert_eq!(shown("?window=day").await.0, [], "nothing is limited by day");
+    weir.end().await;
+}

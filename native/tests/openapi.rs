@@ -239,6 +239,7 @@ async fn every_documented_answer_happens_and_is_as_documented() {
         ("POST", "/admin/holders/{subject}/grants", "", &other_grant, 409),
         ("POST", "/admin/holders/{subject}/grants", "", "{}", 422),
         ("GET", holder, "", "", 200),
+        ("GET", "/admin/holders/{subject}/usage", "", "", 200),
         ("GET", "/admin/usage/events", "", "", 200),
         ("GET", "/admin/audit-log", "", "", 200),
     ] {
@@ -263,6 +264,20 @@ async fn every_documented_answer_happens_and_is_as_documented() {
             404,
         ),
         ("GET", holder, "/admin/holders/nobody", "", 404),
+        (
+            "GET",
+            "/admin/holders/{subject}/usage",
+            "/admin/holders/nobody/usage",
+            "",
+            404,
+        ),
+        (
+            "GET",
+            "/admin/holders/{subject}/usage",
+            "/admin/holders/anne/usage?window=week",
+            "",
+            422,
+        ),
         (
             "GET",
             "/admin/usage/events",

@@ -29,6 +29,20 @@ enum Action {
         /// The text that names the user in tokens.
         subject: Subject,
     },
+    /// Show what was used, by period and meter, as JSON; the newest first.
+    Usage {
+        /// The text that names the user in tokens.
+        subject: Subject,
+        /// month, the billing period; or day, hour, minute, which are kept for some days.
+        #[arg(long, default_value = "month", value_parser = window)]
+        window: Span,
+        /// Of this meter only.
+        #[arg(long)]
+        meter: Option<String>,
+        /// How many.
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
+        limit: i64,
+    },
     /// Set the plan; the user is made if never seen.
     Plan {
         /// The text that names the user in tokens.
@@ -116,6 +130,10 @@ enum Action {
     },
 }
 
+fn window(text: &str) -> Result<Span, String> {
+    Span::parse(text).ok_or_else(|| format!("{text:?} is no window; there are month, day, hour and minute"))
+}
+
 /// A window and its limit.
 fn limit(text: &str) -> Result<(Span, Option<i64>), String> {
     let wants = || format!("{text:?} is no limit; write one such as month=2000 or hour=unlimited");
@@ -134,6 +152,7 @@ impl Action {
     fn subject(&self) -> &Subject {
         match self {
             Self::Show { subject }
+            | Self::Usage { subject, .. }
             | Self::Plan { subject, .. }
             | Self::Override { subject, .. }
             | Self::Grant { subject, .. }
@@ -154,6 +173,13 @@ impl User {
             Action::Show { .. } => {
                 let view = holder_view(client, settings, &person).await?;
                 serde_json::to_string_pretty(&view)?
+            }
+            Action::Usage {
+                window, meter, limit, ..
+            } => {
+                let usage =
+                    control::usage_by_period(client, &person, window, meter.as_deref(), limit).await?;
+                serde_json::to_string_pretty(&usage)?
             }
             Action::Plan {
                 plan,

@@ -5,6 +5,7 @@ mod change;
 mod holder;
 mod log;
 mod request;
+mod usage_by_period;
 mod usage_events;
 mod webhook;
 
@@ -25,6 +26,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(change::put_override, change::delete_override))
         .routes(routes!(booking::adjustment))
         .routes(routes!(booking::grant))
+        .routes(routes!(usage_by_period::list))
         .routes(routes!(usage_events::list))
         .routes(routes!(log::list))
         .routes(routes!(webhook::list, webhook::add))

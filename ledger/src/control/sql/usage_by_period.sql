@@ -1,0 +1,15 @@
+-- What a user has used, by period and meter, the newest first. $1 user, $2 the kind of period, $3 a meter or null for all of
+-- them, $4 how many. One range of the user's balances. Months are kept for ever, shorter windows for some days.
+SELECT b.event_type, b.period_start, b.used, b.reserved, b.from_grants,
+       CASE b.span WHEN 'month' THEN (
+                SELECT p.period_end
+                FROM billing_period(coalesce(
+                    (SELECT s.current_period_start FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
+                    timestamptz '2000-01-01 00:00:00+00'), b.period_start) p)
+            WHEN 'day' THEN b.period_start + interval '24 hours'
+            WHEN 'hour' THEN b.period_start + interval '1 hour'
+            ELSE b.period_start + interval '1 minute' END AS period_end
+FROM quota_balances b
+WHERE b.user_id = $1 AND b.span = $2 AND ($3::text IS NULL OR b.event_type = $3)
+ORDER BY b.period_start DESC, b.event_type
+LIMIT $4

@@ -1,0 +1,100 @@
+//! What a holder has used, by period.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use weir_ledger::control::{self, PeriodUsage};
+use weir_policy::span::Span;
+
+use super::super::answers::{LacksScope, NeverSeen, NoKey, OutOfRange, Unavailable};
+use super::super::caller::Operator;
+use super::super::problem::ApiError;
+use super::super::state::Api;
+use super::request;
+
+/// Which periods.
+#[derive(Deserialize, IntoParams)]
+pub(super) struct Periods {
+    /// `month`, the billing period, unless told otherwise; or `day`, `hour`, `minute`, which are kept for some days.
+    #[param(value_type = Option<String>)]
+    window: Option<Span>,
+    /// Of this meter; of all of them unless told.
+    meter: Option<String>,
+    /// How many, 1 to 1000; 100 unless told otherwise.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<i64>,
+}
+
+/// What a holder has used.
+#[derive(Serialize, ToSchema)]
+pub(super) struct UsageByPeriod {
+    /// The newest first. A period in which nothing was used or reserved is left out.
+    periods: Vec<PeriodView>,
+}
+
+/// What a holder has used of a meter in a period.
+#[derive(Serialize, ToSchema)]
+pub(super) struct PeriodView {
+    meter: String,
+    start: Timestamp,
+    end: Timestamp,
+    /// What was charged.
+    used: i64,
+    /// What unfinished jobs hold.
+    reserved: i64,
+    /// How much of both grants pay for.
+    from_grants: i64,
+}
+
+impl From<PeriodUsage> for PeriodView {
+    fn from(usage: PeriodUsage) -> Self {
+        Self {
+            meter: usage.meter,
+            start: usage.start,
+            end: usage.end,
+            used: usage.used,
+            reserved: usage.reserved,
+            from_grants: usage.from_grants,
+        }
+    }
+}
+
+/// What a holder has used, by period and meter.
+#[utoipa::path(
+    get,
+    path = "/admin/holders/{subject}/usage",
+    params(("subject" = String, Path, description = "The text that names the holder in tokens"), Periods),
+    responses((status = 200, body = UsageByPeriod), NoKey, LacksScope, NeverSeen, OutOfRange, Unavailable)
+)]
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Path(subject): Path<String>,
+    _operator: Operator,
+    periods: Result<Query<Periods>, QueryRejection>,
+) -> Result<Json<UsageByPeriod>, ApiError> {
+    let person = request::person(&api, &subject)?;
+    let wants = || {
+        ApiError::Unprocessable(
+            "window must be month, day, hour or minute, and limit a whole number from 1 to 1000".to_owned(),
+        )
+    };
+    let Ok(Query(Periods { window, meter, limit })) = periods else {
+        return Err(wants());
+    };
+    let limit = request::limit(limit).ok_or_else(wants)?;
+    let window = window.unwrap_or(Span::Month);
+    let usage = api
+        .pool
+        .read::<_, ApiError>(async |client| {
+            Ok(control::usage_by_period(client, &person, window, meter.as_deref(), limit).await?)
+        })
+        .await?;
+    Ok(Json(UsageByPeriod {
+        periods: usage.into_iter().map(PeriodView::from).collect(),
+    }))
+}
