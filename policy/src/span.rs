@@ -94,6 +94,12 @@ mod tests {
         assert_eq!(Span::parse("fortnight"), None);
     }
 
+    #[test]
+    fn the_clocks_spans_have_the_clocks_seconds() {
+        let seconds = Span::ALL.map(Span::seconds);
+        assert_eq!(seconds, [None, Some(24 * 60 * 60), Some(60 * 60), Some(60)]);
+    }
+
     proptest! {
         #[test]
         fn every_second_is_in_exactly_one_window(second in -10_000_000_000_i64..10_000_000_000) {

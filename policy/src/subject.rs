@@ -139,6 +139,7 @@ mod tests {
             " ",
         ] {
             assert_eq!(parsed(text).as_deref(), Ok(text));
+            assert_eq!(text.parse::<Subject>().unwrap().uuid(), None, "{text}");
         }
     }
 
@@ -152,6 +153,7 @@ mod tests {
             format!("{{{id}}}"),
         ] {
             assert_eq!(parsed(&text).as_deref(), Ok(id), "{text}");
+            assert_eq!(text.parse::<Subject>().unwrap().uuid(), id.parse().ok(), "{text}");
         }
     }
 

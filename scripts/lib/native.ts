@@ -46,7 +46,8 @@ async function build(profile: "dev" | "native", target?: string): Promise<string
   return weirBinary;
 }
 
-function executableIn(messages: string): string {
+/** The binary that a build of cargo says it has made. */
+export function executableIn(messages: string): string {
   for (const line of messages.split("\n")) {
     if (!line.startsWith("{")) continue;
     const message = JSON.parse(line) as { reason?: string; target?: { name?: string }; executable?: string | null };

@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { sleep } from "../../scripts/lib/sleep.ts";
-import type { Caller } from "../whole/jobs.ts";
+import { type Caller, statusOnCloudflare } from "../whole/jobs.ts";
 import { goFile } from "../whole/samples.ts";
 
 /** How often a client comes. */
@@ -86,7 +86,7 @@ async function come(caller: Caller, visit: Visit): Promise<void> {
 async function submit(caller: Caller, visit: Visit): Promise<string | undefined> {
   try {
     const response = await caller.submit("analysis", { files: [goFile] }, { "Idempotency-Key": visit.key });
-    if (response.status !== 202) return String(response.status);
+    if (response.status !== 202) return String(await statusOnCloudflare(response));
     visit.job = ((await response.json()) as { job: { id: number } }).job.id;
     return undefined;
   } catch {

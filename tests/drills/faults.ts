@@ -1,10 +1,14 @@
 import postgres from "postgres";
 import { sleep } from "../../scripts/lib/sleep.ts";
+import { required } from "../harness/lifetime.ts";
+import { type Origin, weir } from "../harness/weir.ts";
 import { type Installation, maxConnections } from "./installation.ts";
 
 /** Something that happens to a database, and is over when `happen` resolves. */
 export interface Fault {
   name: string;
+  /** The binary that the installation starts with, if it is not the one under test. */
+  binary?: string;
   happen(installation: Installation): Promise<void>;
 }
 
@@ -54,6 +58,28 @@ export function faults(span: number): Fault[] {
       happen: (installation) => installation.proxy.failAfterCommits(20),
     },
   ];
+}
+
+/** From an older binary to this one, back, and here again; one process after another. The schema stays the newer one. */
+export function upgrade(from: { name: string; binary: string }): Fault {
+  const now = required("WEIR_TEST_BINARY");
+  const replace = async (parts: Origin[], binary: string): Promise<void> => {
+    for (const part of parts) await part.replaceBy(binary);
+    await sleep(5_000);
+  };
+  return {
+    name: `upgraded from ${from.name}, back, and again`,
+    binary: from.binary,
+    async happen({ parts, env }) {
+      const migrated = await weir(["migrate"], env);
+      if (migrated.code !== 0) throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}`);
+      // What runs on goes on with the newer schema for a while.
+      await sleep(5_000);
+      await replace(parts.toReversed(), now);
+      await replace(parts, from.binary);
+      await replace(parts.toReversed(), now);
+    },
+  };
 }
 
 /** Connections that are open stay as they were made, so all of them are cut when it begins, as a failover does. */

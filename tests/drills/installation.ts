@@ -30,7 +30,8 @@ export interface Installation {
 
 export const maxConnections = 100;
 
-export async function startInstallation(lifetime: Lifetime): Promise<Installation> {
+/** With the binary under test, or another. */
+export async function startInstallation(lifetime: Lifetime, binary?: string): Promise<Installation> {
   const options = {
     data: join(required("WEIR_TEST_FOLDER"), `postgres-${randomBytes(4).toString("hex")}`),
     port: await freePort(),
@@ -55,7 +56,9 @@ export async function startInstallation(lifetime: Lifetime): Promise<Installatio
   for (const part of ["serve", "work", "schedule"]) {
     const port = await freePort();
     const env = { WEIR_METRICS_PORT: String(port), RUST_LOG: "warn" };
-    parts.push(await startOrigin(lifetime, { database, secrets, args: [part], port, env }));
+    parts.push(
+      await startOrigin(lifetime, { database, secrets, args: [part], port, env, ...(binary ? { binary } : {}) }),
+    );
   }
   const [origin] = parts;
   if (!origin) throw new Error("unreachable: three parts were started");

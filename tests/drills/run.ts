@@ -4,7 +4,7 @@ import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Lifetime } from "../harness/lifetime.ts";
 import { weir } from "../harness/weir.ts";
 import { Clients, type Visit } from "./clients.ts";
-import { type Fault, faults } from "./faults.ts";
+import { type Fault, faults, upgrade } from "./faults.ts";
 import { type Installation, startInstallation } from "./installation.ts";
 
 /** Longer than any of them should need. */
@@ -22,15 +22,23 @@ interface Result {
   audit: string;
 }
 
-/** Does the drills, one after the other, and says how many did not go well. */
-export async function run(options: { quick: boolean; only: string[] }): Promise<number> {
-  const chosen = faults(options.quick ? 3 : 30).filter(
+/**
+ * Does the drills, one after the other, and says how many did not go well. With an older binary, that of the upgrade
+ * alone.
+ */
+export async function run(options: {
+  quick: boolean;
+  only: string[];
+  from?: { name: string; binary: string };
+}): Promise<number> {
+  const all = options.from ? [upgrade(options.from)] : faults(options.quick ? 3 : 30);
+  const chosen = all.filter(
     ({ name }) => options.only.length === 0 || options.only.some((part) => name.includes(part)),
   );
   const results: Result[] = [];
   for (const fault of chosen) {
     say(`drill: ${fault.name}`);
-    const result = await onInstallation((installation) => drill(installation, fault));
+    const result = await onInstallation(fault, (installation) => drill(installation, fault));
     say(line(result));
     results.push(result);
   }
@@ -39,7 +47,7 @@ export async function run(options: { quick: boolean; only: string[] }): Promise<
 }
 
 /** Does it on an installation of its own. */
-async function onInstallation<T>(play: (installation: Installation) => Promise<T>): Promise<T> {
+async function onInstallation<T>(fault: Fault, play: (installation: Installation) => Promise<T>): Promise<T> {
   const ends: (() => Promise<void> | void)[] = [];
   const lifetime: Lifetime = { after: (end) => void ends.push(end) };
   const over = async (): Promise<void> => {
@@ -47,7 +55,7 @@ async function onInstallation<T>(play: (installation: Installation) => Promise<T
   };
   const takeBack = onExit(over);
   try {
-    return await play(await startInstallation(lifetime));
+    return await play(await startInstallation(lifetime, fault.binary));
   } finally {
     await over();
     takeBack();

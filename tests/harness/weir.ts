@@ -31,10 +31,10 @@ export function weirEnvironment(
   };
 }
 
-/** Runs the binary `weir` to its end. */
-export function weir(args: string[], env: NodeJS.ProcessEnv): Promise<Ran> {
+/** Runs the binary `weir` to its end: the one under test, or another. */
+export function weir(args: string[], env: NodeJS.ProcessEnv, binary = required("WEIR_TEST_BINARY")): Promise<Ran> {
   return new Promise((done, failed) => {
-    const child = spawn(required("WEIR_TEST_BINARY"), args, { cwd: root, env, stdio: ["ignore", "pipe", "pipe"] });
+    const child = spawn(binary, args, { cwd: root, env, stdio: ["ignore", "pipe", "pipe"] });
     const ran: Ran = { code: null, stdout: "", stderr: "" };
     child.stdout.on("data", (data) => (ran.stdout += String(data)));
     child.stderr.on("data", (data) => (ran.stderr += String(data)));
@@ -47,17 +47,26 @@ export interface Origin {
   url: string;
   port: number;
   /** Restarted when it fences itself, as by `npm start`. */
-  process: Supervised;
+  readonly process: Supervised;
   env: NodeJS.ProcessEnv;
   /** The last 200 lines of its log. */
   log(): string;
   stop(): Promise<void>;
+  /** Stops it as an operator does, and starts this binary in its place. */
+  replaceBy(binary: string): Promise<void>;
 }
 
 /** Migrates the database and starts the origin on it: `weir up`, or another subcommand. */
 export async function startOrigin(
   lifetime: Lifetime,
-  options: { database: Database; secrets: Secrets; env?: Record<string, string>; args?: string[]; port?: number },
+  options: {
+    database: Database;
+    secrets: Secrets;
+    env?: Record<string, string>;
+    args?: string[];
+    port?: number;
+    binary?: string;
+  },
 ): Promise<Origin> {
   const port = options.port ?? (await freePort());
   const args = options.args ?? ["up"];
@@ -66,7 +75,8 @@ export async function startOrigin(
     WEIR_ORIGIN_PORT: String(port),
     ...options.env,
   });
-  const migrated = await weir(["migrate"], env);
+  let binary = options.binary ?? required("WEIR_TEST_BINARY");
+  const migrated = await weir(["migrate"], env, binary);
   if (migrated.code !== 0)
     throw new Error(`weir migrate ended with ${migrated.code}\n${migrated.stderr}${migrated.stdout}`);
   const lines: string[] = [];
@@ -74,20 +84,36 @@ export async function startOrigin(
     lines.push(line);
     if (lines.length > 200) lines.shift();
   };
-  const service = supervise(
-    () => new Service("origin", required("WEIR_TEST_BINARY"), args, { env, grace: 10_000, onLine }),
-  );
+  const start = (): Supervised => supervise(() => new Service("origin", binary, args, { env, grace: 10_000, onLine }));
+  let service = start();
   whenOver(lifetime, () => service.stop());
   const url = `http://127.0.0.1:${port}`;
   const log = (): string => lines.join("\n");
   showOnFailure(`weir ${args.join(" ")}`, log);
-  await Promise.race([
-    untilOk(`${url}/readyz`, 30_000).catch((error: Error) => {
-      throw new Error(`${error.message}\n${log()}`);
-    }),
-    service.ended.then((how) => {
-      throw new Error(`weir ${args.join(" ")} ${how}\n${log()}`);
-    }),
-  ]);
-  return { url, port, process: service, env, log, stop: () => service.stop() };
+  const ready = (): Promise<void> =>
+    Promise.race([
+      untilOk(`${url}/readyz`, 30_000).catch((error: Error) => {
+        throw new Error(`${error.message}\n${log()}`);
+      }),
+      service.ended.then((how) => {
+        throw new Error(`weir ${args.join(" ")} ${how}\n${log()}`);
+      }),
+    ]);
+  await ready();
+  return {
+    url,
+    port,
+    get process() {
+      return service;
+    },
+    env,
+    log,
+    stop: () => service.stop(),
+    async replaceBy(other) {
+      await service.stop();
+      binary = other;
+      service = start();
+      await ready();
+    },
+  };
 }

@@ -13,7 +13,7 @@ import { freePort } from "../harness/ports.ts";
 import { canFreeze, freeze } from "../harness/processes.ts";
 import { someAddress } from "../harness/stack.ts";
 import { startOrigin, weir } from "../harness/weir.ts";
-import { Caller } from "./jobs.ts";
+import { Caller, statusOnCloudflare } from "./jobs.ts";
 import { goFile } from "./samples.ts";
 
 /** The lifetime of what all tests of this file share. */
@@ -63,9 +63,7 @@ async function insist(user: Caller): Promise<{ accepted: Accepted; refusals: num
       return { accepted: { user, key, job: body.job.id }, refusals };
     }
     if (response) {
-      // On Cloudflare, a failed fetch throws and the edge answers 502. The local runtime answers 500 by itself.
-      const madeUp = response.status === 500 && (await response.text()).startsWith("TypeError: fetch failed");
-      refusals.push(madeUp ? 502 : response.status);
+      refusals.push(await statusOnCloudflare(response));
     }
     assert.ok(Date.now() < deadline, `no answer within a minute: ${refusals.join(" ")}`);
     await sleep(100 + Math.random() * 200);

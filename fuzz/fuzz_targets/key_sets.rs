@@ -1,0 +1,16 @@
+//! Key sets, as an issuer's server answers.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use weir_policy::token::{Expected, Keys, verify};
+
+fuzz_target!(|text: &str| {
+    if let Ok(keys) = Keys::from_jwks(text) {
+        assert!(!keys.is_empty());
+        // No key set makes a token good that nobody signed.
+        for header in ["eyJhbGciOiJFZERTQSJ9", "eyJhbGciOiJIUzI1NiJ9", "eyJhbGciOiJub25lIn0"] {
+            let token = format!("{header}.eyJzdWIiOiJhIiwiZXhwIjo5OTk5OTk5OTk5fQ.AAAA");
+            assert!(verify(&keys, &token, &Expected::default(), 1).is_err());
+        }
+    }
+});

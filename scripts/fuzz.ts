@@ -1,0 +1,68 @@
+import { mkdir, readdir } from "node:fs/promises";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
+import { cargoInstalled } from "./lib/cargo-tools.ts";
+import { Failure } from "./lib/failure.ts";
+import { runMain } from "./lib/lifecycle.ts";
+import { makeStateFolder, root, state } from "./lib/paths.ts";
+import { attempt, run } from "./lib/process.ts";
+import { say, step } from "./lib/progress.ts";
+
+/** Arguments of libFuzzer for targets that need others than the rest. */
+const options: Record<string, string[]> = {
+  // Files are longer than headers; one that takes two seconds is a finding.
+  test_finding: ["-max_len=16384", "-timeout=2"],
+};
+
+await runMain(async () => {
+  const { values, positionals } = parseArgs({
+    options: { seconds: { type: "string", default: "60" } },
+    allowPositionals: true,
+  });
+  const seconds = Number(values.seconds);
+  if (!(seconds >= 1)) throw new Failure(`--seconds ${values.seconds} is no number`, "npm run fuzz -- --seconds 60");
+  await requireCargo();
+  makeStateFolder();
+  const fuzz = join(root, "fuzz");
+  const sources = await readdir(join(fuzz, "fuzz_targets"));
+  const known = sources.map((file) => file.replace(/\.rs$/, "")).filter((name) => name !== "signed");
+  const targets = positionals.length > 0 ? positionals : known;
+  for (const target of targets)
+    if (!known.includes(target)) throw new Failure(`there is no target ${target}`, `one of ${known.join(", ")}`);
+
+  const bin = await cargoInstalled({ crate: "cargo-fuzz", version: "0.13.2", bin: "cargo-fuzz" });
+  // Nothing here is unsafe, so coverage is all that is needed, which stable Rust has.
+  const built = join(state, "fuzz", "target");
+  const flags = ["--sanitizer", "none", "--fuzz-dir", fuzz, "--target-dir", built];
+  const env = await cargoEnvironment();
+  await step("building the fuzz targets", (pulse) =>
+    run(bin, ["build", ...flags], { pulse, env, log: "fuzz-build", remedy: "correct what the compiler reports above" }),
+  );
+  const rows: string[] = [];
+  let findings = 0;
+  for (const target of targets) {
+    // New inputs go to the first folder; the second is what everybody starts with.
+    const found = join(state, "fuzz", "corpus", target);
+    const seeds = join(fuzz, "corpus", target);
+    const artifacts = join(state, "fuzz", "artifacts", target);
+    for (const folder of [found, seeds, artifacts]) await mkdir(folder, { recursive: true });
+    const limits = [`-max_total_time=${seconds}`, "-timeout=5", "-print_final_stats=1", ...(options[target] ?? [])];
+    const ran = await step(`${target}, for ${seconds} s`, (pulse) =>
+      attempt(bin, ["run", ...flags, target, found, seeds, "--", ...limits, `-artifact_prefix=${artifacts}/`], {
+        pulse,
+        env,
+        log: `fuzz-${target}`,
+      }),
+    );
+    const executed = Number(/stat::number_of_executed_units:\s*(\d+)/.exec(ran.output)?.[1] ?? 0);
+    if (ran.code !== 0) {
+      findings++;
+      console.log(ran.output.trimEnd().split("\n").slice(-30).join("\n"));
+    }
+    rows.push(`| ${target} | ${executed.toLocaleString("en")} | ${ran.code === 0 ? "none" : `see ${artifacts}`} |`);
+  }
+  console.log(["", "| target | executions | findings |", "|---|---|---|", ...rows].join("\n"));
+  if (findings > 0) say("what was found is run again by: npm run fuzz, after it was copied to fuzz/corpus");
+  return findings > 0 ? 1 : 0;
+});

@@ -1,0 +1,37 @@
+import { chmod, copyFile, mkdir, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { cached, makeCached, usingCache } from "./cache.ts";
+import { cargoEnvironment } from "./cargo.ts";
+import { executableIn } from "./native.ts";
+import { run } from "./process.ts";
+import { step } from "./progress.ts";
+
+/** The binary `weir` of another commit, tag or branch, built once per user. */
+export async function buildOlder(ref: string): Promise<string> {
+  const remedy = `name a commit, a tag or a branch of this clone: ${ref} is none`;
+  const commit = (await run("git", ["rev-parse", "--verify", "--quiet", `${ref}^{commit}`], { remedy })).trim();
+  const name = `weir-${commit.slice(0, 12)}`;
+  const folder = cached(name) ?? (await usingCache(() => makeCached(name, (made) => build(commit, made))));
+  return join(folder, "weir");
+}
+
+function build(commit: string, folder: string): Promise<void> {
+  return step(`building weir as it was at ${commit.slice(0, 12)}`, async (pulse) => {
+    const source = join(folder, "source");
+    await mkdir(source);
+    await run("git", ["archive", "--format=tar", "--output", join(folder, "source.tar"), commit]);
+    await run("tar", ["-xf", join(folder, "source.tar"), "-C", source]);
+    const flags = ["--workspace", "--bin", "weir", "--locked", "--message-format=json-render-diagnostics"];
+    const messages = await run("cargo", ["build", ...flags], {
+      cwd: source,
+      pulse,
+      log: "older-build",
+      env: await cargoEnvironment(),
+      remedy: "choose a commit that builds with this machine's Rust",
+    });
+    await copyFile(executableIn(messages), join(folder, "weir"));
+    await chmod(join(folder, "weir"), 0o755);
+    await rm(source, { recursive: true });
+    await rm(join(folder, "source.tar"));
+  });
+}

@@ -1,0 +1,42 @@
+import { mkdir } from "node:fs/promises";
+import { join } from "node:path";
+import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
+import { cargoInstalled } from "./lib/cargo-tools.ts";
+import { runMain } from "./lib/lifecycle.ts";
+import { makeStateFolder, root, state } from "./lib/paths.ts";
+import { Service } from "./lib/process.ts";
+
+/** What is pure, and the tests that must notice a change of it. The model goes on for minutes with some of them. */
+const parts: Record<string, string[]> = {
+  policy: ["--package", "weir-policy", "--timeout", "60"],
+  ledger: [
+    ...["--package", "weir-ledger", "--timeout", "120"],
+    ...["--file", "ledger/src/settlement/plan.rs", "--file", "ledger/src/reservation/decide.rs"],
+    ...["--", "--lib", "--", "--skip", "no_order_of_events"],
+  ],
+};
+
+/** `npm run mutants -- policy --file policy/src/grants.rs`: a part, and what else cargo-mutants is to be told. */
+await runMain(async () => {
+  await requireCargo();
+  makeStateFolder();
+  const [wanted, ...more] = process.argv.slice(2);
+  const bin = await cargoInstalled({ crate: "cargo-mutants", version: "27.1.0", bin: "cargo-mutants" });
+  const env = await cargoEnvironment();
+  // Each mutant is built in a copy of its own, and must not replace what others have built.
+  delete env.CARGO_TARGET_DIR;
+  let missed = 0;
+  for (const [part, args] of Object.entries(parts)) {
+    if (wanted && wanted !== part) continue;
+    const output = join(state, "mutants", part);
+    await mkdir(output, { recursive: true });
+    const service = new Service("mutants", bin, ["mutants", "--no-shuffle", "--output", output, ...more, ...args], {
+      cwd: root,
+      env,
+      onLine: (line) => console.log(line),
+    });
+    await service.ended;
+    if (service.child.exitCode !== 0) missed++;
+  }
+  return missed > 0 ? 1 : 0;
+});
