@@ -123,7 +123,7 @@ fn odd_value(rng: &mut StdRng, depth: usize) -> Value {
 
 fn of_quota(quota: &Quota) -> Value {
     json!({ "used": quota.used, "reserved": quota.reserved, "limit": quota.limit, "remaining": quota.remaining,
-            "reset_at": quota.window.end.to_string() })
+            "ceiling": quota.ceiling, "overage": quota.overage, "reset_at": quota.window.end.to_string() })
 }
 
 /// The windows without room, by name.
@@ -229,7 +229,7 @@ const ROWS: &str = "
                s.idempotency_key, s.request_hash IS NULL AS no_hash, r.holder AS held_by, r.user_id AS held_for,
                r.reserved_amount AS reserved, CASE WHEN $2 THEN r.period_start END AS period, r.windows,
                r.admitted_at IS NULL AS no_slot, r.parked_at IS NULL AS not_parked, r.due_at,
-               r.from_grants, u.from_grants AS charged_to_grants,
+               r.from_grants, u.from_grants AS charged_to_grants, r.overage, u.overage AS charged_overage,
                round(extract(epoch FROM r.expires_at - r.created_at) / 10) AS ttl, u.quota_amount, u.windows AS charged_in,
                CASE WHEN $2 THEN u.period_start END AS charged_period, u.reserved_at IS NULL AS no_moment
         FROM submissions s JOIN river_job j ON j.id = s.job_id
@@ -284,9 +284,15 @@ fn limits(rng: &mut StdRng) -> String {
             };
             let (month, day, hour, minute) =
                 (window(60, 0.8), window(40, 0.3), window(30, 0.3), window(20, 0.3));
+            let mut ceiling = || match rng.random_bool(0.6) {
+                true => rng.random_range(10..120).to_string(),
+                false => "NULL".to_owned(),
+            };
+            let (month_ceiling, day_ceiling, hour_ceiling) = (ceiling(), ceiling(), ceiling());
             let slots = rng.random_range(1..4);
             sql += &format!(
-                "UPDATE plan_limits l SET month = {month}, day = {day}, hour = {hour}, minute = {minute}, slots = {slots} \
+                "UPDATE plan_limits l SET month = {month}, day = {day}, hour = {hour}, minute = {minute}, slots = {slots}, \
+                 month_ceiling = {month_ceiling}, day_ceiling = {day_ceiling}, hour_ceiling = {hour_ceiling} \
                  FROM subscription_plans p WHERE p.id = l.plan_id AND p.tier = '{plan}' AND l.event_type = '{meter}'; "
             );
         }
@@ -525,6 +531,12 @@ async fn the_ledger_and_sql_decide_and_write_the_same() {
     eprintln!("{steps} steps of {compared} cases in {:?}", started.elapsed());
     assert!(compared >= 10, "only {compared} cases were compared");
     for side in [ours, theirs] {
+        let beyond = "SELECT (SELECT count(*) FROM quota_reservations WHERE overage > 0), \
+                             (SELECT count(*) FROM usage_events WHERE overage > 0)";
+        let beyond = side.client.query_one(beyond, &[]).await.unwrap();
+        let (reserved, charged): (i64, i64) = (beyond.get(0), beyond.get(1));
+        eprintln!("overage: {reserved} reserved, {charged} charged");
+        assert!(reserved > 0 || compared < 100, "no ceiling was ever of use");
         drop(side.client);
         // Limits were changed under waiting and running jobs; what adds up must.
         let complaints = side.weir.complaints().await;

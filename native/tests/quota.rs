@@ -331,7 +331,7 @@ async fn a_plan_change_counts_at_once_and_rewrites_nothing() {
     let quota = weir.quota(Who::User(user), "analysis").await;
     assert_eq!(
         quota,
-        json!({"used": 60, "reserved": 40, "limit": 50, "remaining": 0, "reset_at": quota["reset_at"]})
+        json!({"used": 60, "reserved": 40, "limit": 50, "ceiling": null, "overage": 0, "remaining": 0, "reset_at": quota["reset_at"]})
     );
     weir.is_clean().await;
     weir_ledger::plans::ensure_user(&client, user, "enterprise")

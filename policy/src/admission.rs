@@ -12,6 +12,8 @@ use crate::grants::{self, Draw, Grant};
 pub struct Allowance {
     /// The plan's limit for the window; `None` is unlimited.
     pub limit: Option<i64>,
+    /// Up to where more is accepted, as overage; `None` is the limit itself.
+    pub ceiling: Option<i64>,
     /// The sum of the window's usage events.
     pub used: i64,
     /// The sum of the window's outstanding reservations.
@@ -23,36 +25,59 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// ADR-21's check: `used + reserved + requested <= limit`, where grants pay for some of it.
+    /// Beyond what nothing is accepted, without what grants pay for: the ceiling of a soft limit, or else the limit.
+    /// `None` is unlimited.
+    #[must_use]
+    pub fn most(&self) -> Option<i64> {
+        self.limit
+            .map(|limit| self.ceiling.map_or(limit, |ceiling| limit.max(ceiling)))
+    }
+
+    /// How much of what is taken is beyond a soft limit, and not paid for by grants.
+    #[must_use]
+    pub fn overage(&self) -> i64 {
+        let of_plan = self
+            .used
+            .saturating_add(self.reserved)
+            .saturating_sub(self.from_grants);
+        match (self.limit, self.most()) {
+            (Some(limit), Some(most)) if most > limit => of_plan.saturating_sub(limit).max(0),
+            _ => 0,
+        }
+    }
+
+    /// ADR-21's check: `used + reserved + requested <= limit`, where grants pay for some of it, and a soft limit has a
+    /// ceiling.
     ///
     /// A sum that overflows an `i64` exceeds any limit.
     #[must_use]
     pub fn has_room_for(&self, requested: i64) -> bool {
-        let Some(limit) = self.limit else { return true };
+        let Some(most) = self.most() else { return true };
         self.used
             .checked_add(self.reserved)
             .and_then(|taken| taken.checked_add(requested))
             .is_some_and(|total| {
                 let paid = self.from_grants.saturating_add(self.granted);
-                total <= limit.saturating_add(paid)
+                total <= most.saturating_add(paid)
             })
     }
 
-    /// What is left of the plan's and of grants, never below zero; `None` is unlimited.
+    /// What would still be accepted, of the plan's, of grants, and up to the ceiling of a soft limit, never below zero;
+    /// `None` is unlimited.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
-        self.of_plan().map(|left| left.saturating_add(self.granted))
+        Some(self.left_of(self.most()?).saturating_add(self.granted))
     }
 
     /// What is left of the plan's, never below zero; `None` is unlimited.
     #[must_use]
     pub fn of_plan(&self) -> Option<i64> {
+        self.limit.map(|limit| self.left_of(limit))
+    }
+
+    fn left_of(&self, most: i64) -> i64 {
         let taken = self.used.saturating_add(self.reserved);
-        self.limit.map(|limit| {
-            limit
-                .saturating_sub(taken.saturating_sub(self.from_grants))
-                .max(0)
-        })
+        most.saturating_sub(taken.saturating_sub(self.from_grants)).max(0)
     }
 }
 
@@ -71,6 +96,15 @@ pub struct Account {
     pub max_waiting: Option<u32>,
     /// What the first window may draw on beyond the plan; most have none.
     pub grants: Vec<Grant>,
+}
+
+/// What a submission takes that the plan's month has no room for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Beyond {
+    /// What it draws on grants, which come first.
+    pub draws: Vec<Draw>,
+    /// What is left then, as far as the ceiling of a soft limit accepts it.
+    pub overage: i64,
 }
 
 /// The decision on one submission.
@@ -112,25 +146,25 @@ impl Account {
         self.parked == 0 && self.slot_limit.is_none_or(|limit| self.slots_in_use < limit)
     }
 
-    /// Takes an amount in every window, or in none. Returns what it draws on grants.
-    fn reserve(&mut self, requested: i64) -> Option<Vec<Draw>> {
+    /// Takes an amount in every window, or in none. Returns what of it is beyond the plan.
+    fn reserve(&mut self, requested: i64) -> Option<Beyond> {
         debug_assert!(requested >= 0, "an amount is never negative");
         if !self.has_room_for(requested) {
             return None;
         }
-        let draws = self.draw(requested)?;
+        let beyond = self.draw(requested)?;
         for allowance in &mut self.allowances {
             allowance.reserved = allowance.reserved.saturating_add(requested);
         }
-        Some(draws)
+        Some(beyond)
     }
 
-    /// Decides on one submission whose job is to start later: it takes its quota now and no slot. With what is drawn on
-    /// grants.
-    pub fn schedule(&mut self, requested: i64) -> (Decision, Vec<Draw>) {
+    /// Decides on one submission whose job is to start later: it takes its quota now and no slot. With what is beyond the
+    /// plan.
+    pub fn schedule(&mut self, requested: i64) -> (Decision, Beyond) {
         match self.reserve(requested) {
-            Some(draws) => (Decision::Scheduled, draws),
-            None => (Decision::OverQuota, Vec::new()),
+            Some(beyond) => (Decision::Scheduled, beyond),
+            None => (Decision::OverQuota, Beyond::default()),
         }
     }
 
@@ -141,16 +175,16 @@ impl Account {
         self.decide_and_draw(requested).0
     }
 
-    /// The same, with what is drawn on grants.
-    pub fn decide_and_draw(&mut self, requested: i64) -> (Decision, Vec<Draw>) {
+    /// The same, with what is beyond the plan.
+    pub fn decide_and_draw(&mut self, requested: i64) -> (Decision, Beyond) {
         if !self.has_room_for(requested) {
-            return (Decision::OverQuota, Vec::new());
+            return (Decision::OverQuota, Beyond::default());
         }
         if !self.has_free_slot() && self.max_waiting.is_some_and(|most| self.parked >= most) {
-            return (Decision::TooManyWaiting, Vec::new());
+            return (Decision::TooManyWaiting, Beyond::default());
         }
-        let Some(draws) = self.reserve(requested) else {
-            return (Decision::OverQuota, Vec::new());
+        let Some(beyond) = self.reserve(requested) else {
+            return (Decision::OverQuota, Beyond::default());
         };
         let decision = if self.has_free_slot() {
             self.slots_in_use += 1;
@@ -159,24 +193,27 @@ impl Account {
             self.parked += 1;
             Decision::Parked
         };
-        (decision, draws)
+        (decision, beyond)
     }
 
-    /// Draws what the plan has no room for in the first window, the month.
-    fn draw(&mut self, requested: i64) -> Option<Vec<Draw>> {
+    /// Draws what the plan has no room for in the first window, the month. What grants have not is overage, for which the
+    /// caller has seen that there is room.
+    fn draw(&mut self, requested: i64) -> Option<Beyond> {
         let Some(month) = self.allowances.first_mut() else {
-            return Some(Vec::new());
+            return Some(Beyond::default());
         };
         let beyond = month
             .of_plan()
             .map_or(0, |left| requested.saturating_sub(left).max(0));
         if beyond == 0 {
-            return Some(Vec::new());
+            return Some(Beyond::default());
         }
-        let draws = grants::draw(&mut self.grants, beyond)?;
-        month.from_grants = month.from_grants.saturating_add(beyond);
-        month.granted = month.granted.saturating_sub(beyond);
-        Some(draws)
+        let drawn = beyond.min(month.granted.max(0));
+        let draws = grants::draw(&mut self.grants, drawn)?;
+        month.from_grants = month.from_grants.saturating_add(drawn);
+        month.granted = month.granted.saturating_sub(drawn);
+        let overage = beyond - drawn;
+        Some(Beyond { draws, overage })
     }
 
     /// Leaves the grants alone: the plan has to do.
@@ -186,6 +223,14 @@ impl Account {
             allowance.granted = 0;
         }
     }
+}
+
+/// How much of a charge is overage: what is more than the part of the reservation that was none. The plan's part is charged
+/// first, then what grants pay for, and overage last.
+#[must_use]
+pub fn charged_overage(reserved: i64, overage: i64, charged: i64) -> i64 {
+    let before = reserved.saturating_sub(overage).max(0);
+    charged.saturating_sub(before).clamp(0, overage.max(0))
 }
 
 /// The amount that a completed job is charged: what its handler reports as used, from 0 to the reserved amount.
@@ -209,13 +254,13 @@ mod tests {
     use super::*;
 
     fn allowance() -> impl Strategy<Value = Allowance> {
-        (proptest::option::of(0..200_i64), 0..150_i64, 0..150_i64).prop_map(|(limit, used, reserved)| {
-            Allowance {
-                limit,
-                used,
-                reserved,
-                ..Allowance::default()
-            }
+        let limits = (proptest::option::of(0..200_i64), proptest::option::of(0..250_i64));
+        (limits, 0..150_i64, 0..150_i64).prop_map(|((limit, ceiling), used, reserved)| Allowance {
+            limit,
+            ceiling,
+            used,
+            reserved,
+            ..Allowance::default()
         })
     }
 
@@ -282,7 +327,7 @@ mod tests {
             for requested in requests {
                 let decision = account.decide(requested);
                 for allowance in &account.allowances {
-                    if let Some(limit) = allowance.limit
+                    if let Some(limit) = allowance.most()
                         && decision != Decision::OverQuota && requested > 0 {
                         prop_assert!(allowance.used + allowance.reserved <= limit);
                     }
@@ -291,6 +336,48 @@ mod tests {
             let reserved: Vec<i64> = account.allowances.iter().zip(&before.allowances)
                 .map(|(now, then)| now.reserved - then.reserved).collect();
             prop_assert!(reserved.iter().all(|added| *added >= 0 && *added == reserved[0]));
+        }
+
+        #[test]
+        fn overage_is_what_neither_the_plan_nor_grants_have_room_for_and_ends_at_the_ceiling(
+            limit in 0..100_i64, above in 0..60_i64, lefts in proptest::collection::vec(1..30_i64, 0..4),
+            requests in proptest::collection::vec(0..40_i64, 1..40),
+        ) {
+            let ceiling = limit + above;
+            let granted: i64 = lefts.iter().sum();
+            let mut account = with_month(Some(limit), 0, 0, None);
+            account.allowances[0].ceiling = Some(ceiling);
+            account.allowances[0].granted = granted;
+            account.grants = lefts.iter().map(|left| Grant { left: *left, expires_at: None, created_at: 0 }).collect();
+            let (mut accepted, mut overage, mut drawn) = (0, 0, 0);
+            for requested in requests {
+                let left = account.remaining().unwrap();
+                let (decision, beyond) = account.decide_and_draw(requested);
+                prop_assert_eq!(decision == Decision::OverQuota, requested > left);
+                if decision != Decision::OverQuota {
+                    accepted += requested;
+                    overage += beyond.overage;
+                    drawn += beyond.draws.iter().map(|draw| draw.amount).sum::<i64>();
+                    // Grants come first: as long as they have something, nothing is overage.
+                    prop_assert!(beyond.overage == 0 || account.allowances[0].granted == 0);
+                }
+                prop_assert_eq!(account.allowances[0].overage(), if above > 0 { overage } else { 0 });
+            }
+            prop_assert_eq!(overage, (accepted - limit - drawn).max(0));
+            prop_assert!(overage <= above && drawn <= granted);
+        }
+
+        #[test]
+        fn what_a_job_did_not_use_was_overage_first(
+            plan in 0..50_i64, drawn in 0..50_i64, overage in 0..50_i64, used in 0..200_i64,
+        ) {
+            let reserved = plan + drawn + overage;
+            let charged = charge(reserved, Some(used));
+            let over = charged_overage(reserved, overage, charged);
+            let granted = grants::charged_to_grants(reserved - overage, drawn, charged - over);
+            prop_assert!(over == 0 || granted == drawn, "grants are charged before overage");
+            prop_assert!(granted == 0 || charged - over - granted == plan, "and the plan before them");
+            prop_assert_eq!(over, (charged - plan - drawn).max(0));
         }
 
         #[test]
@@ -452,7 +539,8 @@ mod tests {
         account.grants = vec![grant(60, None), grant(40, Some(9))];
         let (decision, draws) = account.decide_and_draw(80);
         assert_eq!(decision, Decision::Admitted);
-        let draws: Vec<_> = draws.iter().map(|one| (one.grant, one.amount)).collect();
+        assert_eq!(draws.overage, 0);
+        let draws: Vec<_> = draws.draws.iter().map(|one| (one.grant, one.amount)).collect();
         assert_eq!(draws, [(1, 40), (0, 10)], "30 are the plan's");
         assert_eq!(account.allowances[0].remaining(), Some(50));
         assert_eq!(account.decide(51), Decision::OverQuota);

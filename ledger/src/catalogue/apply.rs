@@ -69,8 +69,15 @@ fn entry(row: &Row) -> PlanEntry {
 
 fn plan_limits(row: &Row) -> PlanLimits {
     let limit = |span: Span| Some((span, row.get::<_, Option<i64>>(span.as_str())?));
+    let ceiling = |span: Span| {
+        Some((
+            span,
+            row.get::<_, Option<i64>>(&*format!("{}_ceiling", span.as_str()))?,
+        ))
+    };
     PlanLimits {
         limits: Span::ALL.into_iter().filter_map(limit).collect(),
+        ceilings: Span::ALL.into_iter().filter_map(ceiling).collect(),
         slots: row.get::<_, i32>("slots").unsigned_abs(),
     }
 }
@@ -181,11 +188,15 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
             for (column, span) in rows.amounts.iter_mut().zip(Span::ALL) {
                 column.push(limits.limits.get(&span).copied());
             }
+            for (column, span) in rows.ceilings.iter_mut().zip(Span::ALL) {
+                column.push(limits.ceilings.get(&span).copied());
+            }
             rows.slots.push(i32::try_from(limits.slots).unwrap_or(i32::MAX));
         }
     }
     let [months, days, hours, minutes] = &rows.amounts;
-    let params: [&(dyn ToSql + Sync); 7] = [
+    let [month_ceilings, day_ceilings, hour_ceilings, minute_ceilings] = &rows.ceilings;
+    let params: [&(dyn ToSql + Sync); 11] = [
         &rows.plans,
         &rows.meters,
         months,
@@ -193,6 +204,10 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
         hours,
         minutes,
         &rows.slots,
+        month_ceilings,
+        day_ceilings,
+        hour_ceilings,
+        minute_ceilings,
     ];
     transaction
         .execute(include_str!("sql/write_limits.sql"), &params)
@@ -216,5 +231,6 @@ struct LimitRows<'a> {
     meters: Vec<Meter>,
     /// In the order of [`Span::ALL`].
     amounts: [Vec<Option<i64>>; 4],
+    ceilings: [Vec<Option<i64>>; 4],
     slots: Vec<i32>,
 }

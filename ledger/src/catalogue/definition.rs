@@ -36,6 +36,9 @@ pub struct PlanEntry {
 pub struct PlanLimits {
     /// The limit of each window; a window without one is not limited.
     pub limits: BTreeMap<Span, i64>,
+    /// Up to where more is accepted beyond the limit of a window, as overage; a limit without one is hard.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub ceilings: BTreeMap<Span, i64>,
     /// How many jobs of one holder may be worked on at once.
     pub slots: u32,
 }
@@ -120,9 +123,10 @@ fn changes_of_plan(name: &str, now: &PlanEntry, wanted: &PlanEntry, changes: &mu
             limits.slots.to_string(),
         );
         for span in Span::ALL {
-            let text = |limits: &PlanLimits| {
-                let limit = limits.limits.get(&span);
-                limit.map_or_else(|| "unlimited".to_owned(), i64::to_string)
+            let text = |limits: &PlanLimits| match (limits.limits.get(&span), limits.ceilings.get(&span)) {
+                (None, _) => "unlimited".to_owned(),
+                (Some(limit), None) => limit.to_string(),
+                (Some(limit), Some(ceiling)) => format!("{limit} up to {ceiling}"),
             };
             change(
                 &format!("{meter} per {}", span.as_str()),
@@ -147,6 +151,7 @@ mod tests {
                 (*meter).to_owned(),
                 PlanLimits {
                     limits,
+                    ceilings: BTreeMap::new(),
                     slots: *slots,
                 },
             )
@@ -182,6 +187,7 @@ mod tests {
         let mut hobby = plan(&[("renders", &[(Span::Month, 20)], 2)]);
         (hobby.lane, hobby.retention_days, hobby.is_default) = (Lane::Priority, Some(30), false);
         hobby.max_waiting = Some(9);
+        hobby.meters.get_mut("renders").unwrap().ceilings = BTreeMap::from([(Span::Month, 30)]);
         let mut wanted = catalogue(&[("hobby", hobby), ("team", plan(&[]))]);
         wanted.meters.insert("tokens".to_owned(), "tokens".to_owned());
         wanted.meters.insert("renders".to_owned(), "pictures".to_owned());
@@ -195,7 +201,7 @@ mod tests {
                 "plan hobby: retention_days without end -> 30",
                 "plan hobby: max_waiting any number -> 9",
                 "plan hobby: slots for renders 1 -> 2",
-                "plan hobby: renders per month 10 -> 20",
+                "plan hobby: renders per month 10 -> 20 up to 30",
                 "plan hobby: renders per hour 2 -> unlimited",
                 "plan team: new",
                 "plan old: gone",

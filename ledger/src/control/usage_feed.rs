@@ -52,6 +52,8 @@ pub struct UsageEvent {
     pub amount: i64,
     /// How much of that grants paid for.
     pub from_grants: i64,
+    /// How much of it was beyond a soft limit.
+    pub overage: i64,
     /// When.
     pub at: Timestamp,
     /// By which job; `None` for an adjustment.
@@ -93,6 +95,7 @@ pub async fn usage_after(
         meter: row.get("event_type"),
         amount: row.get("quota_amount"),
         from_grants: row.get("from_grants"),
+        overage: row.get("overage"),
         at: row.get("created_at"),
         job_id: row.get("job_id"),
         period_start: row.get("period_start"),

@@ -197,6 +197,7 @@ impl Rows {
             reserved_at: Timestamp::UNIX_EPOCH,
             reserved: held.amount,
             from_grants: 0,
+            overage: 0,
             state: Some(job.state.name().to_owned()),
             used,
             request_id: None,

@@ -17,6 +17,8 @@ pub(super) struct Decided {
     pub(super) quota: Option<Quotas>,
     /// What a new job draws on grants: which, and how much.
     pub(super) draws: Vec<(Uuid, i64)>,
+    /// How much of a new job is overage.
+    pub(super) overage: i64,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -55,7 +57,7 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
         .map(|one| {
             let position = snapshot.positions[&(one.holder.id, one.event_type)];
             let locked = &mut snapshot.accounts[position];
-            let mut draws = Vec::new();
+            let (mut draws, mut overage) = (Vec::new(), 0);
             let repeated = one
                 .idempotency
                 .as_ref()
@@ -79,7 +81,7 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
                 (Some(repeated), _) => repeated,
                 (None, Some((id, Some(holder)))) if holder == one.holder.id => Admission::Folded { id },
                 (None, live) => {
-                    let job = admit(one, locked, &mut ids, now, &mut draws);
+                    let job = admit(one, locked, &mut ids, now, &mut draws, &mut overage);
                     if let Ok(NewJob { id, .. }) = job {
                         if let Some(Idempotency { key, request_hash }) = &one.idempotency {
                             keys.insert((one.holder.id, key), (request_hash, id));
@@ -101,27 +103,31 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
                 admission,
                 quota: locked.quotas(),
                 draws,
+                overage,
             }
         })
         .collect()
 }
 
-/// The new job, or why there is none. What it draws on grants is added to `draws`.
+/// The new job, or why there is none. What it draws on grants is added to `draws`, and what is beyond them to `overage`.
 fn admit(
     one: &Submission,
     locked: &mut LockedAccount,
     ids: &mut impl Iterator<Item = i64>,
     now: jiff::Timestamp,
     draws: &mut Vec<(Uuid, i64)>,
+    overage: &mut i64,
 ) -> Result<NewJob, Admission> {
     // Without a user there is no plan to hold against; the slot is all that is held.
     let reserved = one.holder.user_id.map_or(0, |_| one.amount);
-    let (decision, drawn) = match one.run_at {
+    let (decision, beyond) = match one.run_at {
         Some(_) => locked.account.schedule(reserved),
         None => locked.account.decide_and_draw(reserved),
     };
+    *overage = beyond.overage;
     draws.extend(
-        drawn
+        beyond
+            .draws
             .iter()
             .map(|draw| (locked.grant_ids[draw.grant], draw.amount)),
     );

@@ -113,7 +113,7 @@ pub async fn admit_late(
     };
     // An operator's decision to run a job again is not refused for want of quota; what is there is reserved.
     let amount = locked.account.remaining().map_or(amount, |left| amount.min(left));
-    let decision = locked.account.decide(amount);
+    let (decision, beyond) = locked.account.decide_and_draw(amount);
     let admitted = decision == Decision::Admitted;
     let period = locked.period_start();
     let slot_limit = locked
@@ -135,6 +135,7 @@ pub async fn admit_late(
                 &ttl,
                 &locked.bits(),
                 &locked.at,
+                &beyond.overage,
             ],
         )
         .await?;
@@ -201,7 +202,7 @@ async fn reserve(
     let spans: Vec<&str> = locked.windows.iter().map(|window| window.span.as_str()).collect();
     let starts: Vec<_> = locked.windows.iter().map(|window| window.start).collect();
     let allowances = locked.account.allowances.iter();
-    let limits: Vec<i64> = allowances.map(|one| one.limit.unwrap_or(i64::MAX)).collect();
+    let limits: Vec<i64> = allowances.map(|one| one.most().unwrap_or(i64::MAX)).collect();
     let params: [&(dyn ToSql + Sync); 6] = [
         &vec![user; count],
         &vec![event_type; count],

@@ -149,6 +149,7 @@ fn windows(row: &Row) -> (Vec<Window>, Vec<Allowance>) {
         });
         allowances.push(Allowance {
             limit: row.get("monthly_limit"),
+            ceiling: row.get("monthly_ceiling"),
             used: row.get("used"),
             reserved: row.get("reserved"),
             from_grants: row.get("from_grants"),
@@ -164,15 +165,18 @@ fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut
     let Some(spans) = row.get::<_, Option<Vec<&str>>>("spans") else {
         return;
     };
-    let limits: Vec<Option<i64>> = row.get("limits");
+    let (limits, ceilings): (Vec<Option<i64>>, Vec<Option<i64>>) = (row.get("limits"), row.get("ceilings"));
     let (used, reserved): (Vec<i64>, Vec<i64>) = (row.get("short_used"), row.get("short_reserved"));
-    for (((span, limit), used), reserved) in spans.into_iter().zip(limits).zip(used).zip(reserved) {
+    let limits = limits.into_iter().zip(ceilings);
+    for (((span, (limit, ceiling)), used), reserved) in spans.into_iter().zip(limits).zip(used).zip(reserved)
+    {
         let Some(window) = Span::parse(span).and_then(|span| Window::around(span, at)) else {
             continue;
         };
         windows.push(window);
         allowances.push(Allowance {
             limit,
+            ceiling,
             used,
             reserved,
             ..Allowance::default()

@@ -89,7 +89,11 @@ pub struct Quota {
     pub reserved: i64,
     /// The plan's limit; `None` is unlimited.
     pub limit: Option<i64>,
-    /// What is left; `None` is unlimited.
+    /// Up to where more is accepted, of a soft limit; `None` is a hard one, or none.
+    pub ceiling: Option<i64>,
+    /// How much of what is taken is beyond a soft limit.
+    pub overage: i64,
+    /// What would still be accepted; `None` is unlimited.
     pub remaining: Option<i64>,
 }
 
@@ -102,6 +106,8 @@ impl Quota {
             used: allowance.used,
             reserved: allowance.reserved,
             limit: allowance.limit,
+            ceiling: allowance.most().filter(|most| Some(*most) > allowance.limit),
+            overage: allowance.overage(),
             remaining: allowance.remaining(),
         }
     }

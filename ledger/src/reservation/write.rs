@@ -32,6 +32,7 @@ struct NewRows<'a> {
     amounts: Vec<i64>,
     periods: Vec<Option<Timestamp>>,
     windows: Vec<i16>,
+    overages: Vec<i64>,
     admitted: Vec<bool>,
     keys: Vec<Option<&'a str>>,
     hashes: Vec<Option<&'a [u8]>>,
@@ -63,6 +64,7 @@ impl<'a> NewRows<'a> {
             let account = snapshot.account(one);
             rows.periods.push(account.period_start());
             rows.windows.push(account.bits());
+            rows.overages.push(decided.overage);
             rows.admitted.push(job.has_slot);
             rows.keys
                 .push(idempotency.map(|idempotency| idempotency.key.as_str()));
@@ -156,7 +158,7 @@ impl CounterRows {
                     rows.balance_spans.push(window.span.as_str());
                     rows.balance_periods.push(window.start);
                     rows.reserved.push(added);
-                    rows.limits.push(now.limit.unwrap_or(i64::MAX));
+                    rows.limits.push(now.most().unwrap_or(i64::MAX));
                 }
             }
         }
@@ -199,7 +201,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.priorities,
         &rows.run_at,
     ];
-    let reservations: [&(dyn ToSql + Sync); 11] = [
+    let reservations: [&(dyn ToSql + Sync); 12] = [
         &rows.ids,
         &rows.holders,
         &rows.users,
@@ -211,6 +213,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.windows,
         &snapshot.at(),
         &rows.run_at,
+        &rows.overages,
     ];
     let submissions: [&(dyn ToSql + Sync); 7] = [
         &rows.ids,

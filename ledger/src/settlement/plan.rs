@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use uuid::Uuid;
-use weir_policy::admission::{charge, promotions};
+use weir_policy::admission::{charge, charged_overage, promotions};
 use weir_policy::grants::charged_to_grants;
 use weir_policy::lane::Lane;
 use weir_policy::span::Span;
@@ -47,6 +47,8 @@ pub(crate) struct Released {
     pub(crate) reserved: i64,
     /// How much of it was drawn on grants.
     pub(crate) from_grants: i64,
+    /// How much of it is overage.
+    pub(crate) overage: i64,
     /// River's state of the job; `None` when the job is gone.
     pub(crate) state: Option<String>,
     pub(crate) used: Option<i64>,
@@ -80,6 +82,8 @@ pub(crate) struct Charges {
     pub(crate) windows: Vec<i16>,
     /// Only where it matters to a window.
     pub(crate) reserved_at: Vec<Option<Timestamp>>,
+    /// How much of the amounts is overage.
+    pub(crate) overages: Vec<i64>,
 }
 
 /// One row a job that drew on grants.
@@ -100,7 +104,7 @@ impl Draws {
         if one.from_grants == 0 {
             return;
         }
-        let charged = charged_to_grants(one.reserved, one.from_grants, charged);
+        let charged = charged_to_grants(one.reserved - one.overage, one.from_grants, charged);
         self.jobs.push(one.job_id);
         self.charged.push(charged);
         self.returned.push(one.from_grants - charged);
@@ -183,6 +187,10 @@ pub(crate) fn plan(
             changes.charges.windows.push(one.windows);
             let at = (one.windows != 0).then_some(one.reserved_at);
             changes.charges.reserved_at.push(at);
+            changes
+                .charges
+                .overages
+                .push(charged_overage(one.reserved, one.overage, charged));
         }
         changes.draws.settle(one, user, period, charged);
         for (span, start) in one.starts(period) {
@@ -286,6 +294,7 @@ mod tests {
             reserved_at: Timestamp::UNIX_EPOCH,
             reserved,
             from_grants: 0,
+            overage: 0,
             state: Some(state.to_owned()),
             used,
             request_id: None,

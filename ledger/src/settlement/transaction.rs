@@ -328,6 +328,7 @@ fn released_row(row: &Row, holder: Uuid) -> Released {
         reserved_at: row.get("created_at"),
         reserved: row.get("reserved_amount"),
         from_grants: row.get("from_grants"),
+        overage: row.get("overage"),
         request_id: row.get("request_id"),
         ended: false,
         state: None,
@@ -361,7 +362,7 @@ pub(super) async fn write(
         freed,
         promotions,
     } = changes;
-    let charge: [&(dyn ToSql + Sync); 7] = [
+    let charge: [&(dyn ToSql + Sync); 8] = [
         &charges.users,
         &charges.event_types,
         &charges.amounts,
@@ -369,6 +370,7 @@ pub(super) async fn write(
         &charges.periods,
         &charges.windows,
         &charges.reserved_at,
+        &charges.overages,
     ];
     let balance: [&(dyn ToSql + Sync); 6] = [
         &balances.users,

@@ -320,7 +320,10 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
     });
     let left = windows.collect::<Vec<_>>().join(", and ");
     // What is more than a whole window's limit does not fit into the next one either.
-    let largest = full.iter().filter_map(|quota| quota.limit).min();
+    let largest = full
+        .iter()
+        .filter_map(|quota| quota.ceiling.or(quota.limit))
+        .min();
     let detail = match largest.filter(|limit| limit < amount) {
         Some(limit) => format!(
             "This asks for {amount}, and the plan allows {limit} in all. Upgrade, or ask for less; it has {left}."

@@ -17,7 +17,11 @@ pub(super) struct Quota {
     pub reserved: i64,
     /// The plan's limit; null is unlimited.
     pub limit: Option<i64>,
-    /// What is left; null is unlimited.
+    /// Up to where more is accepted, when the limit is a soft one; null when it is not.
+    pub ceiling: Option<i64>,
+    /// How much of what is used and reserved is beyond a soft limit, and not paid for by grants.
+    pub overage: i64,
+    /// What would still be accepted; null is unlimited.
     pub remaining: Option<i64>,
     /// When the next window starts.
     pub reset_at: Timestamp,
@@ -30,12 +34,16 @@ impl From<reservation::Quota> for Quota {
             used,
             reserved,
             limit,
+            ceiling,
+            overage,
             remaining,
         } = quota;
         Self {
             used,
             reserved,
             limit,
+            ceiling,
+            overage,
             remaining,
             reset_at: window.end,
         }
@@ -54,7 +62,11 @@ pub(super) struct WindowQuota {
     pub reserved: i64,
     /// The plan's limit; null is unlimited.
     pub limit: Option<i64>,
-    /// What is left; null is unlimited.
+    /// Up to where more is accepted, when the limit is a soft one; null when it is not.
+    pub ceiling: Option<i64>,
+    /// How much of what is used and reserved is beyond a soft limit, and not paid for by grants.
+    pub overage: i64,
+    /// What would still be accepted; null is unlimited.
     pub remaining: Option<i64>,
     /// When the next window starts.
     pub reset_at: Timestamp,
@@ -67,6 +79,8 @@ impl From<reservation::Quota> for WindowQuota {
             used,
             reserved,
             limit,
+            ceiling,
+            overage,
             remaining,
             reset_at,
         } = quota.into();
@@ -75,6 +89,8 @@ impl From<reservation::Quota> for WindowQuota {
             used,
             reserved,
             limit,
+            ceiling,
+            overage,
             remaining,
             reset_at,
         }
@@ -95,9 +111,10 @@ pub(super) fn fields(meter: Meter, quotas: &Quotas) -> Vec<(HeaderName, String)>
         let Some((limit, remaining)) = quota.limit.zip(quota.remaining) else {
             continue;
         };
+        let most = quota.ceiling.unwrap_or(limit);
         let name = policy(meter, quota);
         let (start, end) = (quota.window.start.as_second(), quota.window.end.as_second());
-        policies.push(format!("\"{name}\";q={limit};w={}", end - start));
+        policies.push(format!("\"{name}\";q={most};w={}", end - start));
         limits.push(format!("\"{name}\";r={remaining};t={}", (end - now).max(0)));
     }
     if policies.is_empty() {

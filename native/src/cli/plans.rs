@@ -75,9 +75,12 @@ fn table(catalogue: &Catalogue) -> String {
 
 /// The limit of each span; a month's that is not limited is said.
 fn amounts(limits: &PlanLimits) -> [String; 4] {
-    Span::ALL.map(|span| match (limits.limits.get(&span), span) {
-        (Some(limit), _) => limit.to_string(),
-        (None, Span::Month) => "unlimited".to_owned(),
-        (None, _) => String::new(),
-    })
+    Span::ALL.map(
+        |span| match (limits.limits.get(&span), limits.ceilings.get(&span), span) {
+            (Some(limit), None, _) => limit.to_string(),
+            (Some(limit), Some(ceiling), _) => format!("{limit} up to {ceiling}"),
+            (None, _, Span::Month) => "unlimited".to_owned(),
+            (None, _, _) => String::new(),
+        },
+    )
 }

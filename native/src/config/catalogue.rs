@@ -22,15 +22,31 @@ const TAKEN_METERS: [&str; 3] = ["tier", "period", "meters"];
 /// What stands for holders without a plan where plans are told apart.
 const TAKEN_PLANS: [&str; 2] = ["anonymous", "unknown"];
 
-/// Without a number, a month's limit.
+/// A hard limit, or a soft one.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(untagged)]
+enum Limit {
+    Hard(i64),
+    Soft(Soft),
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Soft {
+    limit: i64,
+    ceiling: i64,
+}
+
+/// Without a window, the month's.
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "a limit is a number, the month's, or { month = 1000, day = 100, hour = 20, minute = 5 }, each optional"
+    expecting = "a limit is a number, the month's, or { month = 1000, day = 100, hour = 20, minute = 5 }, each optional; \
+                 and each number may be soft: { limit = 1000, ceiling = 1500 }"
 )]
 enum Limits {
-    Month(i64),
-    BySpan(BTreeMap<Span, i64>),
+    Month(Limit),
+    BySpan(BTreeMap<Span, Limit>),
 }
 
 /// A service, as far as plans know it.
@@ -150,20 +166,49 @@ fn plan(
     }
     let mut meters = BTreeMap::new();
     for meter in catalogue.meters.keys() {
-        let limits = match limits.get(meter) {
+        let by_span = match limits.get(meter) {
             None => BTreeMap::new(),
             Some(Limits::Month(limit)) => BTreeMap::from([(Span::Month, *limit)]),
             Some(Limits::BySpan(limits)) => limits.clone(),
         };
+        let (mut limits, mut ceilings) = (BTreeMap::new(), BTreeMap::new());
+        for (span, limit) in by_span {
+            match limit {
+                Limit::Hard(limit) => {
+                    limits.insert(span, limit);
+                }
+                Limit::Soft(Soft { limit, ceiling }) => {
+                    if ceiling <= limit {
+                        let fault = format!(
+                            "limits: {meter}: the ceiling {ceiling} must be more than the limit {limit}"
+                        );
+                        table.fault(reader, "limits", &fault);
+                    }
+                    limits.insert(span, limit);
+                    ceilings.insert(span, ceiling);
+                }
+            }
+        }
         if limits.values().any(|limit| *limit < 0) {
             table.fault(reader, "limits", &format!("limits: {meter} is less than 0"));
         }
-        if limits.values().any(|limit| *limit > MOST_LIMIT) {
+        if limits
+            .values()
+            .chain(ceilings.values())
+            .any(|limit| *limit > MOST_LIMIT)
+        {
             let fault = format!("limits: {meter} is more than {MOST_LIMIT}; leave it out for no limit");
             table.fault(reader, "limits", &fault);
         }
         let slots = of_meters.get(meter.as_str()).copied().or(slots).unwrap_or(1);
-        meters.insert(meter.clone(), PlanLimits { limits, slots });
+        meters.insert(
+            meter.clone(),
+            PlanLimits {
+                limits,
+                ceilings,
+                slots,
+            },
+        );
     }
     let name = name?;
     let entry = PlanEntry {

@@ -4,10 +4,11 @@ SELECT format('user %s, %s, %s of %s: used %s + reserved %s - %s from grants > l
               b.user_id, b.event_type, b.span, b.period_start, b.used, b.reserved, b.from_grants, greatest(b.granted_limit, p.most))
 FROM quota_balances b
 CROSS JOIN LATERAL (
-    SELECT CASE b.span WHEN 'month' THEN nullif(coalesce(o.month, l.month), -1)
-                       WHEN 'day' THEN nullif(coalesce(o.day, l.day), -1)
-                       WHEN 'hour' THEN nullif(coalesce(o.hour, l.hour), -1)
-                       ELSE nullif(coalesce(o.minute, l.minute), -1) END AS most
+    -- A soft limit ends at its ceiling.
+    SELECT CASE b.span WHEN 'month' THEN nullif(coalesce(o.month, most_of(l.month, l.month_ceiling)), -1)
+                       WHEN 'day' THEN nullif(coalesce(o.day, most_of(l.day, l.day_ceiling)), -1)
+                       WHEN 'hour' THEN nullif(coalesce(o.hour, most_of(l.hour, l.hour_ceiling)), -1)
+                       ELSE nullif(coalesce(o.minute, most_of(l.minute, l.minute_ceiling)), -1) END AS most
     FROM plan_limits l
     LEFT JOIN limit_overrides o
         ON o.user_id = b.user_id AND o.event_type = b.event_type AND (o.expires_at IS NULL OR o.expires_at > now())

@@ -2,7 +2,7 @@
 -- transaction of the last one, $2 the last one, $3 how many at most.
 --
 -- Two index ranges: rows without a transaction, which are of before and become no more; and all others.
-SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.from_grants, e.created_at, e.job_id, e.period_start, e.reason, u.subject,
+SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.from_grants, e.overage, e.created_at, e.job_id, e.period_start, e.reason, u.subject,
        coalesce(e.xid::text, '0') AS transaction
 FROM (
     (SELECT * FROM usage_events

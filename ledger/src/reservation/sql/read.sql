@@ -11,6 +11,7 @@ SELECT w.n AS position,
        coalesce(plan.slots, CASE WHEN h.user_id IS NOT NULL THEN no_limits_for(h.event_type) END) AS slots,
        own.slots AS own_slots,
        nullif(coalesce(own.month, plan.month), -1) AS monthly_limit,
+       CASE WHEN own.month IS NULL THEN plan.month_ceiling END AS monthly_ceiling,
        clock.at,
        period.period_start,
        period.period_end,
@@ -24,6 +25,7 @@ SELECT w.n AS position,
        granted.starts AS grant_starts,
        short.spans,
        short.limits,
+       short.ceilings,
        short.used AS short_used,
        short.reserved AS short_reserved
 FROM unnest($1::uuid[], $2::usage_event_type[]) WITH ORDINALITY AS w (holder, event_type, n)
@@ -39,7 +41,9 @@ LEFT JOIN LATERAL (
         FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active' OFFSET 0
     ) s ON true
     JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.is_default
-    JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = h.event_type
+    CROSS JOIN LATERAL (
+        SELECT * FROM plan_limits k WHERE k.plan_id = p.id AND k.event_type = h.event_type OFFSET 0
+    ) l
 ) plan ON h.user_id IS NOT NULL
 LEFT JOIN LATERAL (
     SELECT * FROM limit_overrides o
@@ -71,11 +75,13 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT array_agg(c.span ORDER BY c.bit) AS spans,
            array_agg(c.most ORDER BY c.bit) AS limits,
+           array_agg(c.ceiling ORDER BY c.bit) AS ceilings,
            array_agg(coalesce(q.used, 0) ORDER BY c.bit) AS used,
            array_agg(coalesce(q.reserved, 0) ORDER BY c.bit) AS reserved
-    FROM (VALUES (1, 'day', nullif(coalesce(own.day, plan.day), -1)),
-                 (2, 'hour', nullif(coalesce(own.hour, plan.hour), -1)),
-                 (4, 'minute', nullif(coalesce(own.minute, plan.minute), -1))) AS c (bit, span, most)
+    FROM (VALUES (1, 'day', nullif(coalesce(own.day, plan.day), -1), CASE WHEN own.day IS NULL THEN plan.day_ceiling END),
+                 (2, 'hour', nullif(coalesce(own.hour, plan.hour), -1), CASE WHEN own.hour IS NULL THEN plan.hour_ceiling END),
+                 (4, 'minute', nullif(coalesce(own.minute, plan.minute), -1),
+                  CASE WHEN own.minute IS NULL THEN plan.minute_ceiling END)) AS c (bit, span, most, ceiling)
     LEFT JOIN LATERAL (
         SELECT * FROM quota_balances k
         WHERE k.user_id = h.user_id AND k.event_type = h.event_type AND k.span = c.span

@@ -17,11 +17,12 @@ WITH done AS (
     USING done d
     WHERE r.job_id = d.id
     RETURNING r.holder, r.event_type, r.admitted_at IS NOT NULL AS held_slot, r.parked_at IS NOT NULL AS parked,
-              r.job_id, r.user_id, r.period_start, r.windows, r.created_at, r.reserved_amount, d.request_id, r.from_grants
+              r.job_id, r.user_id, r.period_start, r.windows, r.created_at, r.reserved_amount, d.request_id, r.from_grants,
+              r.overage
 )
 SELECT holder, event_type, held_slot, parked, job_id, user_id, period_start, windows, created_at, reserved_amount,
-       request_id, from_grants
+       request_id, from_grants, overage
 FROM released
 UNION ALL
 -- Each job once more, since not all have a reservation.
-SELECT NULL, NULL, NULL, NULL, id, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM done
+SELECT NULL, NULL, NULL, NULL, id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM done

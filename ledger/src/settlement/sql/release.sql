@@ -27,7 +27,7 @@ WITH seen AS MATERIALIZED (
     RETURNING r.holder, r.event_type, r.admitted_at IS NOT NULL AS held_slot, r.parked_at IS NOT NULL AS parked,
               r.job_id, r.user_id, r.period_start, r.windows, r.created_at, r.reserved_amount, s.request_id,
               true AS ended,
-              s.state::text AS state, s.used, r.from_grants
+              s.state::text AS state, s.used, r.from_grants, r.overage
 ), yielded AS (
     UPDATE quota_reservations r
     -- Shortly before the job is due, it asks for a slot again.
@@ -36,10 +36,10 @@ WITH seen AS MATERIALIZED (
     WHERE r.job_id = s.job_id AND r.admitted_at IS NOT NULL AND s.waits
     RETURNING r.holder, r.event_type, true, false, r.job_id, r.user_id, r.period_start, r.windows,
               r.created_at, r.reserved_amount,
-              s.request_id, false, s.state::text, s.used, r.from_grants
+              s.request_id, false, s.state::text, s.used, r.from_grants, r.overage
 )
 SELECT holder, event_type, held_slot, parked, job_id, user_id, period_start, windows, created_at, reserved_amount,
-       request_id, ended, state, used, from_grants
+       request_id, ended, state, used, from_grants, overage
 FROM ended
 UNION ALL
 SELECT * FROM yielded

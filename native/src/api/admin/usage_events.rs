@@ -62,6 +62,8 @@ pub(super) struct UsageData {
     amount: i64,
     /// How much of that grants paid for, and not the plan.
     from_grants: i64,
+    /// How much of it was beyond a soft limit when the job was accepted.
+    overage: i64,
     /// Null for an adjustment.
     job_id: Option<i64>,
     /// The start of the billing period that it counts in.
@@ -84,6 +86,7 @@ impl From<UsageEvent> for CloudEvent {
                 meter: event.meter.to_string(),
                 amount: event.amount,
                 from_grants: event.from_grants,
+                overage: event.overage,
                 job_id: event.job_id,
                 period_start: event.period_start,
                 reason: event.reason,

@@ -6,6 +6,7 @@ SELECT m.name AS event_type,
        plan.slots,
        own.slots AS own_slots,
        nullif(coalesce(own.month, plan.month), -1) AS monthly_limit,
+       CASE WHEN own.month IS NULL THEN plan.month_ceiling END AS monthly_ceiling,
        clock.at,
        period.period_start,
        period.period_end,
@@ -15,6 +16,7 @@ SELECT m.name AS event_type,
        coalesce(granted.amount, 0) AS granted,
        short.spans,
        short.limits,
+       short.ceilings,
        short.used AS short_used,
        short.reserved AS short_reserved
 FROM meters m
@@ -43,11 +45,13 @@ LEFT JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT array_agg(c.span ORDER BY c.bit) AS spans,
            array_agg(c.most ORDER BY c.bit) AS limits,
+           array_agg(c.ceiling ORDER BY c.bit) AS ceilings,
            array_agg(coalesce(q.used, 0) ORDER BY c.bit) AS used,
            array_agg(coalesce(q.reserved, 0) ORDER BY c.bit) AS reserved
-    FROM (VALUES (1, 'day', nullif(coalesce(own.day, plan.day), -1)),
-                 (2, 'hour', nullif(coalesce(own.hour, plan.hour), -1)),
-                 (4, 'minute', nullif(coalesce(own.minute, plan.minute), -1))) AS c (bit, span, most)
+    FROM (VALUES (1, 'day', nullif(coalesce(own.day, plan.day), -1), CASE WHEN own.day IS NULL THEN plan.day_ceiling END),
+                 (2, 'hour', nullif(coalesce(own.hour, plan.hour), -1), CASE WHEN own.hour IS NULL THEN plan.hour_ceiling END),
+                 (4, 'minute', nullif(coalesce(own.minute, plan.minute), -1),
+                  CASE WHEN own.minute IS NULL THEN plan.minute_ceiling END)) AS c (bit, span, most, ceiling)
     LEFT JOIN quota_balances q ON q.user_id = $1 AND q.event_type = m.name AND q.span = c.span
         AND q.period_start = date_trunc(c.span, clock.at, 'UTC')
     WHERE plan.counted & c.bit <> 0
