@@ -10,7 +10,7 @@ use weir_ledger::rules::Rules;
 use weir_ledger::settlement::Settler;
 
 use crate::config::Settings;
-use crate::handler::{self, Handler};
+use crate::handler::{self, AttemptTokens, Handler};
 
 /// What every part of a process shares.
 #[derive(Clone)]
@@ -28,6 +28,7 @@ pub struct Context {
     /// Who does the work, by River's job kind.
     pub handlers: HashMap<String, Arc<dyn Handler>>,
     holders: Arc<OnceCell<Holders>>,
+    attempt_tokens: Arc<OnceCell<AttemptTokens>>,
 }
 
 impl Context {
@@ -43,7 +44,12 @@ impl Context {
         let handlers = settings
             .services
             .iter()
-            .map(|service| (service.kind.clone(), handler::of(service, &pool)))
+            .map(|service| {
+                (
+                    service.kind.clone(),
+                    handler::of(service, &pool, &settings.handler_secrets),
+                )
+            })
             .collect();
         Ok(Self {
             pool,
@@ -53,6 +59,7 @@ impl Context {
             database,
             rules,
             holders: Arc::default(),
+            attempt_tokens: Arc::default(),
         })
     }
 
@@ -67,6 +74,19 @@ impl Context {
                 .read(async |client| Ok::<_, DatabaseError>(Holders::load(client).await?))
         };
         self.holders.get_or_try_init(load).await.copied()
+    }
+
+    /// Makes and verifies attempt tokens. The database is asked once.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be asked.
+    pub async fn attempt_tokens(&self) -> Result<AttemptTokens, DatabaseError> {
+        let make = async || {
+            let database = self.holders().await?.namespace();
+            Ok::<_, DatabaseError>(AttemptTokens::new(&self.settings.handler_secrets, database))
+        };
+        self.attempt_tokens.get_or_try_init(make).await.cloned()
     }
 
     /// Has the jobs of this kind done by a handler of the program's own, instead of the one in `weir.toml`.

@@ -548,3 +548,165 @@ async fn the_ledger_and_sql_decide_and_write_the_same() {
         side.weir.abandon().await;
     }
 }
+
+/// What a user's account of a meter adds up to, with what each grant gave, however often it was drawn on.
+const SUMS: &str = "
+    SELECT 'balance' AS what, to_jsonb(x)::text AS row FROM (
+        SELECT b.span, b.used, b.reserved, b.granted_limit, b.from_grants FROM quota_balances b
+        WHERE b.user_id = $1 AND (b.used, b.reserved) <> (0, 0)) x
+    UNION ALL SELECT 'grant', to_jsonb(g)::text FROM grants g WHERE g.user_id = $1
+    UNION ALL SELECT 'draws', to_jsonb(x)::text FROM (
+        SELECT d.grant_id, sum(d.amount) FILTER (WHERE d.charged IS NULL) AS open, sum(d.charged) AS charged
+        FROM grant_draws d JOIN grants g ON g.id = d.grant_id WHERE g.user_id = $1 GROUP BY 1) x
+    UNION ALL SELECT 'reservation', to_jsonb(x)::text FROM (
+        SELECT r.reserved_amount, r.from_grants, r.windows FROM quota_reservations r WHERE r.user_id = $1
+        ORDER BY r.job_id) x
+    UNION ALL SELECT 'usage', to_jsonb(x)::text FROM (
+        SELECT u.quota_amount, u.from_grants FROM usage_events u WHERE u.user_id = $1) x
+    ORDER BY 1, 2";
+
+async fn sums(side: &Side, user: Uuid) -> Vec<String> {
+    let rows = side.client.query(SUMS, &[&user]).await.unwrap();
+    rows.iter()
+        .map(|row| format!("{}: {}", row.get::<_, &str>("what"), row.get::<_, &str>("row")))
+        .collect()
+}
+
+/// One case of an extension; `None` when there was nothing to compare.
+async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'static str> {
+    let rules = Arc::new(rules(rng));
+    let id = Uuid::from_u128(rng.random());
+    let subject = Subject::from(id);
+    let holder = Holders::load(&ours.client).await.unwrap().subject(&subject);
+    let mut setup = limits(rng);
+    setup += &format!(
+        "INSERT INTO users (id) VALUES ('{id}'); \
+         INSERT INTO user_subscriptions (user_id, plan_id, current_period_start) \
+             SELECT '{id}', id, date_trunc('day', now()) FROM subscription_plans WHERE tier = '{}'; \
+         INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'specview', {}); ",
+        pick(rng, &common::PLANS),
+        rng.random_range(0..40)
+    );
+    setup += &beyond_the_plan(rng, id, "specview");
+    for side in [ours, theirs] {
+        side.client.batch_execute(&setup).await.unwrap();
+        services::apply(&mut side.weir.client().await, &entries(), &rules)
+            .await
+            .unwrap();
+    }
+    let database = &ours.weir.context.database;
+    let reserver = Reserver::start(database, Arc::clone(&rules));
+    let settler = Settler::start(database, &rules);
+    let minute = ours.minute().await;
+    let amount = rng.random_range(0..15);
+    let more: Vec<i64> = (0..rng.random_range(1..4))
+        .map(|_| rng.random_range(1..15))
+        .collect();
+    let whole = Wanted {
+        subject,
+        service: 1,
+        args: json!({}),
+        amount: amount + more.iter().sum::<i64>(),
+        key: None,
+        run_at: None,
+        priority: 1,
+    };
+    let begun = through_sql(
+        &theirs.client,
+        &Wanted {
+            amount,
+            ..whole.clone()
+        },
+    )
+    .await;
+    let other = begun.1.filter(|_| begun.0 == "admitted")?;
+    let start = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{elsewhere}' \
+                 WHERE id = $1";
+    theirs.client.execute(start, &[&other]).await.unwrap();
+    let mut extended = ("extended".to_owned(), Value::Null);
+    for more in &more {
+        let row = theirs
+            .client
+            .query_one(
+                "SELECT outcome, quota FROM weir_extend($1, 1, $2)",
+                &[&other, more],
+            )
+            .await
+            .unwrap();
+        extended = (row.get("outcome"), row.get("quota"));
+        if extended.0 != "extended" {
+            break;
+        }
+    }
+    let before = sums(ours, id).await;
+    let ledger = through_the_ledger(&reserver, holder, &whole).await;
+    if ours.minute().await != minute {
+        return None;
+    }
+    if ledger.0 == "over_quota" {
+        assert_eq!(extended.0, "over_quota", "{whole:?}, {more:?}");
+        assert_eq!(sums(ours, id).await, before);
+        return Some("over_quota");
+    }
+    assert_eq!(
+        (extended.0.as_str(), &extended.1),
+        ("extended", &ledger.2),
+        "{whole:?}, {more:?}"
+    );
+    assert_eq!(
+        sums(ours, id).await,
+        sums(theirs, id).await,
+        "{whole:?}, {more:?}"
+    );
+    ours.client.execute(start, &[&ledger.1]).await.unwrap();
+    let used = rng.random_range(0..=whole.amount + 1);
+    let ended = Ended {
+        job_id: ledger.1?,
+        holder: None,
+        success: Some(Success {
+            attempt: 1,
+            output: Value::Null,
+            used: Some(used),
+        }),
+    };
+    settler.settle(ended).await.unwrap();
+    let complete = "SELECT weir_complete($1, 1, NULL, $2)";
+    theirs.client.execute(complete, &[&other, &used]).await.unwrap();
+    let (ours_then, theirs_then) = (sums(ours, id).await, sums(theirs, id).await);
+    if ours.minute().await != minute {
+        return None;
+    }
+    assert_eq!(ours_then, theirs_then, "{whole:?}, {more:?}, used {used}");
+    Some("extended")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_extended_bit_by_bit_is_decided_and_booked_as_if_it_was_submitted_at_once() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("WEIR_SEED").unwrap_or_else(rand::random);
+    let cases = number("WEIR_CASES");
+    eprintln!("WEIR_SEED={seed}");
+    let (ours, theirs) = (Side::new().await, Side::new().await);
+    let mut rng = StdRng::seed_from_u64(seed);
+    let started = Instant::now();
+    let mut outcomes = BTreeMap::<&str, u64>::new();
+    while outcomes.values().sum::<u64>() < cases.unwrap_or(150)
+        && (cases.is_some() || started.elapsed() < LONGEST)
+    {
+        if let Some(outcome) = extension(&mut rng, &ours, &theirs).await {
+            *outcomes.entry(outcome).or_default() += 1;
+        }
+    }
+    eprintln!("{outcomes:?} in {:?}", started.elapsed());
+    assert!(outcomes.len() == 2, "{outcomes:?}");
+    for side in [ours, theirs] {
+        drop(side.client);
+        let complaints = side.weir.complaints().await;
+        let sums: Vec<_> = complaints
+            .iter()
+            .filter(|one| ["I3", "I6", "I7"].iter().any(|sum| one.starts_with(sum)))
+            .collect();
+        assert!(sums.is_empty(), "{sums:#?}");
+        side.weir.abandon().await;
+    }
+}

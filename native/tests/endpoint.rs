@@ -93,7 +93,7 @@ impl Stage {
             "[[service]]\nname = 'remote'\nevent_type = 'specview'\nkind = 'test:remote'\nworkers = 'REMOTE'\n\
              priority_workers = 2\ndefault_workers = 2\nscheduled_workers = 1\ntimeout = '60s'\nmax_attempts = 3\n\
              retry = {{ base = '100ms', factor = 4 }}\n\
-             handler = {{ type = 'http', url = 'http://{address}/work', amount = 5 }}\n"
+             handler = {{ type = 'http', url = 'http://{address}/work', private = true, amount = 5 }}\n"
         );
         std::fs::write(&file, service).unwrap();
         let weir = Weir::with(&[("WEIR_CONFIG", file.to_str().unwrap())]).await;
@@ -150,7 +150,7 @@ async fn an_endpoint_gets_the_arguments_and_its_answer_is_the_output_and_the_cha
         for (name, value) in [
             ("weir-job-id", id.to_string()),
             ("weir-attempt", "1".to_owned()),
-            ("idempotency-key", format!("{id}-1")),
+            ("idempotency-key", id.to_string()),
             ("content-type", "application/json".to_owned()),
         ] {
             assert_eq!(calls[0].headers[name], value, "{name}");

@@ -13,7 +13,7 @@ use axum::body::{Body, BodyDataStream};
 use common::{GO_TESTS, Weir, Who};
 use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
-use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 
@@ -74,12 +74,13 @@ impl Handler for Unhurried {
         Ok(1)
     }
 
-    async fn work(&self, _attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, _attempt: Attempt) -> Result<Worked, HandlerError> {
         tokio::time::sleep(Duration::from_millis(300)).await;
         Ok(Outcome {
             output: json!({}),
             used: None,
-        })
+        }
+        .into())
     }
 }
 

@@ -18,7 +18,7 @@ use gate::Gate;
 use proxy::{Cut, Proxy};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
-use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 
@@ -144,7 +144,7 @@ impl Handler for Refused {
         self.0.reserve(holder, args).await
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let poisons = attempt.args["files"][0]["path"] == "poison_test.go";
         let outcome = Handler::work(&*self.0, attempt).await?;
         Ok(if poisons {
@@ -152,6 +152,7 @@ impl Handler for Refused {
                 output: json!("a NUL character: \u{0}"),
                 used: None,
             }
+            .into()
         } else {
             outcome
         })
@@ -559,7 +560,7 @@ impl Handler for Hasty {
         Ok(1)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -570,7 +571,8 @@ impl Handler for Hasty {
         Ok(Outcome {
             output: json!({}),
             used: None,
-        })
+        }
+        .into())
     }
 }
 

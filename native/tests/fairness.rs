@@ -13,7 +13,7 @@ use common::{GO_TESTS, PLANS, Weir, Who};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 use weir::context::Context;
-use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 
@@ -44,7 +44,7 @@ impl Handler for Clockwork {
         Ok(1)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let holder = attempt.holder.unwrap().id;
         {
             let mut now = self.now.lock().unwrap();
@@ -63,7 +63,8 @@ impl Handler for Clockwork {
         Ok(Outcome {
             output: json!({}),
             used: None,
-        })
+        }
+        .into())
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use common::{Weir, Who};
 use serde_json::{Map, Value, json};
-use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 
@@ -70,12 +70,13 @@ impl Handler for Fragile {
         Ok(5)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         assert!(attempt.args["sound"] == true, "as the test wants it");
         Ok(Outcome {
             output: json!({}),
             used: Some(2),
-        })
+        }
+        .into())
     }
 }
 

@@ -124,7 +124,8 @@ async fn the_description_is_the_one_in_the_repository() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_documented_answer_happens_and_is_as_documented() {
-    let weir = Weir::new().await;
+    let secret = weir::outbound::Secret::random();
+    let weir = Weir::with(&[("HANDLER_SECRET", &secret.reveal())]).await;
     let mut described = Described::of(&weir).await;
     let user = weir.user("free").await;
     let (who, anonymous) = (Who::User(user), Who::Address("198.51.100.9"));
@@ -191,6 +192,46 @@ async fn every_documented_answer_happens_and_is_as_documented() {
         described.check(route, method, &answer);
     }
     working.stop().await;
+
+    // What an endpoint says that answers later.
+    let token = async |id: i64, claim: &str| {
+        let claim = weir_ledger::attempts::Claim { job_id: id, claim };
+        let token = weir.context.attempt_tokens().await.unwrap().of(claim).unwrap();
+        format!("Bearer {}", secrecy::ExposeSecret::expose_secret(&token))
+    };
+    let largest = json!({ "error": "x".repeat(5 * 1024 * 1024) }).to_string();
+    for (what, body, wrong) in [
+        ("progress", r#"{"fraction": 0.5}"#, r#"{"fraction": 2}"#),
+        ("heartbeat", "", ""),
+        ("extend", r#"{"more": 1}"#, r#"{"more": 0}"#),
+        ("fail", r#"{"error": "x"}"#, "{}"),
+        ("complete", r#"{"output": {"a": 1}}"#, "[]"),
+    ] {
+        let (route, begun) = (
+            format!("/worker/jobs/{{id}}/{what}"),
+            weir.analyse(Who::User(weir.user("free").await), "a_test.go", GO_TESTS)
+                .await,
+        );
+        weir.begun_elsewhere(begun).await;
+        let (path, bearer) = (
+            route.replace("{id}", &begun.to_string()),
+            token(begun, "1.1").await,
+        );
+        let mut answers = vec![(wrong, 422), (&largest, 413), (body, 200)];
+        if what == "heartbeat" {
+            answers = vec![(body, 200)];
+        }
+        for (body, status) in answers {
+            let answer = weir.with_key("POST", &path, &bearer, "key", body).await;
+            assert_eq!(answer.status, status, "{path}: {}", answer.body);
+            described.check(&route, "POST", &answer);
+        }
+        let old = token(begun, "0.0").await;
+        let answer = weir.with_key("POST", &path, &old, "key", body).await;
+        assert_eq!(answer.status, 409, "{path}: {}", answer.body);
+        described.check(&route, "POST", &answer);
+    }
+    let attempt = token(1, "1.1").await;
 
     // What a service key is for.
     let key = |scope: Scope| {
@@ -419,7 +460,18 @@ async fn every_documented_answer_happens_and_is_as_documented() {
                 } else {
                     String::new()
                 };
-                let answer = if path.starts_with("/admin/") {
+                let answer = if let Some((_, what)) = path
+                    .strip_prefix("/worker/")
+                    .and_then(|path| path.rsplit_once('/'))
+                {
+                    let body = match what {
+                        "progress" => r#"{"fraction": 0.5}"#,
+                        "extend" => r#"{"more": 1}"#,
+                        "fail" => r#"{"error": "x"}"#,
+                        _ => "{}",
+                    };
+                    weir.with_key(&method, &path, &attempt, "key-5", body).await
+                } else if path.starts_with("/admin/") {
                     weir.with_key(&method, &path, &operator, "key-4", "{}").await
                 } else {
                     weir.call(&method, &path, who, &[], body.into_bytes()).await

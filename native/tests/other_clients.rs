@@ -26,7 +26,7 @@ use programs::run;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 
@@ -52,7 +52,7 @@ impl Handler for Counting {
         Ok(1)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         self.ran.lock().unwrap().push(attempt.job_id);
         let running = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(running, Ordering::SeqCst);
@@ -61,7 +61,8 @@ impl Handler for Counting {
         Ok(Outcome {
             output: json!({}),
             used: None,
-        })
+        }
+        .into())
     }
 }
 

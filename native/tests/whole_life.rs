@@ -7,7 +7,7 @@ mod common;
 use common::{GO_TESTS, Weir, Who, files};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use weir::handler::Attempt;
+use weir::handler::{Attempt, Worked};
 use weir_ledger::holder::Holders;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -105,11 +105,15 @@ async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
             attempt: 1,
             holder: Some(Holders::user(user)),
             args: wanted.as_object().unwrap().clone(),
+            token: None,
             traceparent: None,
             cancelled: CancellationToken::new(),
         };
         // Neither is settled when the other one renders.
-        used.push(handler.work(attempt).await.unwrap().used);
+        let Worked::Done(outcome) = handler.work(attempt).await.unwrap() else {
+            panic!("it has nobody to wait for")
+        };
+        used.push(outcome.used);
     }
     assert_eq!(used, [Some(2), Some(0)]);
     weir.abandon().await;

@@ -43,7 +43,7 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 
 /// The first column of each query is a text per violation. $1 is how many at most ([`MOST_SHOWN`]; NULL for all), $2
 /// the slot limits of the tiers and of a client address, $3 the grace in seconds.
-const CHECKS: [(&str, &str, &str); 13] = [
+const CHECKS: [(&str, &str, &str); 14] = [
     (
         "I1",
         "used + reserved stay within the limit, per user, event type and billing period",
@@ -93,6 +93,11 @@ const CHECKS: [(&str, &str, &str); 13] = [
         "I5",
         "every running job has an owner that lives",
         include_str!("sql/i5_ownerless.sql"),
+    ),
+    (
+        "I5",
+        "every attempt whose handler answers later is answered or taken back",
+        include_str!("sql/i5_unanswered.sql"),
     ),
     ("I6", "balances equal the sums of their rows", DRIFTED_BALANCES),
     (

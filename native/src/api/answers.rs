@@ -31,6 +31,12 @@ answers! {
     409 UsedBefore;
     /// The body is not what is wanted; the detail says what is
     422 NotWanted;
+    /// There is no token of an attempt at this job, or not one that is accepted
+    401 NoAttempt;
+    /// The attempt is over: the job has ended, or the attempt was taken back
+    409 AttemptOver;
+    /// The body is too large
+    413 TooLarge;
     /// The caller has no such job
     404 NoSuchJob;
     /// A parameter is out of range

@@ -27,6 +27,7 @@ mod state;
 mod system;
 mod usage;
 mod when;
+mod worker;
 mod wrong_keys;
 
 pub use feed::Feed;

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 
 use crate::handler::Refusal;
+use weir_ledger::attempts::Over;
 use weir_ledger::control::ControlError;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::meter::Meter;
@@ -100,6 +101,15 @@ pub enum ApiError {
     /// The body is too large.
     #[error("too large")]
     TooLarge,
+    /// The body, or the output in it, has more bytes than that.
+    #[error("larger than {0} bytes")]
+    LargerThan(usize),
+    /// No token of an attempt at the job.
+    #[error("no attempt token")]
+    NoAttempt,
+    /// The attempt is over.
+    #[error("the attempt is over: {0:?}")]
+    AttemptOver(Over),
     /// Over the plan's limit.
     #[error("over quota")]
     OverQuota(Box<OverQuota>),
@@ -257,6 +267,34 @@ impl ApiError {
                 problem(
                     StatusCode::PAYLOAD_TOO_LARGE,
                     "The body may have at most 256 KiB; send fewer files at a time.",
+                ),
+                vec![],
+            ),
+            Self::LargerThan(most) => (
+                problem(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    &format!("At most {most} bytes are taken; store the rest elsewhere, and say where it is."),
+                ),
+                vec![],
+            ),
+            Self::NoAttempt => (
+                problem(
+                    StatusCode::UNAUTHORIZED,
+                    "This needs the token of an attempt at this job: Authorization: Bearer …, with what the request \
+                     had as Weir-Attempt-Token.",
+                ),
+                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
+            ),
+            Self::AttemptOver(over) => (
+                problem(
+                    StatusCode::CONFLICT,
+                    match over {
+                        Over::Cancelled => "The job was cancelled. Stop working on it.",
+                        Over::Ended => "The job has ended. Stop working on it.",
+                        Over::TakenBack => {
+                            "This attempt is over, and the job is tried again. Stop working on this attempt."
+                        }
+                    },
                 ),
                 vec![],
             ),

@@ -2,7 +2,7 @@
 
 use super::problem::ApiError;
 use super::state::Api;
-use super::{access, admin, batch, edge, events, jobs, system, usage};
+use super::{access, admin, batch, edge, events, jobs, system, usage, worker};
 use crate::config::Environment;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -56,6 +56,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(usage::usage))
         .routes(routes!(system::lanes))
         .routes(routes!(events::lanes))
+        .merge(worker::routes())
         .merge(admin::routes());
     // Nowhere else is there such a route, nor a word of it.
     if api.settings.environment == Environment::Development && api.settings.jwt_secret.is_some() {

@@ -19,6 +19,7 @@ use super::state::Api;
 use super::wrong_keys::WrongKeys;
 use crate::config::ConfigError;
 use crate::context::Context;
+use crate::handler::AttemptTokens;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::Reserver;
@@ -103,6 +104,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
             .flatten(),
             holders.namespace(),
         ),
+        attempt_tokens: AttemptTokens::new(&context.settings.handler_secrets, holders.namespace()),
         live_view: LiveView::default(),
         stopping,
     })

@@ -18,7 +18,7 @@ use super::job_token::JobTokens;
 use super::live_view::LiveView;
 use super::wrong_keys::WrongKeys;
 use crate::config::Settings;
-use crate::handler::Handler;
+use crate::handler::{AttemptTokens, Handler};
 
 /// One for all requests of a process.
 pub(super) struct Api {
@@ -50,6 +50,8 @@ pub(super) struct Api {
     pub(super) feed: Feed,
     /// What anonymous submitters read their jobs with.
     pub(super) job_tokens: JobTokens,
+    /// What endpoints that answer later prove themselves with.
+    pub(super) attempt_tokens: AttemptTokens,
     /// The lanes, for all who look.
     pub(super) live_view: LiveView,
     /// Cancelled when the process is to stop.

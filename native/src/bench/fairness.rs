@@ -16,7 +16,7 @@ use super::stage::{KIND, Stage, submission};
 use super::work::fill;
 use crate::config::Settings;
 use crate::config::fairness::FairnessScope;
-use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use crate::work::reconcile;
 use crate::work::{Duty, Working};
 use weir_ledger::holder::Holder;
@@ -41,7 +41,7 @@ impl Handler for Diary {
         Ok(1)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let begun = Instant::now();
         tokio::time::sleep(JOB).await;
         if let Some(holder) = attempt.holder {
@@ -51,7 +51,8 @@ impl Handler for Diary {
         Ok(Outcome {
             output: Value::Null,
             used: None,
-        })
+        }
+        .into())
     }
 }
 
@@ -73,7 +74,7 @@ impl Handler for Endless {
         Ok(1)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         attempt.cancelled.cancelled().await;
         Err(HandlerError::Cancelled)
     }

@@ -18,7 +18,7 @@ use super::report::{BenchError, Effort, Line, Report, conditions, median};
 use super::reserve::BareArgs;
 use super::stage::{KIND, Stage, submission};
 use crate::config::Settings;
-use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use crate::webhooks;
 use crate::work::{Duty, FETCH_COOLDOWN, Working};
 use weir_ledger::control;
@@ -58,12 +58,13 @@ impl Handler for Count {
         Ok(1)
     }
 
-    async fn work(&self, _attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, _attempt: Attempt) -> Result<Worked, HandlerError> {
         self.run().await;
         Ok(Outcome {
             output: Value::Null,
             used: None,
-        })
+        }
+        .into())
     }
 }
 

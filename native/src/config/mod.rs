@@ -26,6 +26,8 @@ use weir_ledger::catalogue::services::ServiceEntry;
 use weir_ledger::database::{Database, DatabaseError, Schemas};
 use weir_ledger::rules::Rules;
 
+use crate::outbound::Secret;
+
 use fairness::Fairness;
 use periodic::Periodic;
 use service::Service;
@@ -66,6 +68,9 @@ pub struct Settings {
     pub edge_secret: Option<SecretString>,
     /// `EDGE_SECRET_PREVIOUS`, still accepted while secrets are rotated.
     pub edge_secret_previous: Option<SecretString>,
+    /// `HANDLER_SECRET` and `HANDLER_SECRET_PREVIOUS`: what requests to endpoints are signed with, and the tokens of their
+    /// attempts, the current one first.
+    pub handler_secrets: Vec<Secret>,
     /// `WEIR_ORIGIN_HOST` and `WEIR_ORIGIN_PORT`.
     pub listen: SocketAddr,
     /// `WEIR_METRICS_HOST` and `WEIR_METRICS_PORT`: where processes without an API answer probes; unset: nowhere.
@@ -179,6 +184,10 @@ impl Settings {
         let jwt_audience = reader.text("JWT_AUDIENCE").map(str::to_owned);
         let edge_secret = reader.secret("EDGE_SECRET");
         let edge_secret_previous = reader.secret("EDGE_SECRET_PREVIOUS");
+        let handler_secrets = ["HANDLER_SECRET", "HANDLER_SECRET_PREVIOUS"]
+            .into_iter()
+            .filter_map(|name| reader.signing_secret(name))
+            .collect();
         let host = reader.text("WEIR_ORIGIN_HOST").unwrap_or("127.0.0.1").to_owned();
         let port = reader.parsed("WEIR_ORIGIN_PORT", 8080, "a port number", |text| {
             text.parse::<u16>().ok()
@@ -203,7 +212,7 @@ impl Settings {
         let webhook_private_networks = reader.flag("WEBHOOK_PRIVATE_NETWORKS", false);
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
         let traces = traces::read(reader);
-        let defined = services_file::read(reader, services);
+        let defined = services_file::read(reader, services, environment == Environment::Development);
         Self {
             database_url,
             schemas,
@@ -215,6 +224,7 @@ impl Settings {
             jwt_audience,
             edge_secret,
             edge_secret_previous,
+            handler_secrets,
             listen,
             probes,
             fairness,

@@ -9,6 +9,7 @@ use weir_ledger::meter::Meter;
 use weir_policy::lane::Lane;
 
 use super::retry::Retry;
+use crate::outbound::Reach;
 
 /// What River takes at most.
 pub(crate) const MOST_WORKERS: u32 = 10_000;
@@ -106,10 +107,18 @@ pub enum HandlerSpec {
     Http {
         /// Where.
         url: Endpoint,
+        /// Whether it may be in a private network or on this machine. In development it may.
+        #[serde(default)]
+        private: bool,
         /// How much one job reserves.
         #[serde(default)]
         amount: Amount,
     },
+}
+
+/// How far the requests of an endpoint's handler reach.
+pub(crate) fn reach(private: bool) -> Reach {
+    if private { Reach::Private } else { Reach::Public }
 }
 
 impl HandlerSpec {

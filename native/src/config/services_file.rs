@@ -15,16 +15,19 @@ use weir_policy::lane::{Lane, is_queue_name};
 use super::catalogue::{self, Metered};
 use super::periodic::{self, Periodic};
 use super::retry::Retry;
-use super::service::{Amount, HandlerSpec, MOST_WORKERS, Service};
+use super::service::{Amount, HandlerSpec, MOST_WORKERS, Service, reach};
 use super::table::{Members, Source, Table};
 use super::variables::Reader;
+use crate::outbound::{self, Unreachable};
 
 /// What no program gets, whatever its service asks for.
-const SECRETS: [&str; 4] = [
+const SECRETS: [&str; 6] = [
     "DATABASE_URL",
     "JWT_SECRET",
     "EDGE_SECRET",
     "EDGE_SECRET_PREVIOUS",
+    "HANDLER_SECRET",
+    "HANDLER_SECRET_PREVIOUS",
 ];
 
 /// Other members are faults, too, but no reason to look at nothing else.
@@ -55,8 +58,9 @@ const SHIPPED: &str = include_str!("../../../weir.toml");
 #[serde(transparent)]
 struct Timeout(#[serde(with = "humantime_serde")] Duration);
 
-/// What the file defines, without what is wrong.
-pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Defined {
+/// What the file defines, without what is wrong. `allow_private`: whether endpoints may be in private networks without saying
+/// so.
+pub(crate) fn read(reader: &mut Reader<'_>, path: &Path, allow_private: bool) -> Defined {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) => {
@@ -110,7 +114,14 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path) -> Defined {
     let (mut services, mut names, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
     for members in file.service {
         let table = Table::new(source, "service", "name", members);
-        services.extend(service(reader, table, &meter_names, &mut names, &mut kinds));
+        services.extend(service(
+            reader,
+            table,
+            &meter_names,
+            allow_private,
+            &mut names,
+            &mut kinds,
+        ));
     }
     let periodic = file
         .periodic
@@ -164,6 +175,7 @@ fn service(
     reader: &mut Reader<'_>,
     mut table: Table<'_>,
     meters: &[String],
+    allow_private: bool,
     names: &mut Vec<String>,
     kinds: &mut Vec<String>,
 ) -> Option<Service> {
@@ -200,7 +212,10 @@ fn service(
     let max_attempts: Option<i16> = table.need(reader, "max_attempts");
     let unique_by: Option<Vec<String>> = table.take(reader, "unique_by");
     let retry: Option<Retry> = table.take(reader, "retry");
-    let handler: Option<HandlerSpec> = table.need(reader, "handler");
+    let mut handler: Option<HandlerSpec> = table.need(reader, "handler");
+    if let Some(HandlerSpec::Http { private, .. }) = &mut handler {
+        *private |= allow_private;
+    }
     table.rest(reader);
 
     if let Some(event_type) = &event_type
@@ -276,6 +291,16 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
             amount: Amount::Fixed(..=0),
             ..
         } => Some("an http handler needs an amount of at least 1".to_owned()),
-        HandlerSpec::Http { .. } | HandlerSpec::Builtin { .. } => None,
+        HandlerSpec::Http { url, private, .. } => {
+            outbound::check(&url.0, reach(*private))
+                .err()
+                .map(|error| match error {
+                    Unreachable::Private => {
+                        format!("{error}: write private = true into the handler if it is meant")
+                    }
+                    error => error.to_string(),
+                })
+        }
+        HandlerSpec::Builtin { .. } => None,
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
+use crate::outbound::{InvalidSecret, Secret};
+
 /// Where settings come from: the process environment, or a map in tests.
 pub type Variables = BTreeMap<String, String>;
 
@@ -137,5 +139,15 @@ impl<'a> Reader<'a> {
             ));
         }
         Some(SecretString::from(text))
+    }
+
+    /// What requests are signed with. It is not repeated in the message.
+    pub(super) fn signing_secret(&mut self, name: &str) -> Option<Secret> {
+        let wants = "whsec_ and 24 to 64 random bytes in Base64".to_owned();
+        self.asked.borrow_mut().insert(name.to_owned(), wants);
+        let parsed = self.text(name)?.parse();
+        parsed
+            .map_err(|error: InvalidSecret| self.fault(format!("{name}: {error}")))
+            .ok()
     }
 }

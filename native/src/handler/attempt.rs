@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use secrecy::SecretString;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use weir_ledger::database::DatabaseError;
@@ -22,6 +23,8 @@ pub struct Attempt {
     pub holder: Option<Holder>,
     /// The job's arguments.
     pub args: Map<String, Value>,
+    /// What an endpoint that answers later proves itself with; `None` where no secret is set.
+    pub token: Option<SecretString>,
     /// The attempt's place in its trace (W3C Trace Context), for what it calls; `None` when traces are not exported.
     pub traceparent: Option<String>,
     /// Cancelled when the attempt should stop: a timeout, a cancellation, or the process's end.
@@ -60,6 +63,21 @@ impl std::io::Write for Left {
 
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
+    }
+}
+
+/// How an attempt went well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Worked {
+    /// The work is done.
+    Done(Outcome),
+    /// Whoever has the attempt's token says later how it went.
+    Later,
+}
+
+impl From<Outcome> for Worked {
+    fn from(outcome: Outcome) -> Self {
+        Self::Done(outcome)
     }
 }
 
@@ -111,5 +129,5 @@ pub trait Handler: Send + Sync {
     async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal>;
 
     /// Works one attempt. May be called more than once for a job, also on another machine.
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError>;
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError>;
 }

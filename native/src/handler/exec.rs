@@ -24,7 +24,7 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
+use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
 use crate::config::service::Amount;
 use weir_ledger::holder::Holder;
 
@@ -99,13 +99,8 @@ impl Drop for Group {
     }
 }
 
-#[async_trait]
-impl Handler for Exec {
-    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
-        self.amount.of(args).map_err(Refusal::Arguments)
-    }
-
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+impl Exec {
+    async fn run(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
         let [program, arguments @ ..] = self.command.as_slice() else {
             return Err(HandlerError::Permanent(
                 "the service's command is empty".to_owned(),
@@ -136,6 +131,17 @@ impl Handler for Exec {
         // Collected, so that no zombie process stays.
         let _ = child.wait().await;
         finished
+    }
+}
+
+#[async_trait]
+impl Handler for Exec {
+    async fn reserve(&self, _holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
+        self.amount.of(args).map_err(Refusal::Arguments)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
+        self.run(attempt).await.map(Worked::Done)
     }
 }
 
@@ -230,6 +236,7 @@ mod tests {
             attempt: 1,
             holder: None,
             args,
+            token: None,
             traceparent: None,
             cancelled: CancellationToken::new(),
         }
@@ -246,7 +253,7 @@ mod tests {
     #[tokio::test]
     async fn a_program_gets_the_arguments_and_its_output_is_the_jobs() {
         let outcome = shell("cat")
-            .work(attempt(json!({"a": [1, 2], "used": 3})))
+            .run(attempt(json!({"a": [1, 2], "used": 3})))
             .await
             .unwrap();
         assert_eq!(outcome.output, json!({"a": [1, 2], "used": 3}));
@@ -258,7 +265,7 @@ mod tests {
         // Cargo sets both for this process.
         let outcome =
             shell("printf '\"%s %s %s\"' \"$CARGO_PKG_NAME\" \"$CARGO_PKG_VERSION\" \"$WEIR_JOB_ID\"")
-                .work(attempt(json!({})))
+                .run(attempt(json!({})))
                 .await
                 .unwrap();
         assert_eq!(outcome.output, json!("weir-native  7"));
@@ -269,7 +276,7 @@ mod tests {
         let file = std::env::temp_dir().join(format!("weir-exec-{}", uuid::Uuid::new_v4()));
         let script = format!("(sleep 3; touch {0}) & echo 7", file.display());
         let started = Instant::now();
-        let outcome = shell(&script).work(attempt(json!({}))).await.unwrap();
+        let outcome = shell(&script).run(attempt(json!({}))).await.unwrap();
         assert_eq!(outcome.output, json!(7));
         assert!(
             started.elapsed() < Duration::from_secs(3),
@@ -283,7 +290,7 @@ mod tests {
     #[tokio::test]
     async fn a_failing_program_tells_why_on_its_standard_error() {
         let error = shell("echo no such repository >&2; exit 3")
-            .work(attempt(json!({})))
+            .run(attempt(json!({})))
             .await
             .unwrap_err();
         let text = error.to_string();
@@ -301,10 +308,10 @@ mod tests {
                 bytes - 2
             ))
         };
-        let outcome = text_of(LARGEST_OUTPUT).work(attempt(json!({}))).await.unwrap();
+        let outcome = text_of(LARGEST_OUTPUT).run(attempt(json!({}))).await.unwrap();
         assert_eq!(outcome.output.as_str().unwrap().len(), LARGEST_OUTPUT - 2);
         let error = text_of(LARGEST_OUTPUT + 1)
-            .work(attempt(json!({})))
+            .run(attempt(json!({})))
             .await
             .unwrap_err();
         assert!(matches!(error, HandlerError::Permanent(_)), "{error}");
@@ -321,7 +328,7 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(200)).await;
             cancelled.cancel();
         });
-        let error = shell(&script).work(attempt).await.unwrap_err();
+        let error = shell(&script).run(attempt).await.unwrap_err();
         assert!(matches!(error, HandlerError::Cancelled), "{error}");
         assert!(started.elapsed() < Duration::from_secs(10));
         tokio::time::sleep(Duration::from_millis(1500)).await;

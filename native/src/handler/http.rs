@@ -1,8 +1,10 @@
 //! `http`: an endpoint does the work.
 //!
 //! It is sent the job's arguments as JSON with `POST`, and the headers `Weir-Job-Id`, `Weir-Attempt` and
-//! `Idempotency-Key`, which is both; and `traceparent`, where traces are exported. A 2xx answer is success: its body
-//! is the output, and a number `used` in it is what is charged. 4xx says that trying again will not help, except for
+//! `Idempotency-Key`, which is the job's in all attempts; and `traceparent`, where traces are exported. Where a secret is
+//! set, the request is signed by Standard Webhooks, and `Weir-Attempt-Token` is what the endpoint proves itself with when
+//! it says something of its own accord (`api/worker.rs`). A 2xx answer is success: its body is the output, and a number
+//! `used` in it is what is charged; but 202 says that the endpoint answers later, at those routes. 4xx says that trying again will not help, except for
 //! 408, 425 and 429; everything else is tried again, not before the answer's `Retry-After`. Redirects are not
 //! followed: arguments go where the configuration says and nowhere else. The connection is closed when the attempt is
 //! over before the answer is.
@@ -11,35 +13,41 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use reqwest::redirect::Policy;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{Client, Response, StatusCode, Url};
+use secrecy::ExposeSecret;
 use serde_json::{Map, Value};
 
-use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
-use crate::config::service::Amount;
-use crate::http_client;
+use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
+use crate::config::service::{Amount, reach};
+use crate::outbound::{self, Secret};
 use weir_ledger::holder::Holder;
+
+/// The header with the attempt's token.
+const TOKEN_HEADER: &str = "weir-attempt-token";
 
 /// As much of an error's body becomes the message.
 const LONGEST_MESSAGE: usize = 2_000;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
 pub(super) struct Http {
     client: Client,
     url: Url,
+    secrets: Vec<Secret>,
     amount: Amount,
 }
 
 impl Http {
-    pub(super) fn new(url: Url, amount: Amount) -> Self {
-        let client =
-            http_client::build(|builder| builder.redirect(Policy::none()).connect_timeout(CONNECT_TIMEOUT));
-        Self { client, url, amount }
+    /// `private`: whether the endpoint may be in a private network.
+    pub(super) fn new(url: Url, private: bool, secrets: Vec<Secret>, amount: Amount) -> Self {
+        Self {
+            client: outbound::client(reach(private)),
+            url,
+            secrets,
+            amount,
+        }
     }
 
-    async fn ask(&self, attempt: &Attempt) -> Result<Outcome, HandlerError> {
+    async fn ask(&self, attempt: &Attempt) -> Result<Worked, HandlerError> {
         let body =
             serde_json::to_vec(&attempt.args).map_err(|error| HandlerError::Permanent(error.to_string()))?;
         let mut request = self
@@ -49,15 +57,24 @@ impl Http {
             .header(ACCEPT, "application/json")
             .header("weir-job-id", attempt.job_id)
             .header("weir-attempt", attempt.attempt)
-            .header(
-                "idempotency-key",
-                format!("{}-{}", attempt.job_id, attempt.attempt),
-            )
-            .body(body);
+            .header("idempotency-key", attempt.job_id);
+        if !self.secrets.is_empty() {
+            // Each attempt is a message of its own: one that was received before is not to be dropped.
+            let id = format!("job_{}_{}", attempt.job_id, attempt.attempt);
+            for (name, value) in outbound::headers(&self.secrets, &id, Timestamp::now(), &body) {
+                request = request.header(name, value);
+            }
+        }
+        if let Some(token) = &attempt.token {
+            let mut value = HeaderValue::from_str(token.expose_secret())
+                .map_err(|_| HandlerError::Failed(String::new()))?;
+            value.set_sensitive(true);
+            request = request.header(TOKEN_HEADER, value);
+        }
         if let Some(place) = &attempt.traceparent {
             request = request.header("traceparent", place);
         }
-        let response = request.send().await.map_err(failed)?;
+        let response = request.body(body).send().await.map_err(failed)?;
         let status = response.status();
         let retry_after = retry_after(response.headers(), Timestamp::now());
         if !status.is_success() {
@@ -70,6 +87,17 @@ impl Http {
                 Some(after) => HandlerError::RetryAfter { message, after },
                 None => HandlerError::Failed(message),
             });
+        }
+        if status == StatusCode::ACCEPTED {
+            if attempt.token.is_none() {
+                tracing::error!(
+                    job = attempt.job_id,
+                    "the endpoint answers later, but there is nothing that it could prove itself with: set HANDLER_SECRET"
+                );
+                let what = "the endpoint answers later, which is not set up here";
+                return Err(HandlerError::Failed(what.to_owned()));
+            }
+            return Ok(Worked::Later);
         }
         let body = read(response, LARGEST_OUTPUT)
             .await
@@ -85,7 +113,7 @@ impl Http {
                 .map_err(|error| HandlerError::Failed(format!("the output is not JSON: {error}")))?
         };
         let used = output.get("used").and_then(Value::as_i64);
-        Ok(Outcome { output, used })
+        Ok(Outcome { output, used }.into())
     }
 }
 
@@ -95,7 +123,7 @@ impl Handler for Http {
         self.amount.of(args).map_err(Refusal::Arguments)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         tokio::select! {
             finished = self.ask(&attempt) => finished,
             () = attempt.cancelled.cancelled() => Err(HandlerError::Cancelled),

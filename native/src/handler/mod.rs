@@ -2,6 +2,7 @@
 
 mod analysis;
 mod attempt;
+mod attempt_token;
 mod exec;
 mod http;
 mod specview;
@@ -11,19 +12,26 @@ use std::sync::Arc;
 use weir_ledger::database::ReadPool;
 
 use crate::config::service::{Builtin, HandlerSpec, Service};
+use crate::outbound::Secret;
 
-pub use attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
+pub use attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
+pub use attempt_token::AttemptTokens;
 pub(crate) use exec::kill_programs;
 
 /// The handler that a service is configured with.
 #[must_use]
-pub fn of(service: &Service, pool: &ReadPool) -> Arc<dyn Handler> {
+pub fn of(service: &Service, pool: &ReadPool, secrets: &[Secret]) -> Arc<dyn Handler> {
     match &service.handler {
         HandlerSpec::Builtin { name } => match name {
             Builtin::Analyze => Arc::new(analysis::Analysis),
             Builtin::Specview => Arc::new(specview::Specview::new(pool.clone())),
         },
-        HandlerSpec::Http { url, amount } => Arc::new(http::Http::new(url.0.clone(), amount.clone())),
+        HandlerSpec::Http { url, private, amount } => Arc::new(http::Http::new(
+            url.0.clone(),
+            *private,
+            secrets.to_vec(),
+            amount.clone(),
+        )),
         HandlerSpec::Exec { command, env, amount } => {
             Arc::new(exec::Exec::new(command.clone(), env.clone(), amount.clone()))
         }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::analysis::TestCase;
-use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir_ledger::database::{DatabaseError, ReadPool};
 use weir_ledger::holder::Holder;
 
@@ -112,7 +112,7 @@ impl Handler for Specview {
             .map_err(|_| Refusal::Arguments("the analysis has more tests than can be counted".to_owned()))
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let arguments = arguments(&attempt.args).map_err(HandlerError::Permanent)?;
         let holder = attempt.holder.ok_or_else(|| {
             HandlerError::Permanent("a specview needs the owner of its analysis".to_owned())
@@ -179,7 +179,8 @@ impl Handler for Specview {
         Ok(Outcome {
             output: json!({ "markdown": markdown, "count": tests.len() }),
             used: Some(used),
-        })
+        }
+        .into())
     }
 }
 

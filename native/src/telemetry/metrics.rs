@@ -104,10 +104,13 @@ const COUNTERS: [(&str, &str); 17] = [
     ),
     (
         "weir_attempts_total",
-        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, timed_out, fenced_out, broken_off)",
+        "Attempts that ended, by service and outcome (completed, failed, discarded, cancelled, timed_out, fenced_out, broken_off; outstanding is one whose handler answers later)",
     ),
     ("weir_orphans_total", "Reservations whose job was gone"),
-    ("weir_reclaimed_total", "Jobs taken back from processes that died"),
+    (
+        "weir_reclaimed_total",
+        "Jobs taken back from processes that died, and from handlers that said nothing",
+    ),
     (
         "weir_fenced_attempts_total",
         "Attempts whose result was dropped because the job had been taken back",
@@ -292,8 +295,9 @@ fn register(services: &[Service], catalogue: &Catalogue) {
 }
 
 /// How an attempt can end.
-pub(crate) const OUTCOMES: [&str; 7] = [
+pub(crate) const OUTCOMES: [&str; 8] = [
     "completed",
+    "outstanding",
     "failed",
     "discarded",
     "cancelled",

@@ -32,7 +32,8 @@ pub(super) async fn wait_out(pool: &ReadPool, job_id: i64, cancelled: &Cancellat
         "the job was taken back; the result of this attempt is dropped"
     );
     let question = "SELECT 1 FROM river_job WHERE id = $1 AND finalized_at IS NULL \
-                    AND NOT (state IN ('retryable', 'scheduled') AND scheduled_at > now() + interval '5 seconds')";
+                    AND NOT (state IN ('retryable', 'scheduled') AND scheduled_at > now() + interval '5 seconds') \
+                    AND NOT (state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = id))";
     let over = async {
         loop {
             match ask(pool, question, &[&job_id]).await {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
+use weir_ledger::attempts::{self, AttemptError, Silent};
 use weir_ledger::control;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::reconciliation::{self as ledger, MOST_ENDED};
@@ -92,6 +93,22 @@ pub async fn run(context: Context, stopped: CancellationToken) {
     }
 }
 
+fn report_silent(taken: Result<Silent, (i64, AttemptError)>) {
+    match taken {
+        Ok(Silent { job_id, outcome }) => {
+            metrics::counter!("weir_reclaimed_total").increment(1);
+            tracing::warn!(
+                job = job_id,
+                outcome,
+                "taken back from a handler that said nothing"
+            );
+        }
+        Err((job_id, error)) => {
+            tracing::warn!(job = job_id, %error, "could not be taken back from a handler that said nothing");
+        }
+    }
+}
+
 /// Where the rounds are in what they go through.
 pub struct Reconciler {
     context: Context,
@@ -126,6 +143,7 @@ impl Reconciler {
     /// One round. Returns whether the connection is still of use.
     pub async fn round(&mut self, client: &Client) -> bool {
         within("take_back", self.take_back(client)).await
+            && within("silent", self.take_back_silent()).await
             && within("ended", self.settle_ended(client)).await
             && within("sweep", self.sweep(client)).await
             && within("adopt", self.adopt(client)).await
@@ -211,6 +229,16 @@ impl Reconciler {
             );
         }
         Ok(())
+    }
+
+    /// Attempts whose handler wanted to answer later and has said nothing for too long have failed.
+    async fn take_back_silent(&self) -> Result<(), DatabaseError> {
+        self.context
+            .pool
+            .read(async |client| {
+                Ok::<_, DatabaseError>(attempts::take_back_silent(client, report_silent).await?)
+            })
+            .await
     }
 
     /// Settles what ended since the last look, however much it is.

@@ -21,7 +21,8 @@ use super::retry;
 use crate::config::fairness::FairnessScope;
 use crate::config::retry::Retry;
 use crate::context::Context;
-use crate::handler::{Attempt, Handler, HandlerError, LARGEST_OUTPUT};
+use crate::handler::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Worked};
+use weir_ledger::attempts::{self, Claim, HandedOver};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::job_metadata::REASON;
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
@@ -133,6 +134,10 @@ enum AttemptError {
     Permanent(String),
     #[error("the handler panicked")]
     Panicked,
+    /// Nothing has failed: the handler answers later. River finds the job pending, and writes nothing. Were it so late that
+    /// the next attempt runs already, then that one is tried again; a success would end the job.
+    #[error("an earlier attempt of this job was reported too late")]
+    Outstanding,
     #[error(transparent)]
     Internal(#[from] Internal),
     /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
@@ -158,6 +163,7 @@ impl AttemptError {
     fn outcome(&self) -> &'static str {
         match self {
             Self::NoHandler(_) | Self::Failed { .. } | Self::Panicked | Self::Internal(_) => "failed",
+            Self::Outstanding => "outstanding",
             Self::TimedOut(_) => "timed_out",
             Self::Permanent(_) => "discarded",
             Self::Cancelled(_) => "cancelled",
@@ -196,7 +202,7 @@ impl Worker<AnyArgs> for AnyWorker {
             return Err(AttemptError::NoHandler(job.row.kind));
         };
         let cancelled = context.cancellation_token();
-        let worker = match (self.pools.of(&job.row.queue), context.client()) {
+        let mut worker = match (self.pools.of(&job.row.queue), context.client()) {
             (Some(pool), Some(client)) => match pool.worker(client, cancelled).await {
                 // Cancelled while it waited, it must not start. River makes of it what the cancellation was for.
                 Some(worker) if !cancelled.is_cancelled() => Some(worker),
@@ -215,12 +221,20 @@ impl Worker<AnyArgs> for AnyWorker {
             (holder, _) => holder,
         };
         let log = AttemptLog::start(&self.context.settings, &job.row, holder);
+        let claim = attempts::claim_of(job.row.attempt, job.row.attempted_by.len());
+        let claim = Claim {
+            job_id: job.row.id,
+            claim: &claim,
+        };
+        let tokens = self.context.attempt_tokens().await;
+        let token = tokens.map_err(Internal::no_database(job.row.id))?.of(claim);
         let stop = cancelled.child_token();
         let attempt = Attempt {
             job_id: job.row.id,
             attempt: number,
             holder,
             args: job.args.0,
+            token,
             traceparent: log.trace_context().traceparent(),
             cancelled: stop.clone(),
         };
@@ -236,17 +250,37 @@ impl Worker<AnyArgs> for AnyWorker {
             }
         };
         let error = match handled {
-            Ok(Ok(outcome)) if !outcome.fits() => {
-                drop(worker);
+            Ok(Ok(Worked::Later)) => {
+                match self.hand_over(claim, kind.timeout).await {
+                    Ok(HandedOver::Outstanding) => {
+                        log.end("outstanding", None, None);
+                        return Err(AttemptError::Outstanding);
+                    }
+                    // The handler was faster, or the job was taken back.
+                    Ok(HandedOver::Over) => {
+                        log.end("outstanding", None, None);
+                        let _permit = worker.take().map(pool::WorkerPermit::done);
+                        fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
+                        return Ok(WorkOutcome::Complete);
+                    }
+                    Ok(HandedOver::Cancelled) => AttemptError::Cancelled(WorkCancelled),
+                    Ok(HandedOver::CannotWait) => AttemptError::Permanent(
+                        "the endpoint answers later, which a job cannot wait for whose unique states lack pending"
+                            .to_owned(),
+                    ),
+                    Err(error) => error,
+                }
+            }
+            Ok(Ok(Worked::Done(outcome))) if !outcome.fits() => {
                 AttemptError::Permanent(format!("the output is larger than {LARGEST_OUTPUT} bytes"))
             }
-            Ok(Ok(outcome)) => {
+            Ok(Ok(Worked::Done(outcome))) => {
                 let success = Success {
                     attempt: number,
                     output: outcome.output,
                     used: outcome.used,
                 };
-                let permit = worker.map(pool::WorkerPermit::done);
+                let permit = worker.take().map(pool::WorkerPermit::done);
                 let settling = log.settlement();
                 let settled = self.settle(job.row.id, success).await;
                 drop(settling);
@@ -263,25 +297,20 @@ impl Worker<AnyArgs> for AnyWorker {
                     }
                     Ok(Settled::FencedOut) => {
                         log.end("fenced_out", None, None);
-                        drop(permit);
                         fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
                         return Ok(WorkOutcome::Complete);
                     }
                     Err(error) => error,
                 }
             }
-            Ok(Err(error)) => {
-                drop(worker);
-                AttemptError::from_handler(error, timed_out)
-            }
+            Ok(Err(error)) => AttemptError::from_handler(error, timed_out),
             // What it said is on standard error, as of any panic.
-            Err(_) => {
-                drop(worker);
-                AttemptError::Panicked
-            }
+            Err(_) => AttemptError::Panicked,
         };
         if !fenced::still_owns(&self.context.pool, job.row.id, number).await {
             log.end("fenced_out", None, None);
+            // River may claim another job meanwhile: it may be the very attempt that is waited for.
+            let _permit = worker.take().map(pool::WorkerPermit::done);
             fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
             return Ok(WorkOutcome::Complete);
         }
@@ -296,6 +325,30 @@ impl Worker<AnyArgs> for AnyWorker {
 }
 
 impl AnyWorker {
+    /// Makes the attempt one that is answered later. While the database is away that is worth some patience: the handler
+    /// works already.
+    async fn hand_over(&self, claim: Claim<'_>, patience: Duration) -> Result<HandedOver, AttemptError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let handed_over = self.context.pool.read(async |client| {
+                Ok::<_, DatabaseError>(attempts::hand_over(client, claim, patience).await?)
+            });
+            match handed_over.await {
+                Ok(handed_over) => return Ok(handed_over),
+                Err(error) if tries < SETTLE_TRIES => {
+                    tracing::warn!(job = claim.job_id, %error, "waiting for the database to hand the attempt over");
+                    tokio::time::sleep(SETTLE_PAUSE).await;
+                }
+                Err(error) => {
+                    return Err(
+                        Internal::new(claim.job_id, "the attempt could not be handed over", &error).into(),
+                    );
+                }
+            }
+        }
+    }
+
     async fn settle(&self, job_id: i64, success: Success) -> Result<Settled, AttemptError> {
         let attempt = success.attempt;
         let mut is_unknown = false;

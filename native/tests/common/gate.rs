@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use uuid::Uuid;
 use weir::context::Context;
-use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 
@@ -114,7 +114,7 @@ impl Handler for Gate {
         Ok(1)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let holder = attempt.holder.map(|holder| holder.id);
         let fails = {
             let mut attempts = self.attempts.lock().unwrap();
@@ -133,6 +133,7 @@ impl Handler for Gate {
         Ok(Outcome {
             output: json!({}),
             used: None,
-        })
+        }
+        .into())
     }
 }

@@ -15,6 +15,9 @@ WITH slice AS MATERIALIZED (
     FROM slice s
     JOIN river_job j ON j.id = s.job_id
     WHERE (j.state IN ('available', 'pending', 'retryable', 'scheduled')) IS TRUE
+      -- What a handler works on that answers later is worked on.
+      AND NOT (j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
+                                               WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by)))
     ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ), cancelled AS (

@@ -13,7 +13,11 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
                           (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default)) END AS tier
 FROM submissions s
 CROSS JOIN LATERAL (
-    SELECT j.kind, j.state::text AS state, j.queue, j.attempt, j.max_attempts, j.created_at,
+    SELECT j.kind,
+           -- An attempt whose handler answers later.
+           CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
+                                                     WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))
+                THEN 'running' ELSE j.state::text END AS state, j.queue, j.attempt, j.max_attempts, j.created_at,
            attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
            j.finalized_at,
            j.scheduled_at > now() AS later,

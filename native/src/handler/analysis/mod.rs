@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal};
+use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
 use find::{TooMuch, scan};
 use frameworks::language;
 use weir_ledger::holder::Holder;
@@ -76,7 +76,7 @@ impl Handler for Analysis {
         arguments(args).map(|_| 1).map_err(Refusal::Arguments)
     }
 
-    async fn work(&self, attempt: Attempt) -> Result<Outcome, HandlerError> {
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let arguments = arguments(&attempt.args).map_err(HandlerError::Permanent)?;
         // Big inputs must not hold up the other jobs of this thread.
         let found = tokio::task::spawn_blocking(move || {
@@ -103,6 +103,7 @@ impl Handler for Analysis {
         Ok(Outcome {
             output: found,
             used: None,
-        })
+        }
+        .into())
     }
 }

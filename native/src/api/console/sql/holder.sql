@@ -1,7 +1,11 @@
--- What a holder has of each event type. $1 holder. Look-ups by key, and the running jobs by River's index of states.
+-- What a holder has of each event type. $1 holder. Look-ups by key, and the running jobs by River's index of states; those whose handler
+-- answers later are all gone through, too.
 SELECT h.event_type, h.user_id, h.slots_in_use::bigint AS slots_in_use, h.parked::bigint AS parked,
        (SELECT count(*) FROM river_job j JOIN quota_reservations r ON r.job_id = j.id
-        WHERE j.state = 'running' AND r.holder = h.holder AND r.event_type = h.event_type) AS running
+        WHERE j.state = 'running' AND r.holder = h.holder AND r.event_type = h.event_type)
+       + (SELECT count(*) FROM outstanding_attempts o
+          CROSS JOIN LATERAL (SELECT k.holder, k.event_type FROM quota_reservations k WHERE k.job_id = o.job_id OFFSET 0) r
+          WHERE r.holder = h.holder AND r.event_type = h.event_type) AS running
 FROM holders h
 WHERE h.holder = $1
 ORDER BY h.event_type

@@ -1,6 +1,10 @@
 -- A job as an operator sees it, whoever inserted it. $1 job id. Look-ups by key. Its output may have megabytes and stays
 -- where it is; of many failed attempts the last twenty are enough.
-SELECT j.id, j.kind, j.state::text AS state, j.queue, j.priority, j.attempt, j.max_attempts,
+SELECT j.id, j.kind,
+       CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
+                                                 WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))
+            THEN 'running' ELSE j.state::text END AS state,
+       j.queue, j.priority, j.attempt, j.max_attempts,
        j.created_at, j.scheduled_at, j.finalized_at,
        attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
        j.attempted_by[array_upper(j.attempted_by, 1)] AS attempted_by,

@@ -1,0 +1,77 @@
+-- weir_extend draws on grants as admission does, and takes attempts whose handler answers later.
+CREATE OR REPLACE FUNCTION weir_extend(job_id bigint, attempt int, more bigint, OUT outcome text, OUT quota jsonb)
+LANGUAGE plpgsql SECURITY DEFINER AS $$
+#variable_conflict use_column
+DECLARE
+    books CONSTANT text := coalesce(current_setting('weir.books', true), '');
+    locked record;
+    r quota_reservations;
+    granted bigint;
+    beyond bigint;
+    has_room boolean;
+BEGIN
+    PERFORM need_read_committed('weir_extend');
+    IF more IS NULL OR more NOT BETWEEN 1 AND 1000000000000000 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'more must be from 1 to 1000000000000000';
+    END IF;
+    SELECT * INTO locked FROM lock_holder_of(weir_extend.job_id);
+    SELECT q.* INTO r
+    FROM quota_reservations q JOIN river_job j ON j.id = q.job_id
+    WHERE q.job_id = weir_extend.job_id AND q.holder = locked.holder AND j.attempt = weir_extend.attempt
+      AND ((j.state = 'running') IS TRUE
+           OR (j.state = 'pending') IS TRUE
+              AND EXISTS (SELECT 1 FROM outstanding_attempts o
+                          WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by)))
+    FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        outcome := 'fenced_out';
+        RETURN;
+    END IF;
+    SELECT coalesce(sum(g.amount), 0) INTO granted
+    FROM holders h
+    CROSS JOIN LATERAL grants_left(h.user_id, h.event_type, clock_timestamp()) g
+    WHERE h.holder = r.holder AND h.event_type = r.event_type AND h.has_grants;
+    -- What the month has no room for, grants pay.
+    SELECT coalesce(bool_and(w.most IS NULL OR w.used::numeric + w.reserved + more
+                             <= w.most::numeric + w.from_grants + CASE w.span WHEN 'month' THEN granted ELSE 0 END), true),
+           coalesce(max(greatest(more - greatest(w.most::numeric - (w.used::numeric + w.reserved - w.from_grants), 0), 0))
+                    FILTER (WHERE w.span = 'month' AND w.most IS NOT NULL), 0),
+           (jsonb_agg(quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted))
+            FILTER (WHERE w.span = 'month')) -> 0
+    INTO has_room, beyond, quota
+    FROM windows_in_force(r) w;
+    IF NOT has_room THEN
+        outcome := 'over_quota';
+        RETURN;
+    END IF;
+    outcome := 'extended';
+    PERFORM set_config('weir.books', 'kept', true);
+    UPDATE quota_reservations q SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + beyond
+    WHERE q.job_id = r.job_id AND r.user_id IS NOT NULL;
+    UPDATE submissions s SET reserved_amount = s.reserved_amount + more
+    WHERE s.job_id = r.job_id AND r.user_id IS NOT NULL;
+    INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, reserved, granted_limit)
+    SELECT r.user_id, r.event_type, w.span, w.period_start, more, coalesce(w.most, 9223372036854775807)
+    FROM windows_in_force(r) w
+    ON CONFLICT (user_id, event_type, span, period_start)
+        DO UPDATE SET reserved = b.reserved + excluded.reserved, granted_limit = excluded.granted_limit;
+    IF beyond > 0 THEN
+        -- After what it has drawn before.
+        WITH draws AS (
+            INSERT INTO grant_draws (job_id, position, grant_id, amount)
+            SELECT r.job_id, d.n + g.n - 1, g.id, least(g.amount, beyond - g.before)
+            FROM grants_left(r.user_id, r.event_type, clock_timestamp()) g
+            CROSS JOIN (SELECT coalesce(max(o.position) + 1, 0) AS n FROM grant_draws o WHERE o.job_id = r.job_id) d
+            WHERE g.before < beyond
+            RETURNING grant_id, amount
+        )
+        UPDATE grants g SET reserved = g.reserved + d.amount FROM draws d WHERE g.id = d.grant_id;
+        UPDATE quota_balances b SET from_grants = b.from_grants + beyond
+        WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = 'month'
+          AND b.period_start = r.period_start;
+    END IF;
+    SELECT quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted - beyond) INTO quota
+    FROM windows_in_force(r) w WHERE w.span = 'month';
+    PERFORM set_config('weir.books', books, true);
+END
+$$;

@@ -1,0 +1,416 @@
+//! Attempts whose handler answers later: begun by a process of Weir's, and ended by whoever has the attempt's token.
+//!
+//! While the answer is outstanding the job is River's `pending`, "waits for something outside": no River client claims it,
+//! rescues it, or writes an outcome over it, whichever process ends meanwhile. It keeps its slot and its quota. What ends
+//! the attempt makes it run again in the transaction that ends it, by the functions that other languages have.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Transaction};
+
+use crate::database::DatabaseError;
+
+/// How many attempts one look for silent ones returns.
+const MOST_SILENT: i64 = 200;
+
+/// How long taking back an attempt waits for the lock of its holder. The next round looks again.
+const TAKE_BACK_PATIENCE: &str = "SET LOCAL lock_timeout = '20ms'";
+
+/// One attempt at a job, and no other one.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    /// River's job id.
+    pub job_id: i64,
+    /// As `claim_of()` has it in the database, and [`claim_of`] here.
+    pub claim: &'a str,
+}
+
+/// Which attempt at a job it is: its number, and how often the job was claimed. The number alone does not tell, since an
+/// attempt that its process's end broke off is begun again under the same one.
+#[must_use]
+pub fn claim_of(attempt: i32, claims: usize) -> String {
+    format!("{attempt}.{claims}")
+}
+
+/// What became of a wish to answer later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandedOver {
+    /// The answer is outstanding.
+    Outstanding,
+    /// The handler, or somebody else, has ended the attempt before.
+    Over,
+    /// Somebody wants the job to be cancelled, and it still runs.
+    Cancelled,
+    /// Its unique key does not count while it is pending, and it still runs.
+    CannotWait,
+}
+
+/// Why an attempt is told nothing more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The job was cancelled.
+    Cancelled,
+    /// The job has ended otherwise, or is gone.
+    Ended,
+    /// The attempt was taken back, and the job is tried again.
+    TakenBack,
+}
+
+/// Why what an attempt says is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum AttemptError {
+    /// It is not under way.
+    #[error("the attempt is over")]
+    Over(Over),
+    /// It cannot be right. The text says what is wanted.
+    #[error("{0}")]
+    Invalid(String),
+    /// The database could not be used.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+}
+
+impl From<Error> for AttemptError {
+    fn from(error: Error) -> Self {
+        match error.as_db_error() {
+            Some(said)
+                if [
+                    SqlState::UNTRANSLATABLE_CHARACTER,
+                    SqlState::CHARACTER_NOT_IN_REPERTOIRE,
+                ]
+                .contains(said.code()) =>
+            {
+                Self::Invalid("text must not hold a NUL character".to_owned())
+            }
+            Some(said) if said.code().code().starts_with("22") => Self::Invalid(said.message().to_owned()),
+            _ => Self::Database(error.into()),
+        }
+    }
+}
+
+/// How far an attempt is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// From 0 to 1.
+    pub fraction: f64,
+    /// For people.
+    pub message: Option<String>,
+}
+
+impl Progress {
+    /// The longest message, in bytes.
+    pub const LONGEST_MESSAGE: usize = 1000;
+
+    /// Whether it is one.
+    ///
+    /// # Errors
+    ///
+    /// What is wanted.
+    pub fn check(&self) -> Result<(), AttemptError> {
+        let fits = |message: &String| message.len() <= Self::LONGEST_MESSAGE;
+        if (0.0..=1.0).contains(&self.fraction) && self.message.as_ref().is_none_or(fits) {
+            return Ok(());
+        }
+        Err(AttemptError::Invalid(format!(
+            "a progress has a fraction from 0 to 1, and a message of at most {} bytes",
+            Self::LONGEST_MESSAGE
+        )))
+    }
+}
+
+/// How an attempt has failed.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// What went wrong, for the job's owner.
+    pub error: String,
+    /// When it is to be tried again; `None` leaves it to the service.
+    pub retry_at: Option<Timestamp>,
+    /// Whether trying again will not help.
+    pub is_permanent: bool,
+}
+
+/// What more quota an attempt got.
+#[derive(Clone, Debug)]
+pub struct Extended {
+    /// Whether there was room.
+    pub is_extended: bool,
+    /// The billing period's quota now.
+    pub quota: Option<Value>,
+}
+
+/// Makes a running attempt one whose handler answers later, and may say nothing for that long.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn hand_over(client: &Client, claim: Claim<'_>, patience: Duration) -> Result<HandedOver, Error> {
+    let row = client
+        .query_opt(
+            include_str!("sql/hand_over.sql"),
+            &[&claim.job_id, &claim.claim, &patience.as_secs_f64()],
+        )
+        .await?;
+    Ok(match row {
+        None => HandedOver::Over,
+        Some(row) if row.get("handed_over") => HandedOver::Outstanding,
+        Some(row) if row.get("is_cancelled") => HandedOver::Cancelled,
+        Some(_) => HandedOver::CannotWait,
+    })
+}
+
+/// An attempt says that it is alive, and how far it is. Returns until when it must say something again; `None` while its
+/// process waits for the handler.
+///
+/// # Errors
+///
+/// When it is not under way, the progress is none, or the database cannot be used.
+pub async fn hear(
+    client: &mut Client,
+    claim: Claim<'_>,
+    progress: Option<&Progress>,
+) -> Result<Option<Timestamp>, AttemptError> {
+    if let Some(progress) = progress {
+        progress.check()?;
+    }
+    let transaction = begin(client).await?;
+    let heard = said(&transaction, claim, progress).await?;
+    transaction.commit().await?;
+    match heard {
+        Some((_, deadline)) => Ok(deadline),
+        None => Err(AttemptError::Over(over(client, claim).await?.0)),
+    }
+}
+
+/// Completes the job as this attempt's, charges `used` or all that was reserved, and returns what was charged. Saying so
+/// again changes nothing and returns the same.
+///
+/// # Errors
+///
+/// When the attempt is not under way, the output cannot be stored, or the database cannot be used.
+pub async fn complete(
+    client: &mut Client,
+    claim: Claim<'_>,
+    output: &Value,
+    used: Option<i64>,
+) -> Result<i64, AttemptError> {
+    let transaction = begin(client).await?;
+    if let Some(attempt) = resume(&transaction, claim, false).await? {
+        let row = transaction
+            .query_one(
+                "SELECT charged FROM weir_complete($1, $2, $3, $4)",
+                &[&claim.job_id, &attempt, output, &used],
+            )
+            .await?;
+        transaction.commit().await?;
+        return Ok(row.get("charged"));
+    }
+    transaction.commit().await?;
+    match over(client, claim).await? {
+        (_, Some(charged)) => Ok(charged),
+        (over, None) => Err(AttemptError::Over(over)),
+    }
+}
+
+/// Records that the attempt has failed. Returns what becomes of the job: `retry`, `discarded` or `cancelled`.
+///
+/// # Errors
+///
+/// When the attempt is not under way, or the database cannot be used.
+pub async fn fail(client: &mut Client, claim: Claim<'_>, failure: &Failure) -> Result<String, AttemptError> {
+    let transaction = begin(client).await?;
+    let Some(attempt) = resume(&transaction, claim, false).await? else {
+        transaction.commit().await?;
+        return Err(AttemptError::Over(over(client, claim).await?.0));
+    };
+    let outcome = record(&transaction, claim.job_id, attempt, failure).await?;
+    transaction.commit().await?;
+    Ok(outcome)
+}
+
+/// Asks for more quota for an attempt that is under way, which counts as a sign of life.
+///
+/// # Errors
+///
+/// When the attempt is not under way, the amount is none, or the database cannot be used.
+pub async fn extend(client: &mut Client, claim: Claim<'_>, more: i64) -> Result<Extended, AttemptError> {
+    let transaction = begin(client).await?;
+    lock_holder(&transaction, claim.job_id).await?;
+    if let Some((attempt, _)) = said(&transaction, claim, None).await? {
+        let row = transaction
+            .query_one(
+                "SELECT outcome, quota FROM weir_extend($1, $2, $3)",
+                &[&claim.job_id, &attempt, &more],
+            )
+            .await?;
+        let outcome: &str = row.get("outcome");
+        if outcome != "fenced_out" {
+            let extended = Extended {
+                is_extended: outcome == "extended",
+                quota: row.get("quota"),
+            };
+            transaction.commit().await?;
+            return Ok(extended);
+        }
+    }
+    drop(transaction);
+    Err(AttemptError::Over(over(client, claim).await?.0))
+}
+
+/// An attempt that was taken back, because its handler said nothing for too long.
+#[derive(Clone, Debug)]
+pub struct Silent {
+    /// River's job id.
+    pub job_id: i64,
+    /// What becomes of the job: `retry`, `discarded` or `cancelled`.
+    pub outcome: String,
+}
+
+/// Takes back the attempts whose handler has said nothing for too long, each in a transaction of its own: a holder that
+/// somebody has locked keeps no other's from being taken back, and is looked at again. `each` is told of every one, and of
+/// what could not be done.
+///
+/// # Errors
+///
+/// When the database cannot be asked which there are.
+pub async fn take_back_silent(
+    client: &mut Client,
+    mut each: impl FnMut(Result<Silent, (i64, AttemptError)>),
+) -> Result<(), Error> {
+    let silent = client
+        .query(include_str!("sql/silent.sql"), &[&MOST_SILENT])
+        .await?;
+    for row in silent {
+        let (job_id, claim): (i64, String) = (row.get("job_id"), row.get("claim"));
+        let patience = Duration::from_secs_f64(row.get::<_, f64>("patience").max(0.0));
+        let claim = Claim {
+            job_id,
+            claim: &claim,
+        };
+        match take_back(client, claim, patience).await {
+            Ok(None) => {}
+            Ok(Some(outcome)) => each(Ok(Silent { job_id, outcome })),
+            Err(error) => each(Err((job_id, error))),
+        }
+    }
+    Ok(())
+}
+
+async fn take_back(
+    client: &mut Client,
+    claim: Claim<'_>,
+    patience: Duration,
+) -> Result<Option<String>, AttemptError> {
+    let transaction = begin(client).await?;
+    transaction.batch_execute(TAKE_BACK_PATIENCE).await?;
+    let Some(attempt) = resume(&transaction, claim, true).await? else {
+        transaction.commit().await?;
+        return Ok(None);
+    };
+    let failure = Failure {
+        error: format!("the handler said nothing for {} s", patience.as_secs().max(1)),
+        retry_at: None,
+        is_permanent: false,
+    };
+    let outcome = record(&transaction, claim.job_id, attempt, &failure).await?;
+    transaction.commit().await?;
+    Ok(Some(outcome))
+}
+
+async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
+    let transaction = client
+        .build_transaction()
+        .isolation_level(IsolationLevel::ReadCommitted)
+        .start()
+        .await?;
+    // The functions keep the books, and a sign of life changes none.
+    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    Ok(transaction)
+}
+
+/// As a settlement has it: first the holder, then the job.
+async fn lock_holder(transaction: &Transaction<'_>, job_id: i64) -> Result<(), Error> {
+    transaction
+        .execute("SELECT lock_holder_of($1)", &[&job_id])
+        .await?;
+    Ok(())
+}
+
+/// The number of the attempt, which runs again; `None` when it is not under way.
+async fn resume(
+    transaction: &Transaction<'_>,
+    claim: Claim<'_>,
+    if_silent: bool,
+) -> Result<Option<i32>, Error> {
+    lock_holder(transaction, claim.job_id).await?;
+    let row = transaction
+        .query_opt(
+            include_str!("sql/resume.sql"),
+            &[&claim.job_id, &claim.claim, &if_silent],
+        )
+        .await?;
+    Ok(row.map(|row| row.get("attempt")))
+}
+
+async fn record(
+    transaction: &Transaction<'_>,
+    job_id: i64,
+    attempt: i32,
+    failure: &Failure,
+) -> Result<String, Error> {
+    let most: Option<i16> = if failure.is_permanent {
+        // No attempt is left for a moment, so that the job is at its end.
+        let sql = "UPDATE river_job j SET max_attempts = j.attempt FROM river_job o \
+                   WHERE j.id = $1 AND o.id = j.id RETURNING o.max_attempts";
+        Some(transaction.query_one(sql, &[&job_id]).await?.get(0))
+    } else {
+        None
+    };
+    let row = transaction
+        .query_one(
+            "SELECT weir_fail($1, $2, $3, $4) AS outcome",
+            &[&job_id, &attempt, &failure.error, &failure.retry_at],
+        )
+        .await?;
+    if let Some(most) = most {
+        let sql = "UPDATE river_job SET max_attempts = $2 WHERE id = $1";
+        transaction.execute(sql, &[&job_id, &most]).await?;
+    }
+    Ok(row.get("outcome"))
+}
+
+/// Hears an attempt: its number, and until when it must say something again. `None` when it is not under way.
+async fn said(
+    transaction: &Transaction<'_>,
+    claim: Claim<'_>,
+    progress: Option<&Progress>,
+) -> Result<Option<(i32, Option<Timestamp>)>, Error> {
+    let fraction = progress.map(|progress| progress.fraction);
+    let message = progress.and_then(|progress| progress.message.as_deref());
+    let row = transaction
+        .query_opt(
+            include_str!("sql/hear.sql"),
+            &[&claim.job_id, &claim.claim, &fraction, &message],
+        )
+        .await?;
+    Ok(row.map(|row| (row.get("attempt"), row.get("deadline_at"))))
+}
+
+/// What became of the job, and what was charged if this attempt has completed it.
+async fn over<C: GenericClient>(client: &C, claim: Claim<'_>) -> Result<(Over, Option<i64>), Error> {
+    let row = client
+        .query_opt(include_str!("sql/over.sql"), &[&claim.job_id, &claim.claim])
+        .await?;
+    let Some(row) = row else {
+        return Ok((Over::Ended, None));
+    };
+    let is_latest: bool = row.get("is_latest");
+    Ok(match row.get("state") {
+        "cancelled" => (Over::Cancelled, None),
+        "completed" => (Over::Ended, is_latest.then(|| row.get("charged"))),
+        "discarded" => (Over::Ended, None),
+        _ => (Over::TakenBack, None),
+    })
+}

@@ -1,0 +1,29 @@
+-- Makes a running attempt one whose answer is outstanding, unless somebody has asked for its cancellation. A unique job
+-- whose key does not count while it is pending is left alone: another could take its key meanwhile.
+-- $1 job, $2 claim, $3 seconds that the handler may say nothing.
+-- `handed_over` is null when the attempt is over already.
+WITH attempt AS MATERIALIZED (
+    SELECT j.id,
+           j.metadata ? 'cancel_attempted_at' AS is_cancelled,
+           j.unique_key IS NULL OR j.unique_states IS NULL
+               OR river_job_state_in_bitmask(j.unique_states, 'pending') AS may_wait
+    FROM river_job j
+    WHERE j.id = $1 AND (j.state = 'running') IS TRUE AND claim_of(j.attempt, j.attempted_by) = $2
+    FOR NO KEY UPDATE
+), waiting AS (
+    UPDATE river_job j SET state = 'pending'
+    FROM attempt a
+    WHERE j.id = a.id AND NOT a.is_cancelled AND a.may_wait
+    RETURNING j.id
+), outstanding AS (
+    INSERT INTO outstanding_attempts AS o (job_id, claim, patience, deadline_at)
+    SELECT w.id, $2, make_interval(secs => $3::float8), clock_timestamp() + make_interval(secs => $3::float8)
+    FROM waiting w
+    -- Of an attempt that somebody ended by hand.
+    ON CONFLICT (job_id) DO UPDATE
+        SET claim = excluded.claim, patience = excluded.patience, deadline_at = excluded.deadline_at,
+            began_at = excluded.began_at
+    RETURNING job_id
+)
+SELECT (SELECT count(*) > 0 FROM outstanding) AS handed_over, a.is_cancelled, a.may_wait
+FROM attempt a

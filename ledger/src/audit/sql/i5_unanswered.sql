@@ -1,0 +1,13 @@
+-- Jobs that hold a slot and wait, though no handler is to answer for them; and attempts that nobody takes back although their
+-- handler has said nothing for too long. $5 seconds beside the ten that this may take.
+SELECT format('job %s of holder %s has a slot, and nobody works on it', r.job_id, r.holder)
+FROM quota_reservations r
+JOIN river_job j ON j.id = r.job_id
+WHERE r.admitted_at <= now() - make_interval(secs => 10 + $5) AND j.state = 'pending'
+  AND NOT EXISTS (SELECT 1 FROM outstanding_attempts o
+                  WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))
+UNION ALL
+SELECT format('job %s: its handler should have answered by %s', o.job_id, o.deadline_at)
+FROM outstanding_attempts o
+WHERE o.deadline_at < now() - make_interval(secs => 10 + $5)
+LIMIT $1

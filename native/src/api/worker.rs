@@ -1,0 +1,334 @@
+//! What endpoints say of their own accord: how far an attempt is, and how it ended. Whoever has the attempt's token speaks
+//! for it, and for no other one.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use jiff::{SignedDuration, Timestamp};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+use weir_ledger::attempts::{self, AttemptError, Claim, Failure};
+
+use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
+use super::problem::ApiError;
+use super::state::Api;
+use crate::handler::{LARGEST_OUTPUT, Outcome};
+
+/// An output with what is around it: a letter of it may be written in six bytes.
+const LARGEST_COMPLETION: usize = LARGEST_OUTPUT + 64 * 1024;
+
+/// Whatever else an attempt says.
+const LARGEST_WORD: usize = 128 * 1024;
+
+/// How far ahead an attempt may be tried again.
+const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
+
+/// The routes, for whoever reaches the origin: the edge forwards none of them.
+pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
+    let complete = OpenApiRouter::new()
+        .routes(routes!(complete))
+        .layer(DefaultBodyLimit::max(LARGEST_COMPLETION));
+    let others = OpenApiRouter::new()
+        .routes(routes!(fail))
+        .routes(routes!(progress))
+        .routes(routes!(extend))
+        .routes(routes!(heartbeat))
+        .layer(DefaultBodyLimit::max(LARGEST_WORD));
+    complete.merge(others)
+}
+
+/// The attempt whose token a request shows.
+pub(super) struct Attempt {
+    job_id: i64,
+    claim: String,
+}
+
+impl Attempt {
+    fn claim(&self) -> Claim<'_> {
+        Claim {
+            job_id: self.job_id,
+            claim: &self.claim,
+        }
+    }
+}
+
+impl FromRequestParts<Arc<Api>> for Attempt {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let job: Result<Path<i64>, PathRejection> = Path::from_request_parts(parts, api).await;
+        let Ok(Path(job_id)) = job else {
+            return Err(ApiError::NoAttempt);
+        };
+        let mut shown = parts.headers.get_all(AUTHORIZATION).iter();
+        let (Some(bearer), None) = (shown.next(), shown.next()) else {
+            return Err(ApiError::NoAttempt);
+        };
+        bearer
+            .to_str()
+            .ok()
+            .and_then(|bearer| bearer.strip_prefix("Bearer "))
+            .and_then(|token| api.attempt_tokens.verify(job_id, token.trim()))
+            .map(|claim| Self {
+                job_id,
+                claim: claim.claim.to_owned(),
+            })
+            .ok_or(ApiError::NoAttempt)
+    }
+}
+
+impl From<AttemptError> for ApiError {
+    fn from(error: AttemptError) -> Self {
+        match error {
+            AttemptError::Over(over) => Self::AttemptOver(over),
+            AttemptError::Invalid(wants) => Self::Unprocessable(format!("Not as it must be: {wants}.")),
+            AttemptError::Database(error) => error.into(),
+        }
+    }
+}
+
+fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>, most: usize) -> Result<T, ApiError> {
+    let body = body.map_err(|rejection| match rejection.status() {
+        axum::http::StatusCode::PAYLOAD_TOO_LARGE => ApiError::LargerThan(most),
+        _ => ApiError::Unprocessable("The body could not be read.".to_owned()),
+    })?;
+    serde_json::from_slice(&body)
+        .map_err(|error| ApiError::Unprocessable(format!("The body is not what is wanted: {error}.")))
+}
+
+/// What an attempt has made.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Completion {
+    /// The job's output, of at most 4 MiB.
+    #[serde(default)]
+    output: Value,
+    /// What it used of its reservation, in the meter's unit; all of it unless told.
+    #[schema(required = false, nullable = false)]
+    used: Option<i64>,
+}
+
+/// A job that is completed.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Completed {
+    /// What its user was charged.
+    charged: i64,
+}
+
+/// Completes the job. The same attempt may say so again, and is answered the same.
+#[utoipa::path(
+    post,
+    path = "/worker/jobs/{id}/complete",
+    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
+    request_body = Completion,
+    responses((status = 200, body = Completed), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+)]
+pub(super) async fn complete(
+    State(api): State<Arc<Api>>,
+    attempt: Attempt,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Json<Completed>, ApiError> {
+    let Completion { output, used } = body(bytes, LARGEST_OUTPUT)?;
+    let outcome = Outcome { output, used };
+    if !outcome.fits() {
+        return Err(ApiError::LargerThan(LARGEST_OUTPUT));
+    }
+    let charged = api
+        .pool
+        .read(async |client| attempts::complete(client, attempt.claim(), &outcome.output, used).await)
+        .await?;
+    attempt.log("completed", Some(charged));
+    api.feed.hurry();
+    Ok(Json(Completed { charged }))
+}
+
+/// How an attempt has failed.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Failed {
+    /// What went wrong, for the job's owner. 10 000 letters of it are kept.
+    error: String,
+    /// Whether trying again may help.
+    #[serde(default = "yes")]
+    #[schema(required = false, default = true)]
+    retry: bool,
+    /// When to try again, not sooner than in a second; as the service says unless told.
+    #[schema(required = false, nullable = false)]
+    retry_at: Option<Timestamp>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What becomes of a job whose attempt has failed.
+#[derive(Serialize, ToSchema)]
+pub(super) struct AfterFailure {
+    /// `retry`; `discarded` when that was the last attempt; `cancelled` when somebody wanted that.
+    #[schema(example = "retry")]
+    outcome: String,
+}
+
+/// Records that the attempt has failed. The job is tried again, unless that was its last attempt or will not help.
+#[utoipa::path(
+    post,
+    path = "/worker/jobs/{id}/fail",
+    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
+    request_body = Failed,
+    responses((status = 200, body = AfterFailure), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+)]
+pub(super) async fn fail(
+    State(api): State<Arc<Api>>,
+    attempt: Attempt,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Json<AfterFailure>, ApiError> {
+    let Failed {
+        error,
+        retry,
+        retry_at,
+    } = body(bytes, LARGEST_WORD)?;
+    if retry_at.is_some_and(|at| at.duration_since(Timestamp::now()) > FARTHEST) {
+        return Err(ApiError::Unprocessable(
+            "retry_at must be within 366 days.".to_owned(),
+        ));
+    }
+    let failure = Failure {
+        error,
+        retry_at,
+        is_permanent: !retry,
+    };
+    let outcome = api
+        .pool
+        .read(async |client| attempts::fail(client, attempt.claim(), &failure).await)
+        .await?;
+    attempt.log(&outcome, None);
+    api.feed.hurry();
+    Ok(Json(AfterFailure { outcome }))
+}
+
+/// How far an attempt is.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Progressed {
+    /// From 0 to 1.
+    #[schema(minimum = 0, maximum = 1)]
+    fraction: f64,
+    /// For people, at most 1000 bytes.
+    #[schema(required = false, nullable = false)]
+    message: Option<String>,
+}
+
+/// An attempt that was heard.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Heard {
+    /// When the attempt is taken back, unless it says something before; null while its first answer is waited for.
+    deadline_at: Option<Timestamp>,
+}
+
+/// Says how far the attempt is, which its owner sees, and that it goes on.
+#[utoipa::path(
+    post,
+    path = "/worker/jobs/{id}/progress",
+    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
+    request_body = Progressed,
+    responses((status = 200, body = Heard), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+)]
+pub(super) async fn progress(
+    State(api): State<Arc<Api>>,
+    attempt: Attempt,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Json<Heard>, ApiError> {
+    let Progressed { fraction, message } = body(bytes, LARGEST_WORD)?;
+    hear(&api, &attempt, Some(&attempts::Progress { fraction, message })).await
+}
+
+/// Says that the attempt goes on.
+#[utoipa::path(
+    post,
+    path = "/worker/jobs/{id}/heartbeat",
+    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
+    responses((status = 200, body = Heard), NoAttempt, AttemptOver, Unavailable)
+)]
+pub(super) async fn heartbeat(
+    State(api): State<Arc<Api>>,
+    attempt: Attempt,
+) -> Result<Json<Heard>, ApiError> {
+    hear(&api, &attempt, None).await
+}
+
+async fn hear(
+    api: &Api,
+    attempt: &Attempt,
+    progress: Option<&attempts::Progress>,
+) -> Result<Json<Heard>, ApiError> {
+    let heard = api
+        .pool
+        .read(async |client| attempts::hear(client, attempt.claim(), progress).await);
+    Ok(Json(Heard {
+        deadline_at: heard.await?,
+    }))
+}
+
+/// How much more quota an attempt asks for.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct More {
+    /// In the meter's unit, from 1.
+    #[schema(minimum = 1)]
+    more: i64,
+}
+
+/// What became of a wish for more quota.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Extended {
+    /// Whether there was room. Without, nothing has changed, and the attempt goes on.
+    extended: bool,
+    /// The billing period's quota: `used`, `reserved`, `limit`, `remaining`, `reset_at`; null for a job of nobody's.
+    #[schema(value_type = Option<Object>)]
+    quota: Option<Value>,
+}
+
+/// Reserves more for the job, and says that the attempt goes on.
+#[utoipa::path(
+    post,
+    path = "/worker/jobs/{id}/extend",
+    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
+    request_body = More,
+    responses((status = 200, body = Extended), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+)]
+pub(super) async fn extend(
+    State(api): State<Arc<Api>>,
+    attempt: Attempt,
+    bytes: Result<Bytes, BytesRejection>,
+) -> Result<Json<Extended>, ApiError> {
+    let More { more } = body(bytes, LARGEST_WORD)?;
+    let extended = api
+        .pool
+        .read(async |client| attempts::extend(client, attempt.claim(), more).await)
+        .await?;
+    Ok(Json(Extended {
+        extended: extended.is_extended,
+        quota: extended.quota,
+    }))
+}
+
+impl Attempt {
+    fn log(&self, outcome: &str, charged: Option<i64>) {
+        tracing::info!(
+            job = self.job_id,
+            claim = self.claim,
+            outcome,
+            charged,
+            "an endpoint has answered"
+        );
+    }
+}
