@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
+use weir_ledger::attempts::Progress;
 use weir_ledger::holder::Holder;
 
 /// An open stream of server-sent events.
@@ -293,5 +294,62 @@ async fn the_stream_of_the_lanes_shows_what_waits_and_runs_and_names_nobody() {
     assert!(!seen.to_string().contains(&user.to_string()), "{seen}");
     let now = weir.get("/api/lanes", Who::User(user)).await.body;
     assert_eq!(now["services"], seen["services"], "as a look tells it");
+    weir.end().await;
+}
+
+/// Says how far it is, and goes on when it is told to.
+struct Halfway(Arc<tokio::sync::Notify>);
+
+#[async_trait]
+impl Handler for Halfway {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
+        for n in 0..=50 {
+            attempt.progress.say(Progress {
+                fraction: f64::from(n) / 100.0,
+                message: Some(format!("{n} of 100")),
+            });
+        }
+        self.0.notified().await;
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        }
+        .into())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_tells_how_far_a_job_is_and_of_many_words_the_last() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let go_on = Arc::new(tokio::sync::Notify::new());
+    let handler = Arc::new(Halfway(Arc::clone(&go_on)));
+    let context = weir.another(&[]).with_handler("analysis:analyze", handler);
+    let working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    let mut events = Events::open(&weir, "/api/jobs/events", who).await;
+    events.of("jobs").await;
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    loop {
+        let job = events.of("job").await;
+        if job["progress"]["fraction"] == 0.5 {
+            assert_eq!(job["progress"]["message"], "50 of 100");
+            break;
+        }
+    }
+    go_on.notify_one();
+    loop {
+        let job = events.of("job").await;
+        if job["status"] == "completed" {
+            assert_eq!(job["progress"], Value::Null);
+            break;
+        }
+    }
+    working.stop().await;
     weir.end().await;
 }

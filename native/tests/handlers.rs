@@ -144,3 +144,27 @@ async fn of_a_long_standard_error_the_end_is_told() {
     working.stop().await;
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_says_how_far_it_is_and_that_is_no_part_of_why_it_failed() {
+    let weir = programs().await;
+    let who = Who::User(weir.user("free").await);
+    let working = weir.work().await;
+    let file = std::env::temp_dir().join(format!("weir-patient-{}", uuid::Uuid::new_v4()));
+    let id = submit(&weir, who, "patient", json!({ "file": file })).await;
+    weir.until("its progress", async || {
+        let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+        (job["progress"] == json!({ "fraction": 0.4, "message": "page 2 of 5" })).then_some(())
+    })
+    .await;
+    std::fs::write(&file, "").unwrap();
+    let job = weir.finished(id, who).await;
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(
+        (&job["error"]["message"], &job["progress"]),
+        (&json!("exit status: 1: out of paper"), &Value::Null),
+        "{job}"
+    );
+    working.stop().await;
+    weir.end().await;
+}

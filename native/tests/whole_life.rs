@@ -7,7 +7,7 @@ mod common;
 use common::{GO_TESTS, Weir, Who, files};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
-use weir::handler::{Attempt, Worked};
+use weir::handler::{Attempt, Reporter, Worked};
 use weir_ledger::holder::Holders;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,6 +106,7 @@ async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
             holder: Some(Holders::user(user)),
             args: wanted.as_object().unwrap().clone(),
             token: None,
+            progress: Reporter::default(),
             traceparent: None,
             cancelled: CancellationToken::new(),
         };

@@ -8,15 +8,20 @@ import { required } from "../harness/lifetime.ts";
  * small files end before the page can show them.
  */
 export function slowAnalysis(seconds: number): string {
-  const text = readFileSync(join(root, "weir.toml"), "utf8");
   const output = JSON.stringify({ tests: [], count: 0, frameworks: [] });
-  const command = ["sh", "-c", `cat > /dev/null; sleep ${seconds}; echo '${output}'`];
-  const slow = text.replace(
+  return analysisBy(`slow-${seconds}`, `cat > /dev/null; sleep ${seconds}; echo '${output}'`);
+}
+
+/** The default configuration with a shell script as the handler of the analysis, in a file of that name. */
+export function analysisBy(name: string, script: string): string {
+  const text = readFileSync(join(root, "weir.toml"), "utf8");
+  const command = ["sh", "-c", script];
+  const changed = text.replace(
     /^handler = .*name = "analyze".*$/m,
     () => `handler = { type = "exec", command = ${JSON.stringify(command)}, amount = 1 }`,
   );
-  if (slow === text) throw new Error("weir.toml has no builtin handler for the analysis any more");
-  const path = join(required("WEIR_TEST_FOLDER"), `slow-${seconds}-${process.pid}.toml`);
-  writeFileSync(path, slow);
+  if (changed === text) throw new Error("weir.toml has no builtin handler for the analysis any more");
+  const path = join(required("WEIR_TEST_FOLDER"), `${name}-${process.pid}.toml`);
+  writeFileSync(path, changed);
   return path;
 }

@@ -85,7 +85,7 @@ function write(row: HTMLTableRowElement, job: Job, place: number | undefined): v
   row.dataset.job = String(job.id);
   const state = make("td");
   const words = t(job.status === "queued" && job.waiting_for ? job.waiting_for : job.status);
-  state.append(make("span", words, `badge ${job.status}`), make("small", details(job, place).join(" · ")));
+  state.append(make("span", words, `badge ${job.status}`), ...bar(job), make("small", details(job, place).join(" · ")));
   const cost = isFinished(job) ? t("costCharged", { n: job.charged }) : t("costReserved", { n: job.reserved });
   const buttons = make("td", "", "job-actions");
   buttons.append(...actionsFor(job).map((action) => button(job, action)));
@@ -98,11 +98,23 @@ function write(row: HTMLTableRowElement, job: Job, place: number | undefined): v
   }
 }
 
+/** How far a job is, if it says so. */
+function bar(job: Job): HTMLProgressElement[] {
+  if (!job.progress) return [];
+  const made = make("progress");
+  made.max = 1;
+  made.value = job.progress.fraction;
+  made.ariaLabel = t("progressOf", { id: job.id });
+  return [made];
+}
+
 function details(job: Job, place: number | undefined): string[] {
   const { started_at: started, finished_at: finished, created_at: created, error } = job;
   const time = (from: string, to: string): string => inSeconds(Math.max(0, Date.parse(to) - Date.parse(from)) / 1000);
   const said: string[] = [];
   if (place) said.push(t("placeInLine", { n: place }));
+  if (job.progress) said.push(t("progressSoFar", { percent: Math.floor(job.progress.fraction * 100) }));
+  if (job.progress?.message) said.push(job.progress.message);
   if (started && job.status !== "queued") said.push(t("waited", { time: time(created, started) }));
   if (started && finished) said.push(t("took", { time: time(started, finished) }));
   if (error) said.push(error.message);

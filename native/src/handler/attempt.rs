@@ -5,7 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use secrecy::SecretString;
 use serde_json::{Map, Value};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use weir_ledger::attempts::Progress;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 
@@ -25,10 +27,32 @@ pub struct Attempt {
     pub args: Map<String, Value>,
     /// What an endpoint that answers later proves itself with; `None` where no secret is set.
     pub token: Option<SecretString>,
+    /// Takes how far it is.
+    pub progress: Reporter,
     /// The attempt's place in its trace (W3C Trace Context), for what it calls; `None` when traces are not exported.
     pub traceparent: Option<String>,
     /// Cancelled when the attempt should stop: a timeout, a cancellation, or the process's end.
     pub cancelled: CancellationToken,
+}
+
+/// Takes how far an attempt is, for the job's owner. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Reporter(Option<watch::Sender<Option<Progress>>>);
+
+impl Reporter {
+    /// One whose words somebody writes down; of many, only the last.
+    #[must_use]
+    pub fn new() -> (Self, watch::Receiver<Option<Progress>>) {
+        let (sender, receiver) = watch::channel(None);
+        (Self(Some(sender)), receiver)
+    }
+
+    /// Says how far the attempt is.
+    pub fn say(&self, progress: Progress) {
+        if let Some(sender) = &self.0 {
+            sender.send_replace(Some(progress));
+        }
+    }
 }
 
 /// What a successful attempt made.

@@ -2,7 +2,8 @@
 //!
 //! It gets the job's arguments as JSON on its standard input, and prints the output as JSON; a number `used` in it is
 //! what is charged. Exit code 0 is success, anything else a failure that is tried again, with the end of its standard
-//! error as the message.
+//! error as the message. A line `weir:progress 0.4 page 4 of 10` on its standard error tells the job's owner how far it
+//! is, and is not part of that message.
 //!
 //! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT` (and `TRACEPARENT`, where traces are exported), what a program
 //! needs to run at all ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and
@@ -24,7 +25,8 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
+use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Reporter, Worked};
+use super::progress_lines::ProgressLines;
 use crate::config::service::Amount;
 use weir_ledger::holder::Holder;
 
@@ -124,7 +126,7 @@ impl Exec {
             })?;
         let group = Group::of(&child);
         let finished = tokio::select! {
-            finished = talk(&mut child, &attempt.args) => finished,
+            finished = talk(&mut child, &attempt) => finished,
             () = attempt.cancelled.cancelled() => Err(HandlerError::Cancelled),
         };
         drop(group);
@@ -145,14 +147,15 @@ impl Handler for Exec {
     }
 }
 
-async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, HandlerError> {
+async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerError> {
     let failed = |error: std::io::Error| HandlerError::Failed(error.to_string());
     let (Some(mut stdin), Some(stdout), Some(stderr)) =
         (child.stdin.take(), child.stdout.take(), child.stderr.take())
     else {
         unreachable!("all three are piped")
     };
-    let input = serde_json::to_vec(args).map_err(|error| HandlerError::Permanent(error.to_string()))?;
+    let input =
+        serde_json::to_vec(&attempt.args).map_err(|error| HandlerError::Permanent(error.to_string()))?;
     let write = async move {
         // A program need not read its input; that it closed the pipe is no fault.
         let _ = stdin.write_all(&input).await;
@@ -162,7 +165,11 @@ async fn talk(child: &mut Child, args: &Map<String, Value>) -> Result<Outcome, H
     let (mut output, mut message) = (Vec::new(), Vec::new());
     let status = {
         let mut streams = pin!(async {
-            tokio::try_join!(write, start_of(stdout, &mut output), end_of(stderr, &mut message))
+            tokio::try_join!(
+                write,
+                start_of(stdout, &mut output),
+                end_of(stderr, &mut message, &attempt.progress)
+            )
         });
         tokio::select! {
             read = &mut streams => {
@@ -206,15 +213,25 @@ async fn start_of(mut stream: impl AsyncRead + Unpin, read: &mut Vec<u8>) -> std
     Ok(())
 }
 
-/// Reads as much of the end as a message may have.
-async fn end_of(mut stream: impl AsyncRead + Unpin, read: &mut Vec<u8>) -> std::io::Result<()> {
+/// Reads as much of the end as a message may have, without what it says of progress.
+async fn end_of(
+    mut stream: impl AsyncRead + Unpin,
+    read: &mut Vec<u8>,
+    progress: &Reporter,
+) -> std::io::Result<()> {
     // A character has four bytes at most, and the first one may be cut.
     const MOST: usize = 4 * (LONGEST_MESSAGE + 1);
-    while stream.read_buf(read).await? > 0 {
+    let (mut lines, mut piece) = (ProgressLines::default(), Vec::with_capacity(4096));
+    while stream.read_buf(&mut piece).await? > 0 {
+        if let Some(said) = lines.take(&piece, read) {
+            progress.say(said);
+        }
+        piece.clear();
         if read.len() > MOST {
             read.drain(..read.len() - MOST);
         }
     }
+    lines.end(read);
     Ok(())
 }
 
@@ -237,6 +254,7 @@ mod tests {
             holder: None,
             args,
             token: None,
+            progress: Reporter::default(),
             traceparent: None,
             cancelled: CancellationToken::new(),
         }

@@ -5,6 +5,7 @@ mod attempt;
 mod attempt_token;
 mod exec;
 mod http;
+mod progress_lines;
 mod specview;
 
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use weir_ledger::database::ReadPool;
 use crate::config::service::{Builtin, HandlerSpec, Service};
 use crate::outbound::Secret;
 
-pub use attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
+pub use attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Reporter, Worked};
 pub use attempt_token::AttemptTokens;
 pub(crate) use exec::kill_programs;
 

@@ -16,6 +16,7 @@ mod prefetch;
 pub mod reconcile;
 mod retry;
 mod step;
+mod telling;
 mod under_way;
 mod worker;
 

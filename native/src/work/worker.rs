@@ -18,10 +18,11 @@ use super::current_holders::{CurrentHolders, user_id};
 use super::fenced;
 use super::pool::{self, Pools};
 use super::retry;
+use super::telling;
 use crate::config::fairness::FairnessScope;
 use crate::config::retry::Retry;
 use crate::context::Context;
-use crate::handler::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Worked};
+use crate::handler::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Reporter, Worked};
 use weir_ledger::attempts::{self, Claim, HandedOver};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::job_metadata::REASON;
@@ -229,16 +230,25 @@ impl Worker<AnyArgs> for AnyWorker {
         let tokens = self.context.attempt_tokens().await;
         let token = tokens.map_err(Internal::no_database(job.row.id))?.of(claim);
         let stop = cancelled.child_token();
+        let (progress, said) = Reporter::new();
         let attempt = Attempt {
             job_id: job.row.id,
             attempt: number,
             holder,
             args: job.args.0,
             token,
+            progress,
             traceparent: log.trace_context().traceparent(),
             cancelled: stop.clone(),
         };
-        let mut handling = pin!(AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind());
+        let handling = AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind();
+        let mut handling = pin!(async {
+            tokio::select! {
+                biased;
+                handled = handling => handled,
+                never = telling::tell(&self.context.pool, claim, said) => match never {},
+            }
+        });
         // The limit is the handler's, and not that of its wait for a worker. Kept here, so that whoever was told to
         // stop is known to have been told because of it.
         let (handled, timed_out) = match tokio::time::timeout(kind.timeout, &mut handling).await {

@@ -161,6 +161,8 @@ export const english = {
   retry: "waiting for another try",
   schedule: "waiting for its time",
   placeInLine: "no. {n} in your line",
+  progressOf: "Progress of job {id}",
+  progressSoFar: "{percent} %",
   waited: "waited {time}",
   took: "took {time}",
   costReserved: "{n} reserved",

@@ -161,6 +161,8 @@ export const korean: Record<Key, string> = {
   retry: "재시도 대기 중",
   schedule: "예정 시각 대기 중",
   placeInLine: "내 줄에서 {n}번째",
+  progressOf: "작업 {id} 진행률",
+  progressSoFar: "{percent}%",
   waited: "대기 {time}",
   took: "실행 {time}",
   costReserved: "{n}개 예약",

@@ -1,0 +1,120 @@
+//! Progress on a program's standard error: lines such as `weir:progress 0.4 page 4 of 10`.
+
+use weir_ledger::attempts::Progress;
+
+/// What such a line begins with.
+const MARK: &[u8] = b"weir:progress ";
+
+/// A longer line is no such line.
+const LONGEST: usize = MARK.len() + 32 + Progress::LONGEST_MESSAGE;
+
+/// Takes the lines about progress out of a stream that comes piece by piece.
+#[derive(Default)]
+pub(super) struct ProgressLines {
+    /// The start of a line that may be one.
+    line: Vec<u8>,
+    /// Whether the line under way is none.
+    passes: bool,
+}
+
+impl ProgressLines {
+    /// Adds to `rest` what of the next piece is no progress, and returns the last progress in it.
+    pub(super) fn take(&mut self, piece: &[u8], rest: &mut Vec<u8>) -> Option<Progress> {
+        let mut last = None;
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            let ends = part.ends_with(b"\n");
+            if self.passes {
+                rest.extend_from_slice(part);
+            } else {
+                self.line.extend_from_slice(part);
+                let common = self.line.len().min(MARK.len());
+                if self.line[..common] != MARK[..common] || self.line.len() > LONGEST {
+                    rest.append(&mut self.line);
+                    self.passes = true;
+                } else if ends {
+                    match progress(&self.line) {
+                        Some(progress) => last = Some(progress),
+                        None => rest.extend_from_slice(&self.line),
+                    }
+                    self.line.clear();
+                }
+            }
+            if ends {
+                self.passes = false;
+            }
+        }
+        last
+    }
+
+    /// The end of the stream: the start of a line is none.
+    pub(super) fn end(mut self, rest: &mut Vec<u8>) {
+        rest.append(&mut self.line);
+    }
+}
+
+fn progress(line: &[u8]) -> Option<Progress> {
+    let said = std::str::from_utf8(line.strip_prefix(MARK)?).ok()?.trim();
+    let (fraction, message) = said.split_once(char::is_whitespace).unwrap_or((said, ""));
+    let progress = Progress {
+        fraction: fraction.parse().ok()?,
+        message: Some(message.trim().to_owned()).filter(|message| !message.is_empty()),
+    };
+    // PostgreSQL has no such letter.
+    let is_storable = !said.contains('\0');
+    (is_storable && progress.check().is_ok()).then_some(progress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left of a text in pieces of that size, and the progress in it.
+    fn of(text: &str, size: usize) -> (String, Vec<(f64, Option<String>)>) {
+        let (mut lines, mut rest, mut said) = (ProgressLines::default(), Vec::new(), Vec::new());
+        for piece in text.as_bytes().chunks(size) {
+            said.extend(lines.take(piece, &mut rest));
+        }
+        lines.end(&mut rest);
+        let said = said.into_iter().map(|said| (said.fraction, said.message));
+        (String::from_utf8(rest).unwrap(), said.collect())
+    }
+
+    #[test]
+    fn lines_about_progress_are_taken_out_however_they_arrive() {
+        let text =
+            "warning: slow\nweir:progress 0.25 2 of 8 장\nweir:progress 1\r\nerror: weir:progress 0.5\nend";
+        for size in [1, 2, 7, 14] {
+            let (rest, said) = of(text, size);
+            assert_eq!(rest, "warning: slow\nerror: weir:progress 0.5\nend", "{size}");
+            assert_eq!(
+                said,
+                [(0.25, Some("2 of 8 장".to_owned())), (1.0, None)],
+                "{size}"
+            );
+        }
+        assert_eq!(of(text, 1000).1, [(1.0, None)], "the last of a piece");
+    }
+
+    #[test]
+    fn what_is_no_progress_stays_where_it_is() {
+        for line in [
+            "weir:progress",
+            "weir:progress x\n",
+            "weir:progress 2\n",
+            "weir:progress -1\n",
+        ] {
+            assert_eq!(of(line, 3), (line.to_owned(), vec![]));
+        }
+        for line in [
+            "weir:progress NaN\n",
+            "weir:progress inf\n",
+            "weir:progress 0.5 a\0b\n",
+            "weir:progress 0.5",
+        ] {
+            assert_eq!(of(line, 3), (line.to_owned(), vec![]));
+        }
+        let long = format!("weir:progress 0.5 {}\nweir:progress 0.75\n", "x".repeat(5000));
+        let (rest, said) = of(&long, 64);
+        assert_eq!((rest.len(), said), (5000 + 19, vec![(0.75, None)]));
+    }
+}
