@@ -157,6 +157,8 @@ enum Bench {
     Path,
     /// What a large database costs.
     Growth,
+    /// Jobs a second of a fleet in Go. Needs Go and a clone.
+    Languages,
     #[value(hide = true)]
     PathWorkers,
     #[value(hide = true)]
@@ -280,6 +282,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
                 Bench::Work => bench::work(&settings, effort).await?,
                 Bench::Fairness => bench::fairness(&settings, effort).await?,
                 Bench::Faults => bench::faults(&settings, effort).await?,
+                Bench::Languages => bench::languages(&settings, effort).await?,
                 Bench::Growth => bench::growth(&settings, effort).await?,
                 _ => bench::path(&settings, effort).await?,
             };

@@ -182,6 +182,12 @@ pub enum BenchError {
     /// The loopback proxy or a worker process failed.
     #[error("a proxy or a process failed: {0}")]
     Io(#[from] std::io::Error),
+    /// The services could not be brought into its database.
+    #[error(transparent)]
+    Catalogue(#[from] weir_ledger::catalogue::CatalogueError),
+    /// What it needs is not here. The text says what to do.
+    #[error("{0}")]
+    Missing(String),
     /// A task of it died.
     #[error("a caller died: {0}")]
     Join(#[from] tokio::task::JoinError),

@@ -1,0 +1,189 @@
+//! `weir bench languages`: jobs a second of a fleet in Go whose jobs are completed by `weir_complete`, against the same fleet
+//! on bare River. Every job writes a row of the product's.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+use weir_ledger::catalogue::services;
+
+use super::report::{BenchError, Effort, Line, Report, conditions, median};
+use super::reserve::BareArgs;
+use super::stage::Stage;
+use super::work::fill;
+use crate::config::Settings;
+
+/// Where the client for Go is, in a clone.
+const MODULE: &str = "clients/go";
+
+const PROCESSES: usize = 2;
+
+/// Of each process.
+const WORKERS: usize = 20;
+
+/// How long no job may be completed before the fleet counts as broken.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The fleet's program, gone when it goes out of scope.
+struct Program(PathBuf);
+
+impl Program {
+    fn build() -> Result<Self, BenchError> {
+        let missing = |why: String| {
+            BenchError::Missing(format!(
+                "the fleet in Go cannot be built ({why}); install Go, and run this in a clone of Weir"
+            ))
+        };
+        if !Path::new(MODULE).join("go.mod").exists() {
+            return Err(missing(format!("there is no {MODULE}")));
+        }
+        let program = std::env::temp_dir().join(format!("weir-bench-go-{}", Uuid::new_v4().simple()));
+        let built = Command::new("go")
+            .args(["build", "-o"])
+            .arg(&program)
+            .arg("./bench")
+            .current_dir(MODULE)
+            .output()
+            .map_err(|error| missing(error.to_string()))?;
+        if !built.status.success() {
+            return Err(missing(String::from_utf8_lossy(&built.stderr).trim().to_owned()));
+        }
+        Ok(Self(program))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Processes of the fleet, killed when it goes out of scope.
+struct Fleet(Vec<Child>);
+
+impl Fleet {
+    fn start(program: &Program, url: &str, how: &str) -> Result<Self, BenchError> {
+        let mut fleet = Self(Vec::new());
+        for _ in 0..PROCESSES {
+            let child = Command::new(&program.0)
+                .args(["-workers", &WORKERS.to_string(), how])
+                .env("DATABASE_URL", url)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()?;
+            fleet.0.push(child);
+        }
+        Ok(fleet)
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// When Go or its module is missing, or the database cannot be used; its own databases may then be left on the server.
+pub async fn languages(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+    let program = Program::build()?;
+    let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
+    let users = ours.users(1000).await?;
+    services::apply(
+        &mut ours.database.connect().await?,
+        &settings.service_entries(),
+        &ours.rules,
+    )
+    .await?;
+    for stage in [&ours, &bare] {
+        let table = "CREATE TABLE results (number bigint NOT NULL)";
+        stage.database.connect().await?.batch_execute(table).await?;
+    }
+    let mut conditions = conditions(&ours.database.connect().await?).await?;
+    conditions.push(format!(
+        "no-op jobs of 1 000 users, each with a row of the product's; {PROCESSES} processes in Go with {WORKERS} workers \
+         each; fetch cooldown 1 ms; {} turns of {} s each side",
+        effort.turns,
+        effort.span.as_secs_f64()
+    ));
+    let (mut with_weir, mut in_transactions, mut in_batches) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..effort.turns {
+        ours.clear().await?;
+        fill(&ours, &ours.rules, &users, enough(effort.span)).await?;
+        with_weir.push(rate(&program, &ours, "weir", effort.span).await?);
+        for (how, rates) in [("river-tx", &mut in_transactions), ("river", &mut in_batches)] {
+            bare.clear().await?;
+            fill_bare(&bare, enough(effort.span)).await?;
+            rates.push(rate(&program, &bare, how, effort.span).await?);
+        }
+    }
+    let with_weir = median(with_weir);
+    let lines = vec![
+        Line::at_least(
+            "jobs of a fleet in Go, each completed in its own transaction (River's JobCompleteTx)",
+            with_weir,
+            median(in_transactions),
+            "1/s",
+            0.7,
+        ),
+        Line::compared(
+            "the same, against jobs whose completion River's client batches, apart from their rows",
+            with_weir,
+            median(in_batches),
+            "1/s",
+        ),
+    ];
+    ours.end().await?;
+    bare.end().await?;
+    Ok(Report { conditions, lines })
+}
+
+/// Enough that no turn runs dry.
+fn enough(span: Duration) -> usize {
+    (9_000.0 * (span.as_secs_f64() + 1.0)) as usize
+}
+
+async fn fill_bare(stage: &Stage, jobs: usize) -> Result<(), BenchError> {
+    let pool = stage.database.river_pool(2)?;
+    let filler = riverqueue::Client::builder(pool.clone()).build()?;
+    for _ in 0..jobs.div_ceil(1000) {
+        let mut batch = riverqueue::InsertBatch::default();
+        for _ in 0..1000 {
+            let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
+            batch.push_with(BareArgs::of(Uuid::new_v4()), opts);
+        }
+        filler.insert_batch(batch).await?;
+    }
+    pool.close().await;
+    Ok(())
+}
+
+/// Completed jobs a second, once some are.
+async fn rate(program: &Program, stage: &Stage, how: &str, span: Duration) -> Result<f64, BenchError> {
+    let client = stage.database.connect().await?;
+    let completed = async || -> Result<i64, BenchError> {
+        let count = "SELECT count(*) FROM river_job WHERE state = 'completed'";
+        Ok(client.query_one(count, &[]).await?.get(0))
+    };
+    let _fleet = Fleet::start(program, &stage.url, how)?;
+    let begun = Instant::now();
+    while completed().await? == 0 {
+        if begun.elapsed() > PATIENCE {
+            return Err(BenchError::Missing("the fleet completes nothing".to_owned()));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let (before, started) = (completed().await?, Instant::now());
+    tokio::time::sleep(span).await;
+    let elapsed = started.elapsed();
+    Ok((completed().await? - before) as f64 / elapsed.as_secs_f64())
+}
