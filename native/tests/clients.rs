@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "common/fleet.rs"]
+mod fleet;
 #[path = "common/programs.rs"]
 mod programs;
 #[path = "common/skip.rs"]
@@ -20,38 +22,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{Weir, Who};
+use fleet::{CLIENTS, Duties, go, holders_over_their_slots, row_count, wakes};
 use serde_json::json;
 use tokio_postgres::Client;
-use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients");
-
 const TABLES: &str = "CREATE TABLE orders (number int NOT NULL); CREATE TABLE results (number int NOT NULL)";
-
-async fn row_count(client: &Client, table: &str) -> i64 {
-    let sql = format!("SELECT count(*) FROM {table}");
-    client.query_one(&sql, &[]).await.unwrap().get(0)
-}
-
-/// The duties of all, as `weir schedule` does them; no worker of Weir's is there.
-struct Duties {
-    stopped: CancellationToken,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Duties {
-    fn of(weir: &Weir) -> Self {
-        let stopped = CancellationToken::new();
-        let task = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));
-        Self { stopped, task }
-    }
-
-    async fn end(self) {
-        self.stopped.cancel();
-        self.task.await.unwrap();
-    }
-}
 
 /// Runs a program of a language with these arguments until it ends, and returns what it printed.
 async fn output(weir: &Weir, program: &[PathBuf], args: &[&str]) -> String {
@@ -141,22 +117,6 @@ async fn orders_and_their_jobs_in_typescript() {
     in_language(&[node, PathBuf::from(CLIENTS).join("typescript/example.ts")]).await;
 }
 
-fn go(folder: &std::path::Path) -> Option<PathBuf> {
-    programs::go_build(&format!("{CLIENTS}/go"), "./example", folder.join("example"))
-}
-
-/// Slots, by the plans of the shipped catalogue.
-async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64>) -> Vec<String> {
-    let running = "SELECT s.holder, count(*) FROM river_job j JOIN submissions s ON s.job_id = j.id \
-                   WHERE j.state = 'running' GROUP BY 1";
-    let rows = client.query(running, &[]).await.unwrap();
-    let over = rows
-        .iter()
-        .filter(|row| row.get::<_, i64>(1) > slots[&row.get::<_, Uuid>(0)]);
-    over.map(|row| format!("{}: {}", row.get::<_, Uuid>(0), row.get::<_, i64>(1)))
-        .collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
     let folder = std::env::temp_dir().join(format!("weir-go-client-{}", Uuid::new_v4()));
@@ -210,17 +170,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
             .unwrap()
             .success()
     );
-    // From the end of a job to the start of the next of the same user, where there is one slot, by the database's clock.
-    let wakes = "SELECT percentile_cont(ARRAY[0.5, 0.9]) WITHIN GROUP (ORDER BY extract(epoch FROM started - ended) * 1000) \
-                 FROM (SELECT attempted_at AS started, lag(finalized_at) OVER (PARTITION BY s.holder ORDER BY j.attempted_at) AS ended \
-                       FROM river_job j JOIN submissions s ON s.job_id = j.id \
-                       WHERE s.holder = ANY ($1) AND j.attempt = 1) w WHERE ended IS NOT NULL";
-    let single: Vec<Uuid> = slots
-        .iter()
-        .filter(|(_, slots)| **slots == 1)
-        .map(|(holder, _)| *holder)
-        .collect();
-    let wake: Vec<f64> = client.query_one(wakes, &[&single]).await.unwrap().get(0);
+    let wake = wakes(&client, &slots, &[0.5, 0.9]).await;
     eprintln!(
         "{samples} samples; freed slot to next start: p50 {:.1} ms, p90 {:.1} ms",
         wake[0], wake[1]

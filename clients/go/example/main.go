@@ -59,8 +59,9 @@ type worker struct {
 }
 
 func (w *worker) Work(ctx context.Context, job *river.Job[order]) error {
+	// What takes long is done before the transaction, which keeps a connection.
+	time.Sleep(w.takes)
 	return weir.Work(ctx, client, pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
-		time.Sleep(w.takes)
 		if job.Attempt <= job.Args.Fails {
 			return nil, nil, fmt.Errorf("attempt %d fails", job.Attempt)
 		}
@@ -71,6 +72,8 @@ func (w *worker) Work(ctx context.Context, job *river.Job[order]) error {
 
 func main() {
 	takes := flag.Duration("takes", 20*time.Millisecond, "how long the work on an order takes")
+	name := flag.String("name", "", "what River calls this process; one of its own making unless told")
+	at := flag.Int("workers", 8, "how many jobs of a lane are worked on at once")
 	flag.Parse()
 	ctx := context.Background()
 	config, err := pgxpool.ParseConfig(os.Getenv("DATABASE_URL"))
@@ -108,12 +111,13 @@ func main() {
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &worker{takes: *takes})
 	fleet, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		ID:            *name,
 		FetchCooldown: time.Millisecond,
 		// Weir's scheduler leads, or another program.
 		LeaderElectionDisabled: true,
 		Queues: map[string]river.QueueConfig{
-			"analysis_default":  {MaxWorkers: 8},
-			"analysis_priority": {MaxWorkers: 8},
+			"analysis_default":  {MaxWorkers: *at},
+			"analysis_priority": {MaxWorkers: *at},
 		},
 		Workers: workers,
 	})
