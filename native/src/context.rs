@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio::sync::OnceCell;
+use uuid::Uuid;
 use weir_ledger::database::{Database, DatabaseError, ReadPool};
 use weir_ledger::holder::Holders;
 use weir_ledger::rules::Rules;
@@ -76,15 +77,19 @@ impl Context {
         self.holders.get_or_try_init(load).await.copied()
     }
 
-    /// Makes and verifies attempt tokens. The database is asked once.
+    /// Makes and verifies attempt tokens. The database is asked once, if there is a secret.
     ///
     /// # Errors
     ///
     /// When it cannot be asked.
     pub async fn attempt_tokens(&self) -> Result<AttemptTokens, DatabaseError> {
         let make = async || {
-            let database = self.holders().await?.namespace();
-            Ok::<_, DatabaseError>(AttemptTokens::new(&self.settings.handler_secrets, database))
+            let secrets = &self.settings.handler_secrets;
+            let database = match secrets.is_empty() {
+                true => Uuid::nil(),
+                false => self.holders().await?.namespace(),
+            };
+            Ok::<_, DatabaseError>(AttemptTokens::new(secrets, database))
         };
         self.attempt_tokens.get_or_try_init(make).await.cloned()
     }

@@ -26,7 +26,7 @@ impl Scene {
 }
 
 /// What is done to it (`$user` and `$job` are put in), and what the audit must say.
-const VIOLATIONS: [(&str, &str, &str); 19] = [
+const VIOLATIONS: [(&str, &str, &str); 22] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -106,6 +106,27 @@ const VIOLATIONS: [(&str, &str, &str); 19] = [
         "INSERT INTO processes (client_id, beat_at) VALUES ('weir_dead', now() - interval '5 minutes'); \
          UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', attempted_at = now() WHERE id = $job",
         "I5: job $job runs in weir_dead, which has been silent",
+    ),
+    (
+        "a job with a slot on which nobody works, though it does not wait for a worker",
+        "UPDATE river_job SET state = 'pending' WHERE id = $job; \
+         UPDATE quota_reservations SET admitted_at = now() - interval '1 minute' WHERE job_id = $job",
+        "I5: job $job of holder $user has a slot, and nobody works on it",
+    ),
+    (
+        "an attempt whose handler should have answered",
+        "UPDATE river_job SET state = 'pending', attempt = 1, attempted_by = '{other}' WHERE id = $job; \
+         INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
+             VALUES ($job, '1.1', '1 minute', now() - interval '1 minute')",
+        "I5: job $job: its handler should have answered by",
+    ),
+    (
+        "an attempt whose handler answers later, without a slot",
+        "UPDATE river_job SET state = 'pending', attempt = 1, attempted_by = '{other}', attempted_at = now() WHERE id = $job; \
+         INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
+             VALUES ($job, '1.1', '1 minute', now() + interval '1 minute'); \
+         UPDATE quota_reservations SET admitted_at = NULL WHERE job_id = $job",
+        "I2: job $job of holder $user (analysis:analyze) runs without a slot",
     ),
     (
         "a slot counter that lies",

@@ -276,7 +276,7 @@ async fn a_request_is_signed_by_both_secrets_while_they_are_exchanged() {
     stage.weir.finished(job, who).await;
     let asked = stage.asked(job).remove(0);
     let at = Timestamp::from_second(asked.headers["webhook-timestamp"].parse().unwrap()).unwrap();
-    let id = format!("job_{job}_1");
+    let id = asked.headers["webhook-id"].clone();
     let secrets = [SECRET.parse().unwrap(), old];
     for (name, value) in outbound::headers(&secrets, &id, at, asked.body.as_bytes()) {
         assert_eq!(asked.headers[name], value, "{name}");
@@ -302,6 +302,29 @@ async fn without_a_secret_nothing_is_signed_and_nobody_can_answer_later() {
     );
     let asked = stage.asked(job).remove(0);
     assert!(!asked.headers.contains_key("webhook-signature") && asked.token.is_empty());
+    working.stop().await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_nobodys_is_answered_later_too_and_has_no_quota_to_extend() {
+    let stage = Stage::new("2s", &[]).await;
+    let working = stage.work().await;
+    let job = stage.of_nobody("later").await;
+    stage.begun(job, 1).await;
+    let asked = stage.begun(job, 2).await;
+    stage.outstanding(job).await;
+    let heard = stage.tell(&asked, "progress", &json!({ "fraction": 0.5 })).await;
+    assert!(heard["deadline_at"].is_string());
+    let extended = stage.tell(&asked, "extend", &json!({ "more": 1 })).await;
+    assert_eq!(extended, json!({ "extended": false, "quota": null }));
+    assert_eq!(
+        stage.tell(&asked, "complete", &json!({ "output": 7 })).await["charged"],
+        0
+    );
+    let sql = "SELECT state::text, output_of(id) FROM river_job WHERE id = $1";
+    let row = stage.weir.client().await.query_one(sql, &[&job]).await.unwrap();
+    assert_eq!((row.get(0), row.get(1)), ("completed", json!(7)));
     working.stop().await;
     stage.end().await;
 }

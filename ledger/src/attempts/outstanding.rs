@@ -245,15 +245,13 @@ pub async fn extend(client: &mut Client, claim: Claim<'_>, more: i64) -> Result<
                 &[&claim.job_id, &attempt, &more],
             )
             .await?;
-        let outcome: &str = row.get("outcome");
-        if outcome != "fenced_out" {
-            let extended = Extended {
-                is_extended: outcome == "extended",
-                quota: row.get("quota"),
-            };
-            transaction.commit().await?;
-            return Ok(extended);
-        }
+        // A job of nobody's has nothing that could be extended.
+        let extended = Extended {
+            is_extended: row.get::<_, &str>("outcome") == "extended",
+            quota: row.get("quota"),
+        };
+        transaction.commit().await?;
+        return Ok(extended);
     }
     drop(transaction);
     Err(AttemptError::Over(over(client, claim).await?.0))

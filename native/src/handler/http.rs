@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
 use crate::config::service::{Amount, reach};
 use crate::outbound::{self, Secret};
+use uuid::Uuid;
 use weir_ledger::holder::Holder;
 
 /// The header with the attempt's token.
@@ -59,8 +60,8 @@ impl Http {
             .header("weir-attempt", attempt.attempt)
             .header("idempotency-key", attempt.job_id);
         if !self.secrets.is_empty() {
-            // Each attempt is a message of its own: one that was received before is not to be dropped.
-            let id = format!("job_{}_{}", attempt.job_id, attempt.attempt);
+            // Each request is a message of its own: what was received before is not to be dropped.
+            let id = format!("msg_{}", Uuid::new_v4().simple());
             for (name, value) in outbound::headers(&self.secrets, &id, Timestamp::now(), &body) {
                 request = request.header(name, value);
             }

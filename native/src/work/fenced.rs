@@ -31,6 +31,11 @@ pub(super) async fn wait_out(pool: &ReadPool, job_id: i64, cancelled: &Cancellat
         job = job_id,
         "the job was taken back; the result of this attempt is dropped"
     );
+    wait_until_over(pool, job_id, cancelled).await;
+}
+
+/// The same of an attempt that somebody else has ended.
+pub(super) async fn wait_until_over(pool: &ReadPool, job_id: i64, cancelled: &CancellationToken) {
     let question = "SELECT 1 FROM river_job WHERE id = $1 AND finalized_at IS NULL \
                     AND NOT (state IN ('retryable', 'scheduled') AND scheduled_at > now() + interval '5 seconds') \
                     AND NOT (state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = id))";

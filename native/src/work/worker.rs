@@ -270,7 +270,7 @@ impl Worker<AnyArgs> for AnyWorker {
                     Ok(HandedOver::Over) => {
                         log.end("outstanding", None, None);
                         let _permit = worker.take().map(pool::WorkerPermit::done);
-                        fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
+                        fenced::wait_until_over(&self.context.pool, job.row.id, cancelled).await;
                         return Ok(WorkOutcome::Complete);
                     }
                     Ok(HandedOver::Cancelled) => AttemptError::Cancelled(WorkCancelled),

@@ -145,6 +145,14 @@ impl Stage {
             .await
     }
 
+    /// Inserts a job of nobody's, as another River client would.
+    pub async fn of_nobody(&self, what: &str) -> i64 {
+        let sql = "INSERT INTO river_job (args, kind, max_attempts, queue, state) \
+                   VALUES ($1, 'test:remote', 2, 'remote_scheduled', 'available') RETURNING id";
+        let (client, args) = (self.weir.client().await, json!({ "do": what }));
+        client.query_one(sql, &[&args]).await.unwrap().get(0)
+    }
+
     /// Waits until the answer about a job is outstanding.
     pub async fn outstanding(&self, job: i64) {
         self.weir
