@@ -8,6 +8,7 @@ DECLARE
     r quota_reservations;
     granted bigint;
     beyond bigint;
+    drawn bigint;
     has_room boolean;
 BEGIN
     PERFORM need_read_committed('weir_extend');
@@ -31,12 +32,12 @@ BEGIN
     FROM holders h
     CROSS JOIN LATERAL grants_left(h.user_id, h.event_type, clock_timestamp()) g
     WHERE h.holder = r.holder AND h.event_type = r.event_type AND h.has_grants;
-    -- What the month has no room for, grants pay.
+    -- What the month has no room for, grants pay, and what they have not is overage.
     SELECT coalesce(bool_and(w.most IS NULL OR w.used::numeric + w.reserved + more
-                             <= w.most::numeric + w.from_grants + CASE w.span WHEN 'month' THEN granted ELSE 0 END), true),
+                             <= most_of(w.most, w.ceiling)::numeric + w.from_grants + CASE w.span WHEN 'month' THEN granted ELSE 0 END), true),
            coalesce(max(greatest(more - greatest(w.most::numeric - (w.used::numeric + w.reserved - w.from_grants), 0), 0))
                     FILTER (WHERE w.span = 'month' AND w.most IS NOT NULL), 0),
-           (jsonb_agg(quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted))
+           (jsonb_agg(quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted, w.ceiling))
             FILTER (WHERE w.span = 'month')) -> 0
     INTO has_room, beyond, quota
     FROM windows_in_force(r) w;
@@ -45,32 +46,34 @@ BEGIN
         RETURN;
     END IF;
     outcome := 'extended';
+    drawn := least(beyond, granted);
     PERFORM set_config('weir.books', 'kept', true);
-    UPDATE quota_reservations q SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + beyond
+    UPDATE quota_reservations q
+    SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + drawn, overage = q.overage + beyond - drawn
     WHERE q.job_id = r.job_id AND r.user_id IS NOT NULL;
     UPDATE submissions s SET reserved_amount = s.reserved_amount + more
     WHERE s.job_id = r.job_id AND r.user_id IS NOT NULL;
     INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, reserved, granted_limit)
-    SELECT r.user_id, r.event_type, w.span, w.period_start, more, coalesce(w.most, 9223372036854775807)
+    SELECT r.user_id, r.event_type, w.span, w.period_start, more, coalesce(most_of(w.most, w.ceiling), 9223372036854775807)
     FROM windows_in_force(r) w
     ON CONFLICT (user_id, event_type, span, period_start)
         DO UPDATE SET reserved = b.reserved + excluded.reserved, granted_limit = excluded.granted_limit;
-    IF beyond > 0 THEN
+    IF drawn > 0 THEN
         -- After what it has drawn before.
         WITH draws AS (
             INSERT INTO grant_draws (job_id, position, grant_id, amount)
-            SELECT r.job_id, d.n + g.n - 1, g.id, least(g.amount, beyond - g.before)
+            SELECT r.job_id, d.n + g.n - 1, g.id, least(g.amount, drawn - g.before)
             FROM grants_left(r.user_id, r.event_type, clock_timestamp()) g
             CROSS JOIN (SELECT coalesce(max(o.position) + 1, 0) AS n FROM grant_draws o WHERE o.job_id = r.job_id) d
-            WHERE g.before < beyond
+            WHERE g.before < drawn
             RETURNING grant_id, amount
         )
         UPDATE grants g SET reserved = g.reserved + d.amount FROM draws d WHERE g.id = d.grant_id;
-        UPDATE quota_balances b SET from_grants = b.from_grants + beyond
+        UPDATE quota_balances b SET from_grants = b.from_grants + drawn
         WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = 'month'
           AND b.period_start = r.period_start;
     END IF;
-    SELECT quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted - beyond) INTO quota
+    SELECT quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted - drawn, w.ceiling) INTO quota
     FROM windows_in_force(r) w WHERE w.span = 'month';
     PERFORM set_config('weir.books', books, true);
 END

@@ -361,6 +361,7 @@ fn rules(rng: &mut StdRng) -> Rules {
 
 /// Runs one case; returns how many steps were compared, or `None` when the clock entered another window meanwhile.
 async fn case(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<usize> {
+    let minute = ours.minute().await;
     let limits = limits(rng);
     let rules = Arc::new(rules(rng));
     let anchored = rng.random_bool(0.7);
@@ -409,7 +410,6 @@ async fn case(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<usize> {
         Reserver::start(database, Arc::clone(&rules)),
         Settler::start(database, &rules),
     );
-    let minute = ours.minute().await;
     // The jobs in both databases, pairwise.
     let mut jobs: Vec<(i64, i64)> = Vec::new();
     let steps = rng.random_range(8..30);
@@ -559,10 +559,10 @@ const SUMS: &str = "
         SELECT d.grant_id, sum(d.amount) FILTER (WHERE d.charged IS NULL) AS open, sum(d.charged) AS charged
         FROM grant_draws d JOIN grants g ON g.id = d.grant_id WHERE g.user_id = $1 GROUP BY 1) x
     UNION ALL SELECT 'reservation', to_jsonb(x)::text FROM (
-        SELECT r.reserved_amount, r.from_grants, r.windows FROM quota_reservations r WHERE r.user_id = $1
+        SELECT r.reserved_amount, r.from_grants, r.overage, r.windows FROM quota_reservations r WHERE r.user_id = $1
         ORDER BY r.job_id) x
     UNION ALL SELECT 'usage', to_jsonb(x)::text FROM (
-        SELECT u.quota_amount, u.from_grants FROM usage_events u WHERE u.user_id = $1) x
+        SELECT u.quota_amount, u.from_grants, u.overage FROM usage_events u WHERE u.user_id = $1) x
     ORDER BY 1, 2";
 
 async fn sums(side: &Side, user: Uuid) -> Vec<String> {
@@ -574,6 +574,7 @@ async fn sums(side: &Side, user: Uuid) -> Vec<String> {
 
 /// One case of an extension; `None` when there was nothing to compare.
 async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'static str> {
+    let minute = ours.minute().await;
     let rules = Arc::new(rules(rng));
     let id = Uuid::from_u128(rng.random());
     let subject = Subject::from(id);
@@ -597,7 +598,6 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
     let database = &ours.weir.context.database;
     let reserver = Reserver::start(database, Arc::clone(&rules));
     let settler = Settler::start(database, &rules);
-    let minute = ours.minute().await;
     let amount = rng.random_range(0..15);
     let more: Vec<i64> = (0..rng.random_range(1..4))
         .map(|_| rng.random_range(1..15))
