@@ -404,6 +404,24 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_is_refused_for_all_that_its_holder_asks_for() {
+        let (anne, bob) = (holder(1), holder(2));
+        let group = [submission(anne, 6), submission(anne, 3), submission(bob, 1)];
+        let group: Vec<&Submission> = group.iter().collect();
+        let mut snapshot = snapshot(&[anne, bob], Some(PRO));
+        let decided = decide(&group, &mut snapshot);
+        let Answer::OverQuota { quota, full } = refuse_all(&group, &snapshot, decided, 1) else {
+            panic!("nine do not fit into an hour")
+        };
+        assert_eq!(quota.month.remaining, Some(10), "nothing of it is kept");
+        let full: Vec<_> = full
+            .iter()
+            .map(|quota| (quota.window.span, quota.remaining))
+            .collect();
+        assert_eq!(full, [(Span::Hour, Some(8))]);
+    }
+
+    #[test]
     fn a_client_address_reserves_nothing_and_has_no_quota() {
         let address = Holder {
             id: Uuid::from_u128(9),

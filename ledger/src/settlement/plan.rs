@@ -200,7 +200,8 @@ pub(crate) fn plan(
         }
     }
     for ((user, event_type, span, start), (reserved, charged)) in balances {
-        if reserved > 0 || charged > 0 {
+        // Nobody is charged more than was reserved.
+        if reserved > 0 {
             changes.balances.users.push(user);
             changes.balances.event_types.push(event_type);
             changes.balances.spans.push(span.as_str());
@@ -400,6 +401,56 @@ mod tests {
         let changes = plan(&accounts(1, 3, None), &[cancelled], &[], &rules());
         assert_eq!((changes.freed.slots[0], changes.freed.parked[0]), (0, 1));
         assert_eq!(changes.promotions, Promotions::default());
+    }
+
+    #[test]
+    fn whoever_leaves_the_line_gives_a_free_slot_to_nobody_else_when_it_was_the_last() {
+        let mut cancelled = released(1, "cancelled", 1, None);
+        cancelled.held_slot = false;
+        cancelled.was_parked = true;
+        let changes = plan(&accounts(0, 1, None), &[cancelled], &[], &rules());
+        assert_eq!(changes.promotions, Promotions::default());
+        assert_eq!(changes.freed.parked, [1]);
+    }
+
+    #[test]
+    fn who_is_no_user_and_what_has_not_ended_is_not_charged() {
+        let anonymous = Released {
+            user_id: None,
+            ..released(1, "completed", 10, Some(4))
+        };
+        let under_way = Released {
+            ended: false,
+            ..released(2, "completed", 10, Some(4))
+        };
+        let cancelled = released(3, "cancelled", 10, Some(4));
+        let done = released(4, "completed", 10, Some(4));
+        let charged = [anonymous, under_way, cancelled, done].map(|one| one.charged());
+        assert_eq!(charged, [0, 0, 0, 4]);
+    }
+
+    #[test]
+    fn what_needs_no_quota_writes_no_balance() {
+        let changes = plan(
+            &accounts(1, 0, None),
+            &[released(1, "completed", 0, None)],
+            &[],
+            &rules(),
+        );
+        assert_eq!(changes.balances, Balances::default());
+        assert_eq!(changes.charges, Charges::default());
+    }
+
+    #[test]
+    fn what_a_transaction_holds_is_for_all_holders_of_it() {
+        let lifted = Rules {
+            slot_limits: None,
+            ..rules()
+        };
+        let mut holders = accounts(0, 700, None);
+        let another = (Uuid::from_u128(2), ANNE.1);
+        holders.insert(another, holders[&ANNE]);
+        assert_eq!(plan(&holders, &[], &[], &lifted).promotions.counts, [700, 300]);
     }
 
     #[test]
