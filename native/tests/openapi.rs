@@ -306,6 +306,13 @@ async fn every_documented_answer_happens_and_is_as_documented() {
         ),
         ("GET", holder, "/admin/holders/nobody", "", 404),
         (
+            "PUT",
+            "/admin/holders/{subject}/plan",
+            "/admin/holders/%11/plan",
+            plan.as_str(),
+            404,
+        ),
+        (
             "GET",
             "/admin/holders/{subject}/usage",
             "/admin/holders/nobody/usage",

@@ -43,7 +43,12 @@ pub(super) struct WantedPlan {
     path = "/admin/holders/{subject}/plan",
     params(("subject" = String, Path, description = "The text that names the holder in tokens")),
     request_body = WantedPlan,
-    responses((status = 200, body = HolderView), NoKey, LacksScope, UsedBefore, NotWanted, Unavailable)
+    responses(
+        (status = 200, body = HolderView),
+        NoKey, LacksScope,
+        (status = 404, body = ProblemDetails, description = "Nobody can be called that", content_type = "application/problem+json"),
+        UsedBefore, NotWanted, Unavailable,
+    )
 )]
 pub(super) async fn plan(
     State(api): State<Arc<Api>>,
