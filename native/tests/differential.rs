@@ -266,7 +266,7 @@ impl Side {
     }
 
     async fn minute(&self) -> i64 {
-        let minute = "SELECT (extract(epoch FROM clock_timestamp()) / 60)::bigint";
+        let minute = "SELECT floor(extract(epoch FROM clock_timestamp()) / 60)::bigint";
         self.client.query_one(minute, &[]).await.unwrap().get(0)
     }
 }
