@@ -374,3 +374,48 @@ async fn a_silent_attempt_of_a_holder_whom_somebody_has_locked_keeps_no_other_fr
     working.stop().await;
     stage.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_endpoints_say_of_a_blocked_user_takes_no_connection_from_readers() {
+    let stage = Stage::new("60s", &[]).await;
+    let working = stage.work().await;
+    let (locked, other) = (stage.user().await, stage.user().await);
+    let (job, asked) = stage.answered_later(locked).await;
+    let Who::User(id) = locked else { unreachable!() };
+    let mut client = stage.weir.client().await;
+    let lock = client.transaction().await.unwrap();
+    lock.execute("SELECT 1 FROM holders WHERE holder = $1 FOR UPDATE", &[&id])
+        .await
+        .unwrap();
+    let observer = stage.weir.client().await;
+    let waiting = async || {
+        let sql =
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        observer.query(sql, &[]).await.unwrap().len()
+    };
+    // More than the process has connections for reading.
+    let wish = json!({ "more": 1 });
+    let wishes =
+        futures_util::future::join_all((0..30).map(|_| stage.say(job, &asked.token, "extend", &wish)));
+    let others = async {
+        stage
+            .weir
+            .until("one that waits for the lock", async || {
+                (waiting().await > 0).then_some(())
+            })
+            .await;
+        assert_eq!(stage.weir.get("/api/jobs", other).await.status, 200);
+        assert!(waiting().await <= 1, "the rest waits without a connection");
+        lock.rollback().await.unwrap();
+    };
+    let (answers, ()) = tokio::join!(wishes, others);
+    for answer in answers {
+        assert!([200, 503].contains(&answer.status.as_u16()), "{}", answer.body);
+    }
+    assert_eq!(
+        stage.tell(&asked, "complete", &json!({ "used": 1 })).await["charged"],
+        1
+    );
+    working.stop().await;
+    stage.end().await;
+}

@@ -9,6 +9,7 @@ use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use deadpool_postgres::ClientWrapper;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use uuid::Uuid;
 use weir_ledger::attempts::{self, AttemptError, Claim, Failure};
 
 use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
@@ -142,9 +144,10 @@ pub(super) async fn complete(
     if !outcome.fits() {
         return Err(ApiError::LargerThan(LARGEST_OUTPUT));
     }
-    let charged = api
-        .pool
-        .read(async |client| attempts::complete(client, attempt.claim(), &outcome.output, used).await)
+    let charged = attempt
+        .change(&api, async |client| {
+            attempts::complete(client, attempt.claim(), &outcome.output, used).await
+        })
         .await?;
     attempt.log("completed", Some(charged));
     api.feed.hurry();
@@ -206,9 +209,10 @@ pub(super) async fn fail(
         retry_at,
         is_permanent: !retry,
     };
-    let outcome = api
-        .pool
-        .read(async |client| attempts::fail(client, attempt.claim(), &failure).await)
+    let outcome = attempt
+        .change(&api, async |client| {
+            attempts::fail(client, attempt.claim(), &failure).await
+        })
         .await?;
     attempt.log(&outcome, None);
     api.feed.hurry();
@@ -311,9 +315,10 @@ pub(super) async fn extend(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Extended>, ApiError> {
     let More { more } = body(bytes, LARGEST_WORD)?;
-    let extended = api
-        .pool
-        .read(async |client| attempts::extend(client, attempt.claim(), more).await)
+    let extended = attempt
+        .change(&api, async |client| {
+            attempts::extend(client, attempt.claim(), more).await
+        })
         .await?;
     Ok(Json(Extended {
         extended: extended.is_extended,
@@ -322,6 +327,19 @@ pub(super) async fn extend(
 }
 
 impl Attempt {
+    /// Changes what the job's holder has, in line with its other changes.
+    async fn change<T>(
+        &self,
+        api: &Api,
+        change: impl AsyncFnOnce(&mut ClientWrapper) -> Result<T, AttemptError>,
+    ) -> Result<T, AttemptError> {
+        let whose = "SELECT holder FROM quota_reservations WHERE job_id = $1";
+        let rows = api.pool.query(whose, &[&self.job_id]).await?;
+        // What is nobody's waits for nobody.
+        let holder = rows.first().map_or_else(Uuid::new_v4, |row| row.get("holder"));
+        api.changes.of(holder, change).await
+    }
+
     fn log(&self, outcome: &str, charged: Option<i64>) {
         tracing::info!(
             job = self.job_id,

@@ -4,16 +4,14 @@
 //! `Idempotency-Key`, which is the job's in all attempts; and `traceparent`, where traces are exported. Where a secret is
 //! set, the request is signed by Standard Webhooks, and `Weir-Attempt-Token` is what the endpoint proves itself with when
 //! it says something of its own accord (`api/worker.rs`). A 2xx answer is success: its body is the output, and a number
-//! `used` in it is what is charged; but 202 says that the endpoint answers later, at those routes. 4xx says that trying again will not help, except for
-//! 408, 425 and 429; everything else is tried again, not before the answer's `Retry-After`. Redirects are not
-//! followed: arguments go where the configuration says and nowhere else. The connection is closed when the attempt is
-//! over before the answer is.
-
-use std::time::Duration;
+//! `used` in it is what is charged; but 202 says that the endpoint answers later, at those routes. 4xx says that trying
+//! again will not help, except for 408, 425 and 429; everything else is tried again, not before the answer's
+//! `Retry-After`. Redirects are not followed: arguments go where the configuration says and nowhere else. The connection
+//! is closed when the attempt is over before the answer is.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, Response, StatusCode, Url};
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value};
@@ -77,11 +75,9 @@ impl Http {
         }
         let response = request.body(body).send().await.map_err(failed)?;
         let status = response.status();
-        let retry_after = retry_after(response.headers(), Timestamp::now());
+        let retry_after = outbound::retry_after(response.headers(), Timestamp::now());
         if !status.is_success() {
-            let body = read(response, LONGEST_MESSAGE)
-                .await
-                .unwrap_or_else(|(start, _)| start);
+            let body = outbound::start_of(response, LONGEST_MESSAGE).await;
             let message = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
             return Err(match retry_after {
                 _ if is_permanent(status) => HandlerError::Permanent(message),
@@ -102,7 +98,7 @@ impl Http {
         }
         let body = read(response, LARGEST_OUTPUT)
             .await
-            .map_err(|(_, error)| match error {
+            .map_err(|error| match error {
                 Some(error) => failed(error),
                 None => HandlerError::Permanent(format!("the output is larger than {LARGEST_OUTPUT} bytes")),
             })?;
@@ -145,63 +141,24 @@ fn is_permanent(status: StatusCode) -> bool {
 
 /// The URL stays out of the message, which the job's owner reads.
 fn failed(error: reqwest::Error) -> HandlerError {
-    let error = error.without_url();
-    let mut message = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        message = format!("{message}: {cause}");
-        source = cause.source();
-    }
-    HandlerError::Failed(message)
+    HandlerError::Failed(outbound::reason(error))
 }
 
-/// The body; or its start, when it is longer than that or breaks off.
-async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, (Vec<u8>, Option<reqwest::Error>)> {
+/// The body; or what broke it off, which is nothing when it is longer than that.
+async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, Option<reqwest::Error>> {
     let mut body = Vec::new();
-    loop {
-        match response.chunk().await {
-            Ok(Some(chunk)) if body.len() + chunk.len() > most => {
-                body.extend_from_slice(&chunk[..most - body.len()]);
-                return Err((body, None));
-            }
-            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
-            Ok(None) => return Ok(body),
-            Err(error) => return Err((body, Some(error))),
+    while let Some(chunk) = response.chunk().await.map_err(Some)? {
+        if body.len() + chunk.len() > most {
+            return Err(None);
         }
+        body.extend_from_slice(&chunk);
     }
-}
-
-/// Seconds or a date.
-fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse::<u64>() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
-    Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
+    Ok(body)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn retry_after_is_seconds_or_a_date() {
-        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
-        for (text, seconds) in [
-            ("7", Some(7)),
-            ("Sat, 21 Nov 2026 12:01:30 GMT", Some(90)),
-            ("Sat, 21 Nov 2026 11:00:00 GMT", Some(0)),
-            ("soon", None),
-        ] {
-            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
-            assert_eq!(
-                retry_after(&headers, now),
-                seconds.map(Duration::from_secs),
-                "{text}"
-            );
-        }
-    }
 
     #[test]
     fn only_what_the_request_is_to_blame_for_is_permanent() {

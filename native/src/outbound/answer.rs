@@ -42,3 +42,28 @@ pub fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     let at = jiff::fmt::rfc2822::parse(text).ok()?.timestamp();
     Some(Duration::try_from(at.duration_since(now)).unwrap_or_default())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        for (text, seconds) in [
+            ("7", Some(7)),
+            ("Sat, 21 Nov 2026 12:01:30 GMT", Some(90)),
+            ("Sat, 21 Nov 2026 11:00:00 GMT", Some(0)),
+            ("soon", None),
+        ] {
+            let headers = HeaderMap::from_iter([(RETRY_AFTER, text.parse().unwrap())]);
+            assert_eq!(
+                retry_after(&headers, now),
+                seconds.map(Duration::from_secs),
+                "{text}"
+            );
+        }
+    }
+}
