@@ -23,7 +23,7 @@ const folder = temporaryFolder("weir-billing-");
 whenOver(lifetime, () => rmSync(folder, { recursive: true, force: true }));
 const created = await stack.weir("key", "create", "--name", "billing", "--scope", "admin");
 assert.equal(created.code, 0, created.stderr);
-const key = /weir_sk_\w+/.exec(created.stdout)?.[0] ?? "";
+const key = /weir_sk_[\w-]+/.exec(created.stdout)?.[0] ?? "";
 const port = await freePort();
 
 let running: Service | undefined;
