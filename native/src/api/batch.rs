@@ -1,5 +1,6 @@
 //! Submitting several jobs at once, all or none.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -30,7 +31,8 @@ const MOST_JOBS: usize = 100;
 /// An accepted batch.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AcceptedBatch {
-    /// One for each of the arguments, in their order. One that is there already stands for those it is taken for.
+    /// One for each of the arguments, in their order, without outputs. One that is there already stands for those it is
+    /// taken for.
     jobs: Vec<Job>,
     /// The plan's quota with all of them in it.
     quota: Option<Quota>,
@@ -114,13 +116,29 @@ pub(super) async fn submit(
             submit_all(client, &api.rules, &group).await
         })
         .await?;
+    let there: Vec<i64> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => Some(*job_id),
+            _ => None,
+        })
+        .collect();
+    // Without their outputs: a hundred may have hundreds of megabytes.
+    let there: HashMap<i64, Job> = match there.len() {
+        0 => HashMap::new(),
+        _ => jobs::by_ids(&api, caller.holder, &there)
+            .await?
+            .into_iter()
+            .map(|job| (job.id, job))
+            .collect(),
+    };
     let mut accepted = Vec::with_capacity(answers.len());
     let mut quotas = None;
     for answer in answers {
         let (job, quota) = match answer {
             Answer::Accepted { job, quota } => (Job::accepted(job, service), quota),
             Answer::Repeated { job_id, quota } | Answer::Folded { job_id, quota } => {
-                (jobs::own_by_id(&api, caller.holder, job_id).await?, quota)
+                (there.get(&job_id).cloned().ok_or(ApiError::NoJob)?, quota)
             }
             Answer::OverQuota { quota, full } => {
                 let amount = submissions

@@ -252,7 +252,7 @@ pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, Ap
 
 /// The holder's job of that id. An address is no proof of whose it is, so this is for jobs that the caller named
 /// otherwise.
-pub(super) async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
+async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
     one(api, "WHERE s.job_id = $1 AND s.holder = $2", &[&id, &holder.id]).await
 }
 
