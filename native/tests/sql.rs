@@ -329,6 +329,28 @@ async fn a_worker_completes_in_its_own_transaction_and_the_next_job_is_told_of_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_a_plan_that_lost_the_meter_is_completed_and_the_next_take_turns_like_an_address() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let mut jobs = Vec::new();
+    for _ in 0..4 {
+        jobs.push(submit(&client, &subject).await.1.unwrap());
+    }
+    weir.begun_elsewhere(jobs[0]).await;
+    let gone = "DELETE FROM plan_limits l USING subscription_plans p WHERE l.plan_id = p.id AND p.tier::text = 'free'";
+    client.execute(gone, &[]).await.unwrap();
+    let complete = format!("SELECT outcome FROM weir_complete({}, 1)", jobs[0]);
+    assert_eq!(outcome(&client, &complete).await, "done");
+    let mut available = 0;
+    for job in &jobs[1..] {
+        available += i32::from(state_of(&client, *job).await == "available");
+    }
+    assert_eq!(available, 1);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_recorded_as_river_does_it_and_the_retry_has_a_slot_when_it_is_due() {
     let weir = Weir::new().await;
     let client = weir.client().await;

@@ -20,6 +20,33 @@ BEGIN
         PERFORM set_config('search_path', path, true);
         EXECUTE format('ALTER ROUTINE %s SET search_path FROM CURRENT', f);
     END LOOP;
+    -- One plan a session does for all that comes, since every look is one by key; by default the first five calls of every
+    -- session would each plan some twenty statements.
+    FOR f IN
+        SELECT p.oid::regprocedure
+        FROM pg_proc p
+        WHERE p.prokind = 'f' AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+          AND p.proname IN ('weir_submit', 'weir_complete', 'weir_fail', 'weir_progress', 'weir_extend')
+          AND coalesce('plan_cache_mode=force_generic_plan' <> ALL (p.proconfig), true)
+    LOOP
+        EXECUTE format('ALTER ROUTINE %s SET plan_cache_mode = force_generic_plan', f);
+    END LOOP;
+END
+$$;
+
+-- River's channels begin with the name of its schema. Each notification would look it up.
+DO $$
+BEGIN
+    IF to_regclass('river_job') IS NOT NULL AND EXISTS (
+        SELECT FROM pg_proc p WHERE p.proname = 'river_channel'
+          AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+    ) THEN
+        EXECUTE format(
+            'CREATE OR REPLACE FUNCTION %I.river_channel(topic text) RETURNS text LANGUAGE sql IMMUTABLE AS %L',
+            current_schema(),
+            format('SELECT %L || topic', (SELECT n.nspname || '.' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                                          WHERE c.oid = to_regclass('river_job'))));
+    END IF;
 END
 $$;
 
