@@ -82,7 +82,7 @@ impl Context {
     /// # Errors
     ///
     /// When it cannot be asked.
-    pub async fn attempt_tokens(&self) -> Result<AttemptTokens, DatabaseError> {
+    pub async fn attempt_tokens(&self) -> Result<&AttemptTokens, DatabaseError> {
         let make = async || {
             let secrets = &self.settings.handler_secrets;
             let database = match secrets.is_empty() {
@@ -91,7 +91,7 @@ impl Context {
             };
             Ok::<_, DatabaseError>(AttemptTokens::new(secrets, database))
         };
-        self.attempt_tokens.get_or_try_init(make).await.cloned()
+        self.attempt_tokens.get_or_try_init(make).await
     }
 
     /// Has the jobs of this kind done by a handler of the program's own, instead of the one in `weir.toml`.

@@ -4,6 +4,7 @@ pub mod api;
 pub mod bench;
 pub mod config;
 pub mod context;
+mod derived_keys;
 pub mod handler;
 mod http_client;
 pub mod outbound;

@@ -144,6 +144,7 @@ const LEDGER: &[&str] = &[
     "lib",
 ];
 const NATIVE: &[&str] = &[
+    "derived_keys",
     "http_client",
     "outbound::address",
     "outbound::answer",

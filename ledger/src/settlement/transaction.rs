@@ -23,7 +23,7 @@ use crate::job_metadata::USED;
 use crate::plans::Plan;
 use crate::rules::Rules;
 
-/// Outputs of more bytes are stored beside River's table, whose index of metadata has entries of everything in there.
+/// Outputs of more bytes, as they are in memory, are stored beside River's table, whose index of metadata has entries of everything in there.
 const LARGEST_IN_METADATA: usize = 4096;
 
 /// Settles groups of ended attempts.

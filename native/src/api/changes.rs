@@ -36,7 +36,7 @@ impl Changes {
         }
     }
 
-    /// Makes one change of this holder, when those before it are made.
+    /// Makes one change of this holder, or of whatever else has this id, when those before it are made.
     ///
     /// # Errors
     ///

@@ -1,12 +1,10 @@
 //! Job tokens: what an anonymous submitter proves itself with. An address is shared by all who are behind the same
 //! router, and by whatever website a browser there visits; so it opens no job.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hmac::{Hmac, Mac};
 use secrecy::{ExposeSecret, SecretString};
-use sha2::Sha256;
 use uuid::Uuid;
+
+use crate::derived_keys::DerivedKeys;
 
 /// The header with a job's token.
 pub(super) const HEADER: &str = "weir-job-token";
@@ -14,41 +12,24 @@ pub(super) const HEADER: &str = "weir-job-token";
 /// The query parameter, for event streams, to which a browser adds no header.
 pub(super) const PARAMETER: &str = "token";
 
-/// Makes and verifies job tokens. A token is the HMAC-SHA256 of the job's id, so nothing has to be stored for it.
-pub(super) struct JobTokens {
-    /// The current key first; the one before is accepted while secrets are rotated.
-    keys: Vec<Hmac<Sha256>>,
-}
+/// Makes and verifies job tokens. A token is a code of the job's id, so nothing has to be stored for it.
+pub(super) struct JobTokens(DerivedKeys);
 
 impl JobTokens {
     /// Keys derived from the secrets that the edge and the origin share, the current one first.
-    /// `database` tells databases apart: the same id is another job there.
     pub(super) fn new<'a>(secrets: impl IntoIterator<Item = &'a SecretString>, database: Uuid) -> Self {
-        let keys = secrets.into_iter().filter_map(|secret| {
-            let mut key = Hmac::<Sha256>::new_from_slice(secret.expose_secret().as_bytes()).ok()?;
-            // Nothing else that is signed with this secret starts so.
-            key.update(b"weir job token\0");
-            key.update(database.as_bytes());
-            Some(key)
-        });
-        Self { keys: keys.collect() }
+        let secrets = secrets.into_iter().map(ExposeSecret::expose_secret);
+        Self(DerivedKeys::new("weir job token", secrets, database))
     }
 
     /// The token of a job; `None` without a secret.
     pub(super) fn of(&self, job_id: i64) -> Option<String> {
-        let mac = self.keys.first()?.clone().chain_update(job_id.to_be_bytes());
-        Some(URL_SAFE_NO_PAD.encode(mac.finalize().into_bytes()))
+        self.0.sign(&[&job_id.to_be_bytes()])
     }
 
     /// Whether this is the token of that job. Takes the same time whatever is wrong with it.
     pub(super) fn verify(&self, job_id: i64, token: &str) -> bool {
-        let Ok(bytes) = URL_SAFE_NO_PAD.decode(token) else {
-            return false;
-        };
-        self.keys.iter().any(|key| {
-            let mac = key.clone().chain_update(job_id.to_be_bytes());
-            mac.verify_slice(&bytes).is_ok()
-        })
+        self.0.verify(&[&job_id.to_be_bytes()], token)
     }
 }
 

@@ -9,7 +9,6 @@ use weir_ledger::meter::Meter;
 use weir_policy::lane::Lane;
 
 use super::retry::Retry;
-use crate::outbound::Reach;
 
 /// What River takes at most.
 pub(crate) const MOST_WORKERS: u32 = 10_000;
@@ -114,11 +113,6 @@ pub enum HandlerSpec {
         #[serde(default)]
         amount: Amount,
     },
-}
-
-/// How far the requests of an endpoint's handler reach.
-pub(crate) fn reach(private: bool) -> Reach {
-    if private { Reach::Private } else { Reach::Public }
 }
 
 impl HandlerSpec {

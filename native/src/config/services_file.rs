@@ -15,10 +15,10 @@ use weir_policy::lane::{Lane, is_queue_name};
 use super::catalogue::{self, Metered};
 use super::periodic::{self, Periodic};
 use super::retry::Retry;
-use super::service::{Amount, HandlerSpec, MOST_WORKERS, Service, reach};
+use super::service::{Amount, HandlerSpec, MOST_WORKERS, Service};
 use super::table::{Members, Source, Table};
 use super::variables::Reader;
-use crate::outbound::{self, Unreachable};
+use crate::outbound::{self, Reach, Unreachable};
 
 /// What no program gets, whatever its service asks for.
 const SECRETS: [&str; 6] = [
@@ -292,7 +292,7 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
             ..
         } => Some("an http handler needs an amount of at least 1".to_owned()),
         HandlerSpec::Http { url, private, .. } => {
-            outbound::check(&url.0, reach(*private))
+            outbound::check(&url.0, Reach::of(*private))
                 .err()
                 .map(|error| match error {
                     Unreachable::Private => {

@@ -1,61 +1,42 @@
 //! Attempt tokens: what an endpoint that answers later proves itself with. Each attempt has its own, so that nobody speaks
 //! for another job, nor an attempt that was taken back for the one after it.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hmac::{Hmac, Mac};
 use secrecy::SecretString;
-use sha2::Sha256;
 use uuid::Uuid;
 use weir_ledger::attempts::Claim;
 
+use crate::derived_keys::DerivedKeys;
 use crate::outbound::Secret;
 
-/// Makes and verifies attempt tokens: which attempt it is, and the HMAC-SHA256 of that and the job's id; so nothing has to
-/// be stored for it.
-#[derive(Clone)]
-pub struct AttemptTokens {
-    /// The current key first; the one before is accepted while secrets are rotated.
-    keys: Vec<Hmac<Sha256>>,
-}
+/// Makes and verifies attempt tokens: which attempt it is, and a code of that and the job's id; so nothing has to be stored
+/// for it.
+pub struct AttemptTokens(DerivedKeys);
 
 impl AttemptTokens {
-    /// Keys derived from the secrets that requests to endpoints are signed with, the current one first. `database` tells
-    /// databases apart: the same id is another job there.
+    /// Keys derived from the secrets that requests to endpoints are signed with, the current one first.
     #[must_use]
     pub fn new(secrets: &[Secret], database: Uuid) -> Self {
-        let keys = secrets.iter().filter_map(|secret| {
-            let mut key = Hmac::<Sha256>::new_from_slice(secret.reveal().as_bytes()).ok()?;
-            // Nothing else that is signed with this secret starts so.
-            key.update(b"weir attempt token\0");
-            key.update(database.as_bytes());
-            Some(key)
-        });
-        Self { keys: keys.collect() }
+        let secrets = secrets.iter().map(Secret::reveal);
+        Self(DerivedKeys::new("weir attempt token", secrets, database))
     }
 
     /// The token of an attempt; `None` without a secret.
     #[must_use]
     pub fn of(&self, attempt: Claim<'_>) -> Option<SecretString> {
-        let mac = with(self.keys.first()?, attempt).finalize().into_bytes();
-        Some(format!("{}.{}", attempt.claim, URL_SAFE_NO_PAD.encode(mac)).into())
+        let code = self
+            .0
+            .sign(&[&attempt.job_id.to_be_bytes(), attempt.claim.as_bytes()])?;
+        Some(format!("{}.{code}", attempt.claim).into())
     }
 
     /// Which attempt at that job it is the token of, if of any. Takes the same time whatever is wrong with it.
     #[must_use]
     pub fn verify<'a>(&self, job_id: i64, token: &'a str) -> Option<Claim<'a>> {
-        let (claim, mac) = token.rsplit_once('.')?;
-        let mac = URL_SAFE_NO_PAD.decode(mac).ok()?;
-        let claim = Claim { job_id, claim };
-        let is_one = |key| with(key, claim).verify_slice(&mac).is_ok();
-        self.keys.iter().any(is_one).then_some(claim)
+        let (claim, code) = token.rsplit_once('.')?;
+        self.0
+            .verify(&[&job_id.to_be_bytes(), claim.as_bytes()], code)
+            .then_some(Claim { job_id, claim })
     }
-}
-
-fn with(key: &Hmac<Sha256>, attempt: Claim<'_>) -> Hmac<Sha256> {
-    key.clone()
-        .chain_update(attempt.job_id.to_be_bytes())
-        .chain_update(attempt.claim)
 }
 
 #[cfg(test)]

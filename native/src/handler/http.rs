@@ -17,8 +17,8 @@ use secrecy::ExposeSecret;
 use serde_json::{Map, Value};
 
 use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
-use crate::config::service::{Amount, reach};
-use crate::outbound::{self, Secret};
+use crate::config::service::Amount;
+use crate::outbound::{self, Reach, Secret};
 use uuid::Uuid;
 use weir_ledger::holder::Holder;
 
@@ -39,7 +39,7 @@ impl Http {
     /// `private`: whether the endpoint may be in a private network.
     pub(super) fn new(url: Url, private: bool, secrets: Vec<Secret>, amount: Amount) -> Self {
         Self {
-            client: outbound::client(reach(private)),
+            client: outbound::client(Reach::of(private)),
             url,
             secrets,
             amount,
