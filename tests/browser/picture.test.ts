@@ -22,6 +22,23 @@ const watchDots = `
   };
 `;
 
+/** Records how long each frame takes to draw, and the time from one to the next, in milliseconds. */
+const watchFrames = `
+  globalThis.frames = { draws: [], gaps: [] };
+  const request = globalThis.requestAnimationFrame;
+  let last;
+  globalThis.requestAnimationFrame = (draw) => request((now) => {
+    if (last !== undefined) frames.gaps.push(now - last);
+    last = now;
+    const begun = performance.now();
+    draw(now);
+    frames.draws.push(performance.now() - begun);
+  });
+`;
+
+const quantile = (numbers: number[], part: number): number =>
+  numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length * part)] ?? Number.NaN;
+
 async function flood(page: Page): Promise<void> {
   await page.getByRole("button", { name: "Flood it" }).click();
   await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
@@ -115,6 +132,24 @@ describe("the picture", () => {
       else assert.ok(spots > 2000, `${spots}`);
     });
   }
+
+  it("draws all of a flood in a small part of a frame", async (t) => {
+    const { page } = await openPage(t, { address: someAddress() });
+    await page.addInitScript(watchFrames);
+    await page.goto(stack.edge.url);
+    await page.getByText("live,").waitFor();
+    await flood(page);
+    await page.getByText("104 of 104").waitFor(patient);
+    const { draws, gaps } = await page.evaluate<{ draws: number[]; gaps: number[] }>("frames");
+    const said = (numbers: number[]): string =>
+      [0.5, 0.95, 0.99].map((part) => `${quantile(numbers, part).toFixed(1)} ms`).join(", ");
+    t.diagnostic(
+      `${draws.length} frames; p50, p95, p99: drawn in ${said(draws)}; one after the other in ${said(gaps)}`,
+    );
+    assert.ok(draws.length > 100, `${draws.length} frames`);
+    // A sixtieth of a second is for twice as many dots, and for what the browser does besides.
+    assert.ok(quantile(draws, 0.5) < 1000 / 60 / 4, said(draws));
+  });
 
   it("plays a recording, once and labelled, where there are no development tokens", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 360, colorScheme: "dark" });
