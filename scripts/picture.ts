@@ -8,6 +8,7 @@ import { onExit, runMain } from "./lib/lifecycle.ts";
 import { root } from "./lib/paths.ts";
 import { host, portFrom } from "./lib/ports.ts";
 import { say } from "./lib/progress.ts";
+import { liveRun } from "./lib/run-file.ts";
 import { sleep } from "./lib/sleep.ts";
 
 // Films the page of the running development stack, for the README.
@@ -26,7 +27,7 @@ await runMain(async () => {
   const browser = await browsers.launch({ executablePath: await chromium(), args: ["--no-sandbox", "--disable-gpu"] });
   onExit(() => browser.close());
   const page = await browser.newPage({ viewport: size, deviceScaleFactor: 1 });
-  const url = `http://${host}:${portFrom("WEIR_EDGE_PORT", 8787)}/`;
+  const url = `http://${host}:${(await liveRun())?.edgePort ?? portFrom("WEIR_EDGE_PORT", 8787)}/`;
   await page.goto(url).catch(() => {
     throw new Failure(`nobody answers at ${url}`, "start the stack: npm start");
   });

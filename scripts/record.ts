@@ -6,6 +6,7 @@ import { runMain } from "./lib/lifecycle.ts";
 import { root } from "./lib/paths.ts";
 import { host, portFrom } from "./lib/ports.ts";
 import { say } from "./lib/progress.ts";
+import { liveRun } from "./lib/run-file.ts";
 import { sleep } from "./lib/sleep.ts";
 
 // Records a flood of the running development stack, for the page of a server that gives out no development tokens.
@@ -14,7 +15,7 @@ const floods = [50, 34, 20];
 const workers = 3;
 
 await runMain(async () => {
-  const api = `http://${host}:${portFrom("WEIR_EDGE_PORT", 8787)}/api`;
+  const api = `http://${host}:${(await liveRun())?.edgePort ?? portFrom("WEIR_EDGE_PORT", 8787)}/api`;
   const ask = async <T>(path: string, token?: string, body?: unknown): Promise<T> => {
     const response = await fetch(api + path, {
       method: body === undefined ? "GET" : "POST",

@@ -3,16 +3,17 @@ import { buildEdge } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
 import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
+import { withLock } from "./lib/lock.ts";
 import { buildNative } from "./lib/native.ts";
 import { type PartLog, partLog } from "./lib/part-log.ts";
-import { logs, root, state } from "./lib/paths.ts";
-import { host, portFrom, requireFree } from "./lib/ports.ts";
+import { logs, portsLock, root, state } from "./lib/paths.ts";
+import { choosePorts, host, type Wanted } from "./lib/ports.ts";
 import { answers, ensureDatabase, startPostgres } from "./lib/postgres.ts";
 import { run, Service } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 import { untilOk } from "./lib/ready.ts";
-import { claimRunFile } from "./lib/run-file.ts";
-import { developmentSecrets } from "./lib/secrets.ts";
+import { claimRunFile, recordPlaces } from "./lib/run-file.ts";
+import { developmentSecrets, type Secrets } from "./lib/secrets.ts";
 import { developmentServices } from "./lib/services.ts";
 import { sleep } from "./lib/sleep.ts";
 import { supervise } from "./lib/supervisor.ts";
@@ -21,23 +22,39 @@ const started = Date.now();
 
 await runMain(async () => {
   const verbose = isVerbose(process.argv.slice(2));
-  const edgePort = portFrom("WEIR_EDGE_PORT", 8787);
-  const originPort = portFrom("WEIR_ORIGIN_PORT", 8080);
-  const postgresPort = portFrom("WEIR_PG_PORT", 54320);
   const ownDatabase = process.env.DATABASE_URL;
-
+  const wanted: Wanted[] = [
+    { name: "WEIR_EDGE_PORT", usual: 8787, what: "the edge" },
+    { name: "WEIR_ORIGIN_PORT", usual: 8080, what: "the origin" },
+    ...(ownDatabase ? [] : [{ name: "WEIR_PG_PORT", usual: 54320, what: "PostgreSQL" }]),
+  ];
   const secrets = await developmentSecrets();
-  const databaseUrl = ownDatabase || `postgres://weir:${secrets.postgres}@${host}:${postgresPort}/weir`;
-  await claimRunFile({ databaseUrl, originPort, edgePort });
-  await requireFree([
-    { name: "WEIR_EDGE_PORT", port: edgePort, what: "the edge" },
-    { name: "WEIR_ORIGIN_PORT", port: originPort, what: "the origin" },
-    ...(ownDatabase ? [] : [{ name: "WEIR_PG_PORT", port: postgresPort, what: "PostgreSQL" }]),
-  ]);
+  await claimRunFile();
+  // Whoever named a port that is taken need not wait for the build to hear of it.
+  await choosePorts(wanted.filter(({ name }) => process.env[name]));
   const weir = await buildNative();
   await buildEdge();
 
   onExit(() => say("stopped"));
+  // Of the stacks that start at once, each finds the ports of those before it in use.
+  const { failed } = await withLock(portsLock, "starting a stack", () =>
+    startParts({ verbose, wanted, secrets, weir }),
+  );
+  return failed;
+});
+
+/** Starts all parts, and returns once they are ready, with what happens when one of them ends. */
+async function startParts(options: {
+  verbose: boolean;
+  wanted: Wanted[];
+  secrets: Secrets;
+  weir: string;
+}): Promise<{ failed: Promise<number> }> {
+  const { verbose, wanted, secrets, weir } = options;
+  const ownDatabase = process.env.DATABASE_URL;
+  const [edgePort = 0, originPort = 0, postgresPort = 0] = await choosePorts(wanted);
+  const databaseUrl = ownDatabase || `postgres://weir:${secrets.postgres}@${host}:${postgresPort}/weir`;
+  await recordPlaces({ databaseUrl, originPort, edgePort });
 
   const log = {
     postgres: partLog("postgres", { verbose }),
@@ -117,8 +134,8 @@ await runMain(async () => {
     console.log(`weir: ready ${url}`);
   })();
   await Promise.race([ready, failed]);
-  return failed;
-});
+  return { failed };
+}
 
 /** Waits for a part's answer; without one, its log says why. */
 function answersOf(log: PartLog, answer: Promise<void>): Promise<void> {

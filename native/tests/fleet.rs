@@ -37,8 +37,9 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 
 fn start(program: &Path, name: &str, weir: &Weir) -> KilledOnDrop {
     let child = Command::new(program)
-        // More workers than slots, and work that leaves the machine idle: a freed slot waits for neither.
-        .args(["-takes", "500ms", "-workers", "100", "-name", name, "work"])
+        // More workers than slots, also when one process is gone, and work that leaves the machine idle: a freed slot waits
+        // for neither.
+        .args(["-takes", "500ms", "-workers", "200", "-name", name, "work"])
         .env("DATABASE_URL", weir.url())
         .stdin(Stdio::piped())
         .spawn();
@@ -143,8 +144,8 @@ async fn of_a_fleet_in_go_one_process_is_killed_and_every_job_is_charged_and_wri
     ] {
         assert_eq!(row_count(&client, table).await, jobs, "{what}");
     }
-    // 5 ms on a machine that has nothing else to do.
-    assert!(wake[0] <= 50.0, "a freed slot is idle for {wake:?} ms");
+    // Some milliseconds on a machine that has nothing else to do; whoever was not told looks once a second.
+    assert!(wake[0] < 400.0, "a freed slot is idle for {wake:?} ms");
     duties.end().await;
     weir.end().await;
     std::fs::remove_dir_all(folder).unwrap();

@@ -15,6 +15,9 @@ export const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"
 /** Shared by all who use the cache, and held by who removes it; beside it, so that it outlives it. */
 export const cacheLock = `${cache}.lock`;
 
+/** Held while a stack chooses its ports and takes them. */
+export const portsLock = `${cache}.ports.lock`;
+
 export const logs = join(state, "logs");
 export const nodeModules = join(root, "node_modules");
 export const nodeBin = join(nodeModules, ".bin");

@@ -1,5 +1,6 @@
 import { createServer } from "node:net";
 import { Failure } from "./failure.ts";
+import { say } from "./progress.ts";
 
 export const host = "127.0.0.1";
 
@@ -23,15 +24,54 @@ export function portFrom(name: string, otherwise: number): number {
   );
 }
 
-/** Fails, naming all of them, when some of the ports are in use. */
-export async function requireFree(wanted: { name: string; port: number; what: string }[]): Promise<void> {
-  const taken: typeof wanted = [];
-  for (const entry of wanted) if (!(await isFree(entry.port))) taken.push(entry);
-  const first = taken[0];
-  if (!first) return;
-  const words = taken.map(({ port, what, name }) => `port ${port} for ${what} (${name}) is in use`).join("; ");
-  const others = taken.map(({ name, port }) => `${name}=${port + 1000}`).join(" ");
-  throw new Failure(words, `stop what listens there, or choose other ports: ${others} npm start`);
+/** A port that a part needs: what the variable says, or else the one it has when nobody else does. */
+export interface Wanted {
+  name: string;
+  usual: number;
+  what: string;
+}
+
+/** How far from its usual port a part may get. */
+const farthest = 100;
+
+/**
+ * The ports that the parts get. One that a variable names is taken or nothing is; for the others, the next one that is free.
+ * Fails, naming all of them, when ports that were named are in use.
+ */
+export async function choosePorts(wanted: readonly Wanted[]): Promise<number[]> {
+  const taken: (Wanted & { port: number })[] = [];
+  const named = new Map<Wanted, number>();
+  for (const part of wanted) {
+    if (!process.env[part.name]) continue;
+    const port = portFrom(part.name, part.usual);
+    named.set(part, port);
+    if (!(await isFree(port))) taken.push({ ...part, port });
+  }
+  if (taken.length > 0) {
+    const words = taken.map(({ port, what, name }) => `port ${port} for ${what} (${name}) is in use`).join("; ");
+    const others = taken.map(({ name, port }) => `${name}=${port + 1000}`).join(" ");
+    throw new Failure(words, `stop what listens there, or choose other ports: ${others} npm start`);
+  }
+  const chosen = new Set(named.values());
+  const ports: number[] = [];
+  for (const part of wanted) {
+    const port = named.get(part) ?? (await nextFree(part, chosen));
+    chosen.add(port);
+    ports.push(port);
+  }
+  return ports;
+}
+
+async function nextFree({ name, usual, what }: Wanted, chosen: ReadonlySet<number>): Promise<number> {
+  for (let port = usual; port < usual + farthest; port++) {
+    if (chosen.has(port) || !(await isFree(port))) continue;
+    if (port !== usual) say(`port ${usual} is in use, so ${what} gets ${port}`);
+    return port;
+  }
+  throw new Failure(
+    `ports ${usual} to ${usual + farthest - 1} for ${what} are all in use`,
+    `stop what listens there, or name another one: ${name}=${usual + 1000} npm start`,
+  );
 }
 
 /** A port that is free now. */

@@ -9,12 +9,16 @@ import { say } from "./progress.ts";
 import { sleep } from "./sleep.ts";
 
 /** Describes a running development stack, for other commands, and for the next start if this one is killed. */
-export interface Run {
+export interface Run extends Partial<Places> {
   /** In the environment of every process of the run, which tells them from other processes. */
   id: string;
   pid: number;
   /** When the process started, in the kernel's clock ticks: a later process may get the same pid. */
   started: string;
+}
+
+/** Where the parts of a run are. */
+export interface Places {
   databaseUrl: string;
   originPort: number;
   edgePort: number;
@@ -38,22 +42,32 @@ export async function liveRun(): Promise<Run | undefined> {
 }
 
 /** Writes the run file, marks every process of this run, and ends what a killed run of this clone has left behind. */
-export async function claimRunFile(details: Omit<Run, "id" | "pid" | "started">): Promise<void> {
+export async function claimRunFile(): Promise<void> {
   makeStateFolder();
   const last = await readRun();
   if (last) {
     if (isUp(last)) {
       throw new Failure(
-        `this clone's stack is already running: http://127.0.0.1:${last.edgePort}, process ${last.pid}`,
+        `this clone's stack is already running: ${last.edgePort ? `http://127.0.0.1:${last.edgePort}, ` : ""}process ${last.pid}`,
         `stop it first: press Ctrl-C where it runs, or: kill ${last.pid}`,
       );
     }
     await endLeftovers(last.id);
   }
-  const run: Run = { id: randomUUID(), pid: process.pid, started: startOf(process.pid), ...details };
+  const run: Run = { id: randomUUID(), pid: process.pid, started: startOf(process.pid) };
   markRun(run.id);
-  await writeFile(file, `${JSON.stringify(run, null, 2)}\n`, { mode: 0o600 });
+  await write(run);
   onExit(() => rm(file, { force: true }));
+}
+
+/** Adds to the run file of this process where its parts are. */
+export async function recordPlaces(places: Places): Promise<void> {
+  const run = await readRun();
+  if (run) await write({ ...run, ...places });
+}
+
+function write(run: Run): Promise<void> {
+  return writeFile(file, `${JSON.stringify(run, null, 2)}\n`, { mode: 0o600 });
 }
 
 /** From now on, child processes carry the mark. */

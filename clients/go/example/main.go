@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"sync"
@@ -60,7 +61,7 @@ type worker struct {
 
 func (w *worker) Work(ctx context.Context, job *river.Job[order]) error {
 	// What takes long is done before the transaction, which keeps a connection.
-	time.Sleep(w.takes)
+	time.Sleep(w.takes/2 + rand.N(w.takes+1))
 	return weir.Work(ctx, client, pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
 		if job.Attempt <= job.Args.Fails {
 			return nil, nil, fmt.Errorf("attempt %d fails", job.Attempt)
@@ -71,7 +72,7 @@ func (w *worker) Work(ctx context.Context, job *river.Job[order]) error {
 }
 
 func main() {
-	takes := flag.Duration("takes", 20*time.Millisecond, "how long the work on an order takes")
+	takes := flag.Duration("takes", 20*time.Millisecond, "how long the work on an order takes on average")
 	name := flag.String("name", "", "what River calls this process; one of its own making unless told")
 	at := flag.Int("workers", 8, "how many jobs of a lane are worked on at once")
 	flag.Parse()
