@@ -270,7 +270,7 @@ async fn redirects_are_not_followed_and_of_an_endless_answer_only_the_start_is_r
 
 #[tokio::test(flavor = "multi_thread")]
 async fn receivers_that_are_slow_or_away_delay_nobody() {
-    let weir = Weir::with(&ALLOWED).await;
+    let weir = Weir::with(&[ALLOWED[0], ("WEBHOOK_WORKERS", "4")]).await;
     let (slow, fast, mut away) = (Receiver::new(), Receiver::new(), Receiver::new());
     slow.answer(Answers::After(Duration::from_secs(60)));
     let events = ["job.completed"];

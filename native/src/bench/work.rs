@@ -125,10 +125,15 @@ async fn told(
     settings.webhook_private_networks = true;
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let url = format!("http://{}/", listener.local_addr()?);
-    let receiver = Router::new().fallback(async || StatusCode::NO_CONTENT);
+    let delivered = Arc::new(AtomicU64::new(0));
+    let heard = Arc::clone(&delivered);
+    let receiver = Router::new().fallback(async move || {
+        heard.fetch_add(1, Ordering::Relaxed);
+        StatusCode::NO_CONTENT
+    });
     let receiving = tokio::spawn(async move { axum::serve(listener, receiver).await });
     let mut client = stage.database.connect().await?;
-    let (mut with, mut without) = (Vec::new(), Vec::new());
+    let (mut with, mut without, mut told) = (Vec::new(), Vec::new(), 0);
     for _ in 0..effort.turns {
         let count = Count::new(Duration::ZERO);
         without.push(with_weir(&settings, stage, users, 10, &count, effort.span).await?);
@@ -136,10 +141,15 @@ async fn told(
         let made = webhooks::add(&mut client, &settings, "weir bench", &url, &events, &[]).await?;
         let count = Count::new(Duration::ZERO);
         with.push(with_weir(&settings, stage, users, 10, &count, effort.span).await?);
+        told += count.done.load(Ordering::Relaxed);
         control::remove_webhook(&mut client, "weir bench", made.webhook.id).await?;
     }
     receiving.abort();
-    let name = "jobs through 10 workers, each told to a webhook, against none";
+    let kept_up = delivered.load(Ordering::Relaxed) as f64 / told as f64;
+    let name = format!(
+        "jobs through 10 workers, each told to a webhook ({:.0} % meanwhile), against none",
+        100.0 * kept_up
+    );
     Ok(Line::at_least(name, median(with), median(without), "1/s", 0.7))
 }
 

@@ -206,7 +206,7 @@ impl Settings {
         let second = Duration::from_secs(1);
         let reservation_ttl = reader.duration("RESERVATION_TTL", 3600 * second, 60 * second);
         let lend_idle_workers = reader.flag("LEND_IDLE_WORKERS", false);
-        let webhook_workers = reader.parsed("WEBHOOK_WORKERS", 4, "a whole number from 0 to 100", |text| {
+        let webhook_workers = reader.parsed("WEBHOOK_WORKERS", 16, "a whole number from 0 to 100", |text| {
             text.parse().ok().filter(|workers| *workers <= 100)
         });
         let webhook_private_networks = reader.flag("WEBHOOK_PRIVATE_NETWORKS", false);

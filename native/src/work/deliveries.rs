@@ -52,6 +52,9 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// A queue tells when there is something in it; this is for what was missed.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Between two claims of a queue, so that events that follow each other closely are claimed together.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Delivery {
     webhook: Uuid,
@@ -283,7 +286,9 @@ pub(super) async fn keep_queues(context: Context, client: riverqueue::Client, st
 fn follow(client: &riverqueue::Client, workers: u32, queues: Vec<String>, worked: &mut HashSet<String>) {
     let wanted: HashSet<String> = queues.into_iter().collect();
     for queue in wanted.difference(worked).cloned().collect::<Vec<_>>() {
-        let config = QueueConfig::new(workers as usize).with_fetch_poll_interval(POLL_INTERVAL);
+        let config = QueueConfig::new(workers as usize)
+            .with_fetch_cooldown(CLAIM_INTERVAL)
+            .with_fetch_poll_interval(POLL_INTERVAL);
         match client.local_queues().add(&*queue, config) {
             Ok(()) => {
                 worked.insert(queue);
