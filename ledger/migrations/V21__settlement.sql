@@ -87,7 +87,16 @@ BEGIN
             given := given || woken.id;
             IF woken.queue <> ALL (told) THEN
                 told := told || woken.queue;
-                PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', woken.queue)::text);
+                -- Where jobs have waited for a while, every worker is busy and claims the next one when it is done: nobody
+                -- has to be woken, and a notification would wake them all. Of few jobs the last may be claimed just now.
+                IF NOT EXISTS (
+                    SELECT FROM river_job j
+                    WHERE j.state = 'available' AND j.queue = woken.queue AND j.priority = 1
+                      AND j.scheduled_at < clock_timestamp() - interval '100 milliseconds'
+                    OFFSET 20
+                ) THEN
+                    PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', woken.queue)::text);
+                END IF;
             END IF;
         END LOOP;
         UPDATE quota_reservations r SET admitted_at = clock_timestamp(), parked_at = NULL WHERE r.job_id = ANY (given);

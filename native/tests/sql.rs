@@ -45,6 +45,24 @@ async fn row_count(client: &Client, table: &str) -> i64 {
     client.query_one(&sql, &[]).await.unwrap().get(0)
 }
 
+/// What River's clients are told of jobs to claim, for as long as the client lives.
+async fn listen(weir: &Weir) -> (Client, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let (listener, mut connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
+    let (told, heard) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                let _ = told.send(notification.payload().to_owned());
+            }
+        }
+    });
+    listener
+        .batch_execute("LISTEN \"public.river_insert\"")
+        .await
+        .unwrap();
+    (listener, heard)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_of_32_get_what_is_left_and_the_others_leave_nothing() {
     let weir = Weir::new().await;
@@ -261,19 +279,7 @@ async fn a_worker_completes_in_its_own_transaction_and_the_next_job_is_told_of_a
     let (first, second) = (submit(&client, &subject).await, submit(&client, &subject).await);
     assert_eq!((first.0.as_str(), second.0.as_str()), ("admitted", "parked"));
     let (first, second) = (first.1.unwrap(), second.1.unwrap());
-    let (listener, mut connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
-    let (told, mut heard) = tokio::sync::mpsc::unbounded_channel();
-    tokio::spawn(async move {
-        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
-            if let AsyncMessage::Notification(notification) = message {
-                told.send(notification.payload().to_owned()).unwrap();
-            }
-        }
-    });
-    listener
-        .batch_execute("LISTEN \"public.river_insert\"")
-        .await
-        .unwrap();
+    let (_listener, mut heard) = listen(&weir).await;
     weir.begun_elsewhere(first).await;
 
     let transaction = other.transaction().await.unwrap();
@@ -325,6 +331,32 @@ async fn a_worker_completes_in_its_own_transaction_and_the_next_job_is_told_of_a
         (&json!({ "count": 2 }), &json!(1)),
         "{job}"
     );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_every_worker_is_busy_nobody_is_woken_for_one_job_more() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let first = submit(&client, &subject).await.1.unwrap();
+    let second = submit(&client, &subject).await.1.unwrap();
+    weir.begun_elsewhere(first).await;
+    for _ in 0..21 {
+        submit(&client, &weir.user("free").await.to_string()).await;
+    }
+    let long_ago =
+        "UPDATE river_job SET scheduled_at = now() - interval '1 second' WHERE state = 'available'";
+    assert_eq!(client.execute(long_ago, &[]).await.unwrap(), 21);
+    let (_listener, mut heard) = listen(&weir).await;
+    let complete = format!("SELECT outcome FROM weir_complete({first}, 1)");
+    assert_eq!(outcome(&client, &complete).await, "done");
+    assert_eq!(state_of(&client, second).await, "available");
+    client
+        .batch_execute("NOTIFY \"public.river_insert\", 'the next thing that is told'")
+        .await
+        .unwrap();
+    assert_eq!(heard.recv().await.unwrap(), "the next thing that is told");
     weir.end().await;
 }
 
