@@ -152,6 +152,10 @@ func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt in
 // there together or not at all. Call it in a worker's Work, and return what it returns. A failure of `do` is recorded with
 // Weir, so that the slot is free at once and the retry has one before it runs; River's own errors (cancel, snooze) and the
 // end of ctx are left to River.
+//
+// River reports how an attempt ended a while after it did, to whatever attempt at the job runs by then. A success would
+// complete that one without its work, so that everything but a completion is returned as a failure: River changes nothing
+// where nothing runs, and has another attempt tried again.
 func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, job *river.Job[T],
 	do func(ctx context.Context, tx pgx.Tx) (output any, used *int64, err error)) error {
 	failure := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -164,20 +168,14 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 	})
 	var cancel *river.JobCancelError
 	var snooze *river.JobSnoozeError
-	switch {
-	case failure == nil || errors.Is(failure, ErrFencedOut):
-		// River finds the job completed, or somebody else's, and changes nothing.
-		return nil
-	case ctx.Err() != nil || errors.As(failure, &cancel) || errors.As(failure, &snooze):
+	if failure == nil || ctx.Err() != nil || errors.Is(failure, ErrFencedOut) ||
+		errors.As(failure, &cancel) || errors.As(failure, &snooze) {
 		return failure
 	}
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	// Where Weir cannot record it, River does.
+	_ = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		_, err := c.FailTx(ctx, tx, job.ID, job.Attempt, failure, time.Time{})
 		return err
 	})
-	if err != nil && !errors.Is(err, ErrFencedOut) {
-		// River records what Weir could not.
-		return failure
-	}
-	return nil
+	return failure
 }

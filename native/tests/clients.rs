@@ -19,10 +19,12 @@ mod skip;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Weir, Who};
 use fleet::{CLIENTS, Duties, go, holders_over_their_slots, row_count, wakes};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -115,6 +117,59 @@ async fn orders_and_their_jobs_in_typescript() {
         return;
     }
     in_language(&[node, PathBuf::from(CLIENTS).join("typescript/example.ts")]).await;
+}
+
+/// River reports how an attempt ended a while after Weir has recorded it: to the next one, when that runs already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one() {
+    let folder = std::env::temp_dir().join(format!("weir-go-late-{}", Uuid::new_v4()));
+    let inside = folder.clone();
+    let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
+        return;
+    };
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client.batch_execute(TABLES).await.unwrap();
+    let user = weir.user("enterprise").await;
+    for order in 0..5 {
+        let submit = "SELECT outcome FROM weir_submit($1, 'analysis', $2)";
+        let args = json!({ "order": order, "fails": 1 });
+        client
+            .query_one(submit, &[&user.to_string(), &args])
+            .await
+            .unwrap();
+    }
+    let mut fleet = Command::new(&program)
+        .args(["-takes", "300ms", "work"])
+        .env("DATABASE_URL", weir.url())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(i32::try_from(fleet.id()).unwrap());
+    // It stands still between the record of a failure and River's report of it, and somebody else begins the next attempt.
+    let began = "UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(), \
+                 attempted_by = array_append(attempted_by, 'elsewhere') \
+                 WHERE attempt = 1 AND state IN ('available', 'retryable')";
+    let failed = "river_job WHERE attempt = 1 AND cardinality(errors) > 0";
+    let started = Instant::now();
+    while row_count(&client, failed).await == 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "no attempt fails");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    kill(pid, Signal::SIGSTOP).unwrap();
+    assert!(client.execute(began, &[]).await.unwrap() > 0);
+    kill(pid, Signal::SIGCONT).unwrap();
+    // When it has ended, it has reported everything.
+    drop(fleet.stdin.take());
+    let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
+    assert!(ended.unwrap().success());
+    assert_eq!(
+        row_count(&client, "river_job WHERE state = 'completed'").await,
+        row_count(&client, "results").await,
+        "what is completed has had its work done"
+    );
+    weir.abandon().await;
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
