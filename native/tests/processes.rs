@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::get;
-use common::{EDGE_SECRET, GO_TESTS, Weir, Who};
+use common::{EDGE_SECRET, GO_TESTS, Weir, Who, files};
 use process::Process;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -279,4 +279,36 @@ async fn a_process_that_is_told_twice_to_stop_waits_for_no_job() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(process.stop().await, Some(130));
     weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_claim_was_not_answered_is_taken_back_from_a_process_that_lives() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let working = weir.work().await;
+    let mut client = weir.client().await;
+    let submitted = client.transaction().await.unwrap();
+    let submit = "SELECT job_id FROM weir_submit($1, 'analysis', $2)";
+    let args = files(&[("a_test.go", GO_TESTS)]);
+    let row = submitted.query_one(submit, &[&user.to_string(), &args]).await;
+    let lost: i64 = row.unwrap().get(0);
+    // River's claim has taken effect, and its answer was lost with the connection.
+    let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), \
+                 attempted_by = ARRAY[$2] WHERE id = $1";
+    submitted
+        .execute(claim, &[&lost, &working.client.id()])
+        .await
+        .unwrap();
+    submitted.commit().await.unwrap();
+    let next = weir.analyse(Who::User(user), "b_test.go", GO_TESTS).await;
+    for job in [lost, next] {
+        let job = weir.finished(job, Who::User(user)).await;
+        assert_eq!(
+            job["status"], "completed",
+            "it has the only slot, or waits for it"
+        );
+    }
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 2);
+    working.stop().await;
+    weir.end().await;
 }

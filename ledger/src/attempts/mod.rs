@@ -5,6 +5,8 @@
 
 mod outstanding;
 
+use std::time::Duration;
+
 use tokio_postgres::{Client, Error};
 
 pub use outstanding::{
@@ -25,4 +27,55 @@ pub async fn keep(client: &Client, client_id: &str, jobs: &[i64], attempts: &[i1
     client
         .execute(include_str!("sql/keep.sql"), &[&client_id, &jobs, &attempts])
         .await
+}
+
+/// Attempts at jobs of these kinds that this River client has had for so long: the jobs, and the claims as [`claim_of`]
+/// has them.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn claimed(
+    client: &Client,
+    client_id: &str,
+    kinds: &[&str],
+    for_long: Duration,
+) -> Result<Vec<(i64, String)>, Error> {
+    let rows = client
+        .query(
+            include_str!("sql/claimed.sql"),
+            &[&client_id, &kinds, &for_long.as_secs_f64()],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| (row.get("job_id"), row.get("claim")))
+        .collect())
+}
+
+/// Gives jobs back to their queues that were claimed for this River client and never came to it. Returns which were, and
+/// the state of each; those that are somebody else's by now are left out.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn take_back_lost(
+    client: &Client,
+    client_id: &str,
+    claims: &[(i64, String)],
+) -> Result<Vec<(i64, String)>, Error> {
+    let (jobs, claims): (Vec<i64>, Vec<&str>) = claims
+        .iter()
+        .map(|(job_id, claim)| (*job_id, claim.as_str()))
+        .unzip();
+    let rows = client
+        .query(
+            include_str!("sql/take_back_lost.sql"),
+            &[&client_id, &jobs, &claims],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| (row.get("job_id"), row.get("state")))
+        .collect())
 }

@@ -59,13 +59,28 @@ impl WorkMiddleware for Guard {
         next: WorkNext<'_>,
     ) -> Result<WorkOutcome, WorkError> {
         let _lease = self.lease.until_over();
-        let fairness = &self.context.settings.fairness;
         let Some(service) = self.context.settings.service_of_kind(&job.kind) else {
             return next.run(job).await;
         };
-        let event_type = service.event_type;
+        let mut under_way = self.under_way.enter(&job);
+        let outcome = self.guarded(context, job, service.event_type, next).await;
+        if matches!(outcome, Ok(WorkOutcome::Complete)) {
+            under_way.settled();
+        }
+        outcome
+    }
+}
+
+impl Guard {
+    async fn guarded(
+        &self,
+        context: &WorkContext,
+        job: JobRow,
+        event_type: Meter,
+        next: WorkNext<'_>,
+    ) -> Result<WorkOutcome, WorkError> {
+        let fairness = &self.context.settings.fairness;
         let attempt = i16::try_from(job.attempt).unwrap_or(i16::MAX);
-        let _under_way = self.under_way.enter(job.id, attempt);
         let no_database = |error| WorkError::new(Internal::no_database(job.id)(error));
         let found = self.lookup.find(job.id, attempt).await.map_err(no_database)?;
         let _current = self.current.enter(job.id, found.map(|found| found.holder));
@@ -104,9 +119,7 @@ impl WorkMiddleware for Guard {
         }
         next.run(job).await
     }
-}
 
-impl Guard {
     /// ADR-10's TierResolver. An unknown user has the default plan; whoever is no user has none.
     async fn plan_of(&self, holder: Holder, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
         let Some(id) = holder.user_id else {

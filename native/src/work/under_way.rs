@@ -1,17 +1,23 @@
-//! The attempts that are under way in this process, and how they are kept from a leader that takes them for stuck.
+//! The attempts that are under way in this process: how they are kept from a leader that takes them for stuck, and what
+//! was claimed for this process without its knowing.
 //!
 //! River's leader may be another program's client, whose rescuer knows neither these jobs nor how long they take. Any
 //! client may be elected at any time, so it is done whoever leads: an attempt that lasts costs one small update a beat,
 //! and a short one nothing.
+//!
+//! River claims jobs in one statement. When its answer is lost with the connection, the jobs run here by the database, and
+//! nobody works them: this process lives, so nobody else takes them back either. It does so itself.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use riverqueue::JobRow;
 use tokio_util::sync::CancellationToken;
 use weir_ledger::attempts::{self, MOST_KEPT};
 use weir_ledger::database::DatabaseError;
+use weir_ledger::processes::DEAD_AFTER;
 
 use super::heartbeat::HEARTBEAT_INTERVAL;
 use crate::context::Context;
@@ -20,49 +26,103 @@ use crate::context::Context;
 /// seconds.
 const LONG: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Copy)]
-struct Running {
+/// After this long, what has not come will not. A claim that comes later finds that the attempt is somebody else's.
+const LOST_AFTER: Duration = DEAD_AFTER;
+
+/// River writes how an attempt ended a while after it did, in an outage much later.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
+/// A claim of a job: no two have all of this in common.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Claim {
+    job_id: i64,
     attempt: i16,
-    since: Instant,
+    claims: usize,
+}
+
+impl Claim {
+    fn name(&self) -> String {
+        attempts::claim_of(i32::from(self.attempt), self.claims)
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    RunningSince(Instant),
+    /// It is over, and River is about to write how.
+    OverSince(Instant),
 }
 
 /// Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct UnderWay(Arc<Mutex<HashMap<i64, Running>>>);
+pub(super) struct UnderWay(Arc<Mutex<HashMap<Claim, Stage>>>);
 
 impl UnderWay {
-    /// Remembers an attempt until the result is dropped.
-    pub(super) fn enter(&self, job_id: i64, attempt: i16) -> Entered<'_> {
-        let since = Instant::now();
-        self.0.lock().insert(job_id, Running { attempt, since });
+    /// Remembers an attempt until the result is dropped, and for a while after.
+    pub(super) fn enter(&self, job: &JobRow) -> Entered<'_> {
+        let claim = Claim {
+            job_id: job.id,
+            attempt: i16::try_from(job.attempt).unwrap_or(i16::MAX),
+            claims: job.attempted_by.len(),
+        };
+        self.0.lock().insert(claim, Stage::RunningSince(Instant::now()));
         Entered {
             under_way: self,
-            job_id,
+            claim,
+            is_settled: false,
         }
     }
 
     /// Jobs and attempts that have been running for long.
     fn long(&self) -> Vec<(i64, i16)> {
-        let running = self.0.lock();
-        let long = running
-            .iter()
-            .filter(|(_, running)| running.since.elapsed() >= LONG);
-        long.map(|(job_id, running)| (*job_id, running.attempt)).collect()
+        let known = self.0.lock();
+        let long = known.iter().filter_map(|(claim, stage)| match stage {
+            Stage::RunningSince(since) if since.elapsed() >= LONG => Some((claim.job_id, claim.attempt)),
+            _ => None,
+        });
+        long.collect()
+    }
+
+    /// Those of these claims that this process knows nothing of. What is over and is none of them was written down, and is
+    /// forgotten.
+    fn unknown(&self, claimed: Vec<(i64, String)>) -> Vec<(i64, String)> {
+        let mut unknown: HashSet<(i64, String)> = claimed.into_iter().collect();
+        self.0.lock().retain(|claim, stage| {
+            let is_claimed = unknown.remove(&(claim.job_id, claim.name()));
+            match stage {
+                Stage::RunningSince(_) => true,
+                Stage::OverSince(over) => is_claimed || over.elapsed() < REMEMBERED,
+            }
+        });
+        unknown.into_iter().collect()
     }
 }
 
 pub(super) struct Entered<'a> {
     under_way: &'a UnderWay,
-    job_id: i64,
+    claim: Claim,
+    is_settled: bool,
+}
+
+impl Entered<'_> {
+    /// The attempt has ended in a transaction of Weir's, so River has nothing to write.
+    pub(super) fn settled(&mut self) {
+        self.is_settled = true;
+    }
 }
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.under_way.0.lock().remove(&self.job_id);
+        let mut known = self.under_way.0.lock();
+        if self.is_settled {
+            known.remove(&self.claim);
+        } else {
+            known.insert(self.claim, Stage::OverSince(Instant::now()));
+        }
     }
 }
 
-/// Keeps them until it is stopped. Apart from the heartbeats, which must not wait for it.
+/// Keeps them, and takes back what was claimed and never came, until it is stopped. Apart from the heartbeats, which must not wait for it.
 pub(super) async fn keep(
     context: Context,
     client_id: String,
@@ -83,5 +143,30 @@ pub(super) async fn keep(
                 tracing::warn!(%error, "could not say that attempts are under way");
             }
         }
+        if let Err(error) = take_back_lost(&context, &client_id, &under_way).await {
+            tracing::warn!(%error, "could not look for lost claims");
+        }
     }
+}
+
+async fn take_back_lost(
+    context: &Context,
+    client_id: &str,
+    under_way: &UnderWay,
+) -> Result<(), DatabaseError> {
+    let services = &context.settings.services;
+    let kinds: Vec<&str> = services.iter().map(|service| service.kind.as_str()).collect();
+    let taken = context.pool.read(async |client| {
+        let claimed = attempts::claimed(client, client_id, &kinds, LOST_AFTER).await?;
+        let unknown = under_way.unknown(claimed);
+        if unknown.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok::<_, DatabaseError>(attempts::take_back_lost(client, client_id, &unknown).await?)
+    });
+    for (job_id, state) in taken.await? {
+        metrics::counter!("weir_reclaimed_total").increment(1);
+        tracing::warn!(job = job_id, state, "taken back: it was claimed, and never came");
+    }
+    Ok(())
 }
