@@ -49,7 +49,7 @@ await runMain(async () => {
   const env: NodeJS.ProcessEnv = { ...process.env, WEIR_TEST_FOLDER: folder };
   // Before any build: a missing browser must not be noticed after minutes.
   if (uses("browser")) env.WEIR_TEST_CHROMIUM = await chromium();
-  if (uses("scripts", "whole", "browser")) env.WEIR_TEST_BINARY = await buildNative();
+  if (uses("scripts", "whole", "browser", "chaos")) env.WEIR_TEST_BINARY = await buildNative();
   if (uses("scripts", "whole", "browser", "edge")) await buildEdge();
   if (selection.cargo.length > 0 || uses("scripts", "whole", "browser"))
     env.WEIR_TEST_DATABASE_URL = await startDatabase(join(folder, "postgres"));

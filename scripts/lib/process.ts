@@ -158,6 +158,8 @@ export class Service {
       gid?: number;
       grace?: number;
       signal?: NodeJS.Signals;
+      /** For a program that runs until its standard input ends. */
+      stdin?: "pipe";
       onLine?: (line: string) => void;
     } = {},
   ) {
@@ -167,7 +169,7 @@ export class Service {
     this.child = spawn(file, args, {
       cwd: options.cwd ?? root,
       env: options.env ?? process.env,
-      stdio: ["ignore", "pipe", "pipe"],
+      stdio: [options.stdin ?? "ignore", "pipe", "pipe"],
       detached: true,
       ...(options.uid === undefined ? {} : { uid: options.uid }),
       ...(options.gid === undefined ? {} : { gid: options.gid }),

@@ -4,7 +4,7 @@ import { root } from "./paths.ts";
 import { run } from "./process.ts";
 
 /** Tests in TypeScript, by the folder under tests/ that they are in. */
-export const folders = ["scripts", "edge", "whole", "browser"] as const;
+export const folders = ["scripts", "edge", "whole", "browser", "chaos"] as const;
 
 /** Kinds of tests that the command line may name; `unit` are those of the Rust crates. */
 export const kinds = ["unit", ...folders];

@@ -2,7 +2,8 @@ import postgres from "postgres";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import { required } from "../harness/lifetime.ts";
 import { type Origin, weir } from "../harness/weir.ts";
-import { type Installation, maxConnections } from "./installation.ts";
+import type { Installation } from "./installation.ts";
+import { type DatabaseBehindProxy as Database, maxConnections } from "./server.ts";
 
 /** Something that happens to a database, and is over when `happen` resolves. */
 export interface Fault {
@@ -55,7 +56,7 @@ export function faults(span: number): Fault[] {
     },
     {
       name: "a pooler answers 08P01 after each of 20 COMMITs",
-      happen: (installation) => installation.proxy.failAfterCommits(20),
+      happen: (installation) => installation.proxy.failCommits(20, "pooler"),
     },
   ];
 }
@@ -83,7 +84,7 @@ export function upgrade(from: { name: string; binary: string }): Fault {
 }
 
 /** Connections that are open stay as they were made, so all of them are cut when it begins, as a failover does. */
-async function readOnly(installation: Installation, is: "on" | "off"): Promise<void> {
+export async function readOnly(installation: Database, is: "on" | "off"): Promise<void> {
   const sql = installation.admin();
   try {
     await sql.unsafe("SET default_transaction_read_only = off");
@@ -95,7 +96,7 @@ async function readOnly(installation: Installation, is: "on" | "off"): Promise<v
   }
 }
 
-async function withoutConnections(installation: Installation, span: number): Promise<void> {
+export async function withoutConnections(installation: Database, span: number): Promise<void> {
   const taken: postgres.Sql[] = [];
   const until = performance.now() + span * 1000;
   try {

@@ -1,10 +1,14 @@
 import { createServer, connect as dial, type Socket } from "node:net";
 import { host } from "../../scripts/lib/ports.ts";
 
-const commit = Buffer.from("COMMIT\0");
+/** As Weir's own connections send it, and as drivers of other languages do. */
+const commits = [Buffer.from("COMMIT\0"), Buffer.from("commit\0")];
 
 /** A pooler's own error, as PgBouncer sends it for a server connection that it has lost: 08P01. */
 const poolerError = errorResponse("ERROR", "08P01", "server conn crashed?");
+
+/** What becomes of a COMMIT: it never arrives; it takes effect and is not answered; or is answered with a pooler's error. */
+export type CommitFailure = "before" | "after" | "pooler";
 
 /** What stands between Weir and its database, and fails as networks and poolers do. */
 export interface FailingProxy {
@@ -12,20 +16,26 @@ export interface FailingProxy {
   /** Lets nothing through and closes nothing. */
   freeze(): void;
   thaw(): void;
-  /** Lets the next COMMITs take effect, and answers them with a pooler's error. Resolves when all of them came. */
-  failAfterCommits(count: number): Promise<void>;
+  /** Everything arrives this many milliseconds later, either way. */
+  delay(milliseconds: number): void;
+  /** Closes every connection. */
+  drop(): void;
+  /** Fails the next COMMITs, and their connections with them. Resolves when all of them came; 0 fails no more. */
+  failCommits(count: number, how: CommitFailure): Promise<void>;
   close(): Promise<void>;
 }
 
 export async function startProxy(port: number): Promise<FailingProxy> {
   const pairs = new Set<Pair>();
   let frozen = false;
+  let late = 0;
+  let failure: CommitFailure = "pooler";
   let toFail = 0;
   let allFailed = (): void => {};
 
   const server = createServer((client) => {
     const upstream = dial({ port, host });
-    const pair: Pair = { client, upstream, isFailing: false };
+    const pair: Pair = { client, upstream, failing: undefined };
     pairs.add(pair);
     for (const [from, to] of [
       [client, upstream],
@@ -34,29 +44,45 @@ export async function startProxy(port: number): Promise<FailingProxy> {
       from.setNoDelay(true);
       from.on("error", () => to.destroy());
       from.on("close", () => {
-        pairs.delete(pair);
-        // Whoever is behind a frozen proxy is not told.
-        if (!frozen) to.destroy();
+        // Whoever is behind a frozen proxy is not told until it thaws.
+        if (!frozen) end(pair);
       });
     }
+    const up = inOrder(upstream);
+    const down = inOrder(client);
     client.on("data", (data) => {
-      if (toFail > 0 && data.includes(commit)) {
+      if (toFail > 0 && !pair.failing && commits.some((commit) => data.includes(commit))) {
         toFail--;
-        pair.isFailing = true;
+        pair.failing = failure;
+        if (failure === "before") {
+          end(pair);
+          if (toFail === 0) allFailed();
+          return;
+        }
       }
-      upstream.write(data);
+      up(data, late);
     });
     upstream.on("data", (data) => {
-      if (!pair.isFailing) {
-        client.write(data);
-      } else if (data.includes("COMMIT")) {
-        client.end(poolerError);
+      if (!pair.failing) {
+        down(data, late);
+      } else if (data.includes("COMMIT") || data.includes("ROLLBACK")) {
+        // A transaction that had failed already is rolled back by it.
+        if (pair.failing === "pooler") client.end(poolerError);
+        else client.destroy();
         upstream.destroy();
         if (toFail === 0) allFailed();
       }
     });
     if (frozen) pause(pair);
   });
+  const end = (pair: Pair): void => {
+    pairs.delete(pair);
+    pair.client.destroy();
+    pair.upstream.destroy();
+  };
+  const drop = (): void => {
+    for (const pair of pairs) end(pair);
+  };
   await new Promise<void>((done) => server.listen(0, host, done));
 
   return {
@@ -67,22 +93,25 @@ export async function startProxy(port: number): Promise<FailingProxy> {
     },
     thaw() {
       frozen = false;
-      for (const { client, upstream } of pairs) {
-        client.resume();
-        upstream.resume();
+      for (const pair of pairs) {
+        if (pair.client.closed || pair.upstream.closed) end(pair);
+        pair.client.resume();
+        pair.upstream.resume();
       }
     },
-    failAfterCommits(count) {
+    delay(milliseconds) {
+      late = milliseconds;
+    },
+    drop,
+    failCommits(count, how) {
       toFail = count;
+      failure = how;
       return new Promise((done) => {
         allFailed = done;
       });
     },
     close() {
-      for (const { client, upstream } of pairs) {
-        client.destroy();
-        upstream.destroy();
-      }
+      drop();
       return new Promise((done) => server.close(() => done()));
     },
   };
@@ -91,7 +120,28 @@ export async function startProxy(port: number): Promise<FailingProxy> {
 interface Pair {
   client: Socket;
   upstream: Socket;
-  isFailing: boolean;
+  /** Its COMMIT is on the way, and this is to become of it. */
+  failing: CommitFailure | undefined;
+}
+
+/** Writes what it is given, each piece as many milliseconds later as it is told, and none before the one that came first. */
+function inOrder(to: Socket): (data: Buffer, later: number) => void {
+  const waiting: { data: Buffer; at: number }[] = [];
+  const write = (): void => {
+    for (let next = waiting[0]; next; next = waiting[0]) {
+      const wait = next.at - performance.now();
+      if (wait > 0) {
+        setTimeout(write, wait);
+        return;
+      }
+      waiting.shift();
+      if (!to.destroyed) to.write(next.data);
+    }
+  };
+  return (data, later) => {
+    waiting.push({ data, at: performance.now() + later });
+    if (waiting.length === 1) write();
+  };
 }
 
 function pause({ client, upstream }: Pair): void {

@@ -12,7 +12,7 @@ export function freeze(pid: number): () => void {
   };
 }
 
-function descendants(pid: number): number[] {
+export function descendants(pid: number): number[] {
   const children = readdirSync("/proc")
     .map(Number)
     .filter((each) => each > 0 && parentOf(each) === pid);

@@ -1,0 +1,65 @@
+import type postgres from "postgres";
+import { sleep } from "../../scripts/lib/sleep.ts";
+import type { Installation } from "./installation.ts";
+
+/**
+ * A River client in Go has no heartbeat, so what a dead one has left behind is taken back after an hour. For those that
+ * are known to be dead, the hour is over at once.
+ */
+export async function bury(admin: postgres.Sql, { dead }: Installation): Promise<void> {
+  // Its session may have begun while the database was read-only.
+  await admin`SET default_transaction_read_only = off`;
+  await admin`
+    UPDATE river_job SET attempted_at = attempted_at - interval '2 hours'
+    WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = ANY (${[...dead]})
+      AND attempted_at > now() - interval '1 hour'`;
+}
+
+/** Does it again and again, since what a dead client had sent may arrive late. Returns what ends it. */
+export function burying(installation: Installation): () => Promise<void> {
+  let stopped = false;
+  const over = (async () => {
+    const admin = installation.database.admin();
+    for (; !stopped; await sleep(500)) await bury(admin, installation).catch(() => {});
+    await admin.end({ timeout: 2 });
+  })();
+  return () => {
+    stopped = true;
+    return over;
+  };
+}
+
+/**
+ * After the last fault: how many seconds it takes until every slot that an attempt from before has held is free again;
+ * nothing when it takes longer than `within` seconds.
+ */
+export async function slotsBack(admin: postgres.Sql, within: number): Promise<number | undefined> {
+  const begun = performance.now();
+  const [clock] = await admin`SELECT clock_timestamp()::text AS now`;
+  for (;;) {
+    const [row] = await admin`
+      SELECT count(*)::int AS held FROM quota_reservations r JOIN river_job j ON j.id = r.job_id
+      WHERE r.admitted_at IS NOT NULL AND j.state = 'running' AND j.attempted_at < ${clock?.now}::timestamptz`;
+    const seconds = (performance.now() - begun) / 1000;
+    if (row?.held === 0) return seconds;
+    if (seconds > within) return undefined;
+    await sleep(50);
+  }
+}
+
+/** Waits until every job has ended and holds nothing. Returns what is left when that takes longer than `within` seconds. */
+export async function drained(admin: postgres.Sql, within: number): Promise<string[]> {
+  for (const deadline = performance.now() + within * 1000; ; await sleep(200)) {
+    const left = await admin`
+      SELECT format('job %s is %s in attempt %s (%s), slot %s', j.id, j.state, j.attempt,
+                    j.attempted_by[array_upper(j.attempted_by, 1)], r.admitted_at) AS what
+      FROM river_job j LEFT JOIN quota_reservations r ON r.job_id = j.id
+      WHERE j.args ? 'order' AND (j.finalized_at IS NULL OR r.job_id IS NOT NULL)`;
+    if (left.length === 0) return [];
+    if (performance.now() > deadline) return left.map(({ what }) => what as string);
+    // River's own retries of a client in Go wait for minutes.
+    await admin`
+      UPDATE river_job SET scheduled_at = now()
+      WHERE args ? 'order' AND state = 'retryable' AND scheduled_at > now() + interval '10 s'`;
+  }
+}

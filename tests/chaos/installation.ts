@@ -1,0 +1,161 @@
+import { createWriteStream, mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { untilOk } from "../../scripts/lib/ready.ts";
+import { type DatabaseBehindProxy, startDatabaseBehindProxy } from "../drills/server.ts";
+import { freshSecrets } from "../harness/identity.ts";
+import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
+import { freePort } from "../harness/ports.ts";
+import { weir, weirEnvironment } from "../harness/weir.ts";
+import { Effects } from "./effects.ts";
+import { Part } from "./part.ts";
+
+/** Lost the database for longer than the lease, or could not start without it. */
+const copes = [70, 2];
+
+export interface Installation {
+  database: DatabaseBehindProxy;
+  /** What all of them connect to. */
+  url: string;
+  env: NodeJS.ProcessEnv;
+  parts: Part[];
+  /** Where the API answers. */
+  origins: string[];
+  /** Where each part of Weir answers /metrics. */
+  metrics: Map<string, string>;
+  /** A service key. */
+  key: string;
+  effects: Effects;
+  /** Those that somebody works. */
+  services: string[];
+  /** Names of River clients in Go that are dead, whose jobs nobody finishes. */
+  dead: Set<string>;
+}
+
+/**
+ * Several of each of Weir's processes, and with `fleet`, the program of `clients/go/example`, several of a River fleet in
+ * Go; all behind the proxy, unless `direct`. Their logs go into the folder.
+ */
+export async function startInstallation(
+  lifetime: Lifetime,
+  options: { logs: string; fleet: string | undefined; each: number; direct?: boolean },
+): Promise<Installation> {
+  mkdirSync(options.logs, { recursive: true });
+  const log = (name: string): ((line: string) => void) => {
+    const out = createWriteStream(join(options.logs, `${name}.log`), { flags: "a" });
+    whenOver(lifetime, () => void out.end());
+    return (line) => out.writable && out.write(`${new Date().toISOString()} ${line}\n`);
+  };
+  const database = await startDatabaseBehindProxy(lifetime, log("postgres"));
+  const effects = await Effects.start(lifetime);
+  const config = join(required("WEIR_TEST_FOLDER"), `chaos-${effects.port}.toml`);
+  writeFileSync(config, catalogue(effects));
+  const url = options.direct ? database.appUrl : database.url;
+  const env = weirEnvironment({ url, sql: undefined as never }, freshSecrets(), {
+    WEIR_CONFIG: config,
+    RUST_LOG: "info,sqlx=warn,riverqueue=warn",
+  });
+  await succeeds(["migrate"], env);
+  const admin = database.admin();
+  await admin`CREATE TABLE results (number int NOT NULL)`;
+  await admin`ALTER TABLE results OWNER TO app`;
+  await admin.end({ timeout: 2 });
+  const made = await succeeds(["key", "create", "--name", "chaos", "--scope", "submit,read"], env);
+
+  const installation: Installation = {
+    database,
+    url,
+    env,
+    parts: [],
+    origins: [],
+    metrics: new Map(),
+    key: made.trim().split("\n").at(-1) ?? "",
+    effects,
+    services: ["write", "post", ...(options.fleet ? ["analysis"] : [])],
+    dead: new Set(),
+  };
+  const start = (part: Part): void => {
+    installation.parts.push(part);
+    whenOver(lifetime, () => part.stop());
+  };
+  for (let n = 1; n <= options.each; n++) {
+    for (const args of [["serve"], ["work", "--service", "write,post"], ["schedule"]]) {
+      const name = `${args[0]}-${n}`;
+      const port = String(await freePort());
+      const own = { WEIR_ORIGIN_HOST: "127.0.0.1", WEIR_ORIGIN_PORT: port, WEIR_METRICS_PORT: port };
+      const file = required("WEIR_TEST_BINARY");
+      const make = (): { file: string; args: string[]; env: NodeJS.ProcessEnv } => ({
+        file,
+        args,
+        env: { ...env, ...own },
+      });
+      start(new Part(name, { make, mayEnd: (code) => copes.includes(code), onLine: log(name) }));
+      installation.metrics.set(name, `http://127.0.0.1:${port}`);
+      if (args[0] === "serve") installation.origins.push(`http://127.0.0.1:${port}`);
+    }
+    if (options.fleet) start(fleet(installation, options.fleet, `fleet-${n}`, log(`fleet-${n}`)));
+  }
+  await Promise.all([...installation.metrics.values()].map((url) => untilOk(`${url}/readyz`, 60_000)));
+  return installation;
+}
+
+/** Each start has another name, by which what a dead one has left behind is known. */
+function fleet(installation: Installation, file: string, name: string, onLine: (line: string) => void): Part {
+  const called = (start: number): string => `${name}-${start}`;
+  return new Part(name, {
+    make: (start) => ({
+      file,
+      args: ["-takes", "30ms", "-name", called(start), "work"],
+      env: { ...process.env, DATABASE_URL: installation.url },
+      untilStdinEnds: true,
+    }),
+    // It ends at once when it cannot connect; the example has no more patience.
+    mayEnd: (code) => code === 1,
+    onLine,
+    onGone: (start) => installation.dead.add(called(start)),
+  });
+}
+
+async function succeeds(args: string[], env: NodeJS.ProcessEnv): Promise<string> {
+  const ran = await weir(args, env);
+  if (ran.code !== 0) throw new Error(`weir ${args.join(" ")} ended with ${ran.code}\n${ran.stderr}${ran.stdout}`);
+  return ran.stdout;
+}
+
+/** Three services of one meter: a program, an endpoint, and what the fleet in Go works. */
+function catalogue(effects: Effects): string {
+  const plans = [
+    ["free", "default", 1],
+    ["pro", "priority", 3],
+    ["enterprise", "priority", 5],
+  ].map(
+    ([name, lane, slots]) => `
+[[plan]]
+name = "${name}"
+default = ${name === "free"}
+lane = "${lane}"
+slots = ${slots}
+limits = { analysis = { month = 1000000, minute = 1000000 } }
+`,
+  );
+  const services = [
+    ["write", "chaos:write", `{ type = "exec", command = ["sh", "-c", ${JSON.stringify(effects.script)}] }`],
+    ["post", "chaos:post", `{ type = "http", url = "${effects.url}", private = true }`],
+    ["analysis", "analysis:analyze", `{ type = "exec", command = ["false"] }`],
+  ].map(
+    ([name, kind, handler]) => `
+[[service]]
+name = "${name}"
+event_type = "analysis"
+kind = "${kind}"
+workers = "CHAOS_${name?.toUpperCase()}"
+priority_workers = 4
+default_workers = 4
+scheduled_workers = 1
+timeout = "30s"
+max_attempts = 50
+retry = { base = "200ms", factor = 1.5, max = "2s" }
+handler = ${handler}
+`,
+  );
+  return ['[[meter]]\nname = "analysis"\nunit = "analyses"\n', ...plans, ...services].join("");
+}

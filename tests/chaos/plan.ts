@@ -1,0 +1,79 @@
+import { Seed } from "./seed.ts";
+
+/** What a fault happens to: two faults of the same part do not overlap, others may. */
+type Where = "part" | "server" | "network" | "rows";
+
+/** Each kind of fault: where, from how many milliseconds to how many it lasts, and how often it is in a deck. */
+export const kinds = {
+  "killed (-9)": { where: "part", lasts: [0, 0], cards: 4 },
+  "drained (SIGTERM) and started again": { where: "part", lasts: [0, 0], cards: 2 },
+  "frozen for a moment": { where: "part", lasts: [500, 4_000], cards: 2 },
+  "frozen past the lease": { where: "part", lasts: [11_000, 14_000], cards: 2 },
+  "PostgreSQL restarted, fast": { where: "server", lasts: [0, 0], cards: 1 },
+  "PostgreSQL restarted, immediate": { where: "server", lasts: [0, 0], cards: 1 },
+  "PostgreSQL killed (-9) and started again": { where: "server", lasts: [0, 0], cards: 1 },
+  "PostgreSQL frozen": { where: "server", lasts: [1_000, 9_000], cards: 1 },
+  "PostgreSQL read-only": { where: "server", lasts: [1_000, 4_000], cards: 1 },
+  "no connection left": { where: "server", lasts: [2_000, 5_000], cards: 1 },
+  "all connections terminated": { where: "server", lasts: [0, 0], cards: 1 },
+  "each COMMIT takes 100 ms longer": { where: "server", lasts: [2_000, 6_000], cards: 1 },
+  "network delayed": { where: "network", lasts: [2_000, 6_000], cards: 1 },
+  "network stands still": { where: "network", lasts: [1_000, 10_000], cards: 1 },
+  "all connections dropped": { where: "network", lasts: [0, 0], cards: 1 },
+  "cut before COMMIT": { where: "network", lasts: [3_000, 3_000], cards: 2 },
+  "cut after COMMIT": { where: "network", lasts: [3_000, 3_000], cards: 2 },
+  "a pooler's error after COMMIT": { where: "network", lasts: [3_000, 3_000], cards: 1 },
+  "rows locked": { where: "rows", lasts: [1_000, 4_000], cards: 1 },
+  "deadlocks provoked": { where: "rows", lasts: [2_000, 4_000], cards: 2 },
+} as const satisfies Record<string, { where: Where; lasts: [number, number]; cards: number }>;
+
+export type Kind = keyof typeof kinds;
+
+export interface Fault {
+  kind: Kind;
+  /** When it begins, in milliseconds after the start. */
+  at: number;
+  /** For how long, where that is not up to what it happens to. */
+  lasts: number;
+  /** Which part, if it happens to one. */
+  part?: string;
+  /** Of how much: COMMITs that fail, milliseconds of a delay, rows that are locked. */
+  count: number;
+}
+
+/** Between the starts of two faults, in milliseconds. */
+const pauses = { least: 500, most: 4_000 };
+
+/** What goes wrong within this many milliseconds: the same for the same seed. All kinds have their turn before any has more. */
+export function planOf(seed: number, span: number, parts: readonly string[]): Fault[] {
+  const draws = new Seed(seed);
+  const plan: Fault[] = [];
+  const freeAt = new Map<string, number>();
+  let deck: Kind[] = [];
+  for (let at = draws.between(1_000, 2_000); at < span; at += draws.between(pauses.least, pauses.most)) {
+    if (deck.length === 0) deck = draws.shuffled(wholeDeck());
+    const part = draws.pick(parts);
+    const place = deck.findIndex((kind) => (freeAt.get(whereOf(kind, part)) ?? 0) <= at);
+    const [kind] = place < 0 ? [] : deck.splice(place, 1);
+    if (!kind) continue;
+    const {
+      where,
+      lasts: [least, most],
+    } = kinds[kind];
+    const lasts = Math.min(draws.between(least, most), Math.max(0, span - at));
+    plan.push({ kind, at, lasts, count: draws.between(1, 12), ...(where === "part" ? { part } : {}) });
+    // A process that was ended takes a moment to be up again, and so does a server.
+    freeAt.set(whereOf(kind, part), at + lasts + 2_000);
+  }
+  return plan;
+}
+
+function wholeDeck(): Kind[] {
+  return (Object.keys(kinds) as Kind[]).flatMap((kind) => Array<Kind>(kinds[kind].cards).fill(kind));
+}
+
+/** What it must not overlap with. */
+export function whereOf(kind: Kind, part: string | undefined): string {
+  const { where } = kinds[kind];
+  return where === "part" ? `part ${part}` : where;
+}

@@ -1,0 +1,109 @@
+import { sleep } from "../../scripts/lib/sleep.ts";
+import type { Lifetime } from "../harness/lifetime.ts";
+import { Clients } from "./clients.ts";
+import { burying, drained, slotsBack } from "./end.ts";
+import { happen } from "./faults.ts";
+import { type Installation, startInstallation } from "./installation.ts";
+import { judge, type Verdict } from "./judge.ts";
+import { type Fault, planOf } from "./plan.ts";
+import { makeUsers, type User } from "./users.ts";
+import { Watch } from "./watch.ts";
+
+export interface Options {
+  seed: number;
+  minutes: number;
+  /** Where the logs of the parts are kept. */
+  logs: string;
+  /** The program of clients/go/example; without it, nothing in Go takes part. */
+  fleet: string | undefined;
+  tell: (line: string) => void;
+}
+
+export interface Result {
+  plan: Fault[];
+  verdict: Verdict;
+  watch: Watch;
+  /** Seconds after the last fault; nothing if longer than was waited. */
+  slotsBack: number | undefined;
+  left: string[];
+  strange: string[];
+  ends: string[];
+  /** Of each minute: requests, and how many were answered in time. */
+  minutes: { requests: number; served: number }[];
+  starts: number;
+  installation: Installation;
+  clients: Clients;
+  users: User[];
+}
+
+const userCount = 12;
+
+/** Between two submissions of a user, in milliseconds. */
+const pause = 700;
+
+/** How long everything that was accepted may take at the end, in seconds. */
+const longest = 120;
+
+/** How many seconds the slots are waited for, which must be back in fewer. */
+const slotsWithin = 60;
+
+/** Starts everything, lets what the seed says go wrong, and compares what clients were told with what became of it. */
+export async function chaos(lifetime: Lifetime, options: Options): Promise<Result> {
+  const { seed, minutes, tell } = options;
+  const installation = await startInstallation(lifetime, { logs: options.logs, fleet: options.fleet, each: 2 });
+  const { parts } = installation;
+  const plan = planOf(
+    seed,
+    minutes * 60_000,
+    parts.map(({ name }) => name),
+  );
+  const users = await makeUsers(installation.env, userCount, { month: Math.ceil(40 * minutes), minute: 45 });
+  const stopBurying = burying(installation);
+  const watch = new Watch(installation.database.admin, users);
+  const begun = performance.now();
+  const clients = new Clients(installation, users, { seed, pause });
+
+  const { failures } = await happen(installation, plan, (fault) => tell(`${seconds(begun)} ${described(fault)}`));
+  for (const failure of failures) tell(`cut short: ${failure}`);
+  await sleep(Math.max(0, minutes * 60_000 - (performance.now() - begun)));
+  const over = performance.now();
+  // Its completions may have been lost while it lived on, which only its end makes known.
+  await Promise.all(parts.filter(({ name }) => name.startsWith("fleet")).map((part) => part.drain()));
+  const admin = installation.database.admin();
+  const back = await slotsBack(admin, slotsWithin);
+  tell(
+    `${seconds(begun)} the last fault is over; slots are back after ${back?.toFixed(1) ?? `more than ${slotsWithin}`} s`,
+  );
+  await clients.stop();
+  const left = await drained(admin, longest);
+  tell(`${seconds(begun)} ${left.length === 0 ? "every job has ended" : `${left.length} jobs have not ended`}`);
+  await watch.stop();
+  const verdict = await judge(installation, admin, clients.entries);
+  await stopBurying();
+  await admin.end({ timeout: 2 });
+  return {
+    plan,
+    verdict,
+    watch,
+    slotsBack: back,
+    left,
+    strange: clients.strange,
+    ends: parts.flatMap(({ unexpected }) => unexpected),
+    minutes: Array.from({ length: Math.ceil(minutes) }, (_, minute) => {
+      const those = clients.requests.filter(({ at }) => at < over && Math.floor((at - begun) / 60_000) === minute);
+      return { requests: those.length, served: those.filter(({ served }) => served).length };
+    }),
+    starts: parts.reduce((sum, part) => sum + part.starts, 0),
+    installation,
+    clients,
+    users,
+  };
+}
+
+function seconds(since: number): string {
+  return `${((performance.now() - since) / 1000).toFixed(1)} s`;
+}
+
+function described({ kind, part, lasts }: Fault): string {
+  return `${part ? `${part} ` : ""}${kind}${lasts > 0 ? `, ${(lasts / 1000).toFixed(1)} s` : ""}`;
+}

@@ -1,0 +1,92 @@
+import type postgres from "postgres";
+import { sleep } from "../../scripts/lib/sleep.ts";
+import type { User } from "./users.ts";
+
+/** Between two looks, in milliseconds. */
+const every = 5;
+
+/**
+ * Holders with more slots given away than they have, by the rows and by the counter, and windows that are over their
+ * limit, each as a text; and what is no fault, but to be told: for how many seconds the oldest attempt of Weir's own
+ * workers has had its slot, and how many jobs are claimed beyond the slots, which the guard is about to send back.
+ */
+const look = `
+  WITH known AS (
+    SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) AS k (holder, slots, month, minute)
+  ), held AS (
+    SELECT r.holder, count(r.admitted_at) AS slots,
+           count(*) FILTER (WHERE j.state = 'running') AS running,
+           max(extract(epoch FROM clock_timestamp() - j.attempted_at)::float8)
+             FILTER (WHERE j.state = 'running' AND r.admitted_at IS NOT NULL
+                       AND j.attempted_by[array_upper(j.attempted_by, 1)] LIKE 'weir\\_%') AS oldest
+    FROM quota_reservations r JOIN river_job j ON j.id = r.job_id GROUP BY 1
+  ), over AS (
+    SELECT format('holder %s: %s slots given, of %s', k.holder, h.slots, k.slots) AS what
+    FROM held h JOIN known k USING (holder) WHERE h.slots > k.slots
+    UNION ALL
+    SELECT format('holder %s: %s slots counted, of %s', k.holder, h.slots_in_use, k.slots)
+    FROM holders h JOIN known k USING (holder) WHERE h.slots_in_use > k.slots
+    UNION ALL
+    SELECT format('user %s: used %s + reserved %s in a %s, of %s', b.user_id, b.used, b.reserved, b.span,
+                  CASE b.span WHEN 'month' THEN k.month ELSE k.minute END)
+    FROM quota_balances b JOIN known k ON k.holder = b.user_id
+    WHERE b.used + b.reserved > CASE b.span WHEN 'month' THEN k.month WHEN 'minute' THEN k.minute END
+  )
+  SELECT (SELECT array_agg(what) FROM over) AS over, (SELECT max(oldest) FROM held) AS oldest,
+         (SELECT sum(greatest(h.running - k.slots, 0))::int FROM held h JOIN known k USING (holder)) AS beyond`;
+
+export interface Sample {
+  over: string[];
+  oldest: number;
+  beyond: number;
+}
+
+export async function sample(admin: postgres.Sql, users: User[]): Promise<Sample> {
+  const columns = [
+    users.map(({ id }) => id),
+    users.map(({ slots }) => slots),
+    users.map(({ month }) => month),
+    users.map(({ minute }) => minute),
+  ];
+  const [row] = await admin.unsafe(look, columns as never[], { prepare: true });
+  return { over: row?.over ?? [], oldest: row?.oldest ?? 0, beyond: row?.beyond ?? 0 };
+}
+
+/** Looks at every holder and window as often as it can, past the proxy, until it is told to stop. */
+export class Watch {
+  samples = 0;
+  /** Each violation once, with when it was seen first. */
+  readonly seen = new Set<string>();
+  /** The longest time that an attempt has had its slot, in seconds. */
+  longest = 0;
+  /** In how many samples jobs were claimed beyond their holder's slots, and would be sent back by the guard. */
+  beyond = 0;
+  #stopped = false;
+  #over: Promise<void>;
+
+  constructor(connect: () => postgres.Sql, users: User[]) {
+    this.#over = this.#look(connect(), users);
+  }
+
+  async stop(): Promise<void> {
+    this.#stopped = true;
+    await this.#over;
+  }
+
+  async #look(admin: postgres.Sql, users: User[]): Promise<void> {
+    for (let next = performance.now(); !this.#stopped; next = Math.max(next + every, performance.now())) {
+      await sleep(Math.max(0, next - performance.now()));
+      try {
+        const { over, oldest, beyond } = await sample(admin, users);
+        this.samples++;
+        for (const what of over) this.seen.add(what);
+        this.longest = Math.max(this.longest, oldest);
+        if (beyond > 0) this.beyond++;
+      } catch {
+        // The server is away; there is nothing to be seen.
+        await sleep(50);
+      }
+    }
+    await admin.end({ timeout: 2 });
+  }
+}

@@ -1,0 +1,67 @@
+import { randomBytes } from "node:crypto";
+import { join } from "node:path";
+import postgres from "postgres";
+import { host } from "../../scripts/lib/ports.ts";
+import { type Postgres, startPostgres } from "../../scripts/lib/postgres.ts";
+import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
+import { freePort } from "../harness/ports.ts";
+import { type FailingProxy, startProxy } from "./proxy.ts";
+
+/** A PostgreSQL of its own, which keeps every commit, with a database for a role without privileges. */
+export interface DatabaseBehindProxy {
+  proxy: FailingProxy;
+  /** What the role connects to, through the proxy. */
+  url: string;
+  /** The same without the proxy. */
+  appUrl: string;
+  /** As a superuser, and not through the proxy. */
+  admin(): postgres.Sql;
+  /** The process id of the server. */
+  pid(): number;
+  /** Ends the server with this signal, and waits until it is gone. */
+  stopServer(signal: NodeJS.Signals): Promise<void>;
+  startServer(): Promise<void>;
+}
+
+/** More than any of Weir's processes together need. */
+export const maxConnections = 200;
+
+export async function startDatabaseBehindProxy(
+  lifetime: Lifetime,
+  onLine: (line: string) => void = () => {},
+): Promise<DatabaseBehindProxy> {
+  const options = {
+    data: join(required("WEIR_TEST_FOLDER"), `postgres-${randomBytes(4).toString("hex")}`),
+    port: await freePort(),
+    password: randomBytes(16).toString("hex"),
+    settings: { fsync: "on", synchronous_commit: "on", max_connections: String(maxConnections) },
+    onLine,
+  };
+  let server: Postgres = await startPostgres(options);
+  whenOver(lifetime, () => server.service.stop());
+  const admin = (): postgres.Sql => postgres(server.url("weir"), { max: 1, onnotice: () => {}, connect_timeout: 5 });
+  // A superuser could use the connections that are reserved for superusers.
+  const setup = postgres(server.url("postgres"), { max: 1, onnotice: () => {} });
+  // What a login costs in an unoptimised binary would be most of what a reconnection costs.
+  await setup.unsafe("SET scram_iterations = 1");
+  await setup.unsafe(`CREATE ROLE app LOGIN PASSWORD '${options.password}'`);
+  await setup.unsafe("CREATE DATABASE weir OWNER app");
+  await setup.end({ timeout: 5 });
+  const proxy = await startProxy(options.port);
+  whenOver(lifetime, () => proxy.close());
+  const url = (port: number): string => `postgres://app:${options.password}@${host}:${port}/weir`;
+  return {
+    proxy,
+    url: url(proxy.port),
+    appUrl: url(options.port),
+    admin,
+    pid: () => server.service.pid ?? 0,
+    async stopServer(signal) {
+      process.kill(server.service.pid ?? 0, signal);
+      await server.service.ended;
+    },
+    async startServer() {
+      server = await startPostgres(options);
+    },
+  };
+}

@@ -1,0 +1,121 @@
+import type { Request } from "../chaos/clients.ts";
+import { type Moment, quantileOf, type Table } from "./measure.ts";
+
+/** How much larger or slower anything may be at the end. */
+const tolerance = 1.1;
+
+/** A line of the table: what was measured in the first minutes, in the last, and what it may be. */
+export interface Line {
+  what: string;
+  unit: string;
+  first: number;
+  last: number;
+  most: number;
+}
+
+export interface Window {
+  moments: Moment[];
+  /** Answered requests for a submission. */
+  requests: Request[];
+  /** From a freed slot to the next start, in milliseconds. */
+  wakes: number[];
+}
+
+/**
+ * What is compared. A time may differ by a few milliseconds, and memory by a few MiB, whatever the part of the whole that
+ * is: less is the machine's, not Weir's. A table that keeps history may be larger by as much as it has more rows, and have
+ * as many dead rows as autovacuum leaves alone.
+ */
+export function compare(first: Window, last: Window): Line[] {
+  const times = (what: string, one: number, other: number): Line => ({
+    what: `p99 of ${what}`,
+    unit: " ms",
+    first: one,
+    last: other,
+    most: Math.max(one * tolerance, one + 5),
+  });
+  return [
+    times("reservation", p99(took(first)), p99(took(last))),
+    times("settlement", settled(first), settled(last)),
+    times("wake", p99(first.wakes), p99(last.wakes)),
+    ...[...(first.moments[0]?.memory.keys() ?? [])].map((process): Line => {
+      const of = ({ moments }: Window): number => median(moments.map(({ memory }) => memory.get(process) ?? 0));
+      return {
+        what: `memory of ${process}`,
+        unit: " MiB",
+        first: of(first),
+        last: of(last),
+        most: Math.max(of(first) * tolerance, of(first) + 4),
+      };
+    }),
+    ...[...(last.moments[0]?.tables.keys() ?? [])].sort().flatMap((table) => tableLines(table, first, last)),
+  ];
+}
+
+export function fails({ last, most }: Line): boolean {
+  return last > most;
+}
+
+/** Those that changed, as a table. */
+export function printed(lines: Line[]): string {
+  const number = (value: number): string => (value < 100 ? value.toFixed(1) : Math.round(value).toLocaleString("en"));
+  const changed = lines.filter(({ first, last }) => first !== last);
+  const rows = changed.map(
+    (line) =>
+      `| ${line.what} | ${number(line.first)}${line.unit} | ${number(line.last)}${line.unit} | ${number(line.most)}${line.unit} | ${fails(line) ? "**beyond**" : "within"} |`,
+  );
+  return [
+    "| what | first | last | at most | |",
+    "|---|---|---|---|---|",
+    ...rows,
+    "",
+    `${lines.length - rows.length} more are as they were.`,
+  ].join("\n");
+}
+
+function tableLines(name: string, first: Window, last: Window): Line[] {
+  const [before, after] = [end(first, name), end(last, name)];
+  if (!before || !after) return [];
+  const growth = Math.max(1, after.rows / Math.max(1, before.rows));
+  const dead = ({ moments }: Window): number => Math.max(...moments.map(({ tables }) => tables.get(name)?.dead ?? 0));
+  const kib = 1024;
+  return [
+    {
+      what: `size of ${name} (rows: ${before.rows}, ${after.rows})`,
+      unit: " KiB",
+      first: before.bytes / kib,
+      last: after.bytes / kib,
+      // Some pages more make no difference, and small tables consist of some pages.
+      most: (before.bytes * growth * tolerance) / kib + 256,
+    },
+    {
+      what: `dead rows of ${name}`,
+      unit: "",
+      first: dead(first),
+      last: dead(last),
+      most: Math.max(dead(first), 50 + 0.2 * after.rows) * tolerance,
+    },
+  ].filter(({ first: one, last: other }) => one > 0 || other > 0);
+}
+
+function end({ moments }: Window, table: string): Table | undefined {
+  return moments.at(-1)?.tables.get(table);
+}
+
+function took({ requests }: Window): number[] {
+  return requests.map(({ took: milliseconds }) => milliseconds);
+}
+
+function settled({ moments }: Window): number {
+  const [begin, finish] = [moments[0], moments.at(-1)];
+  return begin && finish ? quantileOf(begin.settlements, finish.settlements, 0.99) : 0;
+}
+
+function p99(values: number[]): number {
+  const sorted = values.toSorted((one, other) => one - other);
+  return sorted[Math.ceil(sorted.length * 0.99) - 1] ?? 0;
+}
+
+function median(values: number[]): number {
+  return values.toSorted((one, other) => one - other)[Math.floor(values.length / 2)] ?? 0;
+}

@@ -1,0 +1,81 @@
+import { readFileSync } from "node:fs";
+import type postgres from "postgres";
+import type { Installation } from "../chaos/installation.ts";
+import { descendants } from "../harness/processes.ts";
+
+export interface Table {
+  rows: number;
+  dead: number;
+  bytes: number;
+}
+
+/** What there is at a moment. */
+export interface Moment {
+  at: number;
+  /** By process, in MiB. */
+  memory: Map<string, number>;
+  tables: Map<string, Table>;
+  /** Settlements that took up to as many seconds, counted from the start of the process. */
+  settlements: Map<number, number>;
+}
+
+export async function measure(installation: Installation, admin: postgres.Sql): Promise<Moment> {
+  const memory = new Map(installation.parts.map(({ name, pid }) => [name, proportional([pid])]));
+  const server = installation.database.pid();
+  memory.set("postgres", proportional([server, ...descendants(server)]));
+  return {
+    at: performance.now(),
+    memory,
+    tables: await tables(admin),
+    settlements: await settlements(installation.metrics.get("work-1") ?? ""),
+  };
+}
+
+/** Memory of processes, what they share divided by how many share it. */
+function proportional(pids: number[]): number {
+  let kilobytes = 0;
+  for (const pid of pids) {
+    try {
+      kilobytes += Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, "utf8"))?.[1] ?? 0);
+    } catch {
+      // A backend that has just ended.
+    }
+  }
+  return kilobytes / 1024;
+}
+
+async function tables(admin: postgres.Sql): Promise<Map<string, Table>> {
+  const rows = await admin`
+    SELECT relname AS name, n_live_tup::int AS rows, n_dead_tup::int AS dead, pg_total_relation_size(relid)::float8 AS bytes
+    FROM pg_stat_user_tables`;
+  return new Map(rows.map(({ name, rows, dead, bytes }) => [name as string, { rows, dead, bytes } as Table]));
+}
+
+async function settlements(origin: string): Promise<Map<number, number>> {
+  const text = await (await fetch(`${origin}/metrics`, { signal: AbortSignal.timeout(10_000) })).text();
+  const buckets = text.matchAll(/^weir_settlement_duration_seconds_bucket\{(?:[^}]*,)?le="([^"]+)"[^}]*\} (\d+)/gm);
+  const counts = new Map<number, number>();
+  for (const [, bound, count] of buckets) {
+    const upTo = bound === "+Inf" ? Number.POSITIVE_INFINITY : Number(bound);
+    counts.set(upTo, (counts.get(upTo) ?? 0) + Number(count));
+  }
+  return counts;
+}
+
+/** A quantile of what fell into buckets between two moments, in milliseconds, as Prometheus would estimate it. */
+export function quantileOf(before: Map<number, number>, after: Map<number, number>, quantile: number): number {
+  const counts = [...after]
+    .map(([bound, count]) => ({ bound, count: count - (before.get(bound) ?? 0) }))
+    .sort((one, other) => one.bound - other.bound);
+  const wanted = (counts.at(-1)?.count ?? 0) * quantile;
+  let below = { bound: 0, count: 0 };
+  for (const bucket of counts) {
+    if (bucket.count >= wanted && bucket.count > below.count) {
+      if (!Number.isFinite(bucket.bound)) return below.bound * 1000;
+      const part = (wanted - below.count) / (bucket.count - below.count);
+      return (below.bound + (bucket.bound - below.bound) * part) * 1000;
+    }
+    below = bucket;
+  }
+  return 0;
+}

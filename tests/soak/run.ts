@@ -1,0 +1,93 @@
+import type postgres from "postgres";
+import { sleep } from "../../scripts/lib/sleep.ts";
+import { Clients } from "../chaos/clients.ts";
+import { drained } from "../chaos/end.ts";
+import { startInstallation } from "../chaos/installation.ts";
+import { judge } from "../chaos/judge.ts";
+import { makeUsers } from "../chaos/users.ts";
+import type { Lifetime } from "../harness/lifetime.ts";
+import { compare, type Line, type Window } from "./compare.ts";
+import { type Moment, measure } from "./measure.ts";
+
+const userCount = 12;
+
+/** Between two submissions of a user, in milliseconds. */
+const pause = 700;
+
+/** Between two measurements, in milliseconds. */
+const every = 5_000;
+
+/** How long everything that was accepted may take at the end, in seconds. */
+const longest = 120;
+
+export interface Result {
+  lines: Line[];
+  /** What must not be: the same as of chaos. */
+  violations: string[];
+  submissions: number;
+  completed: number;
+}
+
+/**
+ * Constant load of users of all plans, with jobs that fail, that are cancelled and that are refused. A twelfth of the time
+ * is for warming up; the sixth after it is compared with the last.
+ */
+export async function soak(
+  lifetime: Lifetime,
+  options: { minutes: number; logs: string; fleet: string | undefined; tell: (line: string) => void },
+): Promise<Result> {
+  const span = options.minutes * 60_000;
+  const installation = await startInstallation(lifetime, {
+    logs: options.logs,
+    fleet: options.fleet,
+    each: 1,
+    direct: true,
+  });
+  const users = await makeUsers(installation.env, userCount, { minute: 60 });
+  const admin = installation.database.admin();
+  const clients = new Clients(installation, users, { seed: 1, pause });
+  const begun = performance.now();
+  const epoch = Date.now();
+  const moments: Moment[] = [];
+  for (let next = begun; next < begun + span; next += every) {
+    await sleep(Math.max(0, next - performance.now()));
+    moments.push(await measure(installation, admin));
+    if (moments.length % 60 === 0)
+      options.tell(`${Math.round((performance.now() - begun) / 60_000)} min: ${clients.entries.length} submissions`);
+  }
+  await sleep(Math.max(0, begun + span - performance.now()));
+  await clients.stop();
+  const left = await drained(admin, longest);
+  const window = async (from: number, to: number): Promise<Window> => ({
+    moments: moments.filter(({ at }) => at >= begun + from && at < begun + to),
+    requests: clients.requests.filter(({ at, served }) => served && at >= begun + from && at < begun + to),
+    wakes: await wakes(admin, epoch + from, epoch + to),
+  });
+  const lines = compare(await window(span / 12, span / 4), await window((span * 5) / 6, span));
+  const verdict = await judge(installation, admin, clients.entries);
+  await admin.end({ timeout: 2 });
+  return {
+    lines,
+    violations: [
+      ...left,
+      ...clients.strange,
+      ...verdict.lost,
+      ...verdict.doubled,
+      ...verdict.charges,
+      ...verdict.effectless,
+      ...verdict.audit,
+      ...installation.parts.flatMap(({ unexpected }) => unexpected),
+    ],
+    submissions: clients.entries.length,
+    completed: verdict.completed,
+  };
+}
+
+/** From a promotion to the claim, of jobs that had waited for a slot and were claimed in this time. */
+async function wakes(admin: postgres.Sql, from: number, to: number): Promise<number[]> {
+  const rows = await admin`
+    SELECT extract(epoch FROM attempted_at - scheduled_at)::float8 * 1000 AS wake FROM river_job
+    WHERE args ? 'order' AND attempt = 1 AND scheduled_at > created_at AND attempted_at >= scheduled_at
+      AND attempted_at >= to_timestamp(${from / 1000}) AND attempted_at < to_timestamp(${to / 1000})`;
+  return rows.map(({ wake }) => wake as number);
+}
