@@ -184,6 +184,15 @@ async fn one_worker_has_many_answers_outstanding_keeps_their_slots_and_stops_wit
         let parked = stage.job(*parked, *who).await;
         assert_eq!(parked["waiting_for"], "slot", "{parked}");
     }
+    // They run, and keep no worker busy: one that waits for a worker would be claimed.
+    let (who, ..) = outstanding[0];
+    let lanes = stage.weir.get("/api/lanes", who).await.body;
+    let lane = &lanes["services"]["remote"]["default"];
+    assert_eq!(
+        [&lane["running"], &lane["outstanding"], &lane["queued"]],
+        [&json!(20), &json!(20), &json!(0)],
+        "{lanes}"
+    );
     stage.weir.is_clean().await;
     let started = Instant::now();
     working.stop().await;

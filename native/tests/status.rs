@@ -254,3 +254,30 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
     assert_eq!(watching.0.wait().unwrap().code(), Some(0));
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_in_a_lane_is_looked_up_and_not_searched_for() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO river_job (args, kind, max_attempts, state, queue) \
+                 SELECT '{}', 'analysis:analyze', 3, 'pending', 'analysis_default' FROM generate_series(1, 20000); \
+             ANALYZE river_job",
+        )
+        .await
+        .unwrap();
+    // One queue that has them, and one that has not.
+    let sql = include_str!("../src/status/sql/waiting.sql")
+        .replace("$1::text[]", "ARRAY['analysis_default', 'analysis_priority']");
+    let plan: Value = client
+        .query_one(&format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}"), &[])
+        .await
+        .unwrap()
+        .get(0);
+    let blocks =
+        ["Shared Hit Blocks", "Shared Read Blocks"].map(|name| plan[0]["Plan"][name].as_i64().unwrap());
+    assert!(blocks.iter().sum::<i64>() < 100, "{plan}");
+    client.batch_execute("DELETE FROM river_job").await.unwrap();
+    weir.end().await;
+}

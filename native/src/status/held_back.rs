@@ -69,7 +69,7 @@ impl Waiting {
             HeldBack::Paused
         } else if lane.workers == 0 && (due || parked || retrying || later) {
             HeldBack::NoWorkers
-        } else if due && lane.running >= lane.workers {
+        } else if due && lane.busy() >= lane.workers {
             HeldBack::WorkersBusy
         } else if due {
             HeldBack::BeingClaimed

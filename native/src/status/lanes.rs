@@ -21,6 +21,8 @@ pub struct Lanes {
     pub slots_in_use: i64,
     /// For how long the oldest job that could run now has waited for a worker, in milliseconds.
     pub oldest_wait_ms: i64,
+    /// For how long the oldest job has waited for a slot of its holder's, in milliseconds.
+    pub oldest_turn_ms: i64,
 }
 
 /// One service in the live view.
@@ -63,12 +65,22 @@ pub struct LaneState {
     pub queued: i64,
     /// Jobs that are worked on.
     pub running: i64,
+    /// Of these, those whose handler answers later. They take no worker.
+    pub outstanding: i64,
     /// Workers over all living processes. Those of other River clients are not known.
     pub workers: i64,
     /// Whether River gives out none of its jobs until somebody resumes the queue.
     pub paused: bool,
     /// For how long its oldest job that could run now has waited, in milliseconds.
     pub oldest_wait_ms: i64,
+}
+
+impl LaneState {
+    /// How many workers are busy.
+    #[must_use]
+    pub fn busy(&self) -> i64 {
+        self.running - self.outstanding
+    }
 }
 
 /// Looks at the database.
@@ -82,8 +94,10 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
     let (jobs, slots, pools, paused) = tokio::try_join!(
         client.query(include_str!("sql/lane_jobs.sql"), &[]),
         client.query(
-            // Of the unfinished jobs, of which there are fewer than holders.
-            "SELECT event_type::text AS event_type, count(admitted_at) AS slots_in_use, count(parked_at) AS parked FROM quota_reservations GROUP BY 1",
+            // Of the unfinished jobs, of which there are fewer than holders. The only pass over them.
+            "SELECT event_type::text AS event_type, count(admitted_at) AS slots_in_use, count(parked_at) AS parked, \
+                    coalesce((1000 * extract(epoch FROM clock_timestamp() - min(parked_at)))::bigint, 0) AS oldest_turn_ms \
+             FROM quota_reservations GROUP BY 1",
             &[]
         ),
         client.query(
@@ -115,6 +129,7 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         at(queue, &mut |state| {
             state.queued = row.get("queued");
             state.running = row.get("running");
+            state.outstanding = row.get("outstanding");
             state.oldest_wait_ms = row.get("oldest_wait_ms");
         });
     }
@@ -129,6 +144,7 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         let (in_use, parked): (i64, i64) = (row.get("slots_in_use"), row.get("parked"));
         lanes.slots_in_use += in_use;
         lanes.parked += parked;
+        lanes.oldest_turn_ms = lanes.oldest_turn_ms.max(row.get("oldest_turn_ms"));
         // Slots are counted by event type; the first service that is counted so shows them.
         if let Some(service) = services
             .iter()

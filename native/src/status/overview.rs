@@ -29,8 +29,6 @@ pub struct Overview {
     pub last_minute: LastMinute,
     /// Jobs that have failed and are tried again.
     pub retrying: i64,
-    /// For how long the oldest job has waited for a slot of its holder's, in milliseconds.
-    pub oldest_turn_ms: i64,
     /// What holds each lane back, by service and lane.
     pub held_back: BTreeMap<String, BTreeMap<&'static str, HeldBack>>,
 }
@@ -138,7 +136,6 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
             failed: now.get("failed"),
         },
         retrying,
-        oldest_turn_ms: now.get::<_, Option<i64>>("oldest_turn_ms").unwrap_or(0),
         held_back,
     })
 }

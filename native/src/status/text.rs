@@ -6,6 +6,7 @@ use comfy_table::{Cell, CellAlignment, Table, presets};
 use jiff::Timestamp;
 use weir_policy::lane::Lane;
 
+use super::lanes::LaneState;
 use super::overview::Overview;
 use super::user::UserStatus;
 
@@ -35,7 +36,7 @@ pub fn overview_text(status: &Overview) -> String {
         parked => format!(
             "{} wait, the oldest {}",
             number(parked),
-            duration(status.oldest_turn_ms)
+            duration(status.lanes.oldest_turn_ms)
         ),
     };
     let mut text = format!(
@@ -78,7 +79,7 @@ pub fn overview_text(status: &Overview) -> String {
             table.add_row([
                 Cell::new(lane.as_str()),
                 right(number(state.queued)),
-                right(format!("{}/{}", number(state.running), number(state.workers))),
+                right(busy(state)),
                 right(match state.oldest_wait_ms {
                     ..=0 => "–".to_owned(),
                     wait => duration(wait),
@@ -92,6 +93,15 @@ pub fn overview_text(status: &Overview) -> String {
     }
     text.truncate(text.trim_end().len());
     text
+}
+
+/// Busy workers of all, and what runs without one.
+fn busy(lane: &LaneState) -> String {
+    let busy = format!("{}/{}", number(lane.busy()), number(lane.workers));
+    match lane.outstanding {
+        0 => busy,
+        outstanding => format!("{busy} +{}", number(outstanding)),
+    }
 }
 
 /// One user: the slots and the quota by event type.
@@ -222,9 +232,7 @@ fn cut(name: &str, width: usize) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::{
-        Duties, HeldBack, LaneState, Lanes, LastMinute, Leader, ServiceLanes, UserShare, WindowShare,
-    };
+    use super::super::{Duties, HeldBack, Lanes, LastMinute, Leader, ServiceLanes, UserShare, WindowShare};
     use super::*;
     use weir_policy::span::Span;
 
@@ -232,6 +240,7 @@ mod tests {
         let busy = LaneState {
             queued: big.max(12),
             running: big.max(3),
+            outstanding: 0,
             workers: big.max(3),
             paused: false,
             oldest_wait_ms: big.max(61_500),
@@ -260,6 +269,7 @@ mod tests {
                 parked: big.max(1234),
                 slots_in_use: big.max(15),
                 oldest_wait_ms: 61_500,
+                oldest_turn_ms: big.max(192_000),
             },
             at,
             leader: Some(Leader {
@@ -277,7 +287,6 @@ mod tests {
                 failed: 3,
             },
             retrying: big.max(2),
-            oldest_turn_ms: big.max(192_000),
             held_back: BTreeMap::from([(name.to_owned(), BTreeMap::from(held_back))]),
         }
     }

@@ -55,7 +55,7 @@ impl Gauges {
                 for tier in tiers(catalogue) {
                     let labels = || [lane_labels(), vec![("tier", tier.to_owned())]].concat();
                     add("weir_oldest_wait_seconds", labels());
-                    for state in ["queued", "running"] {
+                    for state in ["queued", "running", "outstanding"] {
                         add(
                             "weir_lane_jobs",
                             [labels(), vec![("state", state.to_owned())]].concat(),
@@ -122,14 +122,9 @@ impl Gauges {
             let Some((service, lane)) = self.lanes.get(queue) else {
                 continue;
             };
-            add(
-                &["weir_lane_jobs", service, lane, tier, "queued"],
-                row.get("queued"),
-            );
-            add(
-                &["weir_lane_jobs", service, lane, tier, "running"],
-                row.get("running"),
-            );
+            for state in ["queued", "running", "outstanding"] {
+                add(&["weir_lane_jobs", service, lane, tier, state], row.get(state));
+            }
             add(
                 &["weir_oldest_wait_seconds", service, lane, tier],
                 row.get("oldest_wait"),

@@ -182,7 +182,7 @@ const GAUGES: [(&str, &str); 12] = [
     ("weir_worker_processes", "Living processes that work jobs"),
     (
         "weir_lane_jobs",
-        "Jobs that are not parked, by service, lane, tier of the owner and state (queued, running)",
+        "Jobs that are not parked, by service, lane, tier of the owner and state (queued, running, outstanding: the handler answers later)",
     ),
     (
         "weir_lane_workers",

@@ -68,7 +68,7 @@ fn whole(status: &Overview) -> Markup {
         parked => format!(
             "{} wait for their turn, the oldest for {}",
             number(parked),
-            duration(status.oldest_turn_ms)
+            duration(status.lanes.oldest_turn_ms)
         ),
     };
     page::facts(&[
@@ -110,7 +110,10 @@ fn service(status: &Overview, name: &str) -> Markup {
                     None => td {},
                 }
                 td { (number(of_lane.queued)) }
-                td { (number(of_lane.running)) " / " (number(of_lane.workers)) }
+                td {
+                    (number(of_lane.busy())) " / " (number(of_lane.workers))
+                    @if of_lane.outstanding > 0 { ", " (number(of_lane.outstanding)) " answer later" }
+                }
                 td { @if of_lane.oldest_wait_ms > 0 { (duration(of_lane.oldest_wait_ms)) } @else { "–" } }
             }
         }

@@ -1,9 +1,23 @@
--- Unfinished jobs by queue; parked ones (pending) are counted from the holders instead, since there may be very many.
+-- Unfinished jobs by queue; parked ones (pending) are counted from the reservations instead, since there may be very many.
+-- A job whose answer is outstanding is pending, too, and runs.
 SELECT queue,
-       count(*) FILTER (WHERE state <> 'running') AS queued,
-       count(*) FILTER (WHERE state = 'running') AS running,
-       coalesce((1000 * extract(epoch FROM now() - min(scheduled_at) FILTER (
-           WHERE state = 'available' AND scheduled_at <= now())))::bigint, 0) AS oldest_wait_ms
-FROM river_job
-WHERE state IN ('available', 'running', 'retryable', 'scheduled')
+       sum(queued)::bigint AS queued,
+       (sum(running) + sum(outstanding))::bigint AS running,
+       sum(outstanding)::bigint AS outstanding,
+       coalesce((1000 * extract(epoch FROM now() - min(oldest)))::bigint, 0) AS oldest_wait_ms
+FROM (
+    SELECT queue,
+           count(*) FILTER (WHERE state <> 'running') AS queued,
+           count(*) FILTER (WHERE state = 'running') AS running,
+           0 AS outstanding,
+           min(scheduled_at) FILTER (WHERE state = 'available' AND scheduled_at <= now()) AS oldest
+    FROM river_job
+    WHERE state IN ('available', 'running', 'retryable', 'scheduled')
+    GROUP BY queue
+    UNION ALL
+    SELECT j.queue, 0, 0, count(*), NULL
+    FROM outstanding_attempts o
+    JOIN river_job j ON j.id = o.job_id AND j.state = 'pending'
+    GROUP BY j.queue
+) counted
 GROUP BY queue

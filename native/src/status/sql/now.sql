@@ -7,10 +7,7 @@ SELECT clock_timestamp() AS at,
        d.since,
        ended.completed,
        ended.cancelled,
-       ended.failed,
-       -- Of the unfinished jobs, of which there are fewer than holders.
-       (SELECT (1000 * extract(epoch FROM clock_timestamp() - min(parked_at)))::bigint
-        FROM quota_reservations WHERE parked_at IS NOT NULL) AS oldest_turn_ms
+       ended.failed
 FROM (
     SELECT count(*) FILTER (WHERE state = 'completed') AS completed,
            count(*) FILTER (WHERE state = 'cancelled') AS cancelled,

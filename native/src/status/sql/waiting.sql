@@ -1,9 +1,14 @@
--- What waits in each of these queues, by look-ups in River's index of (state, queue). $1 queues.
+-- What waits in each of these queues, by look-ups in River's index of (state, queue), in its order: no statistics make
+-- them a scan. $1 queues.
 SELECT q.queue,
        EXISTS (SELECT 1 FROM river_job j WHERE j.state = 'available' AND j.queue = q.queue
                                            AND j.scheduled_at <= now()) AS due,
-       EXISTS (SELECT 1 FROM river_job j WHERE j.state = 'pending' AND j.queue = q.queue
-                 AND NOT EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = j.id)) AS parked,
+       -- Of so many pending jobs, one waits for no answer.
+       EXISTS (SELECT 1
+               FROM (SELECT j.id FROM river_job j WHERE j.state = 'pending' AND j.queue = q.queue
+                     ORDER BY j.priority, j.scheduled_at, j.id
+                     LIMIT 1 + (SELECT count(*) FROM outstanding_attempts)) p
+               WHERE NOT EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = p.id)) AS parked,
        (SELECT count(*) FROM river_job j WHERE j.state = 'retryable' AND j.queue = q.queue) AS retrying,
        EXISTS (SELECT 1 FROM river_job j WHERE j.state IN ('available', 'scheduled') AND j.queue = q.queue
                                            AND j.scheduled_at > now()) AS later

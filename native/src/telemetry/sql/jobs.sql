@@ -1,21 +1,31 @@
 -- Jobs of all lanes that are not parked, by queue and by the tier that their owner has now: how many wait, how many
--- run, and for how many seconds the oldest one that could run has waited. Parked jobs are not looked at: there may be
--- very many. `unknown` is a job of another River client that no worker has looked at yet.
+-- run, how many run without a worker since their answer is outstanding, and for how many seconds the oldest one that could
+-- run has waited. Parked jobs are not looked at: there may be very many. `unknown` is a job of another River client that no
+-- worker has looked at yet.
 SELECT w.queue,
        CASE WHEN w.unseen THEN 'unknown' WHEN w.user_id IS NULL THEN 'anonymous'
             ELSE coalesce(p.tier::text, (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default))
             END AS tier,
        sum(w.queued)::float8 AS queued,
        sum(w.running)::float8 AS running,
+       sum(w.outstanding)::float8 AS outstanding,
        coalesce(extract(epoch FROM now() - min(w.oldest)), 0)::float8 AS oldest_wait
 FROM (
     SELECT j.queue, r.user_id, r.job_id IS NULL AS unseen,
            count(*) FILTER (WHERE j.state <> 'running') AS queued,
            count(*) FILTER (WHERE j.state = 'running') AS running,
+           0 AS outstanding,
            min(j.scheduled_at) FILTER (WHERE j.state = 'available' AND j.scheduled_at <= now()) AS oldest
     FROM river_job j
-    LEFT JOIN quota_reservations r ON r.job_id = j.id
+    -- By look-ups: few of the reservations are theirs.
+    LEFT JOIN LATERAL (SELECT q.job_id, q.user_id FROM quota_reservations q WHERE q.job_id = j.id LIMIT 1) r ON true
     WHERE j.state IN ('available', 'running', 'retryable', 'scheduled')
+    GROUP BY 1, 2, 3
+    UNION ALL
+    SELECT j.queue, r.user_id, r.job_id IS NULL, 0, 0, count(*), NULL
+    FROM outstanding_attempts o
+    JOIN river_job j ON j.id = o.job_id AND j.state = 'pending'
+    LEFT JOIN quota_reservations r ON r.job_id = j.id
     GROUP BY 1, 2, 3
 ) w
 LEFT JOIN user_subscriptions s ON s.user_id = w.user_id AND s.status = 'active'
