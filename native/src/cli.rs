@@ -159,12 +159,20 @@ enum Bench {
     Growth,
     /// Jobs a second of a fleet in Go. Needs Go and a clone.
     Languages,
+    /// The same jobs through other queues. Minutes; needs Go, Rust, npm and a clone.
+    Peers,
     #[value(hide = true)]
     PathWorkers,
     #[value(hide = true)]
     PathBareOrigin,
     #[value(hide = true)]
     PathBareWorkers,
+    #[value(hide = true)]
+    PeersSetup,
+    #[value(hide = true)]
+    PeersProduce,
+    #[value(hide = true)]
+    PeersWork,
 }
 
 impl Bench {
@@ -174,6 +182,16 @@ impl Bench {
             Self::PathWorkers => Some(bench::Part::Workers),
             Self::PathBareOrigin => Some(bench::Part::BareOrigin),
             Self::PathBareWorkers => Some(bench::Part::BareWorkers),
+            _ => None,
+        }
+    }
+
+    /// The processes that `bench peers` starts of Weir.
+    fn peer_part(self) -> Option<bench::PeerPart> {
+        match self {
+            Self::PeersSetup => Some(bench::PeerPart::Setup),
+            Self::PeersProduce => Some(bench::PeerPart::Produce),
+            Self::PeersWork => Some(bench::PeerPart::Work),
             _ => None,
         }
     }
@@ -277,6 +295,14 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
                 bench::part(settings, part).await?;
                 return Ok(ExitCode::FAILURE);
             }
+            if let Some(part) = what.peer_part() {
+                bench::peer_part(settings, part).await?;
+                return Ok(ExitCode::SUCCESS);
+            }
+            if let Bench::Peers = what {
+                let field = bench::peers(&settings, effort).await?;
+                return measured(json, &field.lines(), &field.table());
+            }
             let report = match what {
                 Bench::Reserve => bench::reserve(&settings, effort).await?,
                 Bench::Work => bench::work(&settings, effort).await?,
@@ -286,12 +312,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
                 Bench::Growth => bench::growth(&settings, effort).await?,
                 _ => bench::path(&settings, effort).await?,
             };
-            if json {
-                print(&format!("{}\n", serde_json::to_string_pretty(&report.lines)?))?;
-            } else {
-                print(&report.table())?;
-            }
-            Ok(ExitCode::SUCCESS)
+            measured(json, &report.lines, &report.table())
         }
         Command::Key(key) => key.run(&settings).await,
         Command::User(user) => user.run(&settings).await,
@@ -299,6 +320,16 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
         Command::Plans { json } => plans::show(&settings, json).await,
         Command::Status { user, json, watch } => status::Status { user, json, watch }.run(&settings).await,
     }
+}
+
+/// Shows what a benchmark measured.
+fn measured(json: bool, lines: &[bench::Line], table: &str) -> CommandResult {
+    if json {
+        print(&format!("{}\n", serde_json::to_string_pretty(lines)?))?;
+    } else {
+        print(table)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The services of these names; all when there is none.

@@ -28,11 +28,7 @@ pub(super) struct Stage {
 
 impl Stage {
     pub(super) async fn new(settings: &Settings) -> Result<Self, BenchError> {
-        let server = settings.database_url.expose_secret().to_owned();
-        let name = format!("weir_bench_{}", Uuid::new_v4().simple());
-        let admin = Database::at(&server)?.connect().await?;
-        admin.batch_execute(&format!("CREATE DATABASE {name}")).await?;
-        let url = with_database(&server, &name);
+        let (server, name, url) = create_database(settings).await?;
         let database = Database::at(&url)?.in_schemas(settings.schemas.clone());
         migrate::migrate(&database).await?;
         let client = database.connect().await?;
@@ -127,12 +123,24 @@ impl Stage {
     }
 
     pub(super) async fn end(self) -> Result<(), BenchError> {
-        let admin = Database::at(&self.server)?.connect().await?;
-        admin
-            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name))
-            .await?;
-        Ok(())
+        drop_database(&self.server, &self.name).await
     }
+}
+
+/// An empty database: its server's URL, its name, and its own URL.
+pub(super) async fn create_database(settings: &Settings) -> Result<(String, String, String), BenchError> {
+    let server = settings.database_url.expose_secret().to_owned();
+    let name = format!("weir_bench_{}", Uuid::new_v4().simple());
+    let admin = Database::at(&server)?.connect().await?;
+    admin.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+    let url = with_database(&server, &name);
+    Ok((server, name, url))
+}
+
+pub(super) async fn drop_database(server: &str, name: &str) -> Result<(), BenchError> {
+    let admin = Database::at(server)?.connect().await?;
+    let drop = format!("DROP DATABASE {name} WITH (FORCE)");
+    Ok(admin.batch_execute(&drop).await?)
 }
 
 /// The same server, another database.

@@ -1,0 +1,205 @@
+//! `weir bench peers`: what others do with the same jobs, in programs of their own on the same server, in one run.
+
+mod arena;
+mod killed;
+mod measure;
+mod own;
+mod program;
+mod table;
+
+use weir_ledger::database::Database;
+
+use super::report::{BenchError, Effort, conditions, median};
+use crate::config::Settings;
+use arena::{AT_ONCE, CONNECTIONS};
+use measure::{JOB_MS, Number, Speed};
+use program::{Program, Rescue};
+use secrecy::ExposeSecret as _;
+pub use table::Field;
+use table::Row;
+
+/// What a core costs for an hour at list prices, in dollars.
+const CORE_HOUR: f64 = 0.04;
+
+/// What Weir's own program is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerPart {
+    /// Migrate, and subscribe the users.
+    Setup,
+    /// Submit jobs.
+    Produce,
+    /// Work them.
+    Work,
+}
+
+/// Runs as Weir's own program, on the database of the settings.
+///
+/// # Errors
+///
+/// When it cannot.
+pub async fn peer_part(settings: Settings, part: PeerPart) -> Result<(), BenchError> {
+    match part {
+        PeerPart::Setup => own::setup(&settings).await,
+        PeerPart::Produce => own::produce(&settings).await,
+        PeerPart::Work => own::work(settings).await,
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+///
+/// When a program cannot be built or fails, or the database cannot be used; their databases may then be left on the server.
+pub async fn peers(settings: &Settings, effort: Effort) -> Result<Field, BenchError> {
+    let programs = program::all().await?;
+    let server = Database::at(settings.database_url.expose_secret())?
+        .connect()
+        .await?;
+    let mut conditions = conditions(&server).await?;
+    conditions.push(format!(
+        "each a process to insert with {CONNECTIONS} callers, one job a call, and one to work {AT_ONCE} jobs at once; \
+         settings as in bench/peers; {} turns of {} s; a core is {CORE_HOUR} $ an hour",
+        effort.turns,
+        effort.span.as_secs_f64()
+    ));
+    let mut rows = speeds(settings, &programs, effort).await?;
+    rows.extend(waits(settings, &programs, effort).await?);
+    rows.extend(kills(settings, &programs, effort).await?);
+    let programs = programs
+        .iter()
+        .map(|program| format!("{} {}", program.name, program.version));
+    Ok(Field {
+        conditions,
+        programs: programs.collect(),
+        rows,
+    })
+}
+
+/// What people see who wait for it.
+fn progress(program: &Program, what: &str) {
+    eprintln!("weir: {}: {what}", program.name);
+}
+
+fn row(name: impl Into<String>, unit: &'static str, numbers: Vec<Option<Number>>) -> Row {
+    Row {
+        name: name.into(),
+        unit,
+        numbers,
+    }
+}
+
+/// Turns of all, so that what else the machine does meets all of them.
+async fn speeds(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
+    let mut measured: Vec<[Vec<Speed>; 2]> = programs.iter().map(|_| [Vec::new(), Vec::new()]).collect();
+    for turn in 1..=effort.turns {
+        for (program, speeds) in programs.iter().zip(&mut measured) {
+            progress(
+                program,
+                &format!("jobs a second, turn {turn} of {}", effort.turns),
+            );
+            for (speeds, job_ms) in speeds.iter_mut().zip([0, JOB_MS]) {
+                speeds.push(measure::speed(settings, program, effort, job_ms).await?);
+            }
+        }
+    }
+    let each = |of: &dyn Fn(&[Vec<Speed>; 2]) -> Vec<f64>| -> Vec<Option<Number>> {
+        let numbers = measured.iter().map(|speeds| Some(Number::Is(median(of(speeds)))));
+        numbers.collect()
+    };
+    let of = |speeds: &[Speed], which: fn(&Speed) -> f64| speeds.iter().map(which).collect::<Vec<_>>();
+    Ok(vec![
+        row(
+            "submitted",
+            "1/s",
+            each(&|speeds| of(&speeds[0], |speed| speed.inserted)),
+        ),
+        row(
+            "worked, no-op",
+            "1/s",
+            each(&|speeds| of(&speeds[0], |speed| speed.worked)),
+        ),
+        row(
+            format!("worked, {JOB_MS} ms each"),
+            "1/s",
+            each(&|speeds| of(&speeds[1], |speed| speed.worked)),
+        ),
+        row(
+            "processor time of a no-op job",
+            "µs",
+            each(&|speeds| of(&speeds[0], |speed| speed.cpu * 1e6)),
+        ),
+        row(
+            "a million of them, processors",
+            "$",
+            each(&|speeds| of(&speeds[0], |speed| speed.cpu * 1e6 / 3600.0 * CORE_HOUR)),
+        ),
+    ])
+}
+
+/// How long newcomers and freed slots wait.
+async fn waits(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
+    let mut measured = [const { Vec::new() }; 5];
+    for program in programs {
+        progress(program, "a newcomer's wait");
+        let newcomers = measure::newcomers(settings, program, effort).await?;
+        progress(program, "a freed slot's wait");
+        let [half, nearly_all] = measure::slots(settings, program, effort).await?;
+        let numbers = [
+            newcomers.first,
+            newcomers.half,
+            newcomers.nearly_all,
+            half,
+            nearly_all,
+        ];
+        for (measured, number) in measured.iter_mut().zip(numbers) {
+            measured.push(Some(number));
+        }
+    }
+    let flood = measure::flood_of(effort);
+    let names = [
+        format!("first newcomer behind {flood} of another"),
+        "those that follow, p50".to_owned(),
+        "those that follow, p99".to_owned(),
+        "a freed slot to its user's next start, p50".to_owned(),
+        "the same, p99".to_owned(),
+    ];
+    Ok(names
+        .into_iter()
+        .zip(measured)
+        .map(|(name, numbers)| row(name, "ms", numbers))
+        .collect())
+}
+
+/// What a worker's death costs.
+async fn kills(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
+    let mut measured = [const { Vec::new() }; 4];
+    for program in programs {
+        progress(program, "kill -9, its defaults");
+        let default = killed::killed(settings, program, effort, Rescue::Default).await?;
+        let mut hurried = None;
+        if program.can_hurry {
+            progress(program, "kill -9, its shortest setting");
+            hurried = Some(
+                killed::killed(settings, program, effort, Rescue::Shortest)
+                    .await?
+                    .jobs,
+            );
+        }
+        let most = Some(Number::Is(default.most as f64));
+        let numbers = [Some(default.jobs), hurried, Some(default.users), most];
+        for (measured, number) in measured.iter_mut().zip(numbers) {
+            measured.push(number);
+        }
+    }
+    let names = [
+        ("kill -9 until its jobs run again, as it comes", "s"),
+        ("the same, the shortest setting for jobs of 2 s", "s"),
+        ("until their users have any job run, as it comes", "s"),
+        ("most at once of a user with one slot, two workers", ""),
+    ];
+    Ok(names
+        .into_iter()
+        .zip(measured)
+        .map(|((name, unit), numbers)| row(name, unit, numbers))
+        .collect())
+}
