@@ -22,6 +22,9 @@ const PROCESSES: usize = 2;
 /// Of each process.
 const WORKERS: usize = 20;
 
+/// How long a fleet works before it is measured: until each of its connections has planned its statements.
+const WARM_UP: Duration = Duration::from_secs(3);
+
 /// How long no job may be completed before the fleet counts as broken.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -110,9 +113,10 @@ pub async fn languages(settings: &Settings, effort: Effort) -> Result<Report, Be
     let mut conditions = conditions(&ours.database.connect().await?).await?;
     conditions.push(format!(
         "no-op jobs of 1 000 users, each with a row of the product's; {PROCESSES} processes in Go with {WORKERS} workers \
-         each; fetch cooldown 1 ms; {} turns of {} s each side",
+         each; fetch cooldown 1 ms; {} turns of {} s each side, after {} s",
         effort.turns,
-        effort.span.as_secs_f64()
+        effort.span.as_secs_f64(),
+        WARM_UP.as_secs()
     ));
     let (mut with_weir, mut in_transactions, mut in_batches) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..effort.turns {
@@ -148,7 +152,7 @@ pub async fn languages(settings: &Settings, effort: Effort) -> Result<Report, Be
 
 /// Enough that no turn runs dry.
 fn enough(span: Duration) -> usize {
-    (9_000.0 * (span.as_secs_f64() + 1.0)) as usize
+    (9_000.0 * (span + WARM_UP).as_secs_f64()) as usize
 }
 
 async fn fill_bare(stage: &Stage, jobs: usize) -> Result<(), BenchError> {
@@ -166,7 +170,7 @@ async fn fill_bare(stage: &Stage, jobs: usize) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Completed jobs a second, once some are.
+/// Completed jobs a second, once it is warm.
 async fn rate(program: &Program, stage: &Stage, how: &str, span: Duration) -> Result<f64, BenchError> {
     let client = stage.database.connect().await?;
     let completed = async || -> Result<i64, BenchError> {
@@ -181,7 +185,7 @@ async fn rate(program: &Program, stage: &Stage, how: &str, span: Duration) -> Re
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    tokio::time::sleep(WARM_UP).await;
     let (before, started) = (completed().await?, Instant::now());
     tokio::time::sleep(span).await;
     let elapsed = started.elapsed();
