@@ -56,8 +56,8 @@ pub async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64
 }
 
 /// From the end of a job to the start of the next of the same holder, of those that have one slot and whose jobs all went
-/// well at once: how long each took, in milliseconds by the database's clock.
-pub async fn wakes(client: &Client, slots: &HashMap<Uuid, i64>, quantiles: &[f64]) -> Vec<f64> {
+/// well at once: how long each took, in milliseconds by the database's clock. What ended in the first seconds is left out.
+pub async fn wakes(client: &Client, slots: &HashMap<Uuid, i64>, quantiles: &[f64], cold: f64) -> Vec<f64> {
     let single: Vec<Uuid> = slots
         .iter()
         .filter(|(_, slots)| **slots == 1)
@@ -70,9 +70,9 @@ pub async fn wakes(client: &Client, slots: &HashMap<Uuid, i64>, quantiles: &[f64
                      WHERE s.holder = ANY ($1) AND NOT EXISTS ( \
                          SELECT 1 FROM river_job o JOIN submissions p ON p.job_id = o.id \
                          WHERE p.holder = s.holder AND o.attempt > 1)) w \
-               WHERE ended IS NOT NULL";
+               WHERE ended > (SELECT min(attempted_at) + make_interval(secs => $3) FROM river_job)";
     client
-        .query_one(sql, &[&single, &quantiles])
+        .query_one(sql, &[&single, &quantiles, &cold])
         .await
         .unwrap()
         .get(0)
