@@ -137,7 +137,7 @@ enum Command {
         /// Machine-readable.
         #[arg(long)]
         json: bool,
-        /// Under a minute, and less certain.
+        /// Shorter, and less certain: a minute or so, `peers` some ten.
         #[arg(long)]
         quick: bool,
     },

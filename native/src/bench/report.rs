@@ -148,7 +148,7 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// The one behind published numbers, or one that stays under a minute.
+    /// The one behind published numbers, or a shorter one.
     #[must_use]
     pub fn of(quick: bool) -> Self {
         if quick {

@@ -122,7 +122,8 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// Keeps them, and takes back what was claimed and never came, until it is stopped. Apart from the heartbeats, which must not wait for it.
+/// Keeps them, and takes back what was claimed and never came, until it is stopped. Apart from the heartbeats, which must
+/// not wait for it.
 pub(super) async fn keep(
     context: Context,
     client_id: String,
