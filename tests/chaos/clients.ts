@@ -50,6 +50,7 @@ export class Clients {
   #pause: number;
   #next = 0;
   #stopped = false;
+  #abandoned = false;
   #open: Promise<unknown>[];
 
   /** `pause`: between two submissions of a user, in milliseconds on average. */
@@ -65,6 +66,12 @@ export class Clients {
     this.#stopped = true;
     await Promise.all(this.#open);
     await this.#sql.end({ timeout: 2 });
+  }
+
+  /** No new ones, and nobody asks again: what they were told does not matter any more. */
+  abandon(): void {
+    this.#stopped = true;
+    this.#abandoned = true;
   }
 
   async #live(user: User, draws: Seed): Promise<void> {
@@ -105,7 +112,7 @@ export class Clients {
       if (told === "refused") entry.refused = true;
       else if (told === "unknown") entry.unknown = true;
       else entry.jobs = told.jobs;
-      if (told !== "unknown" || !entry.key) break;
+      if (told !== "unknown" || !entry.key || this.#abandoned) break;
       await sleep(100 + Math.random() * 400);
     }
     const [job] = entry.jobs ?? [];

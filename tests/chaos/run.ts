@@ -62,6 +62,8 @@ export async function chaos(lifetime: Lifetime, options: Options): Promise<Resul
   const watch = new Watch(installation.database.admin, users);
   const begun = performance.now();
   const clients = new Clients(installation, users, { seed, pause });
+  // Whatever fails below, they end.
+  lifetime.after(() => clients.abandon());
 
   const { failures } = await happen(installation, plan, (fault) => tell(`${seconds(begun)} ${described(fault)}`));
   for (const failure of failures) tell(`cut short: ${failure}`);

@@ -27,7 +27,7 @@ function total(reports: EdgeReport[]): { requests: Record<string, number>; event
 }
 
 async function until(holds: () => boolean): Promise<void> {
-  for (let waited = 0; waited < 8000 && !holds(); waited += 25) await wait(25);
+  for (let waited = 0; waited < 30_000 && !holds(); waited += 25) await wait(25);
   assert.ok(holds(), String(holds));
 }
 
