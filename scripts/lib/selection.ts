@@ -9,9 +9,6 @@ export const folders = ["scripts", "edge", "whole", "browser", "chaos"] as const
 /** Kinds of tests that the command line may name; `unit` are those of the Rust crates. */
 export const kinds = ["unit", ...folders];
 
-/** Kinds that run when none is named. Chaos is not steady yet: it runs by its name, and in the nightly workflow. */
-const usual = kinds.filter((kind) => kind !== "chaos");
-
 /** One run of `cargo test`. */
 export interface CargoTests {
   args: string[];
@@ -31,9 +28,9 @@ export interface Selection {
 
 const wholeWorkspace: CargoTests = { args: ["--workspace"] };
 
-/** The tests that these kinds and names select; the usual ones without any. `unmatched` are names that select nothing. */
+/** The tests that these kinds and names select; all without any. `unmatched` are names that select nothing. */
 export async function select(wanted: string[]): Promise<{ selection: Selection; unmatched: string[] }> {
-  if (wanted.length === 0) return { selection: ofKinds(usual), unmatched: [] };
+  if (wanted.length === 0) return { selection: ofKinds(kinds), unmatched: [] };
   const selection = ofKinds(wanted.filter((word) => kinds.includes(word)));
   const unmatched: string[] = [];
   for (const name of wanted.filter((word) => !kinds.includes(word))) {

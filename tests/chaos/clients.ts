@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
-import postgres from "postgres";
+import type postgres from "postgres";
 import { sleep } from "../../scripts/lib/sleep.ts";
+import { session } from "../drills/server.ts";
 import type { Installation } from "./installation.ts";
 import { Seed } from "./seed.ts";
 import type { User } from "./users.ts";
@@ -57,7 +58,7 @@ export class Clients {
   constructor(installation: Installation, users: User[], options: { seed: number; pause: number }) {
     this.#installation = installation;
     this.#pause = options.pause;
-    this.#sql = postgres(installation.url, { max: 6, onnotice: () => {}, connect_timeout: 5, prepare: false });
+    this.#sql = session(installation.url, { max: 6, prepare: false });
     this.#open = users.map((user, n) => this.#live(user, new Seed(options.seed * 1_000 + n)));
   }
 

@@ -11,7 +11,8 @@ export async function bury(admin: postgres.Sql, { dead }: Installation): Promise
   await admin`SET default_transaction_read_only = off`;
   await admin`
     UPDATE river_job SET attempted_at = attempted_at - interval '2 hours'
-    WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = ANY (${[...dead]})
+    WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] IN (
+        SELECT jsonb_array_elements_text(${admin.json([...dead])}))
       AND attempted_at > now() - interval '1 hour'`;
 }
 

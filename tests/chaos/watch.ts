@@ -12,7 +12,7 @@ const every = 5;
  */
 const look = `
   WITH known AS (
-    SELECT * FROM unnest($1::uuid[], $2::int[], $3::int[], $4::int[]) AS k (holder, slots, month, minute)
+    SELECT * FROM jsonb_to_recordset($1) AS k (id uuid, slots int, month int, minute int)
   ), held AS (
     SELECT r.holder, count(r.admitted_at) AS slots,
            count(*) FILTER (WHERE j.state = 'running') AS running,
@@ -21,19 +21,19 @@ const look = `
                        AND j.attempted_by[array_upper(j.attempted_by, 1)] LIKE 'weir\\_%') AS oldest
     FROM quota_reservations r JOIN river_job j ON j.id = r.job_id GROUP BY 1
   ), over AS (
-    SELECT format('holder %s: %s slots given, of %s', k.holder, h.slots, k.slots) AS what
-    FROM held h JOIN known k USING (holder) WHERE h.slots > k.slots
+    SELECT format('holder %s: %s slots given, of %s', k.id, h.slots, k.slots) AS what
+    FROM held h JOIN known k ON k.id = h.holder WHERE h.slots > k.slots
     UNION ALL
-    SELECT format('holder %s: %s slots counted, of %s', k.holder, h.slots_in_use, k.slots)
-    FROM holders h JOIN known k USING (holder) WHERE h.slots_in_use > k.slots
+    SELECT format('holder %s: %s slots counted, of %s', k.id, h.slots_in_use, k.slots)
+    FROM holders h JOIN known k ON k.id = h.holder WHERE h.slots_in_use > k.slots
     UNION ALL
     SELECT format('user %s: used %s + reserved %s in a %s, of %s', b.user_id, b.used, b.reserved, b.span,
                   CASE b.span WHEN 'month' THEN k.month ELSE k.minute END)
-    FROM quota_balances b JOIN known k ON k.holder = b.user_id
+    FROM quota_balances b JOIN known k ON k.id = b.user_id
     WHERE b.used + b.reserved > CASE b.span WHEN 'month' THEN k.month WHEN 'minute' THEN k.minute END
   )
-  SELECT (SELECT array_agg(what) FROM over) AS over, (SELECT max(oldest) FROM held) AS oldest,
-         (SELECT sum(greatest(h.running - k.slots, 0))::int FROM held h JOIN known k USING (holder)) AS beyond`;
+  SELECT (SELECT json_agg(what) FROM over) AS over, (SELECT max(oldest) FROM held) AS oldest,
+         (SELECT sum(greatest(h.running - k.slots, 0))::int FROM held h JOIN known k ON k.id = h.holder) AS beyond`;
 
 export interface Sample {
   over: string[];
@@ -42,13 +42,7 @@ export interface Sample {
 }
 
 export async function sample(admin: postgres.Sql, users: User[]): Promise<Sample> {
-  const columns = [
-    users.map(({ id }) => id),
-    users.map(({ slots }) => slots),
-    users.map(({ month }) => month),
-    users.map(({ minute }) => minute),
-  ];
-  const [row] = await admin.unsafe(look, columns as never[], { prepare: true });
+  const [row] = await admin.unsafe(look, [admin.json(users as never)], { prepare: true });
   return { over: row?.over ?? [], oldest: row?.oldest ?? 0, beyond: row?.beyond ?? 0 };
 }
 

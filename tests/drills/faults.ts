@@ -1,9 +1,9 @@
-import postgres from "postgres";
+import type postgres from "postgres";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import { required } from "../harness/lifetime.ts";
 import { type Origin, weir } from "../harness/weir.ts";
 import type { Installation } from "./installation.ts";
-import { type DatabaseBehindProxy as Database, maxConnections } from "./server.ts";
+import { type DatabaseBehindProxy as Database, maxConnections, session } from "./server.ts";
 
 /** Something that happens to a database, and is over when `happen` resolves. */
 export interface Fault {
@@ -102,7 +102,7 @@ export async function withoutConnections(installation: Database, span: number): 
   try {
     // Those of Weir that end meanwhile are taken as well.
     while (performance.now() < until) {
-      const sql = postgres(installation.appUrl, { max: 1, onnotice: () => {}, idle_timeout: 0, connect_timeout: 5 });
+      const sql = session(installation.appUrl);
       try {
         await sql`SELECT 1`;
         taken.push(sql);

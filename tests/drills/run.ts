@@ -104,7 +104,7 @@ async function settled(
         FROM river_job j
         LEFT JOIN usage_events u ON u.job_id = j.id
         LEFT JOIN quota_reservations r ON r.job_id = j.id
-        WHERE j.args ->> 'user_id' = ANY (${users})`;
+        WHERE j.args ->> 'user_id' IN (SELECT jsonb_array_elements_text(${sql.json(users)}))`;
       const seen = row as { jobs: number; users: number; completed: number; charged: number; reserved: number };
       const isOver = seen.completed === seen.jobs && seen.reserved === 0;
       if (isOver || performance.now() > deadline) {

@@ -23,6 +23,14 @@ export interface DatabaseBehindProxy {
   startServer(): Promise<void>;
 }
 
+/**
+ * Sessions that a fault may end at any moment. They look up no types when they connect: nobody waits for that look-up,
+ * so that its failure would end the whole process. Lists go in and out as JSON therefore.
+ */
+export function session(url: string, options: { max?: number; prepare?: boolean } = {}): postgres.Sql {
+  return postgres(url, { max: 1, onnotice: () => {}, connect_timeout: 5, fetch_types: false, ...options });
+}
+
 /** More than any of Weir's processes together need. */
 export const maxConnections = 200;
 
@@ -39,7 +47,7 @@ export async function startDatabaseBehindProxy(
   };
   let server: Postgres = await startPostgres(options);
   whenOver(lifetime, () => server.service.stop());
-  const admin = (): postgres.Sql => postgres(server.url("weir"), { max: 1, onnotice: () => {}, connect_timeout: 5 });
+  const admin = (): postgres.Sql => session(server.url("weir"));
   // A superuser could use the connections that are reserved for superusers.
   const setup = postgres(server.url("postgres"), { max: 1, onnotice: () => {} });
   // What a login costs in an unoptimised binary would be most of what a reconnection costs.
