@@ -20,6 +20,10 @@ export interface PostgresOptions {
   password: string;
   /** Settings of the server, as for `postgres -c`. */
   settings?: Record<string, string>;
+  /** What the server's environment has besides. */
+  env?: Record<string, string>;
+  /** Whether it ends with this process even if that is killed. */
+  tied?: boolean;
   onLine?: (line: string) => void;
 }
 
@@ -41,11 +45,11 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
-  const [file, ...args] = identity.command(programs.postgres, [
-    "-D",
-    options.data,
-    "-p",
-    String(options.port),
+  // Of the server itself, and not of what makes it another user's.
+  const extra = Object.entries(options.env ?? {}).map(([name, value]) => `${name}=${value}`);
+  const [file, ...args] = identity.command("env", [
+    ...extra,
+    ...[programs.postgres, "-D", options.data, "-p", String(options.port)],
     ...flags,
   ]);
   const service = new Service("postgres", file, args, {
@@ -53,6 +57,7 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     // PostgreSQL's fast shutdown: it disconnects all clients and loses nothing.
     signal: "SIGINT",
     grace: 15_000,
+    ...(options.tied ? { tied: true } : {}),
     cwd: dirname(options.data),
     ...(options.onLine ? { onLine: options.onLine } : {}),
   });

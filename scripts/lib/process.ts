@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
+import { existsSync } from "node:fs";
 import { constants } from "node:os";
 import { createInterface } from "node:readline";
 import { Failure } from "./failure.ts";
@@ -135,6 +136,16 @@ export async function run(file: string, args: string[], options: RunOptions = {}
   throw new Failure(`${[file, ...args].join(" ").slice(0, 200)} ${how}`, options.remedy ?? "see its output above");
 }
 
+const setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].find((path) => existsSync(path));
+
+/** Whether the system can end a service of a process that is killed. */
+export const canTie = setpriv !== undefined;
+
+/** The same program, which the kernel kills when this process ends: nobody's handlers run at kill -9. */
+function tied(file: string, args: string[]): [string, ...string[]] {
+  return setpriv ? [setpriv, "--pdeathsig", "KILL", "--", file, ...args] : [file, ...args];
+}
+
 /** A server that runs until this script exits. */
 export class Service {
   readonly name: string;
@@ -160,13 +171,16 @@ export class Service {
       signal?: NodeJS.Signals;
       /** For a program that runs until its standard input ends. */
       stdin?: "pipe";
+      /** Whether it ends with this process even if that is killed, where the system can see to it. */
+      tied?: boolean;
       onLine?: (line: string) => void;
     } = {},
   ) {
     this.name = name;
     this.#grace = options.grace ?? 5000;
     this.#signal = options.signal ?? "SIGTERM";
-    this.child = spawn(file, args, {
+    const [program, ...all] = options.tied ? tied(file, args) : [file, ...args];
+    this.child = spawn(program, all, {
       cwd: options.cwd ?? root,
       env: options.env ?? process.env,
       stdio: [options.stdin ?? "ignore", "pipe", "pipe"],

@@ -97,6 +97,7 @@ export class Part {
       const service = new Service(this.name, file, args, {
         env,
         onLine: this.#onLine,
+        tied: true,
         ...(untilStdinEnds ? { stdin: "pipe" } : {}),
       });
       this.#service = service;

@@ -37,6 +37,7 @@ export const maxConnections = 200;
 export async function startDatabaseBehindProxy(
   lifetime: Lifetime,
   onLine: (line: string) => void = () => {},
+  env: Record<string, string> = {},
 ): Promise<DatabaseBehindProxy> {
   const options = {
     data: join(required("WEIR_TEST_FOLDER"), `postgres-${randomBytes(4).toString("hex")}`),
@@ -44,6 +45,8 @@ export async function startDatabaseBehindProxy(
     password: randomBytes(16).toString("hex"),
     settings: { fsync: "on", synchronous_commit: "on", max_connections: String(maxConnections) },
     onLine,
+    env,
+    tied: true,
   };
   let server: Postgres = await startPostgres(options);
   whenOver(lifetime, () => server.service.stop());
