@@ -10,10 +10,17 @@ import { logs, makeStateFolder } from "./lib/paths.ts";
 import { say, step } from "./lib/progress.ts";
 import { temporaryFolder } from "./lib/temporary-folder.ts";
 
-/** `npm run chaos -- --minutes 10 --seed 7`: the same seed is the same plan of faults. Without one it draws one. */
+/**
+ * `npm run chaos -- --minutes 10 --seed 7`: the same seed is the same plan of faults, with clocks that jump and, by
+ * `--no-clocks` or where they cannot, without. Without a seed it draws one.
+ */
 await runMain(async () => {
   const { values } = parseArgs({
-    options: { minutes: { type: "string", default: "10" }, seed: { type: "string" } },
+    options: {
+      minutes: { type: "string", default: "10" },
+      seed: { type: "string" },
+      "no-clocks": { type: "boolean", default: false },
+    },
   });
   const minutes = Number(values.minutes);
   const seed = values.seed === undefined ? randomInt(2 ** 31) : Number(values.seed);
@@ -27,12 +34,16 @@ await runMain(async () => {
   const { buildFleet } = await import("../tests/chaos/fleet.ts");
   const fleet = await step("building the fleet in Go", () => buildFleet(folder));
   if (!fleet) say("without a fleet in Go, which is not installed or cannot be built: its jobs are not submitted");
+  const { canShowClocks } = await import("../tests/chaos/clock.ts");
+  const clocks = canShowClocks() && !values["no-clocks"];
+  if (!canShowClocks())
+    say("without clocks that jump: libfaketime is not installed (Debian: apt-get install libfaketime)");
   const { chaos } = await import("../tests/chaos/run.ts");
   const { report, violations } = await import("../tests/chaos/report.ts");
   const kept = join(logs, `chaos-${seed}`);
   await rm(kept, { recursive: true, force: true });
   say(`seed ${seed}, ${minutes} min`);
-  const result = await chaos({ after: onExit }, { seed, minutes, logs: kept, fleet, tell: say });
+  const result = await chaos({ after: onExit }, { seed, minutes, logs: kept, fleet, clocks, tell: say });
   console.log(`\nseed ${seed}\n${report(result)}`);
   const found = violations(result);
   if (found.length === 0) {
@@ -41,6 +52,6 @@ await runMain(async () => {
   }
   console.log(`\n${found.join("\n")}\n`);
   say(`seed ${seed} has ${found.length} violations; logs: ${relative(process.cwd(), kept)}`);
-  say(`again: npm run chaos -- --minutes ${minutes} --seed ${seed}`);
+  say(`again: npm run chaos -- --minutes ${minutes} --seed ${seed}${clocks ? "" : " --no-clocks"}`);
   return 1;
 });

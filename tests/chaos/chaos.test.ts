@@ -4,9 +4,10 @@ import { after, describe, it } from "node:test";
 import { logs } from "../../scripts/lib/paths.ts";
 import { required, whenOver } from "../harness/lifetime.ts";
 import { canFreeze } from "../harness/processes.ts";
+import { canShowClocks } from "./clock.ts";
 import { buildFleet } from "./fleet.ts";
 import { judge } from "./judge.ts";
-import { planOf } from "./plan.ts";
+import { type Fault, planOf } from "./plan.ts";
 import { report, violations } from "./report.ts";
 import { chaos, type Result } from "./run.ts";
 import { sample } from "./watch.ts";
@@ -17,17 +18,28 @@ whenOver(file, () => {});
 
 const seed = 18;
 const parts = ["serve-1", "work-1", "schedule-1", "fleet-1"];
+const clocks = { clocks: true };
+
+/** Whose clocks jump; that of nothing in particular is PostgreSQL's. */
+const kindsOfParts = ["serve", "work", "schedule", undefined];
 
 describe("a plan of faults", () => {
   it("is the same for the same seed, and another for another", () => {
-    assert.deepEqual(planOf(seed, 600_000, parts), planOf(seed, 600_000, parts));
-    assert.notDeepEqual(planOf(seed, 600_000, parts), planOf(seed + 1, 600_000, parts));
+    assert.deepEqual(planOf(seed, 600_000, parts, clocks), planOf(seed, 600_000, parts, clocks));
+    assert.notDeepEqual(planOf(seed, 600_000, parts, clocks), planOf(seed + 1, 600_000, parts, clocks));
   });
 
   it("has every kind of fault within ten minutes, and none after its end", () => {
-    const plan = planOf(seed, 600_000, parts);
-    assert.equal(new Set(plan.map(({ kind }) => kind)).size, 20);
+    const plan = planOf(seed, 600_000, parts, clocks);
+    assert.equal(new Set(plan.map(({ kind }) => kind)).size, 24);
     for (const { at, lasts } of plan) assert.ok(at + lasts <= 600_000);
+  });
+
+  it("moves only clocks that can be set", () => {
+    const those = (has: boolean): Fault[] =>
+      planOf(seed, 600_000, parts, { clocks: has }).filter(({ kind }) => kind.includes("clock"));
+    assert.deepEqual(those(false), []);
+    assert.deepEqual(new Set(those(true).map(({ part }) => part?.split("-")[0])), new Set(kindsOfParts));
   });
 });
 
@@ -42,6 +54,7 @@ describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 280_
       minutes: 1,
       logs: join(logs, `chaos-${seed}`),
       fleet,
+      clocks: canShowClocks(),
       tell: (line) => lines.push(line),
     });
     const found = violations(result, { slotsWithin: 60 });

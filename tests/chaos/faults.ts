@@ -55,6 +55,10 @@ const does: Record<Kind, Does> = {
   "cut before COMMIT": ({ database }, fault) => commitsFail(database, fault, "before"),
   "cut after COMMIT": ({ database }, fault) => commitsFail(database, fault, "after"),
   "a pooler's error after COMMIT": ({ database }, fault) => commitsFail(database, fault, "pooler"),
+  "PostgreSQL's clock jumps ahead": (installation, fault) => shown(installation, "postgres", fault, 1),
+  "PostgreSQL's clock jumps back": (installation, fault) => shown(installation, "postgres", fault, -1),
+  "a process's clock jumps ahead": (installation, fault) => shown(installation, fault.part, fault, 1),
+  "a process's clock jumps back": (installation, fault) => shown(installation, fault.part, fault, -1),
   "rows locked": ({ database }, { lasts, count }) =>
     asAdmin(database, async (sql) => {
       await sql.unsafe(`DO $$ BEGIN
@@ -97,6 +101,25 @@ export async function happen(
   });
   await Promise.all(all);
   return { failures };
+}
+
+/** More than a lease, mostly. */
+export function secondsOff(count: number): number {
+  return 5 * count;
+}
+
+/** Its clock is off by up to a minute, and then is the machine's again, which is a jump the other way. */
+async function shown(
+  { clocks }: Installation,
+  name: string | undefined,
+  { count, lasts }: Fault,
+  sign: number,
+): Promise<void> {
+  const clock = clocks.get(name ?? "");
+  if (!clock) throw new Error(`${name} has no clock of its own`);
+  clock.set(sign * secondsOff(count));
+  await sleep(lasts);
+  clock.set(0);
 }
 
 /** What a session could not take back, since another fault ended it. */

@@ -6,6 +6,7 @@ import { freshSecrets } from "../harness/identity.ts";
 import { type Lifetime, required, whenOver } from "../harness/lifetime.ts";
 import { freePort } from "../harness/ports.ts";
 import { weir, weirEnvironment } from "../harness/weir.ts";
+import { Clock, forgetClocks } from "./clock.ts";
 import { Effects } from "./effects.ts";
 import { Part } from "./part.ts";
 
@@ -27,17 +28,19 @@ export interface Installation {
   effects: Effects;
   /** Those that somebody works. */
   services: string[];
+  /** What PostgreSQL and each of Weir's processes take for the time, by their names; none if it is the machine's. */
+  clocks: Map<string, Clock>;
   /** Names of River clients in Go that are dead, whose jobs nobody finishes. */
   dead: Set<string>;
 }
 
 /**
  * Several of each of Weir's processes, and with `fleet`, the program of `clients/go/example`, several of a River fleet in
- * Go; all behind the proxy, unless `direct`. Their logs go into the folder.
+ * Go; all behind the proxy, unless `direct`, and with `clocks` that can be set. Their logs go into the folder.
  */
 export async function startInstallation(
   lifetime: Lifetime,
-  options: { logs: string; fleet: string | undefined; each: number; direct?: boolean },
+  options: { logs: string; fleet: string | undefined; each: number; direct?: boolean; clocks?: boolean },
 ): Promise<Installation> {
   mkdirSync(options.logs, { recursive: true });
   const log = (name: string): ((line: string) => void) => {
@@ -45,7 +48,15 @@ export async function startInstallation(
     whenOver(lifetime, () => void out.end());
     return (line) => out.writable && out.write(`${new Date().toISOString()} ${line}\n`);
   };
-  const database = await startDatabaseBehindProxy(lifetime, log("postgres"));
+  const clocks = new Map<string, Clock>();
+  const clock = (name: string, threads: boolean): Record<string, string> => {
+    if (!options.clocks) return {};
+    const made = new Clock(name, { threads });
+    clocks.set(name, made);
+    return made.env;
+  };
+  if (options.clocks) whenOver(lifetime, forgetClocks);
+  const database = await startDatabaseBehindProxy(lifetime, log("postgres"), clock("postgres", false));
   const effects = await Effects.start(lifetime);
   const config = join(required("WEIR_TEST_FOLDER"), `chaos-${effects.port}.toml`);
   writeFileSync(config, catalogue(effects));
@@ -71,6 +82,7 @@ export async function startInstallation(
     key: made.trim().split("\n").at(-1) ?? "",
     effects,
     services: ["write", "post", ...(options.fleet ? ["analysis"] : [])],
+    clocks,
     dead: new Set(),
   };
   const start = (part: Part): void => {
@@ -81,7 +93,12 @@ export async function startInstallation(
     for (const args of [["serve"], ["work", "--service", "write,post"], ["schedule"]]) {
       const name = `${args[0]}-${n}`;
       const port = String(await freePort());
-      const own = { WEIR_ORIGIN_HOST: "127.0.0.1", WEIR_ORIGIN_PORT: port, WEIR_METRICS_PORT: port };
+      const own = {
+        WEIR_ORIGIN_HOST: "127.0.0.1",
+        WEIR_ORIGIN_PORT: port,
+        WEIR_METRICS_PORT: port,
+        ...clock(name, true),
+      };
       const file = required("WEIR_TEST_BINARY");
       const make = (): { file: string; args: string[]; env: NodeJS.ProcessEnv } => ({
         file,

@@ -1,7 +1,7 @@
 import { Seed } from "./seed.ts";
 
 /** What a fault happens to: two faults of the same part do not overlap, others may. */
-type Where = "part" | "server" | "network" | "rows";
+type Where = "part" | "server" | "network" | "rows" | "server's clock" | "part's clock";
 
 /** Each kind of fault: where, from how many milliseconds to how many it lasts, and how often it is in a deck. */
 export const kinds = {
@@ -23,6 +23,10 @@ export const kinds = {
   "cut before COMMIT": { where: "network", lasts: [3_000, 3_000], cards: 2 },
   "cut after COMMIT": { where: "network", lasts: [3_000, 3_000], cards: 2 },
   "a pooler's error after COMMIT": { where: "network", lasts: [3_000, 3_000], cards: 1 },
+  "PostgreSQL's clock jumps ahead": { where: "server's clock", lasts: [2_000, 9_000], cards: 1 },
+  "PostgreSQL's clock jumps back": { where: "server's clock", lasts: [2_000, 9_000], cards: 1 },
+  "a process's clock jumps ahead": { where: "part's clock", lasts: [2_000, 9_000], cards: 1 },
+  "a process's clock jumps back": { where: "part's clock", lasts: [2_000, 9_000], cards: 1 },
   "rows locked": { where: "rows", lasts: [1_000, 4_000], cards: 1 },
   "deadlocks provoked": { where: "rows", lasts: [2_000, 4_000], cards: 2 },
 } as const satisfies Record<string, { where: Where; lasts: [number, number]; cards: number }>;
@@ -37,23 +41,26 @@ export interface Fault {
   lasts: number;
   /** Which part, if it happens to one. */
   part?: string;
-  /** Of how much: COMMITs that fail, milliseconds of a delay, rows that are locked. */
+  /** Of how much: COMMITs that fail, milliseconds of a delay, rows that are locked, seconds that a clock is off. */
   count: number;
 }
 
 /** Between the starts of two faults, in milliseconds. */
 const pauses = { least: 500, most: 4_000 };
 
-/** What goes wrong within this many milliseconds: the same for the same seed. All kinds have their turn before any has more. */
-export function planOf(seed: number, span: number, parts: readonly string[]): Fault[] {
+/**
+ * What goes wrong within this many milliseconds: the same for the same seed. All kinds have their turn before any has more.
+ * Clocks jump where `clocks` can be set, which those of programs in Go cannot.
+ */
+export function planOf(seed: number, span: number, parts: readonly string[], { clocks }: { clocks: boolean }): Fault[] {
   const draws = new Seed(seed);
   const plan: Fault[] = [];
   const freeAt = new Map<string, number>();
   let deck: Kind[] = [];
   for (let at = draws.between(1_000, 2_000); at < span; at += draws.between(pauses.least, pauses.most)) {
-    if (deck.length === 0) deck = draws.shuffled(wholeDeck());
+    if (deck.length === 0) deck = draws.shuffled(wholeDeck(clocks));
     const part = draws.pick(parts);
-    const place = deck.findIndex((kind) => (freeAt.get(whereOf(kind, part)) ?? 0) <= at);
+    const place = deck.findIndex((kind) => canHappen(kind, part) && (freeAt.get(whereOf(kind, part)) ?? 0) <= at);
     const [kind] = place < 0 ? [] : deck.splice(place, 1);
     if (!kind) continue;
     const {
@@ -61,19 +68,29 @@ export function planOf(seed: number, span: number, parts: readonly string[]): Fa
       lasts: [least, most],
     } = kinds[kind];
     const lasts = Math.min(draws.between(least, most), Math.max(0, span - at));
-    plan.push({ kind, at, lasts, count: draws.between(1, 12), ...(where === "part" ? { part } : {}) });
+    plan.push({ kind, at, lasts, count: draws.between(1, 12), ...(isOfPart(where) ? { part } : {}) });
     // A process that was ended takes a moment to be up again, and so does a server.
     freeAt.set(whereOf(kind, part), at + lasts + 2_000);
   }
   return plan;
 }
 
-function wholeDeck(): Kind[] {
-  return (Object.keys(kinds) as Kind[]).flatMap((kind) => Array<Kind>(kinds[kind].cards).fill(kind));
+function wholeDeck(clocks: boolean): Kind[] {
+  return (Object.keys(kinds) as Kind[])
+    .filter((kind) => clocks || !kinds[kind].where.endsWith("clock"))
+    .flatMap((kind) => Array<Kind>(kinds[kind].cards).fill(kind));
+}
+
+function canHappen(kind: Kind, part: string): boolean {
+  return kinds[kind].where !== "part's clock" || !part.startsWith("fleet");
+}
+
+function isOfPart(where: Where): boolean {
+  return where === "part" || where === "part's clock";
 }
 
 /** What it must not overlap with. */
 export function whereOf(kind: Kind, part: string | undefined): string {
   const { where } = kinds[kind];
-  return where === "part" ? `part ${part}` : where;
+  return isOfPart(where) ? `${where} ${part}` : where;
 }

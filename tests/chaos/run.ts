@@ -2,7 +2,7 @@ import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Lifetime } from "../harness/lifetime.ts";
 import { Clients } from "./clients.ts";
 import { burying, drained, slotsBack } from "./end.ts";
-import { happen } from "./faults.ts";
+import { happen, secondsOff } from "./faults.ts";
 import { type Installation, startInstallation } from "./installation.ts";
 import { judge, type Verdict } from "./judge.ts";
 import { type Fault, planOf } from "./plan.ts";
@@ -16,6 +16,8 @@ export interface Options {
   logs: string;
   /** The program of clients/go/example; without it, nothing in Go takes part. */
   fleet: string | undefined;
+  /** Whether clocks jump, too. */
+  clocks: boolean;
   tell: (line: string) => void;
 }
 
@@ -49,13 +51,14 @@ const slotsWithin = 60;
 
 /** Starts everything, lets what the seed says go wrong, and compares what clients were told with what became of it. */
 export async function chaos(lifetime: Lifetime, options: Options): Promise<Result> {
-  const { seed, minutes, tell } = options;
-  const installation = await startInstallation(lifetime, { logs: options.logs, fleet: options.fleet, each: 2 });
+  const { seed, minutes, logs, fleet, clocks, tell } = options;
+  const installation = await startInstallation(lifetime, { logs, fleet, clocks, each: 2 });
   const { parts } = installation;
   const plan = planOf(
     seed,
     minutes * 60_000,
     parts.map(({ name }) => name),
+    { clocks },
   );
   const users = await makeUsers(installation.env, userCount, { month: Math.ceil(40 * minutes), minute: 45 });
   const stopBurying = burying(installation);
@@ -106,6 +109,7 @@ function seconds(since: number): string {
   return `${((performance.now() - since) / 1000).toFixed(1)} s`;
 }
 
-function described({ kind, part, lasts }: Fault): string {
-  return `${part ? `${part} ` : ""}${kind}${lasts > 0 ? `, ${(lasts / 1000).toFixed(1)} s` : ""}`;
+function described({ kind, part, lasts, count }: Fault): string {
+  const by = kind.includes("clock") ? ` by ${secondsOff(count)} s` : "";
+  return `${part ? `${part} ` : ""}${kind}${by}${lasts > 0 ? `, ${(lasts / 1000).toFixed(1)} s` : ""}`;
 }
