@@ -23,8 +23,9 @@ await runMain(async () => {
   const [wanted, ...more] = process.argv.slice(2);
   const bin = await cargoInstalled({ crate: "cargo-mutants", version: "27.1.0", bin: "cargo-mutants" });
   const env = await cargoEnvironment();
-  // Each mutant is built in a copy of its own, and must not replace what others have built.
+  // Each mutant is built in a copy of its own, and must not replace what others have built, nor wait for their builds.
   delete env.CARGO_TARGET_DIR;
+  delete env.CARGO_BUILD_BUILD_DIR;
   let missed = 0;
   for (const [part, args] of Object.entries(parts)) {
     if (wanted && wanted !== part) continue;
