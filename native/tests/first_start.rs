@@ -159,6 +159,43 @@ handler = { type = "exec", command = ["true"] }
     insta::assert_snapshot!(said);
     let said = refuse("[[service]\nname = \"a\"\n");
     insta::assert_snapshot!(said);
+    let service = |name: &str, kind: &str, timeout: &str, handler: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nevent_type = \"analysis\"\nkind = \"{kind}\"\nworkers = \"A\"\n\
+             priority_workers = 1\ndefault_workers = 1\nscheduled_workers = 1\ntimeout = \"{timeout}\"\n\
+             max_attempts = 1\nhandler = {{ {handler} }}\n"
+        )
+    };
+    let (exec, http) = (
+        "type = \"exec\", command = [\"true\"]",
+        "type = \"http\", url = \"https://a.example\"",
+    );
+    // What only a running process would have noticed.
+    let all = [
+        service("a", "", "0s", exec),
+        service(
+            "b",
+            &"x".repeat(128),
+            "367days",
+            "type = \"exec\", command = [\"\"]",
+        ),
+        service("c", "c", "10s", &format!("{http}, amount = 1000000000000001")),
+        service(
+            "d",
+            "d\\u0000",
+            "10s",
+            &format!("{exec}, amount = 1000000000000001"),
+        ),
+        service(
+            "e",
+            &"\u{e9}".repeat(127),
+            "366days",
+            &format!("{exec}, amount = 1000000000000000"),
+        ),
+        "[[periodic]]\nid = \"n\"\nservice = \"e\"\nevery = \"1h\"\nargs = { \"\\u0000\" = 1 }\n".to_owned(),
+    ];
+    let said = refuse(&all.concat());
+    insta::assert_snapshot!(said);
     std::fs::remove_file(&file).unwrap();
 }
 

@@ -145,6 +145,7 @@ const LEDGER: &[&str] = &[
 ];
 const NATIVE: &[&str] = &[
     "derived_keys",
+    "raw_json",
     "http_client",
     "outbound::address",
     "outbound::answer",

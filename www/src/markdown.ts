@@ -1,9 +1,6 @@
-/**
- * Renders Markdown. Its text comes from names in somebody's files: HTML in it stays text, and links to scripts are
- * dropped.
- */
+import { rendered } from "./rendered.ts";
+
+/** Shows Markdown whose text comes from names in somebody's files. */
 export async function showMarkdown(place: HTMLElement, markdown: string): Promise<void> {
-  // Only those who read a specification need the renderer.
-  const { micromark } = await import("micromark");
-  place.innerHTML = micromark(markdown);
+  place.innerHTML = await rendered(markdown);
 }

@@ -10,6 +10,7 @@ use weir_ledger::reservation::NewJob;
 
 use crate::config::Settings;
 use crate::config::service::Service;
+use crate::raw_json::RawJson;
 
 /// What has become of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -87,7 +88,8 @@ pub struct Job {
     /// What of the quota it cost.
     pub charged: i64,
     /// What it made; null until it is completed, and in lists.
-    pub output: Option<Value>,
+    #[schema(value_type = Option<Value>)]
+    pub(super) output: Option<RawJson>,
     /// What went wrong last, also when it will be tried again.
     pub error: Option<JobError>,
     /// How far the attempt under way is; null unless it says so.

@@ -15,7 +15,7 @@ use weir_policy::lane::{Lane, is_queue_name};
 use super::catalogue::{self, Metered};
 use super::periodic::{self, Periodic};
 use super::retry::Retry;
-use super::service::{Amount, HandlerSpec, MOST_WORKERS, Service};
+use super::service::{Amount, HandlerSpec, MOST_AMOUNT, MOST_WORKERS, Service};
 use super::table::{Members, Source, Table};
 use super::variables::Reader;
 use crate::outbound::{self, Reach, Unreachable};
@@ -50,6 +50,12 @@ pub(crate) struct Defined {
     pub(crate) periodic: Vec<Periodic>,
     pub(crate) catalogue: Catalogue,
 }
+
+/// The longest kind of a job that River's tables take, in characters.
+const LONGEST_KIND: usize = 127;
+
+/// No attempt takes longer; sums with it are still durations.
+const LONGEST_TIMEOUT: Duration = Duration::from_hours(366 * 24);
 
 /// The catalogue of files that have none.
 const SHIPPED: &str = include_str!("../../../weir.toml");
@@ -244,10 +250,23 @@ fn service(
         names.push(name.clone());
     }
     if let Some(kind) = &kind {
+        if !(1..=LONGEST_KIND).contains(&kind.chars().count()) {
+            let fault = format!("River takes kinds of 1 to {LONGEST_KIND} characters");
+            table.fault(reader, "kind", &fault);
+        }
         if kinds.contains(kind) {
             table.fault(reader, "kind", &format!("the kind {kind:?} is already taken"));
         }
         kinds.push(kind.clone());
+    }
+    if let Some(Timeout(timeout)) = timeout
+        && (timeout.is_zero() || timeout > LONGEST_TIMEOUT)
+    {
+        table.fault(
+            reader,
+            "timeout",
+            "timeout must be more than 0 and at most 366days",
+        );
     }
     if let Some(attempts) = max_attempts
         && !(1..=100).contains(&attempts)
@@ -279,10 +298,18 @@ fn service(
 fn unusable(handler: &HandlerSpec) -> Option<String> {
     match handler {
         HandlerSpec::Exec { command, amount, .. }
-            if command.is_empty() || matches!(amount, Amount::Fixed(..=0)) =>
+            if command.first().is_none_or(String::is_empty) || matches!(amount, Amount::Fixed(..=0)) =>
         {
             Some("an exec handler needs a command that is not empty and an amount of at least 1".to_owned())
         }
+        HandlerSpec::Exec {
+            amount: Amount::Fixed(amount),
+            ..
+        }
+        | HandlerSpec::Http {
+            amount: Amount::Fixed(amount),
+            ..
+        } if *amount > MOST_AMOUNT => Some(format!("amount must be at most {MOST_AMOUNT}")),
         HandlerSpec::Exec { env, .. } => env
             .iter()
             .find(|name| SECRETS.contains(&name.as_str()))

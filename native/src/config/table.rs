@@ -105,6 +105,11 @@ impl<'a> Table<'a> {
         let value = self.members.remove(member);
         let span = value.as_ref().map(Spanned::span);
         self.read.push((member, span.clone()));
+        if value.as_ref().is_some_and(|value| has_nul(value.get_ref())) {
+            let fault = format!("{member}: neither PostgreSQL nor a program takes a NUL character");
+            self.fault(reader, member, &fault);
+            return None;
+        }
         T::deserialize(value?.into_inner())
             .map_err(|error| {
                 let fault = format!("{member}: {}", error.message().trim());
@@ -142,5 +147,16 @@ impl<'a> Table<'a> {
                 &format!("there is no member {name}; {instead}"),
             );
         }
+    }
+}
+
+fn has_nul(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.contains('\0'),
+        Value::Array(values) => values.iter().any(has_nul),
+        Value::Table(members) => members
+            .iter()
+            .any(|(name, value)| name.contains('\0') || has_nul(value)),
+        Value::Integer(_) | Value::Float(_) | Value::Boolean(_) | Value::Datetime(_) => false,
     }
 }

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::analysis::TestCase;
 use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use crate::raw_json::RawJson;
 use weir_ledger::database::{DatabaseError, ReadPool};
 use weir_ledger::holder::Holder;
 
@@ -79,13 +80,13 @@ impl Specview {
                 "there is no analysis {analysis_id} of yours; submit it again if it is old"
             )));
         };
-        let (state, output): (Option<String>, Option<Value>) = (row.get("state"), row.get("output"));
+        let (state, output): (Option<String>, Option<RawJson>) = (row.get("state"), row.get("output"));
         Ok(
-            match (state.as_deref(), output.map(serde_json::from_value::<Analysed>)) {
-                (Some("completed"), Some(Ok(analysed))) if analysed.tests.is_empty() => Err(format!(
+            match (state.as_deref(), output.map(|output| output.read::<Analysed>())) {
+                (Some("completed"), Some(Some(analysed))) if analysed.tests.is_empty() => Err(format!(
                     "analysis {analysis_id} found no tests, so there is nothing to render"
                 )),
-                (Some("completed"), Some(Ok(analysed))) => Ok(analysed.tests),
+                (Some("completed"), Some(Some(analysed))) => Ok(analysed.tests),
                 (Some("completed"), _) => Err(format!("analysis {analysis_id} has no tests in its output")),
                 _ => Err(format!("analysis {analysis_id} is not completed yet")),
             },

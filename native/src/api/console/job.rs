@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::super::jobs;
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
+use crate::raw_json::RawJson;
 
 /// Characters of arguments, metadata and each error.
 const MOST_TEXT: usize = 4000;
@@ -36,8 +37,7 @@ pub(super) async fn show(
         .into_iter()
         .next()
         .ok_or_else(missing)?;
-    let metadata: Value = row.get("metadata");
-    let args: Value = row.get("args");
+    let (metadata, args): (RawJson, RawJson) = (row.get("metadata"), row.get("args"));
     let is_unfinished = row.get::<_, Option<Timestamp>>("finalized_at").is_none();
     let body = html! {
         (facts(&row))
@@ -115,8 +115,8 @@ fn reservation(row: &Row) -> Markup {
 }
 
 fn errors(row: &Row) -> Markup {
-    let errors: Option<Value> = row.get("errors");
-    let errors = errors.as_ref().and_then(Value::as_array);
+    let errors: Option<RawJson> = row.get("errors");
+    let errors: Option<Vec<Value>> = errors.and_then(|errors| errors.read());
     let text = |error: &Value, member: &str| match error.get(member) {
         Some(Value::String(text)) => page::beginning(text, MOST_TEXT),
         Some(Value::Null) | None => String::new(),
@@ -133,9 +133,8 @@ fn errors(row: &Row) -> Markup {
     }
 }
 
-fn json(value: &Value) -> Markup {
-    let text = serde_json::to_string_pretty(value).unwrap_or_default();
-    html! { pre tabindex="0" { (page::beginning(&text, MOST_TEXT)) } }
+fn json(value: &RawJson) -> Markup {
+    html! { pre tabindex="0" { (page::beginning(&value.pretty(), MOST_TEXT)) } }
 }
 
 /// Cancels as the owner's `DELETE /api/jobs/{id}` does.

@@ -1,0 +1,46 @@
+//! JSON that somebody else wrote into the database. PostgreSQL keeps numbers that no double holds, and nesting that no
+//! parser here follows, so it is passed on as it is, and read only where that works.
+
+use std::error::Error;
+
+use postgres_types::{FromSql, Json, Type};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+/// The text of a JSON value.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct RawJson(Box<RawValue>);
+
+impl RawJson {
+    /// What it says; `None` where that cannot be read.
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_str(self.0.get()).ok()
+    }
+
+    /// For people: in lines, where it can be read.
+    pub(crate) fn pretty(&self) -> String {
+        let value: Option<Value> = self.read();
+        value
+            .and_then(|value| serde_json::to_string_pretty(&value).ok())
+            .unwrap_or_else(|| self.0.get().to_owned())
+    }
+}
+
+impl PartialEq for RawJson {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.get() == other.0.get()
+    }
+}
+
+impl<'a> FromSql<'a> for RawJson {
+    fn from_sql(ty: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn Error + Sync + Send>> {
+        Json::<Self>::from_sql(ty, raw).map(|json| json.0)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        <Json<Self> as FromSql>::accepts(ty)
+    }
+}

@@ -1,0 +1,150 @@
+import assert from "node:assert/strict";
+import { copyFileSync, mkdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { root } from "../../scripts/lib/paths.ts";
+import { run } from "../../scripts/lib/process.ts";
+import { untilOk } from "../../scripts/lib/ready.ts";
+import { sleep } from "../../scripts/lib/sleep.ts";
+import type { Accepted, Job } from "../../www/src/generated/api.d.ts";
+import { type Database, freshDatabase } from "../harness/database.ts";
+import { freshSecrets } from "../harness/identity.ts";
+import { required, whenOver } from "../harness/lifetime.ts";
+import { Machine, whyNoMachine } from "../harness/machine.ts";
+import { freePort } from "../harness/ports.ts";
+import { weir, weirEnvironment } from "../harness/weir.ts";
+
+const parts = ["serve", "work", "schedule"] as const;
+type Part = (typeof parts)[number];
+const unit = (part: Part): string => `weir-${part}.service`;
+const secrets = freshSecrets();
+
+/** Waits for a condition that systemd or Weir brings about. */
+async function until(what: string, holds: () => Promise<boolean>): Promise<void> {
+  for (const deadline = Date.now() + 60_000; !(await holds()); await sleep(100))
+    assert.ok(Date.now() < deadline, `${what}: not within a minute`);
+}
+
+describe("the units under a systemd", { skip: whyNoMachine() }, () => {
+  let machine: Machine;
+  let database: Database;
+  let key: string;
+  let operator: NodeJS.ProcessEnv;
+  let ports: Record<Part, number>;
+  const lifetime = { after };
+  // Inside `before`, `after` is the end of that hook: the first one is registered here.
+  whenOver(lifetime, () => {});
+
+  const ready = (part: Part) => untilOk(`http://127.0.0.1:${ports[part]}/readyz`, 30_000);
+  const mainPid = async (part: Part) => Number((await machine.unit(unit(part))).MainPID);
+  const ask = async (path: string, args?: object): Promise<Response> =>
+    fetch(`http://127.0.0.1:${ports.serve}/api/jobs/${path}`, {
+      headers: { Authorization: `Bearer ${key}`, "Weir-On-Behalf-Of": "anne", "Content-Type": "application/json" },
+      ...(args ? { method: "POST", body: JSON.stringify(args) } : {}),
+    });
+  const submit = async (service: string): Promise<number> => {
+    const response = await ask(service, {});
+    assert.equal(response.status, 202, await response.clone().text());
+    return ((await response.json()) as Accepted).job.id;
+  };
+  const job = async (id: number): Promise<Job> => (await ask(String(id))).json() as Promise<Job>;
+
+  before(async () => {
+    database = await freshDatabase(lifetime);
+    const config = join(root, "tests/whole/systemd.toml");
+    operator = weirEnvironment(database, secrets, { WEIR_CONFIG: config });
+    assert.equal((await weir(["migrate"], operator)).code, 0);
+    const made = await weir(["key", "create", "--name", "units", "--scope", "submit,read"], operator);
+    key = /weir_sk_[\w-]+/.exec(made.stdout)?.[0] ?? assert.fail(made.stderr);
+    ports = { serve: await freePort(), work: await freePort(), schedule: await freePort() };
+
+    machine = new Machine(lifetime);
+    const etc = (path: string) => join(machine.root, "etc", path);
+    // As docs/how-to/deploy.md has it, with the ports of this run.
+    mkdirSync(etc("weir"));
+    mkdirSync(etc("systemd/system"), { recursive: true });
+    copyFileSync(config, etc("weir/weir.toml"));
+    const secret = { mode: 0o600 };
+    writeFileSync(etc("weir/weir.env"), `DATABASE_URL=${database.url}\nWEIR_ORIGIN_PORT=${ports.serve}\n`, secret);
+    writeFileSync(etc("weir/serve.env"), `EDGE_SECRET=${secrets.edge}\n`, secret);
+    for (const part of parts) {
+      copyFileSync(join(root, "deploy/systemd", unit(part)), etc(`systemd/system/${unit(part)}`));
+      mkdirSync(etc(`systemd/system/${unit(part)}.d`));
+      const dropIn = `[Service]\nEnvironment=WEIR_METRICS_PORT=${ports[part]}\n`;
+      writeFileSync(etc(`systemd/system/${unit(part)}.d/port.conf`), dropIn);
+    }
+    await run("systemctl", ["--quiet", `--root=${machine.root}`, "enable", ...parts.map(unit)]);
+    await machine.boot({ weir: required("WEIR_TEST_BINARY") });
+  });
+
+  it("start at boot, and become ready", async () => {
+    for (const part of parts) {
+      await ready(part);
+      const { ActiveState, SubState, NRestarts } = await machine.unit(unit(part));
+      assert.deepEqual([ActiveState, SubState, NRestarts], ["active", "running", "0"], part);
+    }
+  });
+
+  it("run as nobody in particular, without privileges, and each with its own secrets only", async () => {
+    for (const part of parts) {
+      const pid = await mainPid(part);
+      const status = await machine.run("cat", `/proc/${pid}/status`);
+      assert.match(status, /^Uid:\t(6[1-5]\d{3})(\t\1){3}$/m, `${part} runs as a dynamic user`);
+      for (const set of ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"])
+        assert.match(status, new RegExp(`^${set}:\t0+$`, "m"), part);
+      assert.match(status, /^NoNewPrivs:\t1$/m, part);
+      assert.match(status, /^Seccomp:\t2$/m, part);
+      const environment = await machine.run("cat", `/proc/${pid}/environ`);
+      assert.ok(environment.includes(database.url), part);
+      assert.equal(environment.includes(secrets.edge), part === "serve", part);
+      // What docs/how-to/deploy.md says. Other versions of systemd count a little differently.
+      const rating = await machine.run("systemd-analyze", "security", "--no-pager", unit(part));
+      const exposure = Number(/Overall exposure level for \S+: ([\d.]+)/.exec(rating)?.[1]);
+      assert.ok(exposure <= 1.5, `${part} is rated ${exposure}`);
+    }
+  });
+
+  it("let a handler's program see no secret, write nowhere but to /tmp, and gain nothing", async () => {
+    const id = await submit("look");
+    await until("the program has looked", async () => (await job(id)).finished_at !== null);
+    const done = await job(id);
+    assert.equal(done.status, "completed", JSON.stringify(done));
+    const report = Buffer.from((done.output as { report: string }).report, "base64").toString();
+    assert.match(report, new RegExp(`^WEIR_JOB_ID=${id}$`, "m"));
+    assert.doesNotMatch(report, /DATABASE_URL|EDGE_SECRET/, report);
+    for (const secret of [secrets.edge, database.url]) assert.ok(!report.includes(secret), report);
+    assert.deepEqual(report.match(/^(?:read|wrote|mounted|unshared).*/gm), ["wrote /tmp"], report);
+    assert.match(report, /^Uid:\t6\d{4}\t/m);
+    assert.match(report, /^CapEff:\t0+\nCapBnd:\t0+\nNoNewPrivs:\t1\nSeccomp:\t2$/m, report);
+  });
+
+  it("are started again after kill -9, and become ready again", async () => {
+    for (const part of parts) {
+      const before = await mainPid(part);
+      await machine.run("systemctl", "kill", "--signal=KILL", unit(part));
+      await until(`${part} runs again`, async () => ![0, before].includes(await mainPid(part)));
+      await ready(part);
+      const { ActiveState, NRestarts } = await machine.unit(unit(part));
+      assert.deepEqual([ActiveState, NRestarts], ["active", "1"], part);
+    }
+  });
+
+  it("let a running job end when they are stopped", async () => {
+    const id = await submit("patient");
+    await until("the job runs", async () => (await job(id)).status === "running");
+    await machine.run("systemctl", "stop", "--no-block", unit("work"));
+    await until("it is asked to stop", async () => (await machine.unit(unit("work"))).ActiveState === "deactivating");
+    assert.equal((await job(id)).status, "running");
+    writeFileSync(join(machine.root, "srv/go"), "");
+    await until("it has stopped", async () => (await machine.unit(unit("work"))).ActiveState === "inactive");
+    const done = await job(id);
+    assert.deepEqual([done.status, done.attempt], ["completed", 1]);
+    await machine.run("systemctl", "stop", unit("serve"), unit("schedule"));
+    for (const part of parts) {
+      const { ActiveState, Result, ExecMainStatus } = await machine.unit(unit(part));
+      assert.deepEqual([ActiveState, Result, ExecMainStatus], ["inactive", "success", "0"], part);
+    }
+    const audit = await weir(["audit"], operator);
+    assert.equal(audit.code, 0, audit.stdout);
+  });
+});
