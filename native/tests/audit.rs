@@ -104,7 +104,8 @@ const VIOLATIONS: [(&str, &str, &str); 22] = [
     (
         "a running job whose process is dead",
         "INSERT INTO processes (client_id, beat_at) VALUES ('weir_dead', now() - interval '5 minutes'); \
-         UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', attempted_at = now() WHERE id = $job",
+         UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', \
+             attempted_at = now() - interval '5 minutes' WHERE id = $job",
         "I5: job $job runs in weir_dead, which has been silent",
     ),
     (

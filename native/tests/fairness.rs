@@ -379,7 +379,7 @@ async fn what_a_dead_process_ran_is_taken_back_and_what_a_living_one_runs_is_not
     let user = weir.user("pro").await;
     let ids = submit(&weir, Who::User(user), 3).await;
     let client = weir.client().await;
-    let running = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
+    let running = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() - interval '11 seconds', \
                    attempted_by = array_append(attempted_by, $2) WHERE id = $1";
     for (id, process) in ids.iter().zip(["dead", "alive", "another client's"]) {
         client.execute(running, &[id, &process]).await.unwrap();

@@ -62,9 +62,9 @@ async fn what_is_taken_back_from_a_dead_process_is_counted() {
     drop(worker);
     weir.client()
         .await
-        .execute(
-            "UPDATE processes SET beat_at = beat_at - interval '1 minute'",
-            &[],
+        .batch_execute(
+            "UPDATE processes SET beat_at = beat_at - interval '1 minute'; \
+             UPDATE river_job SET attempted_at = attempted_at - interval '1 minute'",
         )
         .await
         .unwrap();

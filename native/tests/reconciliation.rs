@@ -288,7 +288,8 @@ async fn a_process_that_a_job_still_names_does_not_sign_off_and_its_job_goes_bac
         .unwrap();
     client
         .execute(
-            "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_stopping}', attempted_at = now() \
+            "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_stopping}', \
+                 attempted_at = now() - interval '11 seconds' \
              WHERE id = $1",
             &[&id],
         )
@@ -305,6 +306,88 @@ async fn a_process_that_a_job_still_names_does_not_sign_off_and_its_job_goes_bac
     weir.reconcile().await;
     assert_eq!(state(&client, id).await.0, "available");
     assert!(processes::sign_off(&client, "weir_stopping").await.unwrap());
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_died_before_the_clock_was_set_back_counts_as_dead_no_later_than_others() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO processes (client_id, beat_at) \
+             VALUES ('weir_ahead', now() + interval '1 hour'), ('weir_alive', now() - interval '1 second'); \
+             UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_ahead}', \
+                 attempted_at = now() + interval '1 hour'",
+        )
+        .await
+        .unwrap();
+    let age = async |process: &str| -> f64 {
+        client
+            .query_one(
+                "SELECT extract(epoch FROM clock_timestamp() - beat_at)::float8 FROM processes WHERE client_id = $1",
+                &[&process],
+            )
+            .await
+            .unwrap()
+            .get(0)
+    };
+    weir.reconcile().await;
+    // It may live, and has as long as any to say so.
+    assert_eq!(state(&client, id).await.0, "running");
+    assert!(age("weir_ahead").await >= 0.0);
+    assert!(age("weir_alive").await >= 1.0);
+    assert!(processes::beat(&client, "weir_ahead").await.unwrap());
+    client
+        .execute(
+            "UPDATE processes SET beat_at = beat_at - interval '11 seconds'",
+            &[],
+        )
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(state(&client, id).await.0, "available");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_process_claims_after_its_last_heartbeat_is_not_taken_back_at_once() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        let who = Who::User(weir.user("free").await);
+        jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    client
+        .batch_execute(
+            "INSERT INTO processes (client_id, beat_at) VALUES ('weir_jumped', now() - interval '1 minute')",
+        )
+        .await
+        .unwrap();
+    let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_jumped}', \
+                 attempted_at = now() - make_interval(secs => $2) WHERE id = $1";
+    // Before the database's clock jumped ahead by a minute, after it, and by a clock that was set back since.
+    for (id, age) in jobs.iter().zip([61.0, 1.0, -60.0]) {
+        client.execute(claim, &[id, &age]).await.unwrap();
+    }
+    weir.reconcile().await;
+    let mut states = Vec::new();
+    for id in &jobs {
+        states.push(state(&client, *id).await.0);
+    }
+    assert_eq!(states, ["available", "running", "available"]);
+    client
+        .execute(
+            "UPDATE river_job SET attempted_at = now() - interval '11 seconds' WHERE id = $1",
+            &[&jobs[1]],
+        )
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(state(&client, jobs[1]).await.0, "available");
     weir.end().await;
 }
 
@@ -395,7 +478,8 @@ async fn a_locked_job_keeps_no_other_from_being_taken_back() {
     client
         .batch_execute(
             "INSERT INTO processes (client_id, beat_at) VALUES ('weir_dead', now() - interval '1 minute'); \
-             UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', attempted_at = now()",
+             UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', \
+                 attempted_at = now() - interval '1 minute'",
         )
         .await
         .unwrap();

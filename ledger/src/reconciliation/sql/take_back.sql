@@ -1,12 +1,19 @@
 -- Jobs whose last attempt belongs to a registered process without a heartbeat; and jobs of the kinds known here whose
 -- last attempt belongs to another River client, which has no heartbeat, and took longer than anything may.
 -- $1 seconds without a beat, $2 kinds, $3 seconds that an attempt of each may take, $4 how many at most.
-WITH dead AS (
+WITH ahead AS (
+    -- By a clock that was set back since: who sent it and lives sends another, and who is dead is so as soon as any.
+    UPDATE processes SET beat_at = clock_timestamp() WHERE beat_at > clock_timestamp() + interval '1 second'
+), dead AS (
     SELECT client_id FROM processes WHERE beat_at < clock_timestamp() - make_interval(secs => $1)
 ), lost AS (
     SELECT j.id, d.client_id
     FROM dead d
     JOIN river_job j ON j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = d.client_id
+    -- Who claims, lives. When the clock jumps ahead, a process goes on with claims until its next heartbeat, and without
+    -- this the same job would lose an attempt in every round until then.
+    WHERE (j.attempted_at BETWEEN clock_timestamp() - make_interval(secs => $1) AND clock_timestamp() + interval '1 second')
+        IS NOT TRUE
     UNION ALL
     SELECT j.id, j.attempted_by[array_upper(j.attempted_by, 1)]
     FROM unnest($2::text[], $3::float8[]) AS k (kind, longest)
