@@ -31,7 +31,12 @@ export async function bundle(name: string): Promise<string> {
   return built.outputFiles[0]?.text ?? "";
 }
 
-async function peer(name: string, originUrl: string, counter?: string): Promise<V4WorkerOptions> {
+async function peer(
+  name: string,
+  originUrl: string,
+  counter?: string,
+  more?: Partial<V4WorkerOptions>,
+): Promise<V4WorkerOptions> {
   return {
     name: counter === "CountedRateLimiter" ? `${name}-counted` : name,
     modules: true,
@@ -39,6 +44,7 @@ async function peer(name: string, originUrl: string, counter?: string): Promise<
     compatibilityDate: "2026-09-01",
     bindings: { ORIGIN_URL: originUrl },
     ...(counter ? { durableObjects: { COUNTERS: { className: counter, useSQLite: true } } } : {}),
+    ...more,
   } as V4WorkerOptions;
 }
 
@@ -64,6 +70,9 @@ export async function startField(storage: string): Promise<Field> {
     await peer("memory", origin.url, "PerAddress"),
     await peer("hono", origin.url, "DurableObjectRateLimiter"),
     await peer("hono", origin.url, "CountedRateLimiter"),
+    await peer("binding", origin.url, undefined, {
+      ratelimits: { LIMITER: { namespace_id: "1", simple: { limit: 10, period: 60 } } },
+    }),
     await peer("forwarder", origin.url),
   ].map((worker) => ({ ...worker, unsafeDirectSockets: [{ host: "127.0.0.1", port: 0 }] }));
   const miniflare = new Miniflare(

@@ -225,7 +225,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
             .unwrap()
             .success()
     );
-    let wake = wakes(&client, &slots, &[0.5, 0.9], 0.0).await;
+    let wake = wakes(&client, &slots, &[0.5, 0.9], Duration::ZERO).await;
     eprintln!(
         "{samples} samples; freed slot to next start: p50 {:.1} ms, p90 {:.1} ms",
         wake[0], wake[1]

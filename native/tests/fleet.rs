@@ -122,7 +122,7 @@ async fn of_a_fleet_in_go_one_process_is_killed_and_every_job_is_charged_and_wri
     let status = tokio::task::spawn_blocking(move || other.0.wait()).await.unwrap();
     assert!(status.unwrap().success());
     // Each connection plans its statements once.
-    let wake = wakes(&client, &slots, &[0.5, 0.99], 3.0).await;
+    let wake = wakes(&client, &slots, &[0.5, 0.99], Duration::from_secs(3)).await;
     eprintln!(
         "{jobs} jobs of {USERS} users in {:.1} s; {samples} samples; {taken_back} jobs of the killed process; freed slot to \
          next start: p50 {:.1} ms, p99 {:.1} ms",

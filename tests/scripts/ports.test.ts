@@ -5,11 +5,11 @@ import { choosePorts, host } from "../../scripts/lib/ports.ts";
 
 const name = "WEIR_PORT_OF_A_TEST";
 
-function listening(port = 0): Promise<{ server: Server; port: number }> {
+function listening(): Promise<{ server: Server; port: number }> {
   return new Promise((done, failed) => {
     const server = createServer();
     server.once("error", failed);
-    server.listen({ port, host }, () => {
+    server.listen({ port: 0, host }, () => {
       const address = server.address();
       done({ server, port: typeof address === "object" && address ? address.port : 0 });
     });

@@ -31,12 +31,17 @@ export async function measure(installation: Installation, admin: postgres.Sql): 
   };
 }
 
-/** Memory of processes, what they share divided by how many share it. */
+/**
+ * Memory of processes in MiB, what they share divided by how many share it; without shared memory, since PostgreSQL's
+ * buffers have a fixed size and fill with its tables.
+ */
 function proportional(pids: number[]): number {
   let kilobytes = 0;
   for (const pid of pids) {
     try {
-      kilobytes += Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, "utf8"))?.[1] ?? 0);
+      const rollup = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8");
+      const field = (name: string): number => Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(rollup)?.[1] ?? 0);
+      kilobytes += field("Pss") - field("Pss_Shmem");
     } catch {
       // A backend that has just ended.
     }

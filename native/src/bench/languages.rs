@@ -9,9 +9,8 @@ use uuid::Uuid;
 use weir_ledger::catalogue::services;
 
 use super::report::{BenchError, Effort, Line, Report, conditions, median};
-use super::reserve::BareArgs;
 use super::stage::Stage;
-use super::work::fill;
+use super::work::{fill, fill_bare};
 use crate::config::Settings;
 
 /// Where the client for Go is, in a clone.
@@ -153,21 +152,6 @@ pub async fn languages(settings: &Settings, effort: Effort) -> Result<Report, Be
 /// Enough that no turn runs dry.
 fn enough(span: Duration) -> usize {
     (9_000.0 * (span + WARM_UP).as_secs_f64()) as usize
-}
-
-async fn fill_bare(stage: &Stage, jobs: usize) -> Result<(), BenchError> {
-    let pool = stage.database.river_pool(2)?;
-    let filler = riverqueue::Client::builder(pool.clone()).build()?;
-    for _ in 0..jobs.div_ceil(1000) {
-        let mut batch = riverqueue::InsertBatch::default();
-        for _ in 0..1000 {
-            let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
-            batch.push_with(BareArgs::of(Uuid::new_v4()), opts);
-        }
-        filler.insert_batch(batch).await?;
-    }
-    pool.close().await;
-    Ok(())
 }
 
 /// Completed jobs a second, once it is warm.

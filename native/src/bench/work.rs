@@ -175,6 +175,22 @@ pub(super) async fn fill(
     Ok(())
 }
 
+/// Inserts this many jobs, rounded up to thousands, by River's client.
+pub(super) async fn fill_bare(stage: &Stage, jobs: usize) -> Result<(), BenchError> {
+    let pool = stage.database.river_pool(2)?;
+    let filler = Client::builder(pool.clone()).build()?;
+    for _ in 0..jobs.div_ceil(1000) {
+        let mut batch = riverqueue::InsertBatch::default();
+        for _ in 0..1000 {
+            let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
+            batch.push_with(BareArgs::of(Uuid::new_v4()), opts);
+        }
+        filler.insert_batch(batch).await?;
+    }
+    pool.close().await;
+    Ok(())
+}
+
 /// Jobs a second once the first is done.
 async fn counted(done: &AtomicU64, span: Duration) -> f64 {
     while done.load(Ordering::Relaxed) == 0 {
@@ -207,16 +223,8 @@ async fn with_weir(
 
 async fn with_river(stage: &Stage, workers: u32, count: &Count, span: Duration) -> Result<f64, BenchError> {
     stage.clear().await?;
+    fill_bare(stage, enough(span)).await?;
     let pool = stage.database.river_pool(10)?;
-    let filler = Client::builder(pool.clone()).build()?;
-    for _ in 0..enough(span) / 1000 {
-        let mut batch = riverqueue::InsertBatch::default();
-        for _ in 0..1000 {
-            let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
-            batch.push_with(BareArgs::of(Uuid::new_v4()), opts);
-        }
-        filler.insert_batch(batch).await?;
-    }
     let counting = count.clone();
     let mut registered = Workers::new();
     registered.add_fn::<BareArgs, _, _, _>(move |_: WorkContext, _: Job<BareArgs>| {

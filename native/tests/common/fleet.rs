@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +58,12 @@ pub async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64
 
 /// From the end of a job to the start of the next of the same holder, of those that have one slot and whose jobs all went
 /// well at once: how long each took, in milliseconds by the database's clock. What ended in the first seconds is left out.
-pub async fn wakes(client: &Client, slots: &HashMap<Uuid, i64>, quantiles: &[f64], cold: f64) -> Vec<f64> {
+pub async fn wakes(
+    client: &Client,
+    slots: &HashMap<Uuid, i64>,
+    quantiles: &[f64],
+    cold: Duration,
+) -> Vec<f64> {
     let single: Vec<Uuid> = slots
         .iter()
         .filter(|(_, slots)| **slots == 1)
@@ -72,7 +78,7 @@ pub async fn wakes(client: &Client, slots: &HashMap<Uuid, i64>, quantiles: &[f64
                          WHERE p.holder = s.holder AND o.attempt > 1)) w \
                WHERE ended > (SELECT min(attempted_at) + make_interval(secs => $3) FROM river_job)";
     client
-        .query_one(sql, &[&single, &quantiles, &cold])
+        .query_one(sql, &[&single, &quantiles, &cold.as_secs_f64()])
         .await
         .unwrap()
         .get(0)
