@@ -225,7 +225,7 @@ pub(super) fn idempotency(
 ) -> Result<Option<Idempotency>, ApiError> {
     let key = headers::idempotency_key(headers).map_err(|_| {
         ApiError::Unprocessable(format!(
-            "Idempotency-Key must be one header of 1 to {LONGEST_KEY} visible ASCII characters."
+            "Idempotency-Key must be one header of 1 to {LONGEST_KEY} printable ASCII characters."
         ))
     })?;
     let Some(key) = key else { return Ok(None) };

@@ -31,7 +31,7 @@ pub(super) fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> 
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<&str, ApiError> {
     headers::idempotency_key(headers).ok().flatten().ok_or_else(|| {
         ApiError::Unprocessable(format!(
-            "Send one Idempotency-Key of 1 to {LONGEST_KEY} visible ASCII characters, so that asking twice books once."
+            "Send one Idempotency-Key of 1 to {LONGEST_KEY} printable ASCII characters, so that asking twice books once."
         ))
     })
 }
