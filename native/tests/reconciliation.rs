@@ -161,7 +161,7 @@ async fn many_waiting(weir: &Weir, user: uuid::Uuid, count: i64) {
 async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
-    many_waiting(&weir, user, 25_000).await;
+    many_waiting(&weir, user, 12_000).await;
     weir.client()
         .await
         .execute(
