@@ -94,9 +94,13 @@ export class Part {
       const start = ++this.starts;
       const { file, args, env, untilStdinEnds } = this.#make(start);
       this.#asked = false;
+      let isSilent = true;
       const service = new Service(this.name, file, args, {
         env,
-        onLine: this.#onLine,
+        onLine: (line) => {
+          isSilent = false;
+          this.#onLine(line);
+        },
         tied: true,
         ...(untilStdinEnds ? { stdin: "pipe" } : {}),
       });
@@ -104,8 +108,12 @@ export class Part {
       const how = await service.ended;
       const { exitCode } = service.child;
       this.#onLine(`--- start ${start} ${how}`);
+      // Whoever is asked to end before it listens for that has not begun.
+      const hasNotBegun = this.#asked && isSilent && /SIGTERM/.test(how);
       const isFine =
-        exitCode === null ? /SIGKILL/.test(how) : (this.#asked && exitCode === 0) || this.#mayEnd(exitCode);
+        exitCode === null
+          ? /SIGKILL/.test(how) || hasNotBegun
+          : (this.#asked && exitCode === 0) || this.#mayEnd(exitCode);
       if (!isFine) this.unexpected.push(`${this.name} ${how}`);
       this.#onGone(start);
       await sleep(pause);
