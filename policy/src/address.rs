@@ -177,12 +177,8 @@ impl AddressKey {
     /// practice.
     pub fn user(holder: &Subject) -> Self {
         let digest = Sha256::digest(holder.as_str());
-        Self::User(
-            digest
-                .iter()
-                .take(8)
-                .fold(0, |hash, byte| hash << 8 | u64::from(*byte)),
-        )
+        let (first, _) = digest.split_at(8);
+        Self::User(first.iter().fold(0, |hash, byte| (hash << 8) + u64::from(*byte)))
     }
 
     /// The key as three numbers that JavaScript represents exactly: its kind, and its upper and lower half.
@@ -199,7 +195,7 @@ impl AddressKey {
 
     /// The key from its parts. Anything that [`AddressKey::to_parts`] does not return is `Unknown`.
     pub fn from_parts(kind: u32, upper: u32, lower: u32) -> Self {
-        let bits = u64::from(upper) << 32 | u64::from(lower);
+        let bits = (u64::from(upper) << 32) + u64::from(lower);
         match kind {
             4 => Self::V4(lower),
             6 => Self::V6(bits),
@@ -223,7 +219,7 @@ impl AddressKey {
     pub fn spread(self) -> u64 {
         let (kind, upper, lower) = self.prefix().unwrap_or(self).to_parts();
         // The finalizer of SplitMix64, which separates neighbouring addresses.
-        let mut x = (u64::from(upper) << 32 | u64::from(lower)).wrapping_add(u64::from(kind) << 56);
+        let mut x = ((u64::from(upper) << 32) + u64::from(lower)).wrapping_add(u64::from(kind) << 56);
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
@@ -341,6 +337,27 @@ mod tests {
             client_address(ClientIpSource::Cloudflare, &AddressHeaders::default()),
             ClientAddress::UNKNOWN
         );
+    }
+
+    #[test]
+    fn a_header_of_any_length_that_is_accepted_may_have_an_address() {
+        let padded = |length: usize| format!("{:length$}", "203.0.113.7");
+        assert_eq!(shown(&padded(MAX_HEADER_BYTES)), "203.0.113.7");
+        assert_eq!(at_cloudflare(&padded(MAX_HEADER_BYTES + 1)), AddressKey::Unknown);
+    }
+
+    #[test]
+    fn deployments_agree_on_shards_and_on_the_keys_of_zones() {
+        let by_hand = |key: AddressKey| format!("{:016x}", key.spread());
+        assert_eq!(by_hand(AddressKey::V4(0xcb00_7107)), "37c5fb08e2ec3140");
+        assert_eq!(by_hand(AddressKey::V6(0x2001_0db8_0001_0002)), "c9d2dcbcdbaaf7ce");
+        assert_eq!(
+            by_hand(AddressKey::Worker(0x0123_4567_89ab_cdef)),
+            "fe9fb033d300f20a"
+        );
+        // Of FNV-1a's own test vectors.
+        assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
     }
 
     #[test]

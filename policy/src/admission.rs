@@ -520,6 +520,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_hard_limit_was_lowered_below_is_no_overage() {
+        let mut account = with_month(Some(10), 15, 2, None);
+        let month = &mut account.allowances[0];
+        assert_eq!(month.overage(), 0);
+        month.ceiling = Some(10);
+        assert_eq!(month.overage(), 0);
+        month.ceiling = Some(11);
+        assert_eq!(month.overage(), 7);
+    }
+
+    #[test]
     fn an_unlimited_plan_has_room_for_anything() {
         let mut account = with_month(None, 5, 7, Some(1));
         assert_eq!(account.decide(i64::from(i32::MAX)), Decision::Admitted);
@@ -556,6 +567,18 @@ mod tests {
         });
         assert_eq!(account.decide(11), Decision::OverQuota);
         assert_eq!(account.decide(10), Decision::Admitted);
+    }
+
+    #[test]
+    fn without_its_grants_a_spent_plan_has_no_room() {
+        let mut account = with_month(Some(50), 50, 0, None);
+        account.allowances[0].granted = 100;
+        account.grants = vec![Grant {
+            left: 100,
+            expires_at: None,
+            created_at: 0,
+        }];
+        assert_eq!(account.clone().decide(1), Decision::Admitted);
         account.without_grants();
         assert_eq!(account.decide(1), Decision::OverQuota);
     }

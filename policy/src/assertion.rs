@@ -33,7 +33,7 @@ pub const LIFETIME_SECS: u64 = 30;
 pub const LEEWAY_SECS: u64 = 5;
 
 /// The longest assertion that is decoded, in bytes.
-pub const MAX_BYTES: usize = 8 * 1024;
+pub const MAX_BYTES: usize = 8192;
 
 /// The shortest secret, in bytes: the length of the hash (RFC 7518, 3.2).
 pub const MIN_SECRET_BYTES: usize = 32;
@@ -523,6 +523,10 @@ mod tests {
             verified(&"a".repeat(MAX_BYTES + 1), NOW),
             Err(AssertionError::TooLong)
         );
+        assert!(matches!(
+            verified(&"a".repeat(MAX_BYTES), NOW),
+            Err(AssertionError::Malformed(_))
+        ));
     }
 
     #[test]

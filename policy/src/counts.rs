@@ -14,7 +14,7 @@ use strum::{EnumCount, IntoStaticStr, VariantArray};
 pub const PATH: &str = "/api/edge/counts";
 
 /// The longest report that is accepted, in bytes.
-pub const MAX_BYTES: usize = 4 * 1024;
+pub const MAX_BYTES: usize = 4096;
 
 /// How long after the interval a claimed report may be sent, in milliseconds, before another request may claim it:
 /// as long as Cloudflare lets anything run after its request was answered.
@@ -265,6 +265,8 @@ mod tests {
             ),
             (2, 1)
         );
+        assert_eq!(first.counts.of_event(Event::Internal), 0);
+        assert_eq!((first.counts.requests.len(), first.counts.events.len()), (1, 1));
         tally.request(RequestOutcome::User);
         assert_eq!(tally.report(|| "b".into()), Some(first));
         tally.acknowledge("b");

@@ -22,3 +22,23 @@ pub(crate) fn malformed_reason(error: &Error) -> &'static str {
         _ => "it is not a signed JWT",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_token_is_said_without_quoting_it() {
+        for (token, reason) in [
+            ("", "it does not have three parts"),
+            ("a.b", "it does not have three parts"),
+            ("!.e30.", "it is not base64url"),
+            // `hi`, `{}` and a header without `alg`.
+            ("aGk.e30.", "its header or its claims are not as expected"),
+            ("e30.e30.", "its header or its claims are not as expected"),
+        ] {
+            let error = jsonwebtoken::decode_header(token).unwrap_err();
+            assert_eq!(malformed_reason(&error), reason, "{token}: {error:?}");
+        }
+    }
+}

@@ -13,7 +13,7 @@ use crate::jwt::{malformed_reason, signature_only};
 use crate::subject::{Identity, Subject, SubjectError};
 
 /// The longest token that is decoded, in bytes.
-pub const MAX_BYTES: usize = 8 * 1024;
+pub const MAX_BYTES: usize = 8192;
 
 /// The tolerated clock difference for `exp` and `nbf`, in seconds.
 pub const LEEWAY_SECS: u64 = 30;
@@ -519,6 +519,8 @@ mod tests {
     fn a_token_is_refused_before_nbf() {
         let claims = json!({"sub": USER, "exp": NOW + 3600, "nbf": NOW + LEEWAY_SECS + 1});
         assert_eq!(verified(&claims), Err(TokenError::NotYetValid));
+        let claims = json!({"sub": USER, "exp": NOW + 3600, "nbf": NOW + LEEWAY_SECS});
+        assert!(verified(&claims).is_ok());
     }
 
     #[test]
@@ -650,12 +652,16 @@ mod tests {
             verify(&keys(), &token, &Expected::default(), NOW),
             Err(TokenError::TooLong)
         );
+        assert!(matches!(
+            verify(&keys(), &token[1..], &Expected::default(), NOW),
+            Err(TokenError::Malformed(_))
+        ));
     }
 
     #[test]
     fn no_keys_verify_no_token() {
         let token = signed(&json!({"sub": USER, "exp": NOW + 60}));
-        assert!(Keys::default().is_empty());
+        assert!(Keys::default().is_empty() && !keys().is_empty());
         assert_eq!(
             verify(&Keys::default(), &token, &Expected::default(), NOW),
             Err(TokenError::UnknownKey)
@@ -697,6 +703,31 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_has_at_least_the_length_of_the_hash() {
+        let told = |length| Keys::from_secret(&vec![7; length]).map(|_| ());
+        assert_eq!(told(MIN_SECRET_BYTES - 1), Err(KeyError::TooShort { got: 31 }));
+        assert_eq!(
+            (told(MIN_SECRET_BYTES), told(MIN_SECRET_BYTES + 1)),
+            (Ok(()), Ok(()))
+        );
+    }
+
+    #[test]
+    fn a_key_on_another_curve_verifies_nothing() {
+        for key in [
+            json!({"kty": "EC", "crv": "P-384", "x": "AQ", "y": "AQ"}),
+            json!({"kty": "OKP", "crv": "P-256", "x": "AQ"}),
+        ] {
+            assert!(serde_json::from_value::<Jwk>(key.clone()).is_ok(), "{key}");
+            let set = json!({ "keys": [key] }).to_string();
+            assert!(
+                matches!(Keys::from_jwks(&set), Err(KeyError::NoUsableKey)),
+                "{set}"
+            );
+        }
+    }
+
+    #[test]
     fn a_key_for_encryption_verifies_nothing() {
         let keys = Keys::from_jwks(JWKS).unwrap();
         assert_eq!(
@@ -730,6 +761,29 @@ mod tests {
     }
 
     #[test]
+    fn a_token_without_a_kid_is_signed_by_the_only_key_of_its_algorithm_or_by_none() {
+        let key = |id: &str, algorithm| VerifyingKey {
+            id: Some(id.to_owned()),
+            algorithm,
+            key: DecodingKey::from_secret(SECRET),
+        };
+        let keys = Keys(vec![
+            key("a", Algorithm::RS256),
+            key("b", Algorithm::ES256),
+            key("c", Algorithm::ES256),
+        ]);
+        let ids = |kid, algorithm| -> Vec<_> {
+            keys.candidates(kid, algorithm)
+                .filter_map(|key| key.id.as_deref())
+                .collect()
+        };
+        assert_eq!(ids(None, Algorithm::RS256), ["a"]);
+        assert_eq!(ids(None, Algorithm::ES256), [""; 0]);
+        assert_eq!(ids(Some("c"), Algorithm::ES256), ["c"]);
+        assert_eq!(ids(Some("a"), Algorithm::ES256), [""; 0]);
+    }
+
+    #[test]
     fn a_secret_and_a_key_set_can_be_combined() {
         let keys = keys().and(Keys::from_jwks(JWKS).unwrap());
         assert!(verify(&keys, &jwks_token("EdDSA"), &Expected::default(), NOW).is_ok());
@@ -746,7 +800,7 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_secret() {
-        assert!(!format!("{:?}", keys()).contains("0123"));
+        assert_eq!(format!("{:?}", keys()), "[(None, HS256)]");
     }
 
     proptest! {

@@ -69,13 +69,13 @@ impl LimitResult {
     pub fn pack(&self) -> f64 {
         let used = u64::from(self.used.min(MAX_LIMIT));
         let reset = self.reset_after_ms.min(MAX_WINDOW_MS);
-        (reset << 21 | used << 1 | u64::from(self.admitted)) as f64
+        ((reset << 21) + (used << 1) + u64::from(self.admitted)) as f64
     }
 
     /// Decodes a number that [`LimitResult::pack`] returned. Returns `None` for any other number.
     pub fn unpack(packed: f64) -> Option<Self> {
         let whole =
-            packed.fract() == 0.0 && (0.0..=((MAX_WINDOW_MS << 21 | 0x1f_ffff) as f64)).contains(&packed);
+            packed.fract() == 0.0 && (0.0..=(((MAX_WINDOW_MS << 21) + 0x1f_ffff) as f64)).contains(&packed);
         let bits = packed as u64;
         whole.then_some(Self {
             admitted: bits & 1 == 1,
@@ -778,6 +778,8 @@ mod tests {
     #[test]
     fn known_usage_of_an_earlier_or_impossible_window_is_ignored() {
         let mut counters = fixed();
+        // A window that has begun, since one that has not would begin anew.
+        counters.take(ANNE, None, START);
         for known in [
             KnownUsage {
                 used: 10,
