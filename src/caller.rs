@@ -4,10 +4,8 @@ use weir_policy::token::{self, TokenError, User};
 
 use crate::clock;
 use crate::context::RequestContext;
+use crate::credential_headers::{bearer, cookie, is_service_key};
 use crate::jwks;
-
-/// The cookie that carries a token for pages.
-const COOKIE: &str = "auth_token";
 
 /// Whoever sends a service key here has the wrong address, and had better know: it has left the backend.
 const SERVICE_KEY: TokenError = TokenError::Malformed("it is a service key, which is for the origin alone");
@@ -88,82 +86,12 @@ async fn verify(context: &RequestContext<'_>, token: &str) -> Result<User, Token
     }
 }
 
-/// The token of an `Authorization` header with the scheme Bearer (RFC 6750).
-fn bearer(authorization: &str) -> Option<&str> {
-    let (scheme, token) = authorization.trim().split_once(' ')?;
-    let token = token.trim();
-    let one = !token.is_empty() && !token.contains([' ', ',']);
-    (scheme.eq_ignore_ascii_case("bearer") && one).then_some(token)
-}
-
-/// Whether a bearer token is a key of the origin's.
-fn is_service_key(token: &str) -> bool {
-    token
-        .get(..token::SERVICE_KEY_PREFIX.len())
-        .is_some_and(|start| start.eq_ignore_ascii_case(token::SERVICE_KEY_PREFIX))
-}
-
-/// The token in a `Cookie` header. Two cookies of the name count as none: a sibling subdomain may have set one of them,
-/// and the header does not say which.
-fn cookie(cookies: &str) -> Option<&str> {
-    let mut tokens = cookies
-        .split(';')
-        .filter_map(|pair| pair.trim().split_once('='))
-        .filter(|(name, _)| *name == COOKIE)
-        .map(|(_, value)| value.trim().trim_matches('"'));
-    let token = tokens.next()?;
-    (tokens.next().is_none() && !token.is_empty()).then_some(token)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_bearer_scheme_is_case_insensitive() {
-        assert_eq!(bearer("Bearer a.b.c"), Some("a.b.c"));
-        assert_eq!(bearer("bearer   a.b.c "), Some("a.b.c"));
-        for other in [
-            "Bearer",
-            "Bearer ",
-            "Basic a.b.c",
-            "a.b.c",
-            "Bearer a b",
-            "Bearer a, Bearer b",
-        ] {
-            assert_eq!(bearer(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn a_service_key_is_known_as_one() {
-        for key in ["weir_sk_AAAA", "WEIR_SK_AAAA", "weir_sk_"] {
-            assert!(is_service_key(key), "{key}");
-        }
-        for other in ["weir_sk", "eyJ.weir_sk_.x", "", "weir_s\u{212a}_x"] {
-            assert!(!is_service_key(other), "{other}");
-        }
+    fn a_service_key_is_refused_by_its_name() {
         assert!(SERVICE_KEY.to_string().contains("service key"));
-    }
-
-    #[test]
-    fn the_cookie_name_must_match_exactly() {
-        assert_eq!(cookie("theme=dark; auth_token=a.b.c; x=y"), Some("a.b.c"));
-        assert_eq!(cookie("auth_token=\"a.b.c\""), Some("a.b.c"));
-        for other in [
-            "",
-            "auth_token=",
-            "Auth_Token=a",
-            "my_auth_token=a",
-            "auth_tokens=a",
-            "auth_token",
-        ] {
-            assert_eq!(cookie(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn two_cookies_of_the_name_count_as_none() {
-        assert_eq!(cookie("auth_token=a; auth_token=b"), None);
     }
 }

@@ -10,6 +10,7 @@ mod access_log;
 mod bindings;
 mod clock;
 mod cors;
+mod credential_headers;
 mod glue;
 mod rate_limit_fields;
 mod shard;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use riverqueue::{CronSchedule, CronTimeZone, PeriodicSchedule};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::table::Table;
 use super::variables::Reader;
@@ -59,8 +59,12 @@ pub(super) fn check<'a>(
         let is_timed = table.has("schedule") || table.has("every");
         let cron: Option<String> = table.take(reader, "schedule");
         let every: Option<String> = table.take(reader, "every");
-        let args: Map<String, Value> = table.take(reader, "args").unwrap_or_default();
+        let args: Option<toml::Table> = table.take(reader, "args");
         table.rest(reader);
+        let args = object(args.unwrap_or_default()).unwrap_or_else(|fault| {
+            table.fault(reader, "args", &format!("args: {fault}"));
+            Map::new()
+        });
         if let Some(id) = &id
             && (id.is_empty() || checked.iter().any(|other| other.id == *id))
         {
@@ -104,24 +108,67 @@ pub(super) fn check<'a>(
     checked
 }
 
+/// TOML's table as JSON has it, or what JSON does not have.
+fn object(table: toml::Table) -> Result<Map<String, Value>, String> {
+    let members = table.into_iter();
+    members.map(|(name, value)| Ok((name, json(value)?))).collect()
+}
+
+fn json(value: toml::Value) -> Result<Value, String> {
+    Ok(match value {
+        toml::Value::String(text) => text.into(),
+        toml::Value::Integer(number) => number.into(),
+        toml::Value::Float(number) => Number::from_f64(number)
+            .ok_or_else(|| format!("JSON has no {number}"))?
+            .into(),
+        toml::Value::Boolean(is) => is.into(),
+        toml::Value::Datetime(time) => time.to_string().into(),
+        toml::Value::Array(values) => values.into_iter().map(json).collect::<Result<_, _>>()?,
+        toml::Value::Table(table) => object(table)?.into(),
+    })
+}
+
+/// What River's cron makes of it, as long as its ticks follow from the clock.
+fn from_cron(cron: &str) -> Result<Schedule, String> {
+    // The machines that lead in turn may be set to different zones.
+    let is_zoned = cron.starts_with("TZ=") || cron.starts_with("CRON_TZ=");
+    let rest = if is_zoned {
+        cron.split_once(' ').map_or("", |(_, rest)| rest)
+    } else {
+        cron
+    };
+    if let Some(every) = rest.trim_start().strip_prefix("@every") {
+        return Err(format!(
+            "schedule is {cron:?}; write every = {:?} instead",
+            every.trim()
+        ));
+    }
+    if rest.split('/').skip(1).any(is_long_step) {
+        return Err(format!("schedule is {cron:?}, which has a step beyond any field"));
+    }
+    let parsed = CronSchedule::parse(cron).map_err(|error| error.to_string())?;
+    let schedule = if is_zoned {
+        parsed
+    } else {
+        parsed.with_time_zone(CronTimeZone::Utc)
+    };
+    // River looks five years ahead, minute by minute if no minute will do. A scheduler would do so every few seconds.
+    let is_nothing = |field: &str| field.bytes().all(|byte| byte == b',');
+    if rest.split_whitespace().any(is_nothing) || schedule.next(Timestamp::UNIX_EPOCH).is_none() {
+        return Err(format!("schedule is {cron:?}, which never comes"));
+    }
+    Ok(Schedule::Cron(schedule))
+}
+
+/// Whether what comes after a `/` is too much for River, which adds steps up in 32 bits.
+fn is_long_step(text: &str) -> bool {
+    let digits = text.trim_start_matches('+');
+    digits.bytes().take_while(u8::is_ascii_digit).count() > 9
+}
+
 fn schedule(cron: Option<&str>, every: Option<&str>) -> Result<Schedule, String> {
     match (cron, every) {
-        (Some(cron), None) => {
-            let parsed = CronSchedule::parse(cron).map_err(|error| error.to_string())?;
-            if cron.trim_start().starts_with("@every") {
-                return Err(format!(
-                    "schedule is {cron:?}; write every = {:?} instead",
-                    cron.trim_start().trim_start_matches("@every").trim()
-                ));
-            }
-            // The machines that lead in turn may be set to different zones.
-            let zoned = cron.starts_with("TZ=") || cron.starts_with("CRON_TZ=");
-            Ok(Schedule::Cron(if zoned {
-                parsed
-            } else {
-                parsed.with_time_zone(CronTimeZone::Utc)
-            }))
-        }
+        (Some(cron), None) => from_cron(cron),
         (None, Some(every)) => humantime::parse_duration(every)
             .ok()
             .filter(|every| *every >= Duration::from_secs(1) && every.subsec_nanos() == 0)
@@ -156,6 +203,7 @@ mod tests {
         for (cron, every) in [
             (Some("every day"), None),
             (Some("@every 90s"), None),
+            (Some("CRON_TZ=UTC @every 90s"), None),
             (None, Some("100ms")),
             (None, Some("1500ms")),
             (None, None),

@@ -154,7 +154,11 @@ impl TryFrom<String> for Endpoint {
 
 /// How much one job of a program or an endpoint reserves, in the meter's unit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    deny_unknown_fields,
+    expecting = "an amount is a number or { member = \"pages\" }, what the arguments say there"
+)]
 pub enum Amount {
     /// Always the same.
     Fixed(i64),
