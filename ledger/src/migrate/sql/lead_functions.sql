@@ -5,6 +5,7 @@ DO $$
 DECLARE
     path text := current_setting('search_path') || ', pg_temp';
     f regprocedure;
+    setting text;
 BEGIN
     FOR f IN
         SELECT p.oid::regprocedure
@@ -21,15 +22,18 @@ BEGIN
         EXECUTE format('ALTER ROUTINE %s SET search_path FROM CURRENT', f);
     END LOOP;
     -- One plan a session does for all that comes, since every look is one by key; by default the first five calls of every
-    -- session would each plan some twenty statements.
-    FOR f IN
-        SELECT p.oid::regprocedure
+    -- session would each plan some twenty statements. As Weir's own sessions have it, no plan is made for what the tables
+    -- happened to be when it was.
+    FOR f, setting IN
+        SELECT p.oid::regprocedure, s.name || '=' || s.value
         FROM pg_proc p
+        CROSS JOIN (VALUES ('plan_cache_mode', 'force_generic_plan'), ('enable_seqscan', 'off'), ('enable_hashjoin', 'off'),
+                           ('enable_mergejoin', 'off'), ('jit', 'off')) AS s (name, value)
         WHERE p.prokind = 'f' AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
           AND p.proname IN ('weir_submit', 'weir_complete', 'weir_fail', 'weir_progress', 'weir_extend')
-          AND coalesce('plan_cache_mode=force_generic_plan' <> ALL (p.proconfig), true)
+          AND coalesce(s.name || '=' || s.value <> ALL (p.proconfig), true)
     LOOP
-        EXECUTE format('ALTER ROUTINE %s SET plan_cache_mode = force_generic_plan', f);
+        EXECUTE format('ALTER ROUTINE %s SET %s', f, setting);
     END LOOP;
 END
 $$;
