@@ -5,11 +5,11 @@ import { join } from "node:path";
 import { after, describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { Service } from "../../scripts/lib/process.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import { temporaryFolder } from "../../scripts/lib/temporary-folder.ts";
 import { whenOver } from "../harness/lifetime.ts";
 import { freePort } from "../harness/ports.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
+import { until } from "../harness/until.ts";
 import { Caller } from "./jobs.ts";
 import { goFile } from "./samples.ts";
 import { checkoutEvent, StripeApi, stripeSignature, subscriptionEvent } from "./stripe.ts";
@@ -48,14 +48,6 @@ async function startBackend(): Promise<Service> {
   whenOver(lifetime, () => backend.stop());
   await until("the backend to listen", async () => backend.recent.some((line) => line.startsWith("listening")));
   return backend;
-}
-
-async function until(what: string, is: () => Promise<boolean>): Promise<void> {
-  const deadline = Date.now() + 30_000;
-  while (!(await is())) {
-    assert.ok(Date.now() < deadline, `waited 30 s for ${what}`);
-    await sleep(50);
-  }
 }
 
 async function tell(event: string, signature = stripeSignature(event, secret)): Promise<number> {

@@ -5,13 +5,13 @@ import { after, before, describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { run } from "../../scripts/lib/process.ts";
 import { untilOk } from "../../scripts/lib/ready.ts";
-import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Accepted, Job } from "../../www/src/generated/api.d.ts";
 import { type Database, freshDatabase } from "../harness/database.ts";
 import { freshSecrets } from "../harness/identity.ts";
 import { required, whenOver } from "../harness/lifetime.ts";
 import { Machine, whyNoMachine } from "../harness/machine.ts";
 import { freePort } from "../harness/ports.ts";
+import { until } from "../harness/until.ts";
 import { weir, weirEnvironment } from "../harness/weir.ts";
 
 const parts = ["serve", "work", "schedule"] as const;
@@ -19,11 +19,8 @@ type Part = (typeof parts)[number];
 const unit = (part: Part): string => `weir-${part}.service`;
 const secrets = freshSecrets();
 
-/** Waits for a condition that systemd or Weir brings about. */
-async function until(what: string, holds: () => Promise<boolean>): Promise<void> {
-  for (const deadline = Date.now() + 60_000; !(await holds()); await sleep(100))
-    assert.ok(Date.now() < deadline, `${what}: not within a minute`);
-}
+/** Within which systemd or Weir brings about what it was told to, in milliseconds. */
+const soon = 60_000;
 
 describe("the units under a systemd", { skip: whyNoMachine() }, () => {
   let machine: Machine;
@@ -106,7 +103,7 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
 
   it("let a handler's program see no secret, write nowhere but to /tmp, and gain nothing", async () => {
     const id = await submit("look");
-    await until("the program has looked", async () => (await job(id)).finished_at !== null);
+    await until("the program has looked", async () => (await job(id)).finished_at !== null, soon);
     const done = await job(id);
     assert.equal(done.status, "completed", JSON.stringify(done));
     const report = Buffer.from((done.output as { report: string }).report, "base64").toString();
@@ -122,7 +119,7 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
     for (const part of parts) {
       const before = await mainPid(part);
       await machine.run("systemctl", "kill", "--signal=KILL", unit(part));
-      await until(`${part} runs again`, async () => ![0, before].includes(await mainPid(part)));
+      await until(`${part} runs again`, async () => ![0, before].includes(await mainPid(part)), soon);
       await ready(part);
       const { ActiveState, NRestarts } = await machine.unit(unit(part));
       assert.deepEqual([ActiveState, NRestarts], ["active", "1"], part);
@@ -131,12 +128,16 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
 
   it("let a running job end when they are stopped", async () => {
     const id = await submit("patient");
-    await until("the job runs", async () => (await job(id)).status === "running");
+    await until("the job runs", async () => (await job(id)).status === "running", soon);
     await machine.run("systemctl", "stop", "--no-block", unit("work"));
-    await until("it is asked to stop", async () => (await machine.unit(unit("work"))).ActiveState === "deactivating");
+    await until(
+      "it is asked to stop",
+      async () => (await machine.unit(unit("work"))).ActiveState === "deactivating",
+      soon,
+    );
     assert.equal((await job(id)).status, "running");
     writeFileSync(join(machine.root, "srv/go"), "");
-    await until("it has stopped", async () => (await machine.unit(unit("work"))).ActiveState === "inactive");
+    await until("it has stopped", async () => (await machine.unit(unit("work"))).ActiveState === "inactive", soon);
     const done = await job(id);
     assert.deepEqual([done.status, done.attempt], ["completed", 1]);
     await machine.run("systemctl", "stop", unit("serve"), unit("schedule"));

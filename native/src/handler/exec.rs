@@ -86,10 +86,16 @@ pub(crate) fn kill_programs() {
 struct Group(Pid);
 
 impl Group {
-    fn of(child: &Child) -> Option<Self> {
-        let group = Pid::from_raw(i32::try_from(child.id()?).ok()?);
-        GROUPS.lock().insert(group);
-        Some(Self(group))
+    /// Starts a program in a group of its own. Whoever ends all programs waits until it is known: one that nobody knows of
+    /// would outlive this process.
+    fn start(command: &mut Command) -> std::io::Result<(Child, Option<Self>)> {
+        let mut groups = GROUPS.lock();
+        let child = command.process_group(0).spawn()?;
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let group = id.map(Pid::from_raw).inspect(|group| {
+            groups.insert(*group);
+        });
+        Ok((child, group.map(Self)))
     }
 }
 
@@ -108,7 +114,8 @@ impl Exec {
                 "the service's command is empty".to_owned(),
             ));
         };
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .env_clear()
             .envs(self.environment())
@@ -117,14 +124,11 @@ impl Exec {
             .envs(attempt.traceparent.iter().map(|parent| ("TRACEPARENT", parent)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|error| {
-                tracing::error!(%error, program, "cannot start a handler's program");
-                HandlerError::Failed("the program that does this work cannot be started".to_owned())
-            })?;
-        let group = Group::of(&child);
+            .stderr(Stdio::piped());
+        let (mut child, group) = Group::start(&mut command).map_err(|error| {
+            tracing::error!(%error, program, "cannot start a handler's program");
+            HandlerError::Failed("the program that does this work cannot be started".to_owned())
+        })?;
         let finished = tokio::select! {
             finished = talk(&mut child, &attempt) => finished,
             () = attempt.cancelled.cancelled() => Err(HandlerError::Cancelled),

@@ -1,9 +1,10 @@
 //! The one River worker behind every kind: finds the handler, runs it, settles.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -41,13 +42,16 @@ const BACKSTOP: Duration = Duration::from_secs(30);
 #[serde(transparent)]
 pub(super) struct AnyArgs(pub(super) Map<String, Value>);
 
-static KINDS: OnceLock<Vec<&'static str>> = OnceLock::new();
+thread_local! {
+    /// The kinds that are being registered. River asks a type for them, and only then.
+    static KINDS: Cell<&'static [&'static str]> = const { Cell::new(&[]) };
+}
 
 impl JobArgs for AnyArgs {
     const KIND: &'static str = "weir:any";
 
     fn kind_aliases() -> &'static [&'static str] {
-        KINDS.get().map_or(&[], Vec::as_slice)
+        KINDS.get()
     }
 }
 
@@ -64,7 +68,7 @@ struct AnyWorker {
     kinds: HashMap<String, Kind>,
 }
 
-/// Registers every configured kind. The kinds are those of the first call in a process.
+/// Registers every configured kind. Their names are never freed, since River keeps them for ever.
 pub(super) fn register(
     workers: &mut Workers,
     context: &Context,
@@ -72,12 +76,11 @@ pub(super) fn register(
     pools: &Pools,
 ) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
-    KINDS.get_or_init(|| {
-        services
-            .iter()
-            .map(|service| &*service.kind.clone().leak())
-            .collect()
-    });
+    let names: Vec<&'static str> = services
+        .iter()
+        .map(|service| &*service.kind.clone().leak())
+        .collect();
+    KINDS.set(names.leak());
     let kinds = services
         .iter()
         .filter_map(|service| {
