@@ -40,6 +40,7 @@ export async function select(wanted: string[]): Promise<{ selection: Selection; 
     selection.cargo.push(...cargo);
     selection.node.push(...node);
   }
+  selection.cargo = inOneRun(selection.cargo);
   const files = selection.node.filter(({ named }) => named === undefined).flatMap((tests) => tests.files);
   const byTitle = selection.node.filter(({ named }) => named !== undefined);
   selection.node = [...(files.length > 0 ? [{ files: [...new Set(files)] }] : []), ...byTitle];
@@ -49,6 +50,22 @@ export async function select(wanted: string[]): Promise<{ selection: Selection; 
 function ofKinds(wanted: string[]): Selection {
   const files = folders.filter((folder) => wanted.includes(folder)).flatMap(filesIn);
   return { cargo: wanted.includes("unit") ? [wholeWorkspace] : [], node: files.length > 0 ? [{ files }] : [] };
+}
+
+/** Runs of the same program as one, with the filters of each. */
+function inOneRun(runs: CargoTests[]): CargoTests[] {
+  const programs = new Map<string, { program: string[]; filters: Set<string>; whole: boolean }>();
+  for (const { args } of runs) {
+    const end = args.includes("--") ? args.indexOf("--") : args.length;
+    const [program, filters] = [args.slice(0, end), args.slice(end + 1)];
+    const one = programs.get(program.join(" ")) ?? { program, filters: new Set(), whole: false };
+    for (const filter of filters) one.filters.add(filter);
+    one.whole ||= filters.length === 0;
+    programs.set(program.join(" "), one);
+  }
+  return [...programs.values()].map(({ program, filters, whole }) => ({
+    args: whole ? program : [...program, "--", ...filters],
+  }));
 }
 
 function filesIn(folder: string): string[] {
@@ -105,31 +122,34 @@ async function cargoTestsNamed(name: string): Promise<CargoTests[]> {
 function integrationTests({ targets }: Package, name: string): CargoTests[] {
   return targets
     .filter(({ kind }) => kind.includes("test"))
-    .flatMap((target) => {
+    .flatMap(({ name: target, src_path }) => {
       // With the whole workspace's features, so that what `npm test` has built serves here, too.
-      const args = ["--workspace", "--test", target.name];
-      if (contains(target.name, name) || isPath(target.src_path, name)) return [{ args }];
-      const tests = rustTestsIn(target.src_path).filter((test) => contains(test, name));
-      return tests.length > 0 ? [{ args: [...args, "--", ...tests] }] : [];
+      const args = ["--workspace", "--test", target];
+      if (contains(target, name) || isPath(src_path, name)) return [{ args }];
+      const filters = filtersIn(dirname(src_path), name);
+      return filters.length > 0 ? [{ args: [...args, "--", ...filters] }] : [];
     });
 }
 
 /** Tests beside the code, in a crate's library and its programs. */
 function crateTests({ name: crate, targets }: Package, name: string): CargoTests[] {
   const sources = targets.filter(({ kind }) => kind.some((each) => /lib|bin/.test(each)));
-  const filters = new Set<string>();
-  for (const folder of new Set(sources.map(({ src_path }) => dirname(src_path)))) {
-    for (const file of globSync(join(folder, "**", "*.rs"))) {
-      const tests = rustTestsIn(file);
-      const module = moduleOf(relative(folder, file));
-      const named = contains(module.split("::").at(-1) ?? "", name) || isPath(file, name);
-      if (tests.length > 0 && named) filters.add(module && `${module}::`);
-      else for (const test of tests) if (contains(test, name)) filters.add(test);
-    }
-  }
+  const folders = new Set(sources.map(({ src_path }) => dirname(src_path)));
+  const filters = new Set([...folders].flatMap((folder) => filtersIn(folder, name)));
   if (filters.size === 0) return [];
   const flags = sources.map(({ kind }) => (kind.includes("bin") ? "--bins" : "--lib"));
   return [{ args: ["--package", crate, ...new Set(flags), "--", ...filters] }];
+}
+
+/** What selects the tests with this name, and those of the modules with it, in the program whose modules are in a folder. */
+function filtersIn(folder: string, name: string): string[] {
+  return globSync(join(folder, "**", "*.rs")).flatMap((file) => {
+    const tests = rustTestsIn(file);
+    const module = moduleOf(relative(folder, file));
+    const named = contains(module.split("::").at(-1) ?? "", name) || isPath(file, name);
+    if (tests.length > 0 && named) return [module && `${module}::`];
+    return tests.filter((test) => contains(test, name));
+  });
 }
 
 /** `work::pool` for `work/pool.rs`, the empty string for a crate's root. */

@@ -6,7 +6,7 @@ import { requireStill, watchShifts } from "./shifts.ts";
 import { slowAnalysis } from "./slow.ts";
 
 const stack = await startStack({ after });
-/** Slow enough that a page that updates ten times a second shows every job running. */
+/** Slow enough that a page that updates ten times a second shows jobs while they run, and most of a burst while it waits. */
 const slower = await startStack({ after }, { env: { WEIR_CONFIG: slowAnalysis(0.5) } });
 
 /** Records the states that each job's row shows. */
@@ -142,10 +142,12 @@ describe("the page for a signed-in user", () => {
     // The quota may be ahead of the last rows.
     await page.locator("#jobs tr").filter({ hasText: "done" }).nth(49).waitFor();
     const states = (await page.evaluate("states")) as Record<string, string[]>;
+    assert.equal(Object.keys(states).length, 50);
     const seenRunning = Object.values(states).filter((said) => said.at(-2) === "running").length;
     // A page that is late shows what is, and not what was meanwhile.
     assert.ok(seenRunning >= 25, `${seenRunning} were seen running`);
     for (const [job, said] of Object.entries(states)) {
+      assert.equal(said.at(-1), "done", `${job}: ${said.join(", ")}`);
       const before = said.slice(0, said.at(-2) === "running" ? -2 : -1);
       assert.ok(
         before.every((words) => words.startsWith("waiting for")),

@@ -52,14 +52,12 @@ describe("npm test -- NAME", () => {
     assert.ok(byFile?.args.includes(`${file}::`), JSON.stringify(byFile));
   });
 
-  it("selects an integration test in Rust by its file, built with the whole workspace's features", async () => {
-    const [file] = globSync(join(root, "native", "tests", "*.rs"));
-    const name = basename(file ?? "", ".rs");
-    const { selection } = await select([name]);
-    assert.ok(
-      selection.cargo.some(({ args }) => args.join(" ") === `--workspace --test ${name}`),
-      JSON.stringify(selection),
-    );
+  it("selects tests of the whole in Rust by their file, built with the whole workspace's features, in one run", async () => {
+    const suite = ["--workspace", "--test", "suite"];
+    const both = (await select(["whole_life.rs", "native/tests/suite/tls.rs"])).selection.cargo;
+    assert.deepEqual(both, [{ args: [...suite, "--", "whole_life::", "tls::"] }]);
+    const all = (await select(["suite/main.rs", "whole_life.rs"])).selection.cargo;
+    assert.deepEqual(all, [{ args: suite }]);
   });
 
   it("says which names select nothing", async () => {

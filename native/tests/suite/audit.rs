@@ -1,0 +1,206 @@
+//! The audit names every violation of every invariant. Each is made here on purpose.
+
+use crate::common;
+use crate::common::{GO_TESTS, Weir, Who};
+use uuid::Uuid;
+
+/// A Free user with one job that has its slot, and one that waits for it.
+struct Scene {
+    weir: Weir,
+    user: Uuid,
+    job: i64,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let weir = Weir::new().await;
+        let user = weir.user("free").await;
+        let job = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        weir.analyse(Who::User(user), "b_test.go", GO_TESTS).await;
+        weir.is_clean().await;
+        Self { weir, user, job }
+    }
+}
+
+/// What is done to it (`$user` and `$job` are put in), and what the audit must say.
+const VIOLATIONS: [(&str, &str, &str); 22] = [
+    (
+        "used + reserved over the limit",
+        "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
+        "I1: user $user, analysis",
+    ),
+    (
+        "more slots than the tier has",
+        "UPDATE quota_reservations SET admitted_at = now(), parked_at = NULL WHERE holder = '$user'",
+        "I2: holder $user, analysis: 2 slots in use, limit 1",
+    ),
+    (
+        "a job that runs without a slot",
+        "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{other}', attempted_at = now() WHERE id = $job; \
+         UPDATE quota_reservations SET admitted_at = NULL WHERE job_id = $job",
+        "I2: job $job of holder $user (analysis:analyze) runs without a slot",
+    ),
+    (
+        "a completed job that is not charged",
+        "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $job; \
+         DELETE FROM quota_reservations WHERE job_id = $job",
+        "I3: job $job (completed) of user $user: charged 0 time(s)",
+    ),
+    (
+        "a cancelled job that is charged",
+        "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $job; \
+         DELETE FROM quota_reservations WHERE job_id = $job; \
+         INSERT INTO usage_events (user_id, event_type, quota_amount, job_id) VALUES ('$user', 'analysis', 1, $job)",
+        "I3: job $job (cancelled) of user $user: charged 1 time(s)",
+    ),
+    (
+        "a discarded job that is charged",
+        "UPDATE river_job SET state = 'discarded', finalized_at = now() WHERE id = $job; \
+         DELETE FROM quota_reservations WHERE job_id = $job; \
+         INSERT INTO usage_events (user_id, event_type, quota_amount, job_id) VALUES ('$user', 'analysis', 1, $job)",
+        "I3: job $job (discarded) of user $user: charged 1 time(s)",
+    ),
+    (
+        "a completed job that is charged too much",
+        "UPDATE river_job SET state = 'completed', finalized_at = now() WHERE id = $job; \
+         DELETE FROM quota_reservations WHERE job_id = $job; \
+         INSERT INTO usage_events (user_id, event_type, quota_amount, job_id) VALUES ('$user', 'analysis', 7, $job)",
+        "I3: job $job (completed) of user $user: charged 1 time(s), 7 in all, should be 1",
+    ),
+    (
+        "a reservation of a job that ended",
+        "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $job",
+        "I4: job $job (cancelled): reservation of 1",
+    ),
+    (
+        "a reservation of a job that is gone",
+        "DELETE FROM river_job WHERE id = $job",
+        "I4: job $job (gone): reservation of 1",
+    ),
+    (
+        "a reservation that expired under a living job",
+        "UPDATE quota_reservations SET expires_at = now() - interval '1 second' WHERE job_id = $job",
+        "I4: job $job (available): expired",
+    ),
+    (
+        "a waiting job whose user was deleted",
+        "UPDATE river_job SET state = 'pending' WHERE id = $job; DELETE FROM users WHERE id = '$user'",
+        "I5: job $job (pending) is unfinished and has no reservation",
+    ),
+    (
+        "a job that waits for ever beside a free slot",
+        "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $job; \
+         DELETE FROM quota_reservations WHERE job_id = $job",
+        "I5: holder $user, analysis: 1 job(s) wait although 0 of 1 slots are in use",
+    ),
+    (
+        "a running job whose process is not registered",
+        "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_gone}', attempted_at = now() WHERE id = $job",
+        "I5: job $job runs in weir_gone, which is not registered",
+    ),
+    (
+        "a running job whose process is dead",
+        "INSERT INTO processes (client_id, beat_at) VALUES ('weir_dead', now() - interval '5 minutes'); \
+         UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', \
+             attempted_at = now() - interval '5 minutes' WHERE id = $job",
+        "I5: job $job runs in weir_dead, which has been silent",
+    ),
+    (
+        "a job with a slot on which nobody works, though it does not wait for a worker",
+        "UPDATE river_job SET state = 'pending' WHERE id = $job; \
+         UPDATE quota_reservations SET admitted_at = now() - interval '1 minute' WHERE job_id = $job",
+        "I5: job $job of holder $user has a slot, and nobody works on it",
+    ),
+    (
+        "an attempt whose handler should have answered",
+        "UPDATE river_job SET state = 'pending', attempt = 1, attempted_by = '{other}' WHERE id = $job; \
+         INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
+             VALUES ($job, '1.1', '1 minute', now() - interval '1 minute')",
+        "I5: job $job: its handler should have answered by",
+    ),
+    (
+        "an attempt whose handler answers later, without a slot",
+        "UPDATE river_job SET state = 'pending', attempt = 1, attempted_by = '{other}', attempted_at = now() WHERE id = $job; \
+         INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
+             VALUES ($job, '1.1', '1 minute', now() + interval '1 minute'); \
+         UPDATE quota_reservations SET admitted_at = NULL WHERE job_id = $job",
+        "I2: job $job of holder $user (analysis:analyze) runs without a slot",
+    ),
+    (
+        "a slot counter that lies",
+        "UPDATE holders SET slots_in_use = 0 WHERE holder = '$user'",
+        "I6: holder $user, analysis: slots 0, counted 1",
+    ),
+    (
+        "a counter of waiting jobs that lies",
+        "UPDATE holders SET parked = 5 WHERE holder = '$user'",
+        "I6: holder $user, analysis: slots 1, counted 1; parked 5, counted 1",
+    ),
+    (
+        "a balance that lies",
+        "UPDATE quota_balances SET reserved = 0, used = 3 WHERE user_id = '$user'",
+        "I6: user $user, analysis",
+    ),
+    (
+        "a grant that says it was drawn on",
+        "INSERT INTO grants (id, user_id, event_type, amount, reserved, reason) \
+         VALUES ('$user', '$user', 'analysis', 10, 4, 'a test')",
+        "I7: grant $user of user $user, analysis: 10 given; reserved 4, drawn 0",
+    ),
+    (
+        "usage that grants paid for, and no grant did",
+        "INSERT INTO usage_events (user_id, event_type, quota_amount, from_grants) VALUES ('$user', 'analysis', 5, 5)",
+        "I7: user $user, analysis: reservations have 0 from grants, which have 0; usage has 5, grants 0",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_violation_that_is_made_on_purpose_is_named() {
+    let mut unseen = Vec::new();
+    for (what, sql, wanted) in VIOLATIONS {
+        let Scene { weir, user, job } = Scene::new().await;
+        let with_names = |text: &str| {
+            text.replace("$user", &user.to_string())
+                .replace("$job", &job.to_string())
+        };
+        weir.client().await.batch_execute(&with_names(sql)).await.unwrap();
+        let complaints = weir.complaints().await;
+        let wanted = with_names(wanted);
+        if !complaints.iter().any(|one| one.starts_with(&wanted)) {
+            unseen.push(format!("{what}: wanted {wanted:?}, got {complaints:#?}"));
+        }
+        weir.abandon().await;
+    }
+    assert!(unseen.is_empty(), "{}", unseen.join("\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repair_beside_reservations_rebuilds_the_counters_and_deadlocks_with_nobody() {
+    let weir = Weir::new().await;
+    let mut users = Vec::new();
+    for _ in 0..10 {
+        users.push(weir.user("enterprise").await);
+    }
+    for user in &users {
+        weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await;
+    }
+    let mut client = weir.client().await;
+    for round in 0..5 {
+        let drift = "UPDATE holders SET parked = parked + 1; UPDATE quota_balances SET used = used + 1";
+        client.batch_execute(drift).await.unwrap();
+        let body = common::files(&[("a_test.go", GO_TESTS)]);
+        let submissions = users
+            .iter()
+            .map(|user| weir.post("/api/jobs/analysis", Who::User(*user), &body));
+        let (answers, repaired) = tokio::join!(
+            futures_util::future::join_all(submissions),
+            weir_ledger::audit::repair(&mut client)
+        );
+        assert!(repaired.unwrap() >= 1, "round {round}");
+        assert!(answers.iter().all(|answer| answer.status == 202));
+    }
+    weir_ledger::audit::repair(&mut client).await.unwrap();
+    // While a counter said that others wait, submissions were parked beside free slots.
+    weir.reconcile().await;
+    weir.end().await;
+}

@@ -1,0 +1,162 @@
+//! Submitting for later, with a priority, and many at once.
+
+use crate::common::{Answer, GO_TESTS, Weir, Who, files};
+use serde_json::{Value, json};
+
+async fn batch(weir: &Weir, who: Who, headers: &[(&str, &str)], jobs: usize) -> Answer {
+    let jobs: Vec<Value> = (0..jobs)
+        .map(|n| files(&[(&format!("a{n}_test.go"), GO_TESTS)]))
+        .collect();
+    let body = Value::from(jobs).to_string().into_bytes();
+    weir.call("POST", "/api/jobs/analysis/batch", who, headers, body)
+        .await
+}
+
+fn ids(answer: &Answer) -> Vec<i64> {
+    let jobs = answer.body["jobs"].as_array().unwrap();
+    jobs.iter().map(|job| job["id"].as_i64().unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_is_accepted_as_a_whole_or_not_at_all() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    weir.use_up(user, "analysis", 40).await;
+    let refused = batch(&weir, who, &[], 11).await;
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert_eq!(
+        (
+            &refused.body["quota"]["reserved"],
+            &refused.body["quota"]["remaining"]
+        ),
+        (&json!(0), &json!(10)),
+        "as it is without the batch"
+    );
+    assert_eq!(refused.body["windows"][0]["window"], "month");
+    assert_eq!(
+        (weir.jobs().await, weir.count("quota_reservations").await),
+        (0, 0)
+    );
+    let accepted = batch(&weir, who, &[("Idempotency-Key", "k")], 10).await;
+    assert_eq!(accepted.status, 202, "{}", accepted.body);
+    let waits: Vec<&Value> = accepted.body["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| &job["waiting_for"])
+        .collect();
+    assert_eq!(waits[0], "worker");
+    assert!(waits[1..].iter().all(|wait| *wait == "slot"), "{waits:?}");
+    assert_eq!(
+        (
+            &accepted.body["quota"]["reserved"],
+            &accepted.body["quota"]["remaining"]
+        ),
+        (&json!(10), &json!(0))
+    );
+    // Again with the same key: the same jobs, and nothing more.
+    let again = batch(&weir, who, &[("Idempotency-Key", "k")], 10).await;
+    assert_eq!((again.status.as_u16(), ids(&again)), (202, ids(&accepted)));
+    assert_eq!(weir.jobs().await, 10);
+    let one_more = batch(&weir, who, &[("Idempotency-Key", "k")], 11).await;
+    assert_eq!(one_more.status, 429);
+    assert_eq!(weir.jobs().await, 10);
+    let working = weir.work().await;
+    weir.all_finished().await;
+    weir.released(who, "analysis").await;
+    assert_eq!(weir.quota(who, "analysis").await["used"], 50);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_batches_at_once_never_go_over_the_quota() {
+    let weir = Weir::new().await;
+    // Whom nobody has seen before.
+    let who = Who::Subject("auth0|batches");
+    let answers = futures_util::future::join_all((0..12).map(|_| batch(&weir, who, &[], 9))).await;
+    let accepted = answers.iter().filter(|answer| answer.status == 202).count();
+    assert_eq!(accepted, 5, "of 50, five times nine");
+    assert_eq!(weir.jobs().await, 45);
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 45);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_a_batch_is_said_with_its_place() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let good = files(&[("a_test.go", GO_TESTS)]);
+    for (body, says) in [
+        (json!([]), "1 to 100"),
+        (json!({}), "array"),
+        (Value::from(vec![good.clone(); 101]), "1 to 100"),
+        (json!([good, {}]), "[1]: "),
+        (json!([good, 7]), "[1]: The arguments must be a JSON object."),
+    ] {
+        let answer = weir.post("/api/jobs/analysis/batch", who, &body).await;
+        assert_eq!(answer.status, 422, "{}", answer.body);
+        let detail = answer.body["detail"].as_str().unwrap();
+        assert!(detail.contains(says), "{detail}");
+    }
+    let anonymous = batch(&weir, Who::Address("198.51.100.9"), &[], 1).await;
+    assert_eq!(anonymous.status, 401);
+    assert_eq!(weir.jobs().await, 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_for_later_says_so_and_can_be_cancelled_until_then() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let good = files(&[("a_test.go", GO_TESTS)]).to_string();
+    let later = (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(1)).to_string();
+    let submit = async |headers: &[(&str, &str)]| {
+        weir.call(
+            "POST",
+            "/api/jobs/analysis",
+            who,
+            headers,
+            good.clone().into_bytes(),
+        )
+        .await
+    };
+    let answer = submit(&[("Weir-Run-At", &later), ("Weir-Priority", "2")]).await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let job = &answer.body["job"];
+    assert_eq!(
+        (&job["waiting_for"], &job["reserved"]),
+        (&json!("schedule"), &json!(1))
+    );
+    let path = format!("/api/jobs/{}", job["id"]);
+    assert_eq!(weir.get(&path, who).await.body["waiting_for"], "schedule");
+    let row = weir
+        .client()
+        .await
+        .query_one(
+            "SELECT priority, state::text, scheduled_at > now() + interval '50 minutes' FROM river_job",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (row.get::<_, i16>(0), row.get::<_, &str>(1), row.get::<_, bool>(2)),
+        (2, "pending", true)
+    );
+    // It neither takes a slot nor waits for one.
+    let now = submit(&[]).await;
+    assert_eq!(now.body["job"]["waiting_for"], "worker");
+    weir.reconcile().await;
+    assert_eq!(weir.get(&path, who).await.body["waiting_for"], "schedule");
+    let cancelled = weir.call("DELETE", &path, who, &[], Vec::new()).await;
+    assert_eq!(
+        (&cancelled.body["status"], &cancelled.body["reserved"]),
+        (&json!("cancelled"), &json!(0))
+    );
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
+    for bad in [("Weir-Run-At", "soon"), ("Weir-Priority", "0")] {
+        assert_eq!(submit(&[bad]).await.status, 422);
+    }
+    weir.end().await;
+}

@@ -1,0 +1,267 @@
+//! A year of billing in one story: what the payment provider tells, what a holder may, and what can be read of it
+//! afterwards.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::process::command;
+use crate::common::receiver::Receiver;
+use crate::common::submissions::submission;
+use crate::common::{GO_TESTS, Weir, Who};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use weir::work::{Duty, Working};
+use weir_ledger::holder::Holders;
+use weir_ledger::reservation::{Answer, Reserver, Submission};
+use weir_ledger::settlement::{Ended, Success};
+
+/// An event as Stripe sends it, with what a backend reads of it.
+fn stripe_event(id: &str, created: i64, plan: &str) -> Value {
+    json!({
+        "id": id,
+        "object": "event",
+        "type": "customer.subscription.updated",
+        "created": created,
+        "data": { "object": {
+            "object": "subscription",
+            "customer": "cus_anne",
+            "metadata": { "subject": "auth0|anne" },
+            "items": { "data": [{ "price": { "lookup_key": plan } }] },
+        } },
+    })
+}
+
+/// What docs/how-to/billing.md has a backend do with it: the path and the body.
+fn change_of(event: &Value) -> (String, Value) {
+    let subscription = &event["data"]["object"];
+    let subject = subscription["metadata"]["subject"]
+        .as_str()
+        .unwrap()
+        .replace('|', "%7C");
+    let occurred_at = Timestamp::from_second(event["created"].as_i64().unwrap()).unwrap();
+    let body = json!({
+        "plan": subscription["items"]["data"][0]["price"]["lookup_key"],
+        "event_id": event["id"],
+        "occurred_at": occurred_at,
+        "effective": "now",
+    });
+    (format!("/admin/holders/{subject}/plan"), body)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
+    let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
+    let who = Who::Subject("auth0|anne");
+    // A key from a shell, as people make one: alone on the last line.
+    let output = command(&weir, &["key", "create", "--name", "billing", "--scope", "admin"])
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let key = printed.lines().last().unwrap();
+    assert!(key.starts_with("weir_sk_") && key.len() == 51, "{printed}");
+    let bearer = format!("Bearer {key}");
+    let call = async |method: &str, path: &str, idempotency: &str, body: &Value| {
+        let answer = weir
+            .with_key(method, path, &bearer, idempotency, &body.to_string())
+            .await;
+        assert!(answer.status.is_success(), "{method} {path}: {}", answer.body);
+        answer.body
+    };
+
+    // A receiver is told of everything. Nobody works these jobs here: only deliveries are made.
+    let mut receiver = Receiver::new();
+    let wanted = json!({ "url": receiver.url() });
+    let secret = call("POST", "/admin/webhooks", "-", &wanted).await["secret"].clone();
+    let delivering = {
+        let others: Vec<_> = weir
+            .context
+            .settings
+            .service("specview")
+            .cloned()
+            .into_iter()
+            .collect();
+        Working::start(&weir.context, Duty::Both, &others).await.unwrap()
+    };
+
+    // Three jobs on Free: one has the slot, two wait.
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let duties = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
+    let client = weir.client().await;
+    weir.duties_begun().await;
+    let upgrade = stripe_event("evt_upgrade", 1_800_000_100, "pro");
+    let (path, body) = change_of(&upgrade);
+    let answer = call("PUT", &path, "-", &body).await;
+    let upgraded = Instant::now();
+    assert_eq!(
+        (&answer["applied"], &answer["plan"]),
+        (&json!(true), &json!("pro"))
+    );
+    for id in &jobs {
+        weir.until("the jobs to start", async || {
+            let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+            (job["waiting_for"] == "worker").then_some(())
+        })
+        .await;
+    }
+    assert!(
+        upgraded.elapsed() < Duration::from_millis(1500),
+        "{:?}",
+        upgraded.elapsed()
+    );
+
+    // The provider tells it again, and then what had happened before.
+    assert_eq!(call("PUT", &path, "-", &body).await["repeated"], true);
+    let (_, older) = change_of(&stripe_event("evt_signup", 1_800_000_000, "free"));
+    let answer = call("PUT", &path, "-", &older).await;
+    assert_eq!(
+        (&answer["applied"], &answer["plan"]),
+        (&json!(false), &json!("pro"))
+    );
+
+    weir.until("the change of plan", async || {
+        (receiver.of("plan.changed").len() == 1).then_some(())
+    })
+    .await;
+    receiver.kill();
+
+    // The month is nearly used up, and a hundred are bought: twice asked for, once given.
+    let holder = Holders::load(&client).await.unwrap().user_id("auth0|anne");
+    weir.use_up(holder.id, "analysis", 1000 - 3 - 30).await;
+    let bought = json!({ "meter": "analysis", "amount": 100, "reason": "bought" });
+    let grants = path.replace("/plan", "/grants");
+    let first = call("POST", &grants, "order-7", &bought).await;
+    assert_eq!(call("POST", &grants, "order-7", &bought).await, first);
+    let reserver = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
+    let submission = Submission {
+        holder,
+        subject: Some("auth0|anne".parse().unwrap()),
+        args: json!({ "user_id": "auth0|anne", "files": [{ "path": "a_test.go", "content": GO_TESTS }] }),
+        ..submission(holder.id, 80)
+    };
+    let Answer::Accepted { job, .. } = reserver.submit(submission).await.unwrap() else {
+        panic!("the plan has 30 and the grant 100")
+    };
+    let left = async || {
+        let holder = call("GET", &path.replace("/plan", ""), "-", &json!({})).await;
+        holder["meters"]["analysis"]["grants"][0]["left"].clone()
+    };
+    assert_eq!(left().await, 50, "half of it is reserved");
+    weir.begun_elsewhere(job.id).await;
+    let success = Success {
+        attempt: 1,
+        output: json!(null),
+        used: Some(30),
+    };
+    let ended = Ended {
+        job_id: job.id,
+        holder: Some(holder.id),
+        success: Some(success),
+    };
+    weir.context.settler.settle(ended).await.unwrap();
+    assert_eq!(left().await, 100, "the plan's part paid for it");
+    let refund = json!({ "meter": "analysis", "amount": -10, "reason": "an outage of ours" });
+    call(
+        "POST",
+        &path.replace("/plan", "/adjustments"),
+        "refund-1",
+        &refund,
+    )
+    .await;
+    let rest = json!({ "meter": "analysis", "amount": 13, "reason": "work done by hand" });
+    call("POST", &path.replace("/plan", "/adjustments"), "rest-1", &rest).await;
+    let said = command(&weir, &["user", "cancel", "auth0|anne", "--reason", "asked for"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), "cancelled 3 job(s)\n");
+
+    // What billing reads, and who did what.
+    let events = weir
+        .until("all usage events", async || {
+            let told = call("GET", "/admin/usage/events", "-", &json!({})).await;
+            let events = told["events"].as_array().unwrap().clone();
+            (events.len() == 4).then_some(events)
+        })
+        .await;
+    let amounts: Vec<i64> = events
+        .iter()
+        .map(|event| {
+            assert_eq!(event["subject"], "auth0|anne");
+            event["data"]["amount"].as_i64().unwrap()
+        })
+        .collect();
+    assert_eq!(amounts, [967, 30, -10, 13]);
+    let log = call("GET", "/admin/audit-log", "-", &json!({})).await["changes"].clone();
+    let trail: Vec<(&str, &str)> = log
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|change| {
+            let actor = change["actor"].as_str().unwrap();
+            (
+                actor.split(':').next().unwrap(),
+                change["action"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        trail,
+        [
+            ("shell", "key.create"),
+            ("key", "webhook.add"),
+            ("key", "plan.set"),
+            ("key", "grant.give"),
+            ("key", "usage.adjust"),
+            ("key", "usage.adjust"),
+            ("shell", "jobs.cancel"),
+        ]
+    );
+    let plan = &log[2];
+    assert_eq!(
+        (&plan["before"]["plan"], &plan["after"]["standing"]["plan"]),
+        (&json!("free"), &json!("pro"))
+    );
+    assert_eq!(plan["after"]["event_id"], "evt_upgrade");
+
+    // The receiver is back, and has every event once by id.
+    receiver.start_again().await;
+    weir.until("all that happened", async || {
+        (receiver.by_id().len() >= 7).then_some(())
+    })
+    .await;
+    let deliveries = receiver.by_id();
+    let mut told: Vec<String> = deliveries
+        .values()
+        .map(|one| {
+            assert!(one.is_signed_by(secret.as_str().unwrap()));
+            let data = &one.event["data"];
+            assert_eq!(data["subject"], "auth0|anne");
+            match one.kind() {
+                "quota.threshold" => format!("{} % of {}", data["percent"], data["limit"]),
+                "job.completed" => format!("{} of {}", data["used"], data["reserved"]),
+                "plan.changed" => format!("{} to {}", data["before"], data["plan"]),
+                other => other.to_owned(),
+            }
+        })
+        .collect();
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            "\"free\" to \"pro\"",
+            "100 % of 1000",
+            "30 of 80",
+            "80 % of 1000",
+            "job.cancelled",
+            "job.cancelled",
+            "job.cancelled",
+        ]
+    );
+    delivering.stop().await;
+    stopped.cancel();
+    duties.await.unwrap();
+    weir.end().await;
+}

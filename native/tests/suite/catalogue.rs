@@ -1,0 +1,651 @@
+//! The catalogue: meters, plans and windows of any product, brought into the database and followed at once.
+
+use std::path::Path;
+
+use crate::common::process::command;
+use crate::common::{Answer, Weir, Who};
+use futures_util::future::join_all;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use uuid::Uuid;
+use weir_ledger::catalogue::{self, Catalogue, CatalogueError};
+use weir_ledger::database::Database;
+use weir_ledger::migrate;
+use weir_policy::span::Span;
+
+/// The product of `examples/images`.
+const IMAGES: (&str, &str) = (
+    "WEIR_CONFIG",
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/images/weir.toml"),
+);
+
+async fn images() -> Weir {
+    Weir::with(&[IMAGES]).await
+}
+
+async fn render(weir: &Weir, user: Uuid) -> Answer {
+    weir.post("/api/jobs/render", Who::User(user), &json!({"words": "a weir"}))
+        .await
+}
+
+/// The window of a meter in `/api/usage`.
+async fn window(weir: &Weir, user: Uuid, meter: &str, window: &str) -> Value {
+    let usage = weir.get("/api/usage", Who::User(user)).await.body;
+    let meters = usage["meters"].as_array().unwrap();
+    let meter = meters.iter().find(|one| one["name"] == meter).unwrap();
+    let windows = meter["windows"].as_array().unwrap();
+    windows
+        .iter()
+        .find(|one| one["window"] == window)
+        .cloned()
+        .unwrap_or_default()
+}
+
+/// Not while a full hour is about to end: the test would meet two of them.
+async fn early_in_the_hour() {
+    let left = 3600 - Timestamp::now().as_second().rem_euclid(3600);
+    if left < 20 {
+        tokio::time::sleep(std::time::Duration::from_secs(left.unsigned_abs() + 1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_window_of_a_plan_holds_against_submissions_at_once() {
+    let weir = images().await;
+    early_in_the_hour().await;
+    let user = weir.user("hobby").await;
+    let answers = join_all((0..40).map(|_| render(&weir, user))).await;
+    let accepted = answers.iter().filter(|answer| answer.status == 202).count();
+    assert_eq!(accepted, 10, "the hour's limit, though the month has 50");
+    let refused = answers.iter().find(|answer| answer.status == 429).unwrap();
+    assert_eq!(refused.body["title"], "Quota Exceeded");
+    assert_eq!(refused.body["violated-policies"], json!(["renders-hour"]));
+    assert_eq!(refused.body["windows"].as_array().unwrap().len(), 1);
+    assert_eq!(refused.body["windows"][0]["window"], "hour");
+    assert_eq!(refused.body["windows"][0]["remaining"], 0);
+    assert_eq!(refused.body["quota"]["remaining"], 40, "the month's, as ever");
+    let retry_after: i64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((1..=3600).contains(&retry_after), "{retry_after}");
+    let policy = refused.headers["ratelimit-policy"].to_str().unwrap();
+    assert!(policy.starts_with("\"renders-month\";q=50;w="), "{policy}");
+    assert!(policy.ends_with(", \"renders-hour\";q=10;w=3600"), "{policy}");
+    let limit = refused.headers["ratelimit"].to_str().unwrap();
+    assert!(limit.contains("\"renders-hour\";r=0;t="), "{limit}");
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_names_every_window_without_room_and_waits_for_the_last_of_them() {
+    let weir = images().await;
+    early_in_the_hour().await;
+    let user = weir.user("hobby").await;
+    weir.use_up(user, "renders", 50).await;
+    let refused = render(&weir, user).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(
+        refused.body["violated-policies"],
+        json!(["renders-month", "renders-hour"]),
+        "what was written by hand is counted in every window: {}",
+        refused.body
+    );
+    let ends: Vec<Timestamp> = refused.body["windows"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|window| window["reset_at"].as_str().unwrap().parse().unwrap())
+        .collect();
+    let last = ends.iter().max().unwrap().as_second() - Timestamp::now().as_second();
+    let retry_after: i64 = refused.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    assert!((last - retry_after).abs() <= 5, "{retry_after} and {last}");
+    let complaints = weir.complaints().await;
+    assert_eq!(
+        complaints.len(),
+        1,
+        "who writes by hand is not stopped, and is told of: {complaints:?}"
+    );
+    assert!(complaints[0].contains("renders, hour of"), "{complaints:?}");
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_more_than_a_whole_window_is_not_told_to_try_again() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    let ask = async |most: i64| {
+        let args = json!({"words": "a weir", "max_tokens": most});
+        let answer = weir.post("/api/jobs/caption", Who::User(user), &args).await;
+        assert_eq!(answer.status, 429, "{}", answer.body);
+        answer.body["detail"].as_str().unwrap().to_owned()
+    };
+    let never = ask(20_001).await;
+    assert!(
+        never.starts_with("This asks for 20001, and the plan allows 20000 in all. Upgrade, or ask for less"),
+        "{never}"
+    );
+    weir.use_up(user, "tokens", 15_000).await;
+    let later = ask(10_000).await;
+    assert!(later.starts_with("This plan has 5000 left until"), "{later}");
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_charged_to_the_windows_in_which_it_was_reserved() {
+    let weir = images().await;
+    early_in_the_hour().await;
+    let user = weir.user("hobby").await;
+    let accepted = render(&weir, user).await;
+    assert_eq!(accepted.status, 202, "{}", accepted.body);
+    let id = accepted.body["job"]["id"].as_i64().unwrap();
+    assert_eq!(window(&weir, user, "renders", "hour").await["reserved"], 1);
+    // It was accepted an hour ago; the triggers move what it holds.
+    let client = weir.client().await;
+    client
+        .execute(
+            "UPDATE quota_reservations SET created_at = created_at - interval '1 hour' WHERE job_id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    assert_eq!(window(&weir, user, "renders", "hour").await["reserved"], 0);
+    weir.is_clean().await;
+    weir.ended_elsewhere(id, "completed").await;
+    weir.reconcile().await;
+    let hour = window(&weir, user, "renders", "hour").await;
+    assert_eq!(
+        (&hour["used"], &hour["reserved"]),
+        (&json!(0), &json!(0)),
+        "this hour"
+    );
+    let month = window(&weir, user, "renders", "month").await;
+    assert_eq!((&month["used"], &month["reserved"]), (&json!(1), &json!(0)));
+    let earlier: (i64, i64) = {
+        let row = client
+            .query_one(
+                "SELECT used, reserved FROM quota_balances \
+                 WHERE user_id = $1 AND span = 'hour' AND period_start < date_trunc('hour', now(), 'UTC')",
+                &[&user],
+            )
+            .await
+            .unwrap();
+        (row.get(0), row.get(1))
+    };
+    assert_eq!(earlier, (1, 0), "the hour in which it was reserved");
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_plan_meets_what_was_used_in_the_window_before() {
+    let weir = images().await;
+    early_in_the_hour().await;
+    let user = weir.user("business").await;
+    // Business has no limit by the hour, but another plan has one.
+    for _ in 0..12 {
+        assert_eq!(render(&weir, user).await.status, 202);
+    }
+    let unlimited = weir.get("/api/usage", Who::User(user)).await.body;
+    assert_eq!(unlimited["renders"]["limit"], Value::Null);
+    let client = weir.client().await;
+    assert!(
+        weir_ledger::plans::ensure_user(&client, user, "hobby")
+            .await
+            .unwrap()
+    );
+    let refused = render(&weir, user).await;
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert_eq!(refused.body["windows"][0]["reserved"], 12, "{}", refused.body);
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn amounts_are_larger_than_an_int_and_what_was_not_used_is_given_back() {
+    let weir = images().await;
+    let user = weir.user("business").await;
+    let who = Who::User(user);
+    let args = json!({"words": "three words only", "max_tokens": 5_000_000_000_i64});
+    let accepted = weir.post("/api/jobs/caption", who, &args).await;
+    assert_eq!(accepted.status, 202, "{}", accepted.body);
+    assert_eq!(accepted.body["job"]["reserved"], 5_000_000_000_i64);
+    assert_eq!(accepted.body["quota"]["reserved"], 5_000_000_000_i64);
+    let id = accepted.body["job"]["id"].as_i64().unwrap();
+    let client = weir.client().await;
+    client
+        .execute(
+            "UPDATE river_job SET metadata = metadata || '{\"weir:used\": 3000000000}' WHERE id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    weir.ended_elsewhere(id, "completed").await;
+    weir.reconcile().await;
+    let usage = weir.get("/api/usage", who).await.body;
+    assert_eq!(usage["tokens"]["used"], 3_000_000_000_i64, "{usage}");
+    assert_eq!(usage["tokens"]["reserved"], 0);
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_and_lanes_are_those_of_the_plan() {
+    let weir = images().await;
+    let (hobby, team) = (weir.user("hobby").await, weir.user("team").await);
+    let submit = async |user: Uuid, service: &str| {
+        let path = format!("/api/jobs/{service}");
+        let answer = weir
+            .post(&path, Who::User(user), &json!({"words": "a weir"}))
+            .await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        let job = &answer.body["job"];
+        assert_eq!(job["tier"], if user == hobby { "hobby" } else { "team" });
+        let parked = job["waiting_for"] == "slot";
+        (job["queue"].as_str().unwrap().to_owned(), parked)
+    };
+    let mut seen = Vec::new();
+    for _ in 0..4 {
+        seen.push(submit(team, "render").await.1);
+    }
+    assert_eq!(seen, [false, false, false, true], "three slots");
+    assert_eq!(
+        submit(team, "export").await,
+        ("export_priority".to_owned(), false)
+    );
+    assert!(submit(team, "export").await.1, "one slot for exports");
+    assert_eq!(
+        submit(hobby, "render").await,
+        ("render_default".to_owned(), false)
+    );
+    assert!(submit(hobby, "render").await.1, "one slot");
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+/// The catalogue of the settings with a change.
+fn changed(weir: &Weir, change: impl FnOnce(&mut Catalogue)) -> Catalogue {
+    let mut catalogue = weir.context.settings.catalogue.clone();
+    change(&mut catalogue);
+    catalogue
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raised_limit_holds_at_once_and_more_slots_wake_what_waits() {
+    let weir = images().await;
+    early_in_the_hour().await;
+    let user = weir.user("hobby").await;
+    for _ in 0..10 {
+        assert_eq!(render(&weir, user).await.status, 202);
+    }
+    assert_eq!(render(&weir, user).await.status, 429);
+    let more = changed(&weir, |catalogue| {
+        let limits = catalogue
+            .plans
+            .get_mut("hobby")
+            .unwrap()
+            .meters
+            .get_mut("renders")
+            .unwrap();
+        limits.limits.insert(Span::Hour, 12);
+        limits.slots = 4;
+    });
+    let mut client = weir.client().await;
+    let changes = catalogue::apply(&mut client, &more).await.unwrap();
+    assert_eq!(
+        changes,
+        [
+            "plan hobby: slots for renders 1 -> 4",
+            "plan hobby: renders per hour 10 -> 12"
+        ]
+    );
+    assert_eq!(
+        catalogue::apply(&mut client, &more).await.unwrap(),
+        Vec::<String>::new()
+    );
+    let written: i64 = client
+        .query_one(
+            "SELECT count(*) FROM catalogue_changes WHERE change LIKE 'plan hobby: %->%'",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(written, 2, "the changes are on record");
+    assert_eq!(
+        render(&weir, user).await.status,
+        202,
+        "the API was not started again"
+    );
+    weir.reconcile().await;
+    let admitted: i64 = client
+        .query_one(
+            "SELECT count(*) FROM quota_reservations WHERE admitted_at IS NOT NULL",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(admitted, 4);
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_gone_from_the_catalogue_and_still_used_is_refused_and_nothing_is_changed() {
+    let weir = images().await;
+    let (team, hobby) = (weir.user("team").await, weir.user("hobby").await);
+    assert_eq!(render(&weir, hobby).await.status, 202);
+    let before = catalogue::load(&weir.client().await).await.unwrap();
+    let without = changed(&weir, |catalogue| {
+        catalogue.plans.shift_remove("team");
+        catalogue.meters.remove("renders");
+        catalogue.meters.insert("videos".to_owned(), "videos".to_owned());
+        for plan in catalogue.plans.values_mut() {
+            plan.meters.remove("renders");
+        }
+    });
+    let mut client = weir.client().await;
+    let Err(CatalogueError::InUse(reasons)) = catalogue::apply(&mut client, &without).await else {
+        panic!("it was applied");
+    };
+    assert_eq!(reasons.len(), 2, "{reasons:?}");
+    assert!(reasons[0].starts_with("plan team: gone, but 1 subscription(s) have it, 1 of them active"));
+    assert!(reasons[0].contains(&team.to_string()), "{reasons:?}");
+    assert!(reasons[1].starts_with("meter renders: gone, but 1 holder(s) have used it"));
+    assert!(reasons[1].contains(&hobby.to_string()), "{reasons:?}");
+    assert_eq!(catalogue::load(&weir.client().await).await.unwrap(), before);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_replaces_the_plans_of_a_new_database_and_a_process_without_its_meters_does_not_start() {
+    let weir = Weir::made(&[IMAGES], async |url| {
+        migrate::migrate(&Database::at(url).unwrap()).await.unwrap();
+    })
+    .await;
+    let run = |arguments: &[&str]| command(&weir, arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let migrated = run(&["migrate"]);
+    let said = text(&migrated.stdout);
+    assert!(migrated.status.success(), "{said}{}", text(&migrated.stderr));
+    assert!(
+        said.contains("changed the catalogue: meter renders: new, in images\n"),
+        "{said}"
+    );
+    assert!(
+        said.contains("changed the catalogue: plan hobby: new\n"),
+        "{said}"
+    );
+    assert!(
+        said.contains("changed the catalogue: plan free: gone\n"),
+        "{said}"
+    );
+    let again = text(&run(&["migrate"]).stdout);
+    assert_eq!(again, "nothing to do: the database is up to date\n");
+    let plans = text(&run(&["plans"]).stdout);
+    assert!(plans.contains("hobby (default)"), "{plans}");
+    assert!(plans.ends_with("weir.toml says the same\n"), "{plans}");
+    let plans: Value = serde_json::from_slice(&run(&["plans", "--json"]).stdout).unwrap();
+    assert_eq!(
+        plans["plans"]["hobby"]["meters"]["renders"]["limits"],
+        json!({"month": 50, "hour": 10})
+    );
+    assert_eq!(plans["differs"], json!([]));
+    // The shipped file on this database: its services are counted by meters that are not there.
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir.toml");
+    let other = command(&weir, &["up"])
+        .env("WEIR_CONFIG", &shipped)
+        .output()
+        .unwrap();
+    assert!(!other.status.success());
+    let said = text(&other.stderr);
+    assert!(
+        said.contains("the database has no meter") && said.contains("weir migrate"),
+        "{said}"
+    );
+    let differs = text(
+        &command(&weir, &["plans"])
+            .env("WEIR_CONFIG", &shipped)
+            .output()
+            .unwrap()
+            .stdout,
+    );
+    assert!(
+        differs.contains("weir.toml differs") && differs.contains("  plan hobby: gone\n"),
+        "{differs}"
+    );
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_that_are_over_are_forgotten_and_the_rest_is_kept() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    let client = weir.client().await;
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) \
+             VALUES ($1, 'renders', 2, now() - interval '4 days'), ($1, 'renders', 3, now())",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    weir_ledger::reconciliation::clean_windows(&client).await.unwrap();
+    let rows = client
+        .query(
+            "SELECT span, sum(used)::bigint FROM quota_balances WHERE user_id = $1 GROUP BY 1 ORDER BY 1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let kept: Vec<(String, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(kept, [("hour".to_owned(), 3), ("month".to_owned(), 5)]);
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_is_written_by_hand_holds_though_nobody_was_limited_in_its_window() {
+    let weir = images().await;
+    early_in_the_hour().await;
+    let (hobby, team) = (weir.user("hobby").await, weir.user("team").await);
+    let client = weir.client().await;
+    let set = async |hour: &str| {
+        let sql = format!(
+            "UPDATE plan_limits SET hour = {hour} WHERE event_type = 'tokens' \
+             AND plan_id = (SELECT id FROM subscription_plans WHERE tier = 'hobby')"
+        );
+        client.batch_execute(&sql).await.unwrap();
+        let counted = "SELECT array_agg(DISTINCT counted) FROM plan_limits WHERE event_type = 'tokens'";
+        client
+            .query_one(counted, &[])
+            .await
+            .unwrap()
+            .get::<_, Vec<i16>>(0)
+    };
+    assert_eq!(set("30").await, [Span::Hour.bit()], "in every plan");
+    let caption = async |user: Uuid| {
+        let args = json!({"words": "three words only", "max_tokens": 20});
+        weir.post("/api/jobs/caption", Who::User(user), &args).await
+    };
+    for _ in 0..2 {
+        assert_eq!(caption(team).await.status, 202);
+    }
+    assert_eq!(caption(hobby).await.status, 202);
+    let refused = caption(hobby).await;
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert_eq!(refused.body["violated-policies"], json!(["tokens-hour"]));
+    assert_eq!(set("NULL").await, [0]);
+    assert_eq!(caption(hobby).await.status, 202);
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_monthly_limit_is_the_same_in_its_column_and_in_its_row_wherever_it_is_written() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let both = async || {
+        let sql = "SELECT p.analysis_monthly_limit, l.month FROM subscription_plans p JOIN plan_limits l ON l.plan_id = p.id \
+                   WHERE p.tier = 'free' AND l.event_type = 'analysis'";
+        let row = client.query_one(sql, &[]).await.unwrap();
+        (row.get::<_, Option<i64>>(0), row.get::<_, Option<i64>>(1))
+    };
+    let of_free = "(SELECT id FROM subscription_plans WHERE tier = 'free')";
+    let by_row =
+        format!("UPDATE plan_limits SET month = 100 WHERE event_type = 'analysis' AND plan_id = {of_free}");
+    client.batch_execute(&by_row).await.unwrap();
+    assert_eq!(both().await, (Some(100), Some(100)));
+    client
+        .batch_execute("UPDATE subscription_plans SET analysis_monthly_limit = 50")
+        .await
+        .unwrap();
+    assert_eq!(both().await, (Some(50), Some(50)));
+    client
+        .batch_execute(
+            "INSERT INTO subscription_plans (tier, analysis_monthly_limit) VALUES ('gold', 7); \
+             UPDATE subscription_plans SET analysis_monthly_limit = 8 WHERE tier = 'free'",
+        )
+        .await
+        .unwrap();
+    assert_eq!(both().await, (Some(8), Some(8)));
+    let gold = "SELECT l.month FROM plan_limits l JOIN subscription_plans p ON p.id = l.plan_id \
+                WHERE p.tier = 'gold' AND l.event_type = 'analysis'";
+    let gold: Option<i64> = client.query_one(gold, &[]).await.unwrap().get(0);
+    assert_eq!(gold, Some(7));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_of_a_meter_that_is_not_there_is_refused_when_it_is_written_by_hand() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    let client = weir.client().await;
+    for sql in [
+        "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'Renders', 1)",
+        "INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id) VALUES ($1, 'Renders', 1, 1)",
+    ] {
+        let error = client.execute(sql, &[&user]).await.unwrap_err();
+        let said = error.as_db_error().unwrap().message();
+        assert_eq!(said, "there is no meter Renders");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_that_somebody_deleted_are_brought_back() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    let mut client = weir.client().await;
+    client
+        .batch_execute("DELETE FROM plan_limits WHERE event_type = 'renders'")
+        .await
+        .unwrap();
+    assert_eq!(render(&weir, user).await.status, 503);
+    let wanted = &weir.context.settings.catalogue;
+    let changes = catalogue::apply(&mut client, wanted).await.unwrap();
+    assert_eq!(changes.len(), 3, "{changes:?}");
+    assert_eq!(render(&weir, user).await.status, 202);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_meter_whose_usage_was_written_by_hand_is_not_taken_away() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    weir.use_up(user, "exports", 3).await;
+    let without = changed(&weir, |catalogue| {
+        catalogue.meters.remove("exports");
+        for plan in catalogue.plans.values_mut() {
+            plan.meters.remove("exports");
+        }
+    });
+    let Err(CatalogueError::InUse(reasons)) = catalogue::apply(&mut weir.client().await, &without).await
+    else {
+        panic!("it was applied");
+    };
+    assert!(
+        reasons[0].starts_with("meter exports: gone, but 1 holder(s) have used it"),
+        "{reasons:?}"
+    );
+    assert!(reasons[0].contains(&user.to_string()), "{reasons:?}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrate_says_what_it_applied_also_when_the_catalogue_is_refused() {
+    let weir = images().await;
+    let admin = weir.admin().await;
+    let old = format!("{}_old", weir.name());
+    admin
+        .batch_execute(&format!("CREATE DATABASE {old}"))
+        .await
+        .unwrap();
+    let url = weir.url().replace(weir.name(), &old);
+    let database = Database::at(&url).unwrap();
+    migrate::migrate_to(&database, 3).await.unwrap();
+    let client = database.connect().await.unwrap();
+    client
+        .batch_execute(
+            "INSERT INTO users (id) VALUES ('00000000-0000-0000-0000-000000000001'); \
+             INSERT INTO user_subscriptions (user_id, plan_id) SELECT u.id, p.id FROM users u, subscription_plans p \
+             WHERE p.tier = 'pro'",
+        )
+        .await
+        .unwrap();
+    let migrated = command(&weir, &["migrate"])
+        .env("DATABASE_URL", &url)
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, complained) = (text(&migrated.stdout), text(&migrated.stderr));
+    assert!(!migrated.status.success());
+    assert!(
+        said.contains("applied Weir's V4__catalogue\n"),
+        "{said}{complained}"
+    );
+    assert!(!said.contains("changed the catalogue"), "{said}");
+    assert!(
+        complained.contains("plan pro: gone, but 1 subscription(s) have it")
+            && complained.contains("keep it in weir.toml until they have another plan"),
+        "{complained}"
+    );
+    drop(client);
+    admin
+        .batch_execute(&format!("DROP DATABASE {old} WITH (FORCE)"))
+        .await
+        .unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_meter_is_counted_in_every_window_that_some_plan_limits() {
+    let weir = images().await;
+    let mut client = weir.client().await;
+    let counted = async |client: &tokio_postgres::Client, meter: &str| {
+        let sql = "SELECT array_agg(DISTINCT counted) FROM plan_limits WHERE event_type = $1::text";
+        let row = client.query_one(sql, &[&meter]).await.unwrap();
+        row.get::<_, Vec<i16>>(0)
+    };
+    assert_eq!(
+        counted(&client, "renders").await,
+        [Span::Hour.bit()],
+        "in every plan"
+    );
+    assert_eq!(
+        counted(&client, "previews").await,
+        [Span::Hour.bit() | Span::Minute.bit()]
+    );
+    assert_eq!(counted(&client, "tokens").await, [0]);
+    let without = changed(&weir, |catalogue| {
+        catalogue.plans.shift_remove("hobby");
+        catalogue.plans["team"].is_default = true;
+    });
+    catalogue::apply(&mut client, &without).await.unwrap();
+    assert_eq!(
+        counted(&client, "previews").await,
+        [0],
+        "with its plan the window goes"
+    );
+    weir.end().await;
+}

@@ -1,0 +1,238 @@
+//! The clients in other languages, by their examples: orders are there with their jobs or not at all, and workers complete
+//! jobs in their own transactions.
+
+use crate::common::programs;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::fleet::{CLIENTS, Duties, go, holders_over_their_slots, row_count, wakes};
+use crate::common::{Weir, Who};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+const TABLES: &str = "CREATE TABLE orders (number int NOT NULL); CREATE TABLE results (number int NOT NULL)";
+
+/// Runs a program of a language with these arguments until it ends, and returns what it printed.
+async fn output(weir: &Weir, program: &[PathBuf], args: &[&str]) -> String {
+    let mut command = Command::new(&program[0]);
+    command
+        .args(&program[1..])
+        .args(args)
+        .env("DATABASE_URL", weir.url());
+    let ended = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        ended.status.success(),
+        "{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
+    String::from_utf8_lossy(&ended.stdout).trim().to_owned()
+}
+
+/// Ten orders are left: of 32 at once, ten are there with a job each, and nothing of the others.
+async fn orders_are_there_with_their_jobs_or_not_at_all(
+    weir: &Weir,
+    client: &Client,
+    program: &[PathBuf],
+) -> Uuid {
+    client.batch_execute(TABLES).await.unwrap();
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 40).await;
+    assert_eq!(
+        output(weir, program, &["order", &user.to_string(), "32"]).await,
+        "10 22"
+    );
+    for table in ["orders", "river_job", "quota_reservations", "submissions"] {
+        assert_eq!(row_count(client, table).await, 10, "{table}");
+    }
+    user
+}
+
+/// A worker in this language works them, and one that fails once.
+async fn a_worker_completes_in_its_own_transactions(
+    weir: &Weir,
+    client: &Client,
+    user: Uuid,
+    program: &[PathBuf],
+) {
+    let other = weir.user("pro").await;
+    let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"order\": 77, \"fails\": 1}')";
+    client.query_one(submit, &[&other.to_string()]).await.unwrap();
+    let duties = Duties::of(weir);
+    // Eleven jobs, and the attempt that fails.
+    output(weir, program, &["work", "12"]).await;
+    weir.all_finished().await;
+    duties.end().await;
+    assert_eq!(
+        row_count(client, "results").await,
+        11,
+        "the failed attempt wrote nothing"
+    );
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 50);
+    assert_eq!(weir.quota(Who::User(other), "analysis").await["used"], 1);
+}
+
+async fn in_language(program: &[PathBuf]) {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = orders_are_there_with_their_jobs_or_not_at_all(&weir, &client, program).await;
+    a_worker_completes_in_its_own_transactions(&weir, &client, user, program).await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_and_their_jobs_in_python() {
+    let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
+    let Some(python) = made.await.unwrap() else { return };
+    in_language(&[python, PathBuf::from(CLIENTS).join("python/example.py")]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orders_and_their_jobs_in_typescript() {
+    // The one that the repository pins, which runs TypeScript as it is.
+    let node = PathBuf::from(CLIENTS).join("../node_modules/node/bin/node");
+    if !node.exists() {
+        programs::missing("node is not installed; run npm install");
+        return;
+    }
+    in_language(&[node, PathBuf::from(CLIENTS).join("typescript/example.ts")]).await;
+}
+
+/// River reports how an attempt ended a while after Weir has recorded it: to the next one, when that runs already.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one() {
+    let folder = std::env::temp_dir().join(format!("weir-go-late-{}", Uuid::new_v4()));
+    let inside = folder.clone();
+    let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
+        return;
+    };
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client.batch_execute(TABLES).await.unwrap();
+    let user = weir.user("enterprise").await;
+    for order in 0..5 {
+        let submit = "SELECT outcome FROM weir_submit($1, 'analysis', $2)";
+        let args = json!({ "order": order, "fails": 1 });
+        client
+            .query_one(submit, &[&user.to_string(), &args])
+            .await
+            .unwrap();
+    }
+    let mut fleet = Command::new(&program)
+        .args(["-takes", "300ms", "work"])
+        .env("DATABASE_URL", weir.url())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(i32::try_from(fleet.id()).unwrap());
+    // It stands still between the record of a failure and River's report of it, and somebody else begins the next attempt.
+    let began = "UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(), \
+                 attempted_by = array_append(attempted_by, 'elsewhere') \
+                 WHERE attempt = 1 AND state IN ('available', 'retryable')";
+    let failed = "river_job WHERE attempt = 1 AND cardinality(errors) > 0";
+    let started = Instant::now();
+    while row_count(&client, failed).await == 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "no attempt fails");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    kill(pid, Signal::SIGSTOP).unwrap();
+    assert!(client.execute(began, &[]).await.unwrap() > 0);
+    kill(pid, Signal::SIGCONT).unwrap();
+    // When it has ended, it has reported everything.
+    drop(fleet.stdin.take());
+    let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
+    assert!(ended.unwrap().success());
+    assert_eq!(
+        row_count(&client, "river_job WHERE state = 'completed'").await,
+        row_count(&client, "results").await,
+        "what is completed has had its work done"
+    );
+    weir.abandon().await;
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
+    let folder = std::env::temp_dir().join(format!("weir-go-client-{}", Uuid::new_v4()));
+    let inside = folder.clone();
+    let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {
+        return;
+    };
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let ordered =
+        orders_are_there_with_their_jobs_or_not_at_all(&weir, &client, std::slice::from_ref(&program)).await;
+    let (mut slots, mut ids) = (HashMap::from([(ordered, 1)]), Vec::new());
+    for (plan, jobs) in [("free", 40), ("pro", 60), ("enterprise", 60)] {
+        let user = weir.user(plan).await;
+        slots.insert(user, i64::from(weir.slots_of(plan)));
+        for order in 0..jobs {
+            // Some fail once, and are tried again with a slot.
+            let args = json!({ "order": order, "fails": i32::from(order % 20 == 7) });
+            let submit = "SELECT job_id FROM weir_submit($1, 'analysis', $2)";
+            let row = client
+                .query_one(submit, &[&user.to_string(), &args])
+                .await
+                .unwrap();
+            ids.push(row.get::<_, i64>(0));
+        }
+    }
+    let duties = Duties::of(&weir);
+    let mut fleet = Command::new(&program)
+        .args(["-takes", "10ms", "work"])
+        .env("DATABASE_URL", weir.url())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut samples = 0;
+    let started = std::time::Instant::now();
+    while row_count(&client, "river_job WHERE finalized_at IS NULL").await > 0 {
+        let over = holders_over_their_slots(&client, &slots).await;
+        assert!(over.is_empty(), "{over:?}");
+        samples += 1;
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "the fleet does not get on"
+        );
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    drop(fleet.stdin.take());
+    assert!(
+        tokio::task::spawn_blocking(move || fleet.wait())
+            .await
+            .unwrap()
+            .unwrap()
+            .success()
+    );
+    let wake = wakes(&client, &slots, &[0.5, 0.9], Duration::ZERO).await;
+    eprintln!(
+        "{samples} samples; freed slot to next start: p50 {:.1} ms, p90 {:.1} ms",
+        wake[0], wake[1]
+    );
+    // 5 ms on a machine that has nothing else to do.
+    assert!(wake[0] <= 50.0, "a freed slot is idle for {wake:?} ms");
+    let charged: i64 = client
+        .query_one(
+            "SELECT count(*) FROM usage_events WHERE job_id = ANY ($1) AND quota_amount = 1",
+            &[&ids],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(
+        (charged, row_count(&client, "results").await),
+        (160, 170),
+        "each once"
+    );
+    assert_eq!(weir.quota(Who::User(ordered), "analysis").await["used"], 50);
+    duties.end().await;
+    weir.end().await;
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,0 +1,178 @@
+//! The subcommands that do one thing and end, as an operator runs them.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Output, Stdio};
+
+use crate::common::process::command;
+use crate::common::{GO_TESTS, Weir, Who};
+use serde_json::{Value, json};
+
+fn run(weir: &Weir, arguments: &[&str], more: &[(&str, &str)]) -> Output {
+    command(weir, arguments)
+        .envs(more.iter().copied())
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_migrate_at_once_apply_every_migration_once_and_the_next_one_none() {
+    let weir = Weir::made(&[], async |url| {
+        let migrate = || {
+            Command::new(env!("CARGO_BIN_EXE_weir"))
+                .arg("migrate")
+                .env("DATABASE_URL", url)
+                .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap()
+        };
+        let at_once: Vec<_> = (0..4).map(|_| migrate()).collect();
+        // One migrates; the one that comes next may bring the catalogue before it does.
+        let mut done = Vec::new();
+        for child in at_once {
+            let output = child.wait_with_output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            done.extend(said(&output).lines().map(str::to_owned));
+        }
+        done.retain(|line| line != "nothing to do: the database is up to date");
+        assert!(done.contains(&"applied Weir's V1__weir".to_owned()), "{done:?}");
+        let once: BTreeSet<&String> = done.iter().collect();
+        assert_eq!(once.len(), done.len(), "{done:?}");
+    })
+    .await;
+    let again = run(&weir, &["migrate"], &[]);
+    assert_eq!(said(&again), "nothing to do: the database is up to date\n");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
+    let weir = Weir::new().await;
+    let user = uuid::Uuid::new_v4();
+    let output = run(
+        &weir,
+        &[
+            "token",
+            "--tier",
+            "pro",
+            "--user",
+            &user.to_string(),
+            "--ttl",
+            "90s",
+        ],
+        &[("JWT_ISSUER", "https://issuer.example"), ("JWT_AUDIENCE", "weir")],
+    );
+    assert!(output.status.success(), "{output:?}");
+    let token = said(&output);
+    let claims = token.trim().split('.').nth(1).unwrap();
+    let claims = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, claims).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    assert_eq!(
+        (&claims["sub"], &claims["iss"], &claims["aud"]),
+        (
+            &json!(user.to_string()),
+            &json!("https://issuer.example"),
+            &json!("weir")
+        )
+    );
+    assert_eq!(
+        claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap(),
+        90
+    );
+    assert_eq!(weir.get("/api/usage", Who::User(user)).await.body["tier"], "pro");
+
+    // Without a secret nothing is signed, and nobody is made.
+    let output = command(&weir, &["token", "--tier", "free"])
+        .env_remove("JWT_SECRET")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert!(output.stdout.is_empty());
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(why.contains("JWT_SECRET"), "{why}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_audit_ends_with_one_when_something_is_wrong_and_its_repair_with_zero() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let sound = run(&weir, &["audit"], &[]);
+    assert_eq!(sound.status.code(), Some(0), "{}", said(&sound));
+
+    weir.client()
+        .await
+        .execute(
+            "UPDATE quota_balances SET used = used + 7 WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let broken = run(&weir, &["audit", "--json"], &[]);
+    assert_eq!(broken.status.code(), Some(1), "{}", said(&broken));
+    let findings: Value = serde_json::from_slice(&broken.stdout).unwrap();
+    let named = findings.as_array().unwrap().iter().any(|finding| {
+        let violations = finding["violations"].as_array().unwrap();
+        violations
+            .iter()
+            .any(|one| one.as_str().unwrap().contains(&user.to_string()))
+    });
+    assert!(named, "{findings}");
+
+    let repaired = run(&weir, &["audit", "--repair"], &[]);
+    assert_eq!(repaired.status.code(), Some(0), "{}", said(&repaired));
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_is_short_lines_for_people_on_a_terminal_and_json_elsewhere() {
+    let weir = Weir::new().await;
+    let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
+    let port = [("WEIR_ORIGIN_PORT", "0"), ("NO_COLOR", "1")];
+    let mut serving = command(&weir, &["serve"])
+        .envs(port)
+        .stderr(slave)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(std::fs::File::from(master))
+        .read_line(&mut line)
+        .unwrap();
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+    let pattern = regex::Regex::new(r"^\d\d:\d\d:\d\d  INFO \w[^{]*\r\n$").unwrap();
+    assert!(pattern.is_match(&line), "{line:?}");
+    assert!(line.len() <= 80, "{line:?}");
+
+    let mut serving = command(&weir, &["serve"])
+        .envs(port)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    line.clear();
+    BufReader::new(serving.stderr.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+    let event: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!(event["level"], "INFO");
+    weir.end().await;
+}
+
+#[test]
+fn the_version_is_that_of_weir() {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("--version")
+        .output()
+        .unwrap();
+    assert_eq!(said(&output), concat!("weir ", env!("CARGO_PKG_VERSION"), "\n"));
+}

@@ -1,0 +1,83 @@
+//! Fleets of other languages' River clients, beside which nothing of Weir's works jobs.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio_postgres::Client;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use super::Weir;
+use super::programs;
+
+pub const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients");
+
+pub async fn row_count(client: &Client, table: &str) -> i64 {
+    let sql = format!("SELECT count(*) FROM {table}");
+    client.query_one(&sql, &[]).await.unwrap().get(0)
+}
+
+/// The duties of all, as `weir schedule` does them; no worker of Weir's is there.
+pub struct Duties {
+    stopped: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Duties {
+    pub fn of(weir: &Weir) -> Self {
+        let stopped = CancellationToken::new();
+        let task = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));
+        Self { stopped, task }
+    }
+
+    pub async fn end(self) {
+        self.stopped.cancel();
+        self.task.await.unwrap();
+    }
+}
+
+/// The example in Go, built into this folder; `None` where Go is not installed.
+pub fn go(folder: &Path) -> Option<PathBuf> {
+    programs::go_build(&format!("{CLIENTS}/go"), "./example", folder.join("example"))
+}
+
+/// Slots, by the plans of the shipped catalogue.
+pub async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64>) -> Vec<String> {
+    let running = "SELECT s.holder, count(*) FROM river_job j JOIN submissions s ON s.job_id = j.id \
+                   WHERE j.state = 'running' GROUP BY 1";
+    let rows = client.query(running, &[]).await.unwrap();
+    let over = rows
+        .iter()
+        .filter(|row| row.get::<_, i64>(1) > slots[&row.get::<_, Uuid>(0)]);
+    over.map(|row| format!("{}: {}", row.get::<_, Uuid>(0), row.get::<_, i64>(1)))
+        .collect()
+}
+
+/// From the end of a job to the start of the next of the same holder, of those that have one slot and whose jobs all went
+/// well at once: how long each took, in milliseconds by the database's clock. What ended in the first seconds is left out.
+pub async fn wakes(
+    client: &Client,
+    slots: &HashMap<Uuid, i64>,
+    quantiles: &[f64],
+    cold: Duration,
+) -> Vec<f64> {
+    let single: Vec<Uuid> = slots
+        .iter()
+        .filter(|(_, slots)| **slots == 1)
+        .map(|(holder, _)| *holder)
+        .collect();
+    let sql = "SELECT percentile_cont($2::float8[]) WITHIN GROUP (ORDER BY extract(epoch FROM started - ended)::float8 * 1000) \
+               FROM (SELECT j.attempted_at AS started, \
+                            lag(j.finalized_at) OVER (PARTITION BY s.holder ORDER BY j.attempted_at) AS ended \
+                     FROM river_job j JOIN submissions s ON s.job_id = j.id \
+                     WHERE s.holder = ANY ($1) AND NOT EXISTS ( \
+                         SELECT 1 FROM river_job o JOIN submissions p ON p.job_id = o.id \
+                         WHERE p.holder = s.holder AND o.attempt > 1)) w \
+               WHERE ended > (SELECT min(attempted_at) + make_interval(secs => $3) FROM river_job)";
+    client
+        .query_one(sql, &[&single, &quantiles, &cold.as_secs_f64()])
+        .await
+        .unwrap()
+        .get(0)
+}

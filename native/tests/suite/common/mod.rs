@@ -1,0 +1,568 @@
+//! A Weir of its own for every test: a fresh database, the real API, real River workers.
+
+pub mod beside;
+pub mod fleet;
+pub mod gate;
+pub mod later;
+pub mod others;
+pub mod process;
+pub mod programs;
+pub mod proxy;
+pub mod receiver;
+pub mod skip;
+pub mod submissions;
+mod template;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Request, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+use uuid::Uuid;
+use weir::api::probes::{self, Probes};
+use weir::api::serve;
+use weir::config::{Settings, Variables};
+use weir::context::Context;
+use weir::work::reconcile::Reconciler;
+use weir::work::{Duty, Working};
+use weir_ledger::database::{Database, Schemas};
+use weir_ledger::{audit, catalogue, migrate, plans};
+use weir_policy::assertion::{self, AssertionKey, Caller};
+use weir_policy::subject::Identity;
+
+/// The plans of the shipped catalogue.
+pub const PLANS: [&str; 4] = ["free", "pro", "pro_plus", "enterprise"];
+
+pub const EDGE_SECRET: &str = "a secret of the edge that only tests use";
+
+/// A test's own database and settings. The database is dropped at the end.
+pub struct Weir {
+    pub context: Context,
+    pub router: Router,
+    pub stopping: CancellationToken,
+    server: tokio_postgres::Config,
+    name: String,
+    variables: Variables,
+    /// The tokens of anonymous jobs, by who submitted them.
+    tokens: Mutex<HashMap<(&'static str, i64), String>>,
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Value,
+}
+
+impl Weir {
+    pub async fn new() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// A Weir with these environment variables on top of the defaults.
+    pub async fn with(pairs: &[(&str, &str)]) -> Self {
+        let schema = |variable| {
+            let named = pairs.iter().find(|(name, _)| *name == variable);
+            named.map(|(_, schema)| (*schema).to_owned())
+        };
+        let schemas = Schemas {
+            weir: schema("WEIR_SCHEMA"),
+            river: schema("RIVER_SCHEMA"),
+        };
+        let weir = match schemas {
+            Schemas {
+                weir: None,
+                river: None,
+            } => Self::copied(pairs).await,
+            schemas => {
+                Self::made(pairs, async |database| {
+                    let database = Database::at(database).unwrap().in_schemas(schemas);
+                    migrate::migrate(&database).await.unwrap();
+                })
+                .await
+            }
+        };
+        weir.with_catalogue().await
+    }
+
+    /// Brings the catalogue of the settings into the database, as `weir migrate` does.
+    async fn with_catalogue(self) -> Self {
+        let wanted = &self.context.settings.catalogue;
+        let mut client = self.client().await;
+        catalogue::apply(&mut client, wanted).await.unwrap();
+        let settings = &self.context.settings;
+        catalogue::services::apply(&mut client, &settings.service_entries(), &settings.rules())
+            .await
+            .unwrap();
+        self
+    }
+
+    /// A Weir on a copy of a database that was brought up to date.
+    async fn copied(pairs: &[(&str, &str)]) -> Self {
+        let server = template::server();
+        let (name, url) = template::copy(&server).await;
+        Self::over(server.parse().unwrap(), name, &url, pairs).await
+    }
+
+    /// A Weir on an empty database that is brought up to date like this.
+    pub async fn made(pairs: &[(&str, &str)], make: impl AsyncFnOnce(&str)) -> Self {
+        let server = template::server();
+        let (name, url) = template::empty(&server).await;
+        make(&url).await;
+        Self::over(server.parse().unwrap(), name, &url, pairs).await
+    }
+
+    /// Another Weir in the same database, which these environment variables keep apart. It is brought up to date.
+    pub async fn beside(&self, pairs: &[(&str, &str)]) -> Self {
+        migrate::migrate(&self.another(pairs).database).await.unwrap();
+        Self::over(self.server.clone(), self.name.clone(), self.url(), pairs).await
+    }
+
+    async fn over(server: tokio_postgres::Config, name: String, url: &str, pairs: &[(&str, &str)]) -> Self {
+        let mut variables: Variables = BTreeMap::from_iter(
+            [
+                ("DATABASE_URL", url),
+                ("EDGE_SECRET", EDGE_SECRET),
+                ("JWT_SECRET", "a secret for tokens that only tests use"),
+                ("WEIR_DRAIN_TIMEOUT", "2s"),
+            ]
+            .map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        variables.extend(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
+        let context = Context::new(settings(&variables)).unwrap();
+        let stopping = CancellationToken::new();
+        let metrics = metrics_exporter_prometheus::PrometheusBuilder::new()
+            .build_recorder()
+            .handle();
+        let probes = Probes::new(context.pool.clone(), &context.settings, metrics, stopping.clone());
+        let router = serve::router(&context, stopping.clone()).await.unwrap();
+        Self {
+            router: router.merge(probes::router(Arc::new(probes))),
+            context,
+            stopping,
+            server,
+            name,
+            variables,
+            tokens: Mutex::default(),
+        }
+    }
+
+    /// Another process on the same database.
+    pub fn another(&self, pairs: &[(&str, &str)]) -> Context {
+        let mut variables = self.variables.clone();
+        variables.extend(
+            pairs
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
+        Context::new(settings(&variables)).unwrap()
+    }
+
+    /// The environment of a process on the same database.
+    pub fn variables(&self) -> &Variables {
+        &self.variables
+    }
+
+    /// The database's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A connection to the server, not to the test's database.
+    pub async fn admin(&self) -> tokio_postgres::Client {
+        let (admin, connection) = self.server.connect(tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        admin
+    }
+
+    pub fn url(&self) -> &str {
+        &self.variables["DATABASE_URL"]
+    }
+
+    pub async fn work(&self) -> Working {
+        Working::start(&self.context, Duty::Both, &self.context.settings.services)
+            .await
+            .unwrap()
+    }
+
+    pub async fn client(&self) -> tokio_postgres::Client {
+        self.context.database.connect().await.unwrap()
+    }
+
+    pub async fn user(&self, tier: &str) -> Uuid {
+        let user = Uuid::new_v4();
+        let known = plans::ensure_user(&self.client().await, user, tier)
+            .await
+            .unwrap();
+        assert!(known, "there is no plan {tier}");
+        user
+    }
+
+    /// The slots that the catalogue gives a plan.
+    pub fn slots_of(&self, plan: &str) -> u32 {
+        self.context.settings.catalogue.plans[plan].meters["analysis"].slots
+    }
+
+    /// Usage that is there already, written by plain SQL.
+    pub async fn use_up(&self, user: Uuid, event_type: &str, amount: i64) {
+        self.client()
+            .await
+            .execute(
+                "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, $2::text::usage_event_type, $3)",
+                &[&user, &event_type, &amount],
+            )
+            .await
+            .unwrap();
+    }
+
+    pub async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        who: Who,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Answer {
+        let assertion = who.assertion(EDGE_SECRET, method, path, "request-1");
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(assertion::HEADER, assertion);
+        if let Some(token) = self.job_token(path, who) {
+            request = request.header("weir-job-token", token);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let answer = self.send(request.body(Body::from(body)).unwrap()).await;
+        let id = answer.body["job"]["id"].as_i64();
+        if let (Who::Address(address), Some(token), Some(id)) = (who, answer.body["token"].as_str(), id) {
+            self.tokens
+                .lock()
+                .unwrap()
+                .insert((address, id), token.to_owned());
+        }
+        answer
+    }
+
+    /// A request of a backend with a service key, in the name of `anne`.
+    pub async fn with_key(&self, method: &str, path: &str, bearer: &str, key: &str, body: &str) -> Answer {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("authorization", bearer)
+            .header("weir-on-behalf-of", "anne")
+            .header("idempotency-key", key);
+        self.send(request.body(Body::from(body.to_owned())).unwrap())
+            .await
+    }
+
+    /// The token of the job at this path, if this caller submitted it.
+    fn job_token(&self, path: &str, who: Who) -> Option<String> {
+        let Who::Address(address) = who else { return None };
+        let id = path.strip_prefix("/api/jobs/")?.split('/').next()?.parse().ok()?;
+        self.tokens.lock().unwrap().get(&(address, id)).cloned()
+    }
+
+    pub async fn send(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        }
+    }
+
+    /// An answer whose body has no end.
+    pub async fn stream(&self, path: &str, who: Who) -> Response<Body> {
+        let assertion = who.assertion(EDGE_SECRET, "GET", path, "request-1");
+        let mut request = Request::builder().uri(path);
+        if let Some(token) = self.job_token(path, who) {
+            request = request.header("weir-job-token", token);
+        }
+        let request = request.header(assertion::HEADER, assertion).body(Body::empty());
+        self.router.clone().oneshot(request.unwrap()).await.unwrap()
+    }
+
+    /// Status and headers of such an answer.
+    pub async fn head_of(&self, path: &str, who: Who) -> Answer {
+        let response = self.stream(path, who).await;
+        Answer {
+            status: response.status(),
+            headers: response.headers().clone(),
+            body: Value::Null,
+        }
+    }
+
+    pub async fn get(&self, path: &str, who: Who) -> Answer {
+        self.call("GET", path, who, &[], Vec::new()).await
+    }
+
+    pub async fn post(&self, path: &str, who: Who, body: &Value) -> Answer {
+        self.call("POST", path, who, &[], body.to_string().into_bytes())
+            .await
+    }
+
+    /// Submits an analysis of one file and expects it to be accepted.
+    pub async fn analyse(&self, who: Who, file: &str, content: &str) -> i64 {
+        let answer = self
+            .post("/api/jobs/analysis", who, &files(&[(file, content)]))
+            .await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        answer.body["job"]["id"].as_i64().unwrap()
+    }
+
+    /// Waits until the job is being worked on.
+    pub async fn running(&self, id: i64, who: Who) {
+        self.until("it to run", async || {
+            (self.get(&format!("/api/jobs/{id}"), who).await.body["status"] == "running").then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until nothing of the caller's quota is reserved.
+    pub async fn released(&self, who: Who, service: &str) {
+        self.until("its quota to be free", async || {
+            (self.quota(who, service).await["reserved"] == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// The job once it is finished.
+    pub async fn finished(&self, id: i64, who: Who) -> Value {
+        self.until(&format!("job {id} to finish"), async || {
+            let job = self.get(&format!("/api/jobs/{id}"), who).await.body;
+            ["completed", "failed", "cancelled"]
+                .contains(&job["status"].as_str().unwrap())
+                .then_some(job)
+        })
+        .await
+    }
+
+    /// How many jobs there are, in whatever state.
+    pub async fn jobs(&self) -> i64 {
+        self.count("river_job").await
+    }
+
+    /// How many rows a table has.
+    pub async fn count(&self, table: &str) -> i64 {
+        let count = format!("SELECT count(*) FROM {table}");
+        self.client().await.query_one(&count, &[]).await.unwrap().get(0)
+    }
+
+    /// Begins a job's first attempt as other clients do, with SQL of their own.
+    pub async fn begun_elsewhere(&self, id: i64) {
+        let begin = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
+                     attempted_by = '{elsewhere}' WHERE id = $1";
+        self.client().await.execute(begin, &[&id]).await.unwrap();
+    }
+
+    /// Ends a job as other clients do, with SQL of their own.
+    pub async fn ended_elsewhere(&self, id: i64, state: &str) {
+        let end =
+            "UPDATE river_job SET state = $2::text::river_job_state, finalized_at = now() WHERE id = $1";
+        self.client().await.execute(end, &[&id, &state]).await.unwrap();
+    }
+
+    /// Waits until nothing is left to be done.
+    pub async fn all_finished(&self) {
+        let client = self.client().await;
+        self.until("all jobs to finish", async || {
+            let open: i64 = client
+                .query_one("SELECT count(*) FROM river_job WHERE finalized_at IS NULL", &[])
+                .await
+                .unwrap()
+                .get(0);
+            (open == 0).then_some(())
+        })
+        .await;
+    }
+
+    /// Inserts an analysis as another River client would, past the API.
+    pub async fn insert_by_river(&self, args: Value, queue: &str) -> i64 {
+        #[derive(serde::Serialize, serde::Deserialize)]
+        #[serde(transparent)]
+        struct Args(Value);
+        impl riverqueue::JobArgs for Args {
+            const KIND: &'static str = "analysis:analyze";
+        }
+        let pool = self.context.database.river_pool(1).unwrap();
+        let river = riverqueue::Client::builder(pool).build().unwrap();
+        let opts = riverqueue::InsertOpts::default().with_queue(queue);
+        river.insert(Args(args)).opts(opts).await.unwrap().job.row.id
+    }
+
+    pub async fn quota(&self, who: Who, service: &str) -> Value {
+        self.get("/api/usage", who).await.body[service].clone()
+    }
+
+    /// Asks until there is an answer, for at most 30 seconds.
+    pub async fn until<T>(&self, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+        let started = Instant::now();
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            assert!(
+                started.elapsed() < Duration::from_secs(30),
+                "waited 30 s for {what}"
+            );
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    pub async fn duties_begun(&self) {
+        let client = self.client().await;
+        let begun = async || {
+            let row = client.query_opt("SELECT 1 FROM duties", &[]).await.unwrap();
+            row.map(|_| ())
+        };
+        self.until("the duties", begun).await;
+    }
+
+    pub async fn reconcile(&self) {
+        let client = self.bookkeeper().await;
+        Reconciler::new(&self.context).everything(&client).await;
+    }
+
+    /// A connection such as reconciliation has.
+    pub async fn bookkeeper(&self) -> tokio_postgres::Client {
+        let patience = Duration::from_secs(1);
+        self.context.database.connect_bookkeeper(patience).await.unwrap()
+    }
+
+    /// What `weir audit` would complain about.
+    pub async fn complaints(&self) -> Vec<String> {
+        let mut client = self.client().await;
+        let findings = audit::audit(
+            &mut client,
+            self.context.settings.fairness.cluster_limits(),
+            Duration::ZERO,
+        )
+        .await
+        .unwrap();
+        findings
+            .into_iter()
+            .flat_map(|finding| {
+                finding
+                    .violations
+                    .into_iter()
+                    .map(move |one| format!("{}: {one}", finding.invariant))
+            })
+            .collect()
+    }
+
+    /// Waits until `weir audit` has no complaint, which takes as long as a settlement does.
+    pub async fn is_clean(&self) {
+        let started = Instant::now();
+        loop {
+            let complaints = self.complaints().await;
+            if complaints.is_empty() {
+                return;
+            }
+            assert!(started.elapsed() < Duration::from_secs(5), "{complaints:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Checks that nothing is wrong, and drops the database. A test that fails leaves it to the server, which does not
+    /// outlive the tests.
+    pub async fn end(self) {
+        self.is_clean().await;
+        self.abandon().await;
+    }
+
+    /// Drops the database, whatever is wrong in it.
+    pub async fn abandon(self) {
+        self.stopping.cancel();
+        let (admin, connection) = self.server.connect(tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        admin
+            .batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name))
+            .await
+            .unwrap();
+    }
+}
+
+fn settings(variables: &Variables) -> Settings {
+    let services = variables
+        .get("WEIR_CONFIG")
+        .map_or("../weir.toml", String::as_str);
+    Settings::read(variables, &Path::new(env!("CARGO_MANIFEST_DIR")).join(services)).unwrap()
+}
+
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+pub enum Who {
+    User(Uuid),
+    /// By the token's subject.
+    Subject(&'static str),
+    /// One of an organisation's people: the organisation, and who.
+    Member(&'static str, &'static str),
+    Address(&'static str),
+}
+
+impl Who {
+    /// What the edge would say of this caller.
+    pub fn assertion(self, secret: &str, method: &str, path: &str, request_id: &str) -> String {
+        let key = AssertionKey::new(secret.as_bytes()).unwrap();
+        let now = jiff::Timestamp::now().as_second().unsigned_abs();
+        assertion::sign(&key, &self.caller(), method, path, request_id, now).unwrap()
+    }
+
+    fn caller(self) -> Caller {
+        match self {
+            Self::User(id) => Caller {
+                user: Some(id.into()),
+                client_address: "192.0.2.1".to_owned(),
+            },
+            Self::Subject(subject) => Self::Member(subject, subject).caller(),
+            Self::Member(holder, subject) => Caller {
+                user: Some(Identity {
+                    holder: holder.parse().unwrap(),
+                    subject: subject.parse().unwrap(),
+                }),
+                client_address: "192.0.2.1".to_owned(),
+            },
+            Self::Address(address) => Caller {
+                user: None,
+                client_address: address.to_owned(),
+            },
+        }
+    }
+}
+
+/// Locks a holder's row, as somebody else's open transaction does, until that ends.
+pub async fn lock_holder(
+    client: &mut tokio_postgres::Client,
+    holder: Uuid,
+) -> tokio_postgres::Transaction<'_> {
+    let open = client.transaction().await.unwrap();
+    let lock = "SELECT 1 FROM holders WHERE holder = $1 FOR UPDATE";
+    assert_eq!(open.execute(lock, &[&holder]).await.unwrap(), 1);
+    open
+}
+
+pub fn files(files: &[(&str, &str)]) -> Value {
+    let files: Vec<Value> = files
+        .iter()
+        .map(|(path, content)| json!({ "path": path, "content": content }))
+        .collect();
+    json!({ "files": files })
+}
+
+pub const GO_TESTS: &str =
+    "package a\n\nfunc TestAdd(t *testing.T) {}\n\nfunc TestSubtract(t *testing.T) {}\n";

@@ -1,0 +1,92 @@
+//! Programs of others that tests run, built or installed when they are missing.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use uuid::Uuid;
+
+use super::skip::skip;
+
+/// The user's cache: what takes long is built once.
+pub fn cache() -> Result<PathBuf, String> {
+    std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))
+        .map(|cache| cache.join("weir"))
+        .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set".to_owned())
+}
+
+/// The test is skipped, except where everything must be there.
+pub fn missing(reason: &str) {
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
+    skip(reason);
+}
+
+pub fn run(command: &mut Command) -> Result<(), String> {
+    let output = command
+        .output()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr);
+    Err(format!(
+        "{command:?}: {}: {}",
+        output.status,
+        message.trim().lines().last().unwrap_or_default()
+    ))
+}
+
+/// Builds a package with the versions of a Go module into this file; `None` where Go is not installed or cannot build
+/// it.
+pub fn go_build(module: &str, package: &str, program: PathBuf) -> Option<PathBuf> {
+    if Command::new("go").arg("version").output().is_err() {
+        skip(&format!("{package} in {module}: go is not installed"));
+        return None;
+    }
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(package);
+    match run(build.current_dir(module)) {
+        Ok(()) => Some(program),
+        Err(reason) => {
+            missing(&format!("{package} in {module} could not be built: {reason}"));
+            None
+        }
+    }
+}
+
+/// A Python with these packages, made once when it is missing; `None` when it cannot be made here. `name` says which
+/// versions they are.
+pub fn python(name: &str, packages: &[&str]) -> Option<PathBuf> {
+    let made = cache().and_then(|cache| make_python(&cache.join(format!("python-{name}")), packages));
+    match made {
+        Ok(python) => Some(python),
+        Err(reason) => {
+            missing(&format!(
+                "{} could not be installed for Python: {reason}",
+                packages.join(", ")
+            ));
+            None
+        }
+    }
+}
+
+fn make_python(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
+    let python = folder.join("bin/python");
+    if python.exists() {
+        return Ok(python);
+    }
+    // Made beside its place and moved there when it is whole. `pip` is run as a module and the environment by its
+    // interpreter, so that nothing in it depends on the name that the folder had.
+    let unfinished = folder.with_extension(Uuid::new_v4().simple().to_string());
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&unfinished)).and_then(|()| {
+        run(Command::new(unfinished.join("bin/python"))
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(packages))
+    });
+    // Somebody else may have been faster; theirs is as good.
+    if made.is_err() || std::fs::rename(&unfinished, folder).is_err() {
+        let _ = std::fs::remove_dir_all(&unfinished);
+    }
+    made.map(|()| python)
+}

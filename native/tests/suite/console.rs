@@ -1,0 +1,491 @@
+//! The operator's console: what its pages show, what they do, and who gets none.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{Answer, GO_TESTS, Weir, Who};
+use async_trait::async_trait;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::http::Request;
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use uuid::Uuid;
+use weir::api::listen;
+use weir::handler::{Attempt, Handler, HandlerError, Refusal, Worked};
+use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
+
+const HERE: &str = "127.0.0.1:50000";
+
+async fn ask(weir: &Weir, peer: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut request = request.body(Body::empty()).unwrap();
+    let peer: SocketAddr = peer.parse().unwrap();
+    request.extensions_mut().insert(ConnectInfo(peer));
+    weir.send(request).await
+}
+
+/// As a browser on this machine asks.
+async fn get(weir: &Weir, path: &str) -> Answer {
+    ask(weir, HERE, "GET", path, &[("host", "localhost:8080")]).await
+}
+
+/// The text of a page that there is.
+async fn page(weir: &Weir, path: &str) -> String {
+    let answer = get(weir, path).await;
+    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    let policy = answer.headers["content-security-policy"].to_str().unwrap();
+    assert!(
+        policy.starts_with("default-src 'none'; style-src 'self';"),
+        "{policy}"
+    );
+    assert_eq!(answer.headers["cache-control"], "no-store");
+    assert_eq!(answer.headers["x-content-type-options"], "nosniff");
+    let text = answer.body.as_str().unwrap().to_owned();
+    assert!(!text.contains("<script"), "{text}");
+    text
+}
+
+async fn cancel(weir: &Weir, id: i64, headers: &[(&str, &str)]) -> Answer {
+    let headers = [&[("host", "localhost:8080")], headers].concat();
+    ask(
+        weir,
+        HERE,
+        "POST",
+        &format!("/console/jobs/{id}/cancel"),
+        &headers,
+    )
+    .await
+}
+
+#[track_caller]
+fn has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "no {part:?} in {text}");
+    }
+}
+
+/// Fails every job for good.
+struct Fails;
+
+const REASON: &str = "<script>alert('reason')</script> & so on\nsecond line";
+
+#[async_trait]
+impl Handler for Fails {
+    async fn reserve(&self, _: Holder, _: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, _: Attempt) -> Result<Worked, HandlerError> {
+        Err(HandlerError::Permanent(REASON.to_owned()))
+    }
+}
+
+async fn work_and_fail(weir: &Weir) -> Working {
+    let context = weir
+        .another(&[])
+        .with_handler("analysis:analyze", Arc::new(Fails) as Arc<dyn Handler>);
+    Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_pages_say_what_waits_and_whose_it_is() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await;
+    weir.use_up(user, "analysis", 12).await;
+    let mut jobs = Vec::new();
+    for n in 0..5 {
+        jobs.push(
+            weir.analyse(Who::User(user), &format!("{n}_test.go"), GO_TESTS)
+                .await,
+        );
+    }
+    weir.analyse(Who::Address("198.51.100.7"), "a_test.go", GO_TESTS)
+        .await;
+
+    let overview = page(&weir, "/console").await;
+    has(
+        &overview,
+        &[
+            "<strong>nobody</strong>; start <code>weir schedule</code>",
+            "analysis: 4 turns taken, 2 wait for theirs",
+            "specview: 0 turns taken",
+            "<td class=\"held\">no workers</td>",
+            "http-equiv=\"refresh\" content=\"5\"",
+            "<caption>",
+            "<th scope=\"row\">default</th>",
+        ],
+    );
+    assert!(!page(&weir, "/console?refresh=off").await.contains("http-equiv"));
+
+    for path in ["/console/holders", "/console/holders?by=running"] {
+        let holders = page(&weir, path).await;
+        has(
+            &holders,
+            &[&format!("/console/holders/{user}"), "anonymous", "<td>pro</td>"],
+        );
+        let at = |what: &str| holders.find(what).unwrap();
+        assert!(at(&user.to_string()) < at("anonymous<"), "more of its jobs wait");
+    }
+
+    let holder = page(&weir, &format!("/console/holders/{user}")).await;
+    has(
+        &holder,
+        &[
+            "<dd>pro</dd>",
+            "<td>3 of 3</td><td>0</td><td>2</td><td>12</td><td>5</td><td>1000</td>",
+            "waits for its turn",
+            "waits for a worker",
+            &format!("action=\"/console/jobs/{}/cancel\" method=\"post\"", jobs[4]),
+        ],
+    );
+    assert_eq!(holder.matches("waits for its turn").count(), 2);
+
+    let job = page(&weir, &format!("/console/jobs/{}", jobs[4])).await;
+    has(
+        &job,
+        &[
+            &format!("/console/holders/{user}"),
+            "<dd>pending</dd>",
+            "parked since",
+            "request-1",
+            "4_test.go",
+            "0 of 3",
+        ],
+    );
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelling_frees_the_quota_and_passes_the_slot_on() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let second = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    let waits = async |id: i64| weir.get(&format!("/api/jobs/{id}"), who).await.body["waiting_for"].clone();
+    assert_eq!(
+        (waits(first).await, waits(second).await),
+        (json!("worker"), json!("slot"))
+    );
+
+    let answer = cancel(&weir, first, &[("sec-fetch-site", "same-origin")]).await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.headers["location"]),
+        (303, &format!("/console/jobs/{first}").parse().unwrap())
+    );
+    has(
+        &page(&weir, &format!("/console/jobs/{first}")).await,
+        &["<dd>cancelled</dd>"],
+    );
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
+    assert_eq!(waits(second).await, "worker", "it has the slot of the first");
+
+    // One that is over stays as it is, and has no button.
+    assert_eq!(cancel(&weir, first, &[]).await.status, 303);
+    assert!(
+        !page(&weir, &format!("/console/jobs/{first}"))
+            .await
+            .contains("/cancel")
+    );
+    assert_eq!(
+        cancel(&weir, second, &[("origin", "http://localhost:8080")])
+            .await
+            .status,
+        303
+    );
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_are_counted_by_reason_and_nothing_of_them_is_markup() {
+    let weir = Weir::new().await;
+    let working = work_and_fail(&weir).await;
+    let user = weir.user("pro").await;
+    let who = Who::User(user);
+    let mut last = 0;
+    for _ in 0..3 {
+        last = weir
+            .analyse(who, "<script>alert('args')</script>_test.go", GO_TESTS)
+            .await;
+        assert_eq!(weir.finished(last, who).await["status"], "failed");
+    }
+    let failures = page(&weir, "/console/failures").await;
+    let reason = "&lt;script&gt;alert('reason')&lt;/script&gt; &amp; so on";
+    has(
+        &failures,
+        &[
+            &format!("<td>analysis</td><td class=\"text\">{reason}</td><td>3</td>"),
+            &format!("/console/jobs/{last}"),
+            "at most",
+        ],
+    );
+    assert!(!failures.contains("second line"));
+    has(
+        &page(&weir, &format!("/console/jobs/{last}")).await,
+        &["&lt;script&gt;alert('args')", reason, "second line", "Attempt 1"],
+    );
+    has(
+        &page(&weir, &format!("/console/holders/{user}")).await,
+        &[reason, "failed"],
+    );
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_leads_to_what_it_names() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    let find = async |text: &str| {
+        let answer = get(&weir, &format!("/console/find?q={text}")).await;
+        let place = answer
+            .headers
+            .get("location")
+            .map(|place| place.to_str().unwrap().to_owned());
+        (answer.status.as_u16(), place)
+    };
+    let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let page_of_job = Some(format!("/console/jobs/{job}"));
+    assert_eq!(find(&job.to_string()).await, (303, page_of_job.clone()));
+    assert_eq!(find("request-1").await, (303, page_of_job));
+    assert_eq!(
+        find(&format!("%20{user}+")).await,
+        (303, Some(format!("/console/holders/{user}")))
+    );
+    // A subject that is no UUID, and one that is a number.
+    let (clerk, seventeen) = (Who::Subject("user_2aB|é"), Who::Subject("17017"));
+    weir.analyse(clerk, "a_test.go", GO_TESTS).await;
+    weir.analyse(seventeen, "a_test.go", GO_TESTS).await;
+    let (_, place) = find("user_2aB%7C%C3%A9").await;
+    has(&page(&weir, &place.unwrap()).await, &["user_2aB|é"]);
+    let (_, place) = find("17017").await;
+    has(&page(&weir, &place.unwrap()).await, &["17017"]);
+    has(&page(&weir, "/console/holders").await, &["user_2aB|é", "17017"]);
+    let second = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    has(
+        &page(&weir, "/console/find?q=request-1").await,
+        &[
+            &format!("/console/jobs/{job}"),
+            &format!("/console/jobs/{second}"),
+        ],
+    );
+    for nothing in [
+        "",
+        "999999",
+        "-1",
+        "%00",
+        "request-2",
+        "%3Cscript%3E",
+        &Uuid::new_v4().to_string(),
+        &"x".repeat(500),
+    ] {
+        let answer = get(&weir, &format!("/console/find?q={nothing}")).await;
+        assert_eq!(answer.status, 404, "{nothing}");
+        let text = answer.body.as_str().unwrap();
+        assert!(
+            text.contains("<h1>Not found</h1>") && !text.contains("<script"),
+            "{text}"
+        );
+    }
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_there_is_not_is_a_page_that_says_so() {
+    let weir = Weir::new().await;
+    for path in [
+        "/console/jobs/4711".to_owned(),
+        "/console/jobs/x".to_owned(),
+        format!("/console/holders/{}", Uuid::new_v4()),
+        "/console/holders/x".to_owned(),
+        "/console/nothing".to_owned(),
+    ] {
+        let answer = get(&weir, &path).await;
+        assert_eq!(answer.status, 404, "{path}");
+        has(answer.body.as_str().unwrap(), &["<h1>Not found</h1>", "<nav"]);
+        assert_eq!(answer.headers["cache-control"], "no-store");
+    }
+    assert_eq!(cancel(&weir, 4711, &[]).await.status, 404);
+    let style = get(&weir, "/console/style.css").await;
+    assert_eq!(
+        (
+            style.status.as_u16(),
+            style.headers["content-type"].to_str().unwrap()
+        ),
+        (200, "text/css; charset=utf-8")
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_but_this_machine_has_a_console() {
+    let weir = Weir::new().await;
+    let nowhere = ask(&weir, HERE, "GET", "/nowhere", &[("host", "localhost")])
+        .await
+        .body;
+    let local = ("host", "127.0.0.1:8080");
+    for (peer, headers) in [
+        ("192.0.2.1:50000", vec![local]),
+        ("[2001:db8::1]:50000", vec![local]),
+        ("[::ffff:192.0.2.1]:50000", vec![local]),
+        (HERE, vec![]),
+        (HERE, vec![("host", "weir.example")]),
+        (HERE, vec![("host", "localhost.evil.example:8080")]),
+        (HERE, vec![("host", "evil.example@localhost")]),
+        (HERE, vec![local, ("host", "localhost")]),
+        (HERE, vec![local, ("x-forwarded-for", "127.0.0.1")]),
+        (HERE, vec![local, ("cf-connecting-ip", "192.0.2.1")]),
+        (HERE, vec![local, ("via", "1.1 proxy")]),
+    ] {
+        for path in [
+            "/console",
+            "/console/holders",
+            "/console/style.css",
+            "/console/nothing",
+        ] {
+            for method in ["GET", "POST", "DELETE"] {
+                let answer = ask(&weir, peer, method, path, &headers).await;
+                assert_eq!(answer.status, 404, "{method} {path} {peer} {headers:?}");
+                assert_eq!(answer.body, nowhere, "as if there were none");
+            }
+        }
+    }
+    let unknown = Request::builder().uri("/console").header("host", "localhost");
+    let answer = weir.send(unknown.body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status, 404, "a connection that nobody vouches for");
+    for (peer, host) in [
+        ("127.0.0.1:1", "localhost"),
+        ("[::1]:1", "[::1]:8080"),
+        ("[::ffff:127.0.0.1]:1", "127.0.0.1"),
+    ] {
+        assert_eq!(
+            ask(&weir, peer, "GET", "/console", &[("host", host)])
+                .await
+                .status,
+            200,
+            "{peer}"
+        );
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_other_website_cancels_a_job() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    for header in [
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+        ("sec-fetch-site", "none"),
+        ("origin", "https://evil.example"),
+        ("origin", "null"),
+        ("origin", "http://localhost:8081"),
+        ("origin", "https://localhost:8080"),
+    ] {
+        let answer = cancel(&weir, id, &[header]).await;
+        assert_eq!(answer.status, 403, "{header:?}");
+    }
+    let path = format!("/console/jobs/{id}/cancel");
+    assert_eq!(get(&weir, &path).await.status, 405, "a link cancels nothing");
+    assert_eq!(
+        weir.get(&format!("/api/jobs/{id}"), who).await.body["status"],
+        "queued"
+    );
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_listener_says_where_a_connection_comes_from() {
+    let weir = Weir::new().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (router, stopping) = (weir.router.clone(), weir.stopping.clone());
+    let answering = tokio::spawn(listen::answer(
+        listener,
+        router,
+        Duration::from_secs(10),
+        stopping,
+    ));
+    for (host, status) in [("localhost", "200"), ("weir.example", "404")] {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET /console HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+    }
+    weir.stopping.cancel();
+    answering.await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_page_scans_a_large_table() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO river_job (args, kind, max_attempts, state, finalized_at, metadata) \
+                 SELECT '{}', 'analysis:analyze', 3, 'completed', now() - n * interval '1 minute', \
+                        jsonb_build_object('weir:request_id', n::text) FROM generate_series(1, 20000) n; \
+             INSERT INTO holders (holder, event_type) \
+                 SELECT gen_random_uuid(), 'analysis' FROM generate_series(1, 20000); \
+             INSERT INTO submissions (job_id, holder, event_type, reserved_amount) \
+                 SELECT id, gen_random_uuid(), 'analysis', 1 FROM river_job; \
+             INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
+                 SELECT gen_random_uuid(), 'analysis', 0, id, NULL, now() FROM river_job; \
+             INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
+                 SELECT id, '1.1', '1 hour', now() FROM river_job; \
+             INSERT INTO users SELECT gen_random_uuid() FROM generate_series(1, 20000); \
+             ANALYZE",
+        )
+        .await
+        .unwrap();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api/console/sql");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        // Counts the unfinished jobs of everybody, as the overview does.
+        if name == "holders.sql" {
+            continue;
+        }
+        let scans = if name == "of_request.sql" { "off" } else { "on" };
+        let sql = std::fs::read_to_string(&path).unwrap();
+        let plan = client
+            .simple_query(&format!(
+                "SET enable_seqscan = {scans}; EXPLAIN (GENERIC_PLAN, COSTS OFF) {sql}"
+            ))
+            .await
+            .unwrap();
+        let lines: Vec<&str> = plan
+            .iter()
+            .filter_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0),
+                _ => None,
+            })
+            .collect();
+        assert!(
+            lines.iter().any(|line| line.contains("Index")),
+            "{name}: {lines:#?}"
+        );
+        // Nobody has a usage event here, so that table is as small as can be. Outstanding attempts are gone through as
+        // running jobs are.
+        let scan = lines.iter().find(|line| {
+            line.contains("Seq Scan") && !line.contains("usage_events") && !line.contains("outstanding")
+        });
+        assert!(scan.is_none(), "{name}: {lines:#?}");
+    }
+    weir.abandon().await;
+}

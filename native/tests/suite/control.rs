@@ -1,0 +1,665 @@
+//! The control plane: service keys, and what operators and billing decide with them.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{Answer, GO_TESTS, Weir, Who, files};
+use axum::body::Body;
+use axum::http::Request;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use uuid::Uuid;
+use weir_ledger::control::{self, Person, Scope};
+use weir_ledger::holder::Holders;
+
+/// A backend with a key.
+struct Backend<'a> {
+    weir: &'a Weir,
+    key: String,
+}
+
+impl<'a> Backend<'a> {
+    async fn new(weir: &'a Weir, scopes: &[Scope]) -> Self {
+        Self::until(weir, scopes, None).await
+    }
+
+    async fn until(weir: &'a Weir, scopes: &[Scope], ends: Option<Timestamp>) -> Self {
+        let key = format!("weir_sk_{}", Uuid::new_v4().simple());
+        let mut client = weir.client().await;
+        control::create_key(&mut client, "shell:test", &key[8..], &key, scopes, ends)
+            .await
+            .unwrap();
+        Self { weir, key }
+    }
+
+    async fn operator(weir: &'a Weir) -> Self {
+        Self::new(weir, &[Scope::Admin]).await
+    }
+
+    async fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("authorization", format!("Bearer {}", self.key));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.weir
+            .send(request.body(Body::from(body.to_owned())).unwrap())
+            .await
+    }
+
+    async fn get(&self, path: &str) -> Value {
+        let answer = self.call("GET", path, &[], "").await;
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    }
+
+    async fn put(&self, path: &str, body: &Value) -> Answer {
+        self.call("PUT", path, &[], &body.to_string()).await
+    }
+
+    async fn post(&self, path: &str, key: &str, body: &Value) -> Answer {
+        self.call("POST", path, &[("idempotency-key", key)], &body.to_string())
+            .await
+    }
+
+    /// An event of the payment provider's, `second` seconds after its first.
+    async fn plan(&self, user: Uuid, plan: &str, event: &str, second: i64, effective: &str) -> Value {
+        let at = Timestamp::from_second(1_800_000_000 + second).unwrap();
+        let body = json!({ "plan": plan, "event_id": event, "occurred_at": at, "effective": effective });
+        let answer = self.put(&format!("/admin/holders/{user}/plan"), &body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.body
+    }
+
+    async fn actions(&self) -> Vec<String> {
+        let log = self.get("/admin/audit-log").await;
+        let changes = log["changes"].as_array().unwrap();
+        changes
+            .iter()
+            .map(|change| change["action"].as_str().unwrap().to_owned())
+            .collect()
+    }
+}
+
+async fn person(weir: &Weir, subject: &str) -> Person {
+    let holders = Holders::load(&weir.client().await).await.unwrap();
+    Person::of(holders, subject.parse().unwrap())
+}
+
+fn analysis() -> String {
+    files(&[("a_test.go", GO_TESTS)]).to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backend_submits_and_reads_in_the_name_that_it_says_and_as_far_as_its_key_goes() {
+    let weir = Weir::new().await;
+    let backend = Backend::new(&weir, &[Scope::Submit, Scope::Read]).await;
+    let zoe = [("weir-on-behalf-of", "Zoë of Utrecht")];
+    let answer = backend
+        .call("POST", "/api/jobs/analysis", &zoe, &analysis())
+        .await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let own = Who::Subject("Zoë of Utrecht");
+    let id = answer.body["job"]["id"].as_i64().unwrap();
+    assert_eq!(weir.get(&format!("/api/jobs/{id}"), own).await.status, 200);
+    let usage = backend.call("GET", "/api/usage", &zoe, "").await;
+    assert_eq!(usage.body["analysis"]["reserved"], 1);
+    let cancelled = backend.call("DELETE", &format!("/api/jobs/{id}"), &zoe, "").await;
+    assert_eq!(cancelled.body["status"], "cancelled");
+
+    // Somebody else's, nobody's, and more than one's.
+    let other = [("weir-on-behalf-of", "somebody else")];
+    let answer = backend.call("GET", &format!("/api/jobs/{id}"), &other, "").await;
+    assert_eq!(answer.status, 404);
+    let two = [zoe[0], other[0]];
+    for wrong in [&[][..], &two, &[("weir-on-behalf-of", "")]] {
+        let answer = backend.call("GET", "/api/usage", wrong, "").await;
+        assert_eq!(answer.status, 422, "{}", answer.body);
+    }
+    let reader = Backend::new(&weir, &[Scope::Read]).await;
+    assert_eq!(reader.call("GET", "/api/usage", &zoe, "").await.status, 200);
+    let refused = reader.call("POST", "/api/jobs/analysis", &zoe, &analysis()).await;
+    assert_eq!(refused.status, 403);
+    assert!(
+        refused.body["detail"].as_str().unwrap().contains("submit"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(backend.call("GET", "/admin/audit-log", &[], "").await.status, 403);
+
+    // The header alone is no identity, and neither is what comes through the edge.
+    let request = Request::builder().uri("/api/usage").header(zoe[0].0, zoe[0].1);
+    assert_eq!(weir.send(request.body(Body::empty()).unwrap()).await.status, 401);
+    let anonymous = Who::Address("198.51.100.9");
+    let usage = weir.call("GET", "/api/usage", anonymous, &zoe, Vec::new()).await;
+    assert_eq!(usage.body["tier"], "anonymous");
+    let bearer = format!("Bearer {}", backend.key);
+    let both = [("authorization", bearer.as_str()), zoe[0]];
+    let answer = weir.call("GET", "/api/usage", anonymous, &both, Vec::new()).await;
+    assert_eq!(answer.status, 401, "a key that came through the edge");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_ended_or_never_was_is_refused_slowly_and_keeps_nobody_waiting() {
+    let weir = Weir::new().await;
+    let operator = Backend::operator(&weir).await;
+    let path = "/admin/audit-log";
+    let ended = Backend::until(&weir, &[Scope::Admin], Some(Timestamp::now())).await;
+    let revoked = Backend::operator(&weir).await;
+    assert_eq!(revoked.call("GET", path, &[], "").await.status, 200);
+    let mut client = weir.client().await;
+    assert!(
+        control::revoke_key(&mut client, "shell:test", &revoked.key[8..])
+            .await
+            .unwrap()
+    );
+    let wrong = Backend {
+        weir: &weir,
+        key: format!("{}x", operator.key),
+    };
+    for (backend, reason) in [(&ended, "expired"), (&revoked, "revoked"), (&wrong, "unknown")] {
+        let started = Instant::now();
+        let answer = backend.call("GET", path, &[], "").await;
+        assert_eq!(answer.status, 401);
+        assert!(
+            answer.body["detail"].as_str().unwrap().contains(reason),
+            "{}",
+            answer.body
+        );
+        assert!(started.elapsed() >= Duration::from_millis(900), "{reason}");
+    }
+    // Many at once: the right key is answered meanwhile, and the wrong ones do not wait for each other.
+    let started = Instant::now();
+    let guesses = futures_util::future::join_all((0..200).map(|_| wrong.call("GET", path, &[], "")));
+    let right = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let started = Instant::now();
+        assert_eq!(operator.call("GET", path, &[], "").await.status, 200);
+        started.elapsed()
+    };
+    let (guesses, right) = tokio::join!(guesses, right);
+    assert!(guesses.iter().all(|answer| answer.status == 401));
+    // One after the other, the wrong ones would take 200 s.
+    assert!(right < Duration::from_secs(30), "{right:?}");
+    assert!(started.elapsed() < Duration::from_secs(60));
+
+    // The database has no key, and when it was used is written once a minute.
+    let rows: Vec<(String, i64)> = client
+        .query(
+            "SELECT to_jsonb(k)::text, extract(epoch FROM last_used_at)::bigint FROM service_keys k \
+                WHERE last_used_at IS NOT NULL",
+            &[],
+        )
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| (row.get(0), row.get(1)))
+        .collect();
+    assert_eq!(rows.len(), 2, "those that were accepted");
+    assert!(rows.iter().all(|(row, _)| !row.contains("weir_sk_")));
+    let version = "SELECT xmin::text FROM service_keys WHERE name = $1";
+    let name = &operator.key[8..];
+    let before: String = client.query_one(version, &[&name]).await.unwrap().get(0);
+    operator.get(path).await;
+    let after: String = client.query_one(version, &[&name]).await.unwrap().get(0);
+    assert_eq!(before, after);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgrade_starts_what_waits_and_the_same_or_an_older_event_changes_nothing() {
+    let weir = Weir::new().await;
+    let backend = Backend::operator(&weir).await;
+    let user = weir.user("free").await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await);
+    }
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let duties = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
+    let parked =
+        async || backend.get(&format!("/admin/holders/{user}")).await["meters"]["analysis"]["parked"].clone();
+    assert_eq!(parked().await, 2);
+    weir.duties_begun().await;
+
+    let answer = backend.plan(user, "pro", "evt_2", 20, "now").await;
+    assert_eq!(
+        (&answer["plan"], &answer["applied"]),
+        (&json!("pro"), &json!(true))
+    );
+    let upgraded = Instant::now();
+    weir.until("the waiting jobs to get their slots", async || {
+        (parked().await == 0).then_some(())
+    })
+    .await;
+    assert!(
+        upgraded.elapsed() < Duration::from_millis(1500),
+        "{:?}",
+        upgraded.elapsed()
+    );
+
+    let again = backend.plan(user, "pro", "evt_2", 20, "now").await;
+    assert_eq!(
+        (&again["applied"], &again["repeated"]),
+        (&json!(true), &json!(true))
+    );
+    let late = backend.plan(user, "free", "evt_1", 10, "now").await;
+    assert_eq!((&late["plan"], &late["applied"]), (&json!("pro"), &json!(false)));
+    let actions = backend.actions().await;
+    assert_eq!(
+        actions,
+        ["key.create", "plan.set"],
+        "what changed nothing is not in the log"
+    );
+
+    // The same id for something else is a mistake, and so are a plan and a body that are none.
+    let path = format!("/admin/holders/{user}/plan");
+    let at = Timestamp::now();
+    for (body, status) in [
+        (
+            json!({ "plan": "free", "event_id": "evt_2", "occurred_at": at }),
+            409,
+        ),
+        (
+            json!({ "plan": "gold", "event_id": "evt_3", "occurred_at": at }),
+            422,
+        ),
+        (json!({ "plan": "free", "event_id": "evt_3" }), 422),
+        (json!({ "plan": "free", "event_id": "", "occurred_at": at }), 422),
+    ] {
+        let answer = backend.put(&path, &body).await;
+        assert_eq!(answer.status, status, "{}", answer.body);
+    }
+    stopped.cancel();
+    duties.await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_for_the_end_of_the_period_counts_from_then_on_even_if_nobody_does_the_duties() {
+    let weir = Weir::new().await;
+    let backend = Backend::operator(&weir).await;
+    let user = weir.user("pro").await;
+    let path = format!("/admin/holders/{user}");
+    let answer = backend.plan(user, "free", "evt_1", 10, "period_end").await;
+    assert_eq!(
+        (&answer["plan"], &answer["next_plan"]["plan"]),
+        (&json!("pro"), &json!("free"))
+    );
+    assert_eq!(
+        answer["next_plan"]["at"],
+        answer["meters"]["analysis"]["windows"][0]["reset_at"]
+    );
+    let client = weir.client().await;
+    let fall_due = async || {
+        client
+            .execute(
+                "UPDATE user_subscriptions SET next_plan_at = now() WHERE user_id = $1",
+                &[&user],
+            )
+            .await
+            .unwrap()
+    };
+    fall_due().await;
+    assert_eq!(backend.get(&path).await["plan"], "free");
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!(quota["limit"], 50);
+    weir.use_up(user, "analysis", 50).await;
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    assert_eq!(
+        weir.post("/api/jobs/analysis", Who::User(user), &body)
+            .await
+            .status,
+        429
+    );
+    // What was in force by then is what the next one comes after.
+    let answer = backend.plan(user, "enterprise", "evt_2", 20, "period_end").await;
+    assert_eq!(
+        (&answer["plan"], &answer["next_plan"]["plan"]),
+        (&json!("free"), &json!("enterprise"))
+    );
+    // And one that counts at once takes its place.
+    let answer = backend.plan(user, "pro_plus", "evt_3", 30, "now").await;
+    assert_eq!(
+        (&answer["plan"], &answer["next_plan"]),
+        (&json!("pro_plus"), &Value::Null)
+    );
+
+    backend.plan(user, "free", "evt_4", 40, "period_end").await;
+    fall_due().await;
+    weir.reconcile().await;
+    let row = client
+        .query_one(
+            "SELECT next_plan_at FROM user_subscriptions WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, Option<Timestamp>>(0), None);
+    assert_eq!(backend.actions().await.last().unwrap(), "plan.due");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_and_slots_of_ones_own_count_everywhere_until_they_end() {
+    let weir = Weir::new().await;
+    let backend = Backend::operator(&weir).await;
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    let path = format!("/admin/holders/{user}/overrides/analysis");
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let submit = async || weir.post("/api/jobs/analysis", who, &body).await.status;
+    weir.use_up(user, "analysis", 49).await;
+    assert_eq!(submit().await, 202);
+    assert_eq!(submit().await, 429);
+    let wanted = json!({ "limits": { "month": 53 }, "slots": 2 });
+    let answer = backend.put(&path, &wanted).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let analysis = &answer.body["meters"]["analysis"];
+    assert_eq!(analysis["windows"][0]["limit"], 53);
+    assert_eq!(analysis["slots"]["limit"], 2);
+    assert_eq!(analysis["overrides"]["limits"], json!({ "month": 53 }));
+    assert_eq!(weir.quota(who, "analysis").await["limit"], 53);
+    for status in [202, 202, 202, 429] {
+        assert_eq!(submit().await, status);
+    }
+    // Two have a slot. The audit counts as they do.
+    let held = backend.get(&format!("/admin/holders/{user}")).await["meters"]["analysis"].clone();
+    assert_eq!(
+        (&held["slots"]["in_use"], &held["parked"]),
+        (&json!(2), &json!(2))
+    );
+    assert_eq!(weir.complaints().await, Vec::<String>::new());
+    // Slots that are raised are given to those that wait, and unlimited is unlimited.
+    let wanted = json!({ "limits": { "month": null }, "slots": 4 });
+    assert_eq!(backend.put(&path, &wanted).await.status, 200);
+    weir.reconcile().await;
+    let held = backend.get(&format!("/admin/holders/{user}")).await["meters"]["analysis"].clone();
+    assert_eq!(
+        (&held["slots"]["in_use"], &held["parked"]),
+        (&json!(4), &json!(0))
+    );
+    assert_eq!(weir.quota(who, "analysis").await["limit"], Value::Null);
+    // Over at its time, by the clock alone.
+    let client = weir.client().await;
+    client
+        .execute(
+            "UPDATE limit_overrides SET expires_at = now() WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    assert_eq!(submit().await, 429);
+    let answer = backend.call("DELETE", &path, &[], "").await;
+    assert_eq!(answer.body["meters"]["analysis"]["overrides"], Value::Null);
+    for (path, wanted, status) in [
+        (path.clone(), json!({}), 422),
+        (path.clone(), json!({ "limits": { "month": -1 } }), 422),
+        (path.clone(), json!({ "limits": { "hour": 5 } }), 422),
+        (path.clone(), json!({ "slots": 0 }), 422),
+        (path.replace("/analysis", "/nothing"), json!({ "slots": 1 }), 404),
+    ] {
+        let answer = backend.put(&path, &wanted).await;
+        assert_eq!(answer.status, status, "{wanted}: {}", answer.body);
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_adjustment_is_booked_once_and_gives_back_no_more_than_was_used() {
+    let weir = Weir::new().await;
+    let backend = Backend::operator(&weir).await;
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 40).await;
+    let path = format!("/admin/holders/{user}/adjustments");
+    let refund = json!({ "meter": "analysis", "amount": -15, "reason": "an outage of ours" });
+    let first = backend.post(&path, "refund-1", &refund).await;
+    assert_eq!((first.status.as_u16(), &first.body["used"]), (201, &json!(25)));
+    let again = backend.post(&path, "refund-1", &refund).await;
+    assert_eq!((again.status.as_u16(), &again.body), (201, &first.body));
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 25);
+    let more = |amount: i64| json!({ "meter": "analysis", "amount": amount, "reason": "?" });
+    assert_eq!(backend.post(&path, "refund-1", &more(-1)).await.status, 409);
+    assert_eq!(backend.post(&path, "refund-2", &more(-26)).await.status, 422);
+    assert_eq!(backend.post(&path, "refund-2", &more(0)).await.status, 422);
+    assert_eq!(
+        backend
+            .call("POST", &path, &[], &more(1).to_string())
+            .await
+            .status,
+        422
+    );
+    // More than the plan has, since an operator says so; the audit takes it for granted.
+    assert_eq!(backend.post(&path, "more", &more(100)).await.body["used"], 125);
+    let log = backend.get("/admin/audit-log?after=1&limit=1").await;
+    let entry = &log["changes"][0];
+    assert_eq!(
+        (&entry["action"], &entry["reason"]),
+        (&json!("usage.adjust"), &json!("an outage of ours"))
+    );
+    assert_eq!(
+        (&entry["before"]["used"], &entry["after"]["used"]),
+        (&json!(40), &json!(25))
+    );
+    assert!(entry["actor"].as_str().unwrap().starts_with("key:"));
+    let client = weir.client().await;
+    for sql in [
+        "UPDATE admin_log SET actor = 'nobody'",
+        "DELETE FROM admin_log",
+        "TRUNCATE admin_log",
+    ] {
+        let refused = client.batch_execute(sql).await.unwrap_err();
+        assert!(
+            format!("{:?}", refused.as_db_error()).contains("append-only"),
+            "{sql}: {refused}"
+        );
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_usage_event_turns_up_behind_a_cursor_however_late_it_commits() {
+    let weir = Weir::new().await;
+    let backend = Backend::operator(&weir).await;
+    let (early, late) = (weir.user("free").await, weir.user("free").await);
+    // Rows of before the feed.
+    weir.use_up(early, "analysis", 1).await;
+    weir.use_up(early, "analysis", 2).await;
+    let client = weir.client().await;
+    client
+        .batch_execute("UPDATE usage_events SET xid = NULL")
+        .await
+        .unwrap();
+    let event = "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', $2)";
+    let mut slow = weir.client().await;
+    let slow = slow.transaction().await.unwrap();
+    slow.execute(event, &[&late, &10_i64]).await.unwrap();
+    // Later, and committed before.
+    client.execute(event, &[&early, &20_i64]).await.unwrap();
+
+    let mut amounts = Vec::new();
+    let mut cursor = String::new();
+    let mut read = async |amounts: &mut Vec<i64>| {
+        loop {
+            let page = backend
+                .get(&format!("/admin/usage/events?limit=1&{cursor}"))
+                .await;
+            cursor = format!("after={}", page["next"].as_str().unwrap());
+            let events = page["events"].as_array().unwrap();
+            amounts.extend(
+                events
+                    .iter()
+                    .map(|event| event["data"]["amount"].as_i64().unwrap()),
+            );
+            if events.is_empty() {
+                return;
+            }
+        }
+    };
+    read(&mut amounts).await;
+    amounts.sort_unstable();
+    assert_eq!(amounts, [1, 2], "not yet what is after an open transaction");
+    slow.commit().await.unwrap();
+    weir.until("the rest", async || {
+        read(&mut amounts).await;
+        (amounts.len() >= 4).then_some(())
+    })
+    .await;
+    assert_eq!(amounts[2..], [10, 20]);
+    let page = backend.get("/admin/usage/events").await;
+    let event = &page["events"][2];
+    assert_eq!(
+        (
+            &event["specversion"],
+            &event["type"],
+            &event["subject"],
+            &event["data"]["meter"]
+        ),
+        (
+            &json!("1.0"),
+            &json!("weir.usage"),
+            &json!(late),
+            &json!("analysis")
+        )
+    );
+    for wrong in ["after=7", "limit=0", "limit=1001", "after=x.y"] {
+        let answer = backend
+            .call("GET", &format!("/admin/usage/events?{wrong}"), &[], "")
+            .await;
+        assert_eq!(answer.status, 422, "{wrong}");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_that_waits_is_cancelled_and_a_deleted_person_leaves_what_was_billed() {
+    let weir = Weir::new().await;
+    let subject = "anne@example.com";
+    let who = Who::Subject(subject);
+    let working = weir.work().await;
+    let done = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.finished(done, who).await;
+    weir.released(who, "analysis").await;
+    working.stop().await;
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    // One is under way, by whomever.
+    weir.begun_elsewhere(ids[0]).await;
+    let mut client = weir.client().await;
+    let anne = person(&weir, subject).await;
+    let cancelled = control::cancel_waiting(&mut client, "shell:test", &anne, Some("abuse")).await;
+    assert_eq!(cancelled.unwrap(), 3);
+    let quota = weir.quota(who, "analysis").await;
+    assert_eq!((&quota["reserved"], &quota["used"]), (&json!(1), &json!(1)));
+    assert_eq!(
+        weir.get(&format!("/api/jobs/{}", ids[3]), who).await.body["status"],
+        "cancelled"
+    );
+    let refused = control::delete(&mut client, "shell:test", &anne)
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains("being worked on"), "{refused}");
+    weir.ended_elsewhere(ids[0], "cancelled").await;
+    weir.reconcile().await;
+    let deleted = control::delete(&mut client, "shell:test", &anne).await.unwrap();
+    assert_eq!((deleted.usage_events, deleted.jobs), (1, 5));
+
+    let everything: String = client
+        .query_one(
+            "SELECT concat((SELECT jsonb_agg(u) FROM users u), (SELECT jsonb_agg(e) FROM usage_events e), \
+             (SELECT jsonb_agg(b) FROM quota_balances b), (SELECT jsonb_agg(j) FROM river_job j), \
+             (SELECT jsonb_agg(s) FROM submissions s), (SELECT jsonb_agg(h) FROM holders h))",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert!(
+        !everything.contains(subject) && !everything.contains(&anne.id.to_string()),
+        "{everything}"
+    );
+    let billed: i64 = client
+        .query_one("SELECT sum(quota_amount)::bigint FROM usage_events", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(billed, 1);
+    // Who comes back begins anew.
+    assert_eq!(weir.quota(who, "analysis").await["used"], 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_row_that_somebody_deletes_takes_no_usage_with_it() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 7).await;
+    let client = weir.client().await;
+    client
+        .execute("DELETE FROM users WHERE id = $1", &[&user])
+        .await
+        .unwrap();
+    assert_eq!(weir.count("usage_events").await, 1);
+    let used = "SELECT sum(used)::bigint FROM quota_balances";
+    assert_eq!(client.query_one(used, &[]).await.unwrap().get::<_, i64>(0), 7);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_is_told_by_period_also_of_those_that_are_over() {
+    let weir = Weir::new().await;
+    let operator = Backend::operator(&weir).await;
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    let used = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) \
+                VALUES ($1, $2::text::usage_event_type, $3, now() - make_interval(months => $4))";
+    let anchor =
+        "UPDATE user_subscriptions SET current_period_start = now() - interval '1 hour' WHERE user_id = $1";
+    client.execute(anchor, &[&user]).await.unwrap();
+    for (meter, amount, months) in [
+        ("analysis", 7_i64, 2),
+        ("analysis", 5, 0),
+        ("analysis", 4, 0),
+        ("specview", 3, 0),
+    ] {
+        client
+            .execute(used, &[&user, &meter, &amount, &months])
+            .await
+            .unwrap();
+    }
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let path = format!("/admin/holders/{user}/usage");
+    let shown = async |query: &str| {
+        let answer = operator.get(&format!("{path}{query}")).await;
+        let periods = answer["periods"].as_array().unwrap().clone();
+        let numbers = periods.iter().map(|one| {
+            (
+                one["meter"].as_str().unwrap().to_owned(),
+                one["used"].clone(),
+                one["reserved"].clone(),
+            )
+        });
+        (numbers.collect::<Vec<_>>(), periods)
+    };
+    let of = |meter: &str, used: i64, reserved: i64| (meter.to_owned(), json!(used), json!(reserved));
+    let (numbers, periods) = shown("").await;
+    assert_eq!(
+        numbers,
+        [of("analysis", 9, 1), of("specview", 3, 0), of("analysis", 7, 0)]
+    );
+    let moment = |value: &Value| value.as_str().unwrap().parse::<Timestamp>().unwrap();
+    assert!(moment(&periods[2]["end"]) < Timestamp::now() && moment(&periods[0]["end"]) > Timestamp::now());
+    assert!(
+        periods
+            .iter()
+            .all(|one| moment(&one["start"]) < moment(&one["end"]))
+    );
+    assert_eq!(shown("?meter=specview").await.0, [of("specview", 3, 0)]);
+    assert_eq!(shown("?limit=1").await.0, [of("analysis", 9, 1)]);
+    assert_eq!(shown("?window=day").await.0, [], "nothing is limited by day");
+    weir.end().await;
+}

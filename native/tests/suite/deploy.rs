@@ -1,0 +1,201 @@
+//! What is in deploy/ and docs/ fits the program.
+
+use crate::common::skip;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use weir::config::{Settings, Variables};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// All variables of the example, those too that are commented out.
+fn example() -> Variables {
+    let both = read("deploy/weir.env.example") + &read("deploy/serve.env.example");
+    both.lines()
+        .filter_map(|line| line.trim_start_matches('#').split_once('='))
+        .filter(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
+        .map(|(name, value)| {
+            // The placeholder itself is refused.
+            let value = value.replace(
+                "replace-this-with-the-output-of",
+                "0123456789-0123456789-0123456789",
+            );
+            (name.to_owned(), value)
+        })
+        .collect()
+}
+
+#[test]
+fn the_placeholder_of_the_example_is_no_secret() {
+    let mut variables = example();
+    let placeholder = "replace-this-with-the-output-of-openssl-rand".to_owned();
+    assert!(read("deploy/serve.env.example").contains(&placeholder));
+    variables.insert("EDGE_SECRET".to_owned(), placeholder);
+    let error = Settings::read(&variables, &root().join("weir.toml")).unwrap_err();
+    assert!(
+        error.to_string().contains("EDGE_SECRET is the placeholder"),
+        "{error}"
+    );
+}
+
+#[test]
+fn only_the_process_that_verifies_assertions_has_their_secret() {
+    assert!(!read("deploy/weir.env.example").contains("EDGE_SECRET"));
+    for part in ["work", "schedule"] {
+        let unit = read(&format!("deploy/systemd/weir-{part}.service"));
+        assert!(!unit.contains("serve.env"), "{part}");
+    }
+    assert!(read("deploy/systemd/weir-serve.service").contains("EnvironmentFile=/etc/weir/serve.env"));
+}
+
+#[test]
+fn the_example_environment_has_the_defaults() {
+    let example = example();
+    assert!(example.len() > 20, "{example:?}");
+    let mut settings = Settings::read(&example, &root().join("weir.toml")).unwrap();
+    // What the catalogue says is the default of these.
+    for (plan, slots) in std::mem::take(&mut settings.fairness.limits.of_plans) {
+        assert_eq!(
+            settings.catalogue.plans[&plan].meters["analysis"].slots, slots,
+            "{plan}"
+        );
+    }
+    // Those without a default.
+    let needed: Variables = ["DATABASE_URL", "EDGE_SECRET", "OTEL_EXPORTER_OTLP_ENDPOINT"]
+        .map(|name| (name.to_owned(), example[name].clone()))
+        .into();
+    let defaults = Settings::read(&needed, &root().join("weir.toml")).unwrap();
+    assert_eq!(format!("{settings:?}"), format!("{defaults:?}"));
+}
+
+#[tokio::test]
+async fn the_periodic_example_of_the_services_file_is_one_that_its_handler_takes() {
+    let shipped = read("weir.toml");
+    let (_, example) = shipped.split_once("# [[periodic]]").unwrap();
+    let example: String = example
+        .lines()
+        .map(|line| line.trim_start_matches("# ").to_owned() + "\n")
+        .collect();
+    let file = std::env::temp_dir().join(format!("weir-periodic-{}.toml", std::process::id()));
+    std::fs::write(&file, format!("{shipped}\n[[periodic]]\n{example}")).unwrap();
+    let settings = Settings::read(&self::example(), &file);
+    std::fs::remove_file(&file).unwrap();
+    let context = weir::context::Context::new(settings.unwrap()).unwrap();
+    let periodic = &context.settings.periodic[0];
+    let service = context.settings.service(&periodic.service).unwrap();
+    let nobody = weir_ledger::holder::Holder {
+        id: uuid::Uuid::nil(),
+        user_id: None,
+    };
+    let amount = context.handlers[&service.kind]
+        .reserve(nobody, &periodic.args)
+        .await;
+    assert_eq!(amount.unwrap(), 1);
+}
+
+#[test]
+fn every_variable_of_the_example_is_one_that_the_program_reads() {
+    for name in example().keys() {
+        // The port beside it decides whether it is looked at; the log's filter is the library's.
+        if name == "RUST_LOG" {
+            continue;
+        }
+        let mut variables = example();
+        variables.insert(name.clone(), "?".to_owned());
+        let Err(error) = Settings::read(&variables, &root().join("weir.toml")) else {
+            panic!("nobody minds nonsense in {name}");
+        };
+        assert!(
+            error.faults.iter().any(|fault| fault.contains(name)),
+            "{name}: {error}"
+        );
+    }
+}
+
+#[test]
+fn every_alert_has_its_chapter_and_every_chapter_its_alert() {
+    let alerts: Value = serde_yaml_ng::from_str(&read("deploy/prometheus/alerts.yml")).unwrap();
+    let rules = alerts["groups"][0]["rules"].as_array().unwrap();
+    let named: BTreeSet<String> = rules
+        .iter()
+        .map(|rule| {
+            let name = rule["alert"].as_str().unwrap();
+            let runbook = rule["annotations"]["runbook"].as_str().unwrap();
+            assert_eq!(runbook, format!("docs/operations.md#{}", name.to_lowercase()));
+            name.to_owned()
+        })
+        .collect();
+    let text = read("docs/operations.md");
+    let chapters: BTreeSet<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("### Weir"))
+        .map(|rest| format!("Weir{rest}"))
+        .collect();
+    assert_eq!(named, chapters);
+}
+
+#[test]
+fn the_units_start_subcommands_that_there_are_and_wait_for_the_drain() {
+    let variables: Variables = [
+        ("DATABASE_URL", "postgres://weir@127.0.0.1/weir"),
+        ("WEIR_ENV", "production"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    let drain = Settings::read(&variables, &root().join("weir.toml"))
+        .unwrap()
+        .drain_timeout;
+    for part in ["serve", "work", "schedule"] {
+        let unit = read(&format!("deploy/systemd/weir-{part}.service"));
+        let value = |name: &str| {
+            let mut lines = unit
+                .lines()
+                .filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+            lines.next().unwrap_or_else(|| panic!("{part} has no {name}"))
+        };
+        let (program, argument) = value("ExecStart").split_once(' ').unwrap();
+        assert_eq!((program, argument), ("/usr/local/bin/weir", part));
+        let help = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args([argument, "--help"])
+            .output();
+        assert!(help.unwrap().status.success(), "weir {argument}");
+        let stop: u64 = value("TimeoutStopSec").parse().unwrap();
+        assert!(stop > drain.as_secs(), "{part} is killed before it has drained");
+    }
+}
+
+/// Where systemd is there to say.
+#[test]
+fn systemd_finds_no_fault_with_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        skip::skip("systemd-analyze is not installed");
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("weir-units-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for part in ["serve", "work", "schedule"] {
+        let name = format!("weir-{part}.service");
+        // It looks whether the program and the documentation are there.
+        let unit = read(&format!("deploy/systemd/{name}"))
+            .replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
+        let file = folder.join(&name);
+        std::fs::write(&file, unit).unwrap();
+        let verdict = Command::new("systemd-analyze")
+            .arg("verify")
+            .arg(&file)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&verdict.stderr);
+        let faults: Vec<_> = said.lines().filter(|line| line.contains(&name)).collect();
+        assert!(verdict.status.success() && faults.is_empty(), "{said}");
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+}

@@ -1,0 +1,704 @@
+//! Two decisions, one rule: random submissions and settlements go through the ledger in one database and through the SQL
+//! functions in another, and every answer and every row must be the same but for ids and times.
+//!
+//! `WEIR_CASES` goes deeper, and `WEIR_SEED` repeats a run; a failure says both.
+
+use crate::common;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::Weir;
+use jiff::Timestamp;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio_postgres::Client;
+use uuid::Uuid;
+use weir_ledger::catalogue::services::{self, ServiceAmount, ServiceEntry};
+use weir_ledger::holder::{Holder, Holders};
+use weir_ledger::meter::Meter;
+use weir_ledger::reservation::{Answer, Idempotency, Quota, Reserver, Submission};
+use weir_ledger::rules::{Rules, SlotLimits};
+use weir_ledger::settlement::{Ended, Settled, Settler, Success};
+use weir_ledger::unique_key;
+use weir_policy::subject::Subject;
+
+/// No run takes longer, however slow the machine is.
+const LONGEST: Duration = Duration::from_secs(45);
+
+/// One of the two databases.
+struct Side {
+    weir: Weir,
+    client: Client,
+}
+
+/// What a service is submitted with.
+#[derive(Clone, Debug)]
+struct Wanted {
+    subject: Subject,
+    service: usize,
+    args: Value,
+    amount: i64,
+    key: Option<String>,
+    run_at: Option<Timestamp>,
+    priority: i16,
+}
+
+fn entries() -> [ServiceEntry; 2] {
+    let entry = |name: &str, kind: &str, unique_by: &[&str], retry| ServiceEntry {
+        name: name.to_owned(),
+        meter: Meter::of(name),
+        kind: kind.to_owned(),
+        max_attempts: 3,
+        unique_by: unique_by.iter().map(|member| (*member).to_owned()).collect(),
+        amount: ServiceAmount::Caller,
+        retry,
+    };
+    [
+        entry("analysis", "analysis:analyze", &["repo", "user_id"], None),
+        entry("specview", "specview:generate", &[], Some((1.0, 2.0, 60.0))),
+    ]
+}
+
+fn pick<T: Clone>(rng: &mut StdRng, of: &[T]) -> T {
+    of[rng.random_range(0..of.len())].clone()
+}
+
+/// Values whose encoding as JSON is not the same everywhere.
+fn odd_value(rng: &mut StdRng, depth: usize) -> Value {
+    match rng.random_range(0..if depth == 0 { 7 } else { 9 }) {
+        0 => json!(pick(rng, &[0_i64, 1, -7, i64::MAX, i64::MIN])),
+        1 => json!(u64::MAX - rng.random_range(0..3)),
+        2 => json!(pick(
+            rng,
+            &[
+                0.5,
+                -1.25,
+                1e20,
+                1e21,
+                1.5e-7,
+                1e-6,
+                123_456_789.125,
+                2.5e300,
+                1e-300,
+                0.1
+            ]
+        )),
+        3 => json!(rng.random_range(-1.0..1.0_f64)),
+        4 => json!(pick(
+            rng,
+            &[
+                "",
+                "a<b>&c",
+                "\u{2028}\u{2029}",
+                "Zo\u{eb} 李 \u{1f600}",
+                "\"\\/\u{8}\u{c}\n\r\t\u{1}\u{7f}"
+            ]
+        )),
+        5 => pick(rng, &[Value::Null, json!(true), json!(false)]),
+        6 => json!(format!("r{}", rng.random_range(0..4))),
+        7 => Value::Array(
+            (0..rng.random_range(0..3))
+                .map(|_| odd_value(rng, depth - 1))
+                .collect(),
+        ),
+        _ => {
+            let keys = ["b", "a", "aa", "B", "<", "\u{e9}", "10", "9"];
+            let members =
+                (0..rng.random_range(0..4)).map(|_| (pick(rng, &keys).to_owned(), odd_value(rng, depth - 1)));
+            Value::Object(members.collect())
+        }
+    }
+}
+
+fn of_quota(quota: &Quota) -> Value {
+    json!({ "used": quota.used, "reserved": quota.reserved, "limit": quota.limit, "remaining": quota.remaining,
+            "ceiling": quota.ceiling, "overage": quota.overage, "reset_at": quota.window.end.to_string() })
+}
+
+/// The windows without room, by name.
+fn names(windows: &Value) -> Vec<String> {
+    let windows = windows.as_array().into_iter().flatten();
+    windows
+        .map(|one| one["window"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+type Told = (&'static str, Option<i64>, Value, Vec<String>);
+
+async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted) -> Told {
+    let entry = &entries()[wanted.service];
+    let mut args = wanted.args.as_object().unwrap().clone();
+    args.insert("user_id".to_owned(), wanted.subject.as_str().into());
+    let idempotency = wanted.key.clone().map(|key| Idempotency {
+        key,
+        request_hash: Sha256::digest(format!("{}{}{}", entry.name, json!(args), wanted.amount)).to_vec(),
+    });
+    let submission = Submission {
+        holder,
+        subject: Some(wanted.subject.clone()),
+        service: entry.name.clone(),
+        event_type: entry.meter,
+        kind: entry.kind.clone(),
+        max_attempts: entry.max_attempts,
+        unique_key: unique_key::key(&entry.kind, &args, &entry.unique_by),
+        args: Value::Object(args),
+        metadata: json!({}),
+        amount: wanted.amount,
+        idempotency,
+        run_at: wanted.run_at,
+        priority: wanted.priority,
+    };
+    let month = |quota: Option<weir_ledger::reservation::Quotas>| of_quota(&quota.unwrap().month);
+    match reserver.submit(submission).await.unwrap() {
+        Answer::Accepted { job, quota } => {
+            let outcome = if job.has_slot { "admitted" } else { "parked" };
+            (outcome, Some(job.id), month(quota), Vec::new())
+        }
+        Answer::Repeated { job_id, quota } => ("repeated", Some(job_id), month(quota), Vec::new()),
+        Answer::Folded { job_id, quota } => ("folded", Some(job_id), month(quota), Vec::new()),
+        Answer::KeyReused => ("key_reused", None, Value::Null, Vec::new()),
+        Answer::TooManyWaiting { quota, .. } => ("too_many_waiting", None, month(quota), Vec::new()),
+        Answer::OverQuota { quota, full } => {
+            let full = full.iter().map(|quota| quota.window.span.as_str().to_owned());
+            ("over_quota", None, of_quota(&quota.month), full.collect())
+        }
+    }
+}
+
+async fn through_sql(client: &Client, wanted: &Wanted) -> Told {
+    let mut options = json!({ "priority": wanted.priority });
+    if let Some(key) = &wanted.key {
+        options["idempotency_key"] = json!(key);
+    }
+    if let Some(run_at) = wanted.run_at {
+        options["run_at"] = json!(run_at.to_string());
+    }
+    let row = client
+        .query_one(
+            "SELECT outcome, job_id, quota FROM weir_submit($1, $2, $3, $4, $5)",
+            &[
+                &wanted.subject.as_str(),
+                &entries()[wanted.service].name,
+                &wanted.args,
+                &wanted.amount,
+                &options,
+            ],
+        )
+        .await
+        .unwrap();
+    let outcomes = [
+        "admitted",
+        "parked",
+        "repeated",
+        "folded",
+        "over_quota",
+        "key_reused",
+        "too_many_waiting",
+    ];
+    let outcome = outcomes
+        .into_iter()
+        .find(|one| *one == row.get::<_, &str>("outcome"))
+        .unwrap();
+    let mut quota: Value = row.get::<_, Option<Value>>("quota").unwrap_or_default();
+    let full = quota.as_object_mut().and_then(|quota| quota.remove("windows"));
+    (
+        outcome,
+        row.get("job_id"),
+        quota,
+        names(&full.unwrap_or_default()),
+    )
+}
+
+/// Every row of these holders, without ids and times. `anchored`: their periods are the same in both databases.
+const ROWS: &str = "
+    SELECT 'job' AS what, to_jsonb(x)::text AS row FROM (
+        SELECT row_number() OVER (ORDER BY s.job_id) AS n, j.state, j.queue, j.kind, j.max_attempts, j.priority, j.args,
+               j.metadata, j.tags, j.unique_key, j.unique_states, j.attempt, j.scheduled_at > now() + interval '10 s' AS later,
+               j.finalized_at IS NULL AS open, s.event_type, s.user_id, s.holder, s.reserved_amount AS submitted,
+               s.idempotency_key, s.request_hash IS NULL AS no_hash, r.holder AS held_by, r.user_id AS held_for,
+               r.reserved_amount AS reserved, CASE WHEN $2 THEN r.period_start END AS period, r.windows,
+               r.admitted_at IS NULL AS no_slot, r.parked_at IS NULL AS not_parked, r.due_at,
+               r.from_grants, u.from_grants AS charged_to_grants, r.overage, u.overage AS charged_overage,
+               round(extract(epoch FROM r.expires_at - r.created_at) / 10) AS ttl, u.quota_amount, u.windows AS charged_in,
+               CASE WHEN $2 THEN u.period_start END AS charged_period, u.reserved_at IS NULL AS no_moment
+        FROM submissions s JOIN river_job j ON j.id = s.job_id
+        LEFT JOIN quota_reservations r ON r.job_id = s.job_id LEFT JOIN usage_events u ON u.job_id = s.job_id
+        WHERE s.holder = ANY ($1)) x
+    UNION ALL SELECT 'holder', to_jsonb(h)::text FROM holders h WHERE h.holder = ANY ($1)
+    UNION ALL SELECT 'balance', to_jsonb(x)::text FROM (
+        SELECT b.user_id, b.event_type, b.span, b.used, b.reserved, b.granted_limit, b.from_grants,
+               CASE WHEN $2 OR b.span <> 'month' THEN b.period_start END AS start
+        FROM quota_balances b WHERE b.user_id = ANY ($1) AND (b.used, b.reserved, b.granted_limit) <> (0, 0, 0)) x
+    UNION ALL SELECT 'grant', to_jsonb(g)::text FROM grants g WHERE g.user_id = ANY ($1)
+    UNION ALL SELECT 'draw', to_jsonb(x)::text FROM (
+        SELECT dense_rank() OVER (ORDER BY d.job_id) AS n, d.position, d.grant_id, d.amount, d.charged
+        FROM grant_draws d JOIN grants g ON g.id = d.grant_id WHERE g.user_id = ANY ($1)) x
+    UNION ALL SELECT 'user', to_jsonb(x)::text FROM (
+        SELECT u.id, u.subject, p.tier FROM users u JOIN user_subscriptions s ON s.user_id = u.id
+        JOIN subscription_plans p ON p.id = s.plan_id WHERE u.id = ANY ($1)) x
+    ORDER BY 1, 2";
+
+impl Side {
+    async fn new() -> Self {
+        let weir = Weir::new().await;
+        let client = weir.client().await;
+        let same = "UPDATE weir_settings SET address_namespace = '6ba7b810-9dad-11d1-80b4-00c04fd430c8'";
+        client.batch_execute(same).await.unwrap();
+        Self { weir, client }
+    }
+
+    async fn rows(&self, holders: &[Uuid], anchored: bool) -> Vec<String> {
+        let rows = self.client.query(ROWS, &[&holders, &anchored]).await.unwrap();
+        rows.iter()
+            .map(|row| format!("{}: {}", row.get::<_, &str>("what"), row.get::<_, &str>("row")))
+            .collect()
+    }
+
+    async fn minute(&self) -> i64 {
+        let minute = "SELECT floor(extract(epoch FROM clock_timestamp()) / 60)::bigint";
+        self.client.query_one(minute, &[]).await.unwrap().get(0)
+    }
+}
+
+/// Limits of all plans, as both databases get them.
+fn limits(rng: &mut StdRng) -> String {
+    let mut sql = String::new();
+    for plan in common::PLANS {
+        let waiting = pick(rng, &["NULL", "NULL", "1", "3"]);
+        sql += &format!("UPDATE subscription_plans SET max_waiting = {waiting} WHERE tier = '{plan}'; ");
+        for meter in ["analysis", "specview"] {
+            let mut window = |most: i64, often: f64| match rng.random_bool(often) {
+                true => rng.random_range(0..most).to_string(),
+                false => "NULL".to_owned(),
+            };
+            let (month, day, hour, minute) =
+                (window(60, 0.8), window(40, 0.3), window(30, 0.3), window(20, 0.3));
+            let mut ceiling = || match rng.random_bool(0.6) {
+                true => rng.random_range(10..120).to_string(),
+                false => "NULL".to_owned(),
+            };
+            let (month_ceiling, day_ceiling, hour_ceiling) = (ceiling(), ceiling(), ceiling());
+            let slots = rng.random_range(1..4);
+            sql += &format!(
+                "UPDATE plan_limits l SET month = {month}, day = {day}, hour = {hour}, minute = {minute}, slots = {slots}, \
+                 month_ceiling = {month_ceiling}, day_ceiling = {day_ceiling}, hour_ceiling = {hour_ceiling} \
+                 FROM subscription_plans p WHERE p.id = l.plan_id AND p.tier = '{plan}' AND l.event_type = '{meter}'; "
+            );
+        }
+    }
+    sql
+}
+
+/// What a user has besides the plan: grants, limits of its own, and a plan to come that is in force already.
+fn beyond_the_plan(rng: &mut StdRng, user: Uuid, meter: &str) -> String {
+    let mut sql = String::new();
+    for n in 0..pick(rng, &[0, 0, 1, 2, 3]) {
+        let grant = Uuid::from_u128(rng.random());
+        let (amount, end) = (
+            rng.random_range(1..12),
+            pick(rng, &["NULL", "'2100-01-01'", "'2100-01-02'", "'2020-01-01'"]),
+        );
+        sql += &format!(
+            "INSERT INTO holders (holder, event_type, user_id, has_grants) VALUES ('{user}', '{meter}', '{user}', true) \
+                 ON CONFLICT DO NOTHING; \
+             INSERT INTO grants (id, user_id, event_type, amount, expires_at, reason, created_at) \
+                 VALUES ('{grant}', '{user}', '{meter}', {amount}, {end}, 'test', '2026-01-0{}'); ",
+            1 + n % 2
+        );
+    }
+    if rng.random_bool(0.3) {
+        let (month, slots) = (
+            pick(rng, &["NULL", "-1", "5", "25"]),
+            pick(rng, &["NULL", "1", "4"]),
+        );
+        let (hour, end) = (
+            pick(rng, &["NULL", "-1", "9"]),
+            pick(rng, &["NULL", "'2100-01-01'", "'2020-01-01'"]),
+        );
+        sql += &format!(
+            "INSERT INTO limit_overrides (user_id, event_type, month, hour, slots, expires_at) \
+                 VALUES ('{user}', '{meter}', {month}, {hour}, {slots}, {end}); "
+        );
+    }
+    if rng.random_bool(0.2) {
+        let (plan, at) = (
+            pick(rng, &common::PLANS),
+            pick(rng, &["2020-01-01", "2100-01-01"]),
+        );
+        sql += &format!(
+            "UPDATE user_subscriptions SET next_plan_at = '{at}', \
+                 next_plan_id = (SELECT id FROM subscription_plans WHERE tier = '{plan}') WHERE user_id = '{user}'; "
+        );
+    }
+    sql
+}
+
+fn rules(rng: &mut StdRng) -> Rules {
+    let mut of_plans = BTreeMap::new();
+    if rng.random_bool(0.3) {
+        of_plans.insert("free".to_owned(), rng.random_range(1..4));
+    }
+    Rules {
+        slot_limits: (!rng.random_bool(0.1)).then_some(SlotLimits {
+            of_plans,
+            anonymous: 1,
+        }),
+        ttl: Duration::from_secs(rng.random_range(60..7200)),
+        lanes: Rules::lanes_of(["analysis", "specview"]),
+    }
+}
+
+/// Runs one case; returns how many steps were compared, or `None` when the clock entered another window meanwhile.
+async fn case(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<usize> {
+    let minute = ours.minute().await;
+    let limits = limits(rng);
+    let rules = Arc::new(rules(rng));
+    let anchored = rng.random_bool(0.7);
+    let subjects: Vec<Subject> = (0..rng.random_range(1..4))
+        .map(|_| {
+            let id = Uuid::from_u128(rng.random());
+            let text = format!("{}{id}", pick(rng, &["user_", "auth0|", "Zo\u{eb} "]));
+            if rng.random_bool(0.5) {
+                id.into()
+            } else {
+                text.parse().unwrap()
+            }
+        })
+        .collect();
+    let namer = Holders::load(&ours.client).await.unwrap();
+    let holders: Vec<Holder> = subjects.iter().map(|subject| namer.subject(subject)).collect();
+    let ids: Vec<Uuid> = holders.iter().map(|holder| holder.id).collect();
+    let mut setup = limits;
+    for (subject, holder) in subjects.iter().zip(&holders).filter(|_| anchored) {
+        let (id, plan) = (holder.id, pick(rng, &common::PLANS));
+        let kept = if subject.uuid().is_some() {
+            "NULL".to_owned()
+        } else {
+            format!("'{subject}'")
+        };
+        let anchor = format!("now() - interval '{} days'", rng.random_range(0..400));
+        setup += &format!(
+            "INSERT INTO users (id, subject) VALUES ('{id}', {kept}); \
+             INSERT INTO user_subscriptions (user_id, plan_id, current_period_start) \
+                 SELECT '{id}', id, date_trunc('day', {anchor}) FROM subscription_plans WHERE tier = '{plan}'; \
+             INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'analysis', {}); ",
+            rng.random_range(0..40)
+        );
+        for meter in ["analysis", "specview"] {
+            setup += &beyond_the_plan(rng, id, meter);
+        }
+    }
+    for side in [ours, theirs] {
+        side.client.batch_execute(&setup).await.unwrap();
+        services::apply(&mut side.weir.client().await, &entries(), &rules)
+            .await
+            .unwrap();
+    }
+    let database = &ours.weir.context.database;
+    let (reserver, settler) = (
+        Reserver::start(database, Arc::clone(&rules)),
+        Settler::start(database, &rules),
+    );
+    // The jobs in both databases, pairwise.
+    let mut jobs: Vec<(i64, i64)> = Vec::new();
+    let steps = rng.random_range(8..30);
+    for step in 0..steps {
+        if !jobs.is_empty() && rng.random_bool(0.3) {
+            settle(rng, ours, theirs, &settler, &jobs).await;
+            continue;
+        }
+        let who = rng.random_range(0..subjects.len());
+        let soon = Timestamp::from_second(Timestamp::now().as_second() + 3600).unwrap();
+        let wanted = Wanted {
+            subject: subjects[who].clone(),
+            service: rng.random_range(0..2),
+            args: json!({ "repo": odd_value(rng, 2), "n": step }),
+            amount: pick(rng, &[0, 1, 1, 1, 2, 3, 8, 30]),
+            key: rng
+                .random_bool(0.3)
+                .then(|| format!("key-{}", rng.random_range(0..3))),
+            run_at: rng.random_bool(0.1).then_some(soon),
+            priority: rng.random_range(1..5),
+        };
+        let wanted = match (&wanted.key, rng.random_bool(0.5)) {
+            // Again, as far as the key goes.
+            (Some(_), true) => Wanted {
+                args: json!({ "repo": "same" }),
+                amount: 1,
+                service: 1,
+                ..wanted
+            },
+            _ => wanted,
+        };
+        let mut ledger = through_the_ledger(&reserver, holders[who], &wanted).await;
+        let mut sql = through_sql(&theirs.client, &wanted).await;
+        if let (Some(one), Some(other)) = (ledger.1, sql.1)
+            && !jobs.iter().any(|job| job.0 == one || job.1 == other)
+        {
+            jobs.push((one, other));
+        }
+        ledger.1 = ledger
+            .1
+            .and_then(|id| jobs.iter().position(|job| job.0 == id))
+            .map(|n| n as i64);
+        sql.1 = sql
+            .1
+            .and_then(|id| jobs.iter().position(|job| job.1 == id))
+            .map(|n| n as i64);
+        for told in [&mut ledger, &mut sql] {
+            if !anchored && let Some(quota) = told.2.as_object_mut() {
+                quota.remove("reset_at");
+            }
+        }
+        if ours.minute().await != minute {
+            return None;
+        }
+        assert_eq!(ledger, sql, "step {step}: {wanted:?}, {rules:?}");
+    }
+    let (ledger, sql) = (ours.rows(&ids, anchored).await, theirs.rows(&ids, anchored).await);
+    if ours.minute().await != minute {
+        return None;
+    }
+    for (one, other) in ledger.iter().zip(&sql) {
+        assert_eq!(one, other, "of the ledger, and of SQL");
+    }
+    assert_eq!(ledger.len(), sql.len());
+    Some(steps)
+}
+
+/// Completes a job of both, sometimes by an attempt that is not the current one.
+async fn settle(rng: &mut StdRng, ours: &Side, theirs: &Side, settler: &Settler, jobs: &[(i64, i64)]) {
+    let (one, other) = pick(rng, jobs);
+    let start = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{elsewhere}' \
+                 WHERE id = $1 AND state = 'available'";
+    for (side, id) in [(ours, one), (theirs, other)] {
+        side.client.execute(start, &[&id]).await.unwrap();
+    }
+    let attempt: i16 = pick(rng, &[1, 1, 1, 2]);
+    let used: Option<i64> = pick(rng, &[None, Some(0), Some(1), Some(2), Some(-5), Some(100)]);
+    let output = pick(rng, &[Value::Null, json!({ "a": 1 })]);
+    let success = Some(Success {
+        attempt,
+        output: output.clone(),
+        used,
+    });
+    let ended = Ended {
+        job_id: one,
+        holder: None,
+        success,
+    };
+    let ledger = match settler.settle(ended).await.unwrap() {
+        Settled::Done { charged } => ("done".to_owned(), charged),
+        Settled::FencedOut => ("fenced_out".to_owned(), 0),
+    };
+    let row = theirs
+        .client
+        .query_one(
+            "SELECT outcome, charged FROM weir_complete($1, $2, $3, $4)",
+            &[&other, &i32::from(attempt), &output, &used],
+        )
+        .await
+        .unwrap();
+    let sql: (String, i64) = (row.get("outcome"), row.get("charged"));
+    assert_eq!(ledger, sql, "attempt {attempt}, used {used:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_ledger_and_sql_decide_and_write_the_same() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("WEIR_SEED").unwrap_or_else(rand::random);
+    let cases = number("WEIR_CASES");
+    eprintln!("WEIR_SEED={seed}");
+    let (ours, theirs) = (Side::new().await, Side::new().await);
+    let mut rng = StdRng::seed_from_u64(seed);
+    let (started, mut steps, mut compared) = (Instant::now(), 0, 0);
+    while compared < cases.unwrap_or(150) && (cases.is_some() || started.elapsed() < LONGEST) {
+        if let Some(more) = case(&mut rng, &ours, &theirs).await {
+            (steps, compared) = (steps + more, compared + 1);
+        }
+    }
+    eprintln!("{steps} steps of {compared} cases in {:?}", started.elapsed());
+    assert!(compared >= 10, "only {compared} cases were compared");
+    for side in [ours, theirs] {
+        let beyond = "SELECT (SELECT count(*) FROM quota_reservations WHERE overage > 0), \
+                             (SELECT count(*) FROM usage_events WHERE overage > 0)";
+        let beyond = side.client.query_one(beyond, &[]).await.unwrap();
+        let (reserved, charged): (i64, i64) = (beyond.get(0), beyond.get(1));
+        eprintln!("overage: {reserved} reserved, {charged} charged");
+        assert!(reserved > 0 || compared < 100, "no ceiling was ever of use");
+        drop(side.client);
+        // Limits were changed under waiting and running jobs; what adds up must.
+        let complaints = side.weir.complaints().await;
+        let sums: Vec<_> = complaints
+            .iter()
+            .filter(|one| one.starts_with("I3") || one.starts_with("I6"))
+            .collect();
+        assert!(sums.is_empty(), "{sums:#?}");
+        side.weir.abandon().await;
+    }
+}
+
+/// What a user's account of a meter adds up to, with what each grant gave, however often it was drawn on.
+const SUMS: &str = "
+    SELECT 'balance' AS what, to_jsonb(x)::text AS row FROM (
+        SELECT b.span, b.used, b.reserved, b.granted_limit, b.from_grants FROM quota_balances b
+        WHERE b.user_id = $1 AND (b.used, b.reserved) <> (0, 0)) x
+    UNION ALL SELECT 'grant', to_jsonb(g)::text FROM grants g WHERE g.user_id = $1
+    UNION ALL SELECT 'draws', to_jsonb(x)::text FROM (
+        SELECT d.grant_id, sum(d.amount) FILTER (WHERE d.charged IS NULL) AS open, sum(d.charged) AS charged
+        FROM grant_draws d JOIN grants g ON g.id = d.grant_id WHERE g.user_id = $1 GROUP BY 1) x
+    UNION ALL SELECT 'reservation', to_jsonb(x)::text FROM (
+        SELECT r.reserved_amount, r.from_grants, r.overage, r.windows FROM quota_reservations r WHERE r.user_id = $1
+        ORDER BY r.job_id) x
+    UNION ALL SELECT 'usage', to_jsonb(x)::text FROM (
+        SELECT u.quota_amount, u.from_grants, u.overage FROM usage_events u WHERE u.user_id = $1) x
+    ORDER BY 1, 2";
+
+async fn sums(side: &Side, user: Uuid) -> Vec<String> {
+    let rows = side.client.query(SUMS, &[&user]).await.unwrap();
+    rows.iter()
+        .map(|row| format!("{}: {}", row.get::<_, &str>("what"), row.get::<_, &str>("row")))
+        .collect()
+}
+
+/// One case of an extension; `None` when there was nothing to compare.
+async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'static str> {
+    let minute = ours.minute().await;
+    let rules = Arc::new(rules(rng));
+    let id = Uuid::from_u128(rng.random());
+    let subject = Subject::from(id);
+    let holder = Holders::load(&ours.client).await.unwrap().subject(&subject);
+    let mut setup = limits(rng);
+    setup += &format!(
+        "INSERT INTO users (id) VALUES ('{id}'); \
+         INSERT INTO user_subscriptions (user_id, plan_id, current_period_start) \
+             SELECT '{id}', id, date_trunc('day', now()) FROM subscription_plans WHERE tier = '{}'; \
+         INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'specview', {}); ",
+        pick(rng, &common::PLANS),
+        rng.random_range(0..40)
+    );
+    setup += &beyond_the_plan(rng, id, "specview");
+    for side in [ours, theirs] {
+        side.client.batch_execute(&setup).await.unwrap();
+        services::apply(&mut side.weir.client().await, &entries(), &rules)
+            .await
+            .unwrap();
+    }
+    let database = &ours.weir.context.database;
+    let reserver = Reserver::start(database, Arc::clone(&rules));
+    let settler = Settler::start(database, &rules);
+    let amount = rng.random_range(0..15);
+    let more: Vec<i64> = (0..rng.random_range(1..4))
+        .map(|_| rng.random_range(1..15))
+        .collect();
+    let whole = Wanted {
+        subject,
+        service: 1,
+        args: json!({}),
+        amount: amount + more.iter().sum::<i64>(),
+        key: None,
+        run_at: None,
+        priority: 1,
+    };
+    let begun = through_sql(
+        &theirs.client,
+        &Wanted {
+            amount,
+            ..whole.clone()
+        },
+    )
+    .await;
+    let other = begun.1.filter(|_| begun.0 == "admitted")?;
+    let start = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{elsewhere}' \
+                 WHERE id = $1";
+    theirs.client.execute(start, &[&other]).await.unwrap();
+    let mut extended = ("extended".to_owned(), Value::Null);
+    for more in &more {
+        let row = theirs
+            .client
+            .query_one(
+                "SELECT outcome, quota FROM weir_extend($1, 1, $2)",
+                &[&other, more],
+            )
+            .await
+            .unwrap();
+        extended = (row.get("outcome"), row.get("quota"));
+        if extended.0 != "extended" {
+            break;
+        }
+    }
+    let before = sums(ours, id).await;
+    let ledger = through_the_ledger(&reserver, holder, &whole).await;
+    if ours.minute().await != minute {
+        return None;
+    }
+    if ledger.0 == "over_quota" {
+        assert_eq!(extended.0, "over_quota", "{whole:?}, {more:?}");
+        assert_eq!(sums(ours, id).await, before);
+        return Some("over_quota");
+    }
+    assert_eq!(
+        (extended.0.as_str(), &extended.1),
+        ("extended", &ledger.2),
+        "{whole:?}, {more:?}"
+    );
+    assert_eq!(
+        sums(ours, id).await,
+        sums(theirs, id).await,
+        "{whole:?}, {more:?}"
+    );
+    ours.client.execute(start, &[&ledger.1]).await.unwrap();
+    let used = rng.random_range(0..=whole.amount + 1);
+    let ended = Ended {
+        job_id: ledger.1?,
+        holder: None,
+        success: Some(Success {
+            attempt: 1,
+            output: Value::Null,
+            used: Some(used),
+        }),
+    };
+    settler.settle(ended).await.unwrap();
+    let complete = "SELECT weir_complete($1, 1, NULL, $2)";
+    theirs.client.execute(complete, &[&other, &used]).await.unwrap();
+    let (ours_then, theirs_then) = (sums(ours, id).await, sums(theirs, id).await);
+    if ours.minute().await != minute {
+        return None;
+    }
+    assert_eq!(ours_then, theirs_then, "{whole:?}, {more:?}, used {used}");
+    Some("extended")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_extended_bit_by_bit_is_decided_and_booked_as_if_it_was_submitted_at_once() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("WEIR_SEED").unwrap_or_else(rand::random);
+    let cases = number("WEIR_CASES");
+    eprintln!("WEIR_SEED={seed}");
+    let (ours, theirs) = (Side::new().await, Side::new().await);
+    let mut rng = StdRng::seed_from_u64(seed);
+    let started = Instant::now();
+    let mut outcomes = BTreeMap::<&str, u64>::new();
+    while outcomes.values().sum::<u64>() < cases.unwrap_or(150)
+        && (cases.is_some() || started.elapsed() < LONGEST)
+    {
+        if let Some(outcome) = extension(&mut rng, &ours, &theirs).await {
+            *outcomes.entry(outcome).or_default() += 1;
+        }
+    }
+    eprintln!("{outcomes:?} in {:?}", started.elapsed());
+    assert!(outcomes.len() == 2, "{outcomes:?}");
+    for side in [ours, theirs] {
+        drop(side.client);
+        let complaints = side.weir.complaints().await;
+        let sums: Vec<_> = complaints
+            .iter()
+            .filter(|one| ["I3", "I6", "I7"].iter().any(|sum| one.starts_with(sum)))
+            .collect();
+        assert!(sums.is_empty(), "{sums:#?}");
+        side.weir.abandon().await;
+    }
+}

@@ -1,0 +1,224 @@
+//! The handler `http` and a service's own retry policy, against a real HTTP server.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::common::{Weir, Who};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde_json::{Value, json};
+use uuid::Uuid;
+use weir::work::Working;
+
+struct Call {
+    at: Instant,
+    headers: HashMap<String, String>,
+    body: Value,
+}
+
+/// What the endpoint was asked, in order.
+type Calls = Arc<Mutex<Vec<Call>>>;
+
+/// Dropped when the server notices that nobody waits for its answer any more.
+struct Waiting(Calls);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+async fn answer(State(calls): State<Calls>, headers: HeaderMap, body: String) -> Response {
+    let body: Value = serde_json::from_str(&body).unwrap();
+    let tries = {
+        let mut calls = calls.lock().unwrap();
+        calls.push(Call {
+            at: Instant::now(),
+            headers: headers
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()))
+                .collect(),
+            body: body.clone(),
+        });
+        calls.len()
+    };
+    match body["do"].as_str().unwrap() {
+        "work" => json!({ "used": 2, "said": body["say"] })
+            .to_string()
+            .into_response(),
+        "busy" if tries == 1 => {
+            (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "2")], "busy").into_response()
+        }
+        "fail" if tries <= 2 => (StatusCode::INTERNAL_SERVER_ERROR, "out of paper").into_response(),
+        "refuse" => (StatusCode::UNPROCESSABLE_ENTITY, "no such repository").into_response(),
+        "flood" => "x".repeat(5 * 1024 * 1024).into_response(),
+        "hang" => {
+            let _waiting = Waiting(calls);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            StatusCode::OK.into_response()
+        }
+        _ => "{}".into_response(),
+    }
+}
+
+/// A Weir whose one service is the endpoint.
+struct Stage {
+    weir: Weir,
+    working: Working,
+    calls: Calls,
+    who: Who,
+    file: PathBuf,
+}
+
+impl Stage {
+    async fn new() -> Self {
+        let calls = Calls::default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new()
+            .route("/work", post(answer))
+            .with_state(Arc::clone(&calls));
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let file = std::env::temp_dir().join(format!("weir-{}.toml", Uuid::new_v4()));
+        let service = format!(
+            "[[service]]\nname = 'remote'\nevent_type = 'specview'\nkind = 'test:remote'\nworkers = 'REMOTE'\n\
+             priority_workers = 2\ndefault_workers = 2\nscheduled_workers = 1\ntimeout = '60s'\nmax_attempts = 3\n\
+             retry = {{ base = '100ms', factor = 4 }}\n\
+             handler = {{ type = 'http', url = 'http://{address}/work', private = true, amount = 5 }}\n"
+        );
+        std::fs::write(&file, service).unwrap();
+        let weir = Weir::with(&[("WEIR_CONFIG", file.to_str().unwrap())]).await;
+        let working = weir.work().await;
+        let who = Who::User(weir.user("free").await);
+        Self {
+            weir,
+            working,
+            calls,
+            who,
+            file,
+        }
+    }
+
+    async fn submit(&self, args: Value) -> i64 {
+        let answer = self.weir.post("/api/jobs/remote", self.who, &args).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        answer.body["job"]["id"].as_i64().unwrap()
+    }
+
+    async fn run(&self, args: Value) -> Value {
+        let id = self.submit(args).await;
+        self.weir.finished(id, self.who).await
+    }
+
+    fn pauses(&self) -> Vec<f64> {
+        let calls = self.calls.lock().unwrap();
+        calls
+            .windows(2)
+            .map(|two| (two[1].at - two[0].at).as_secs_f64())
+            .collect()
+    }
+
+    async fn end(self) {
+        self.working.stop().await;
+        self.weir.end().await;
+        std::fs::remove_file(self.file).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_gets_the_arguments_and_its_answer_is_the_output_and_the_charge() {
+    let stage = Stage::new().await;
+    let job = stage.run(json!({ "do": "work", "say": "안녕" })).await;
+    assert_eq!(
+        (&job["status"], &job["charged"], &job["output"]["said"]),
+        (&json!("completed"), &json!(2), &json!("안녕")),
+        "{job}"
+    );
+    {
+        let calls = stage.calls.lock().unwrap();
+        assert_eq!(calls.len(), 1);
+        let id = &job["id"];
+        for (name, value) in [
+            ("weir-job-id", id.to_string()),
+            ("weir-attempt", "1".to_owned()),
+            ("idempotency-key", id.to_string()),
+            ("content-type", "application/json".to_owned()),
+        ] {
+            assert_eq!(calls[0].headers[name], value, "{name}");
+        }
+        assert_eq!(calls[0].body["say"], "안녕");
+    }
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failing_endpoint_is_asked_again_by_the_services_own_policy() {
+    let stage = Stage::new().await;
+    let job = stage.run(json!({ "do": "fail" })).await;
+    assert_eq!(
+        (&job["status"], &job["attempt"]),
+        (&json!("completed"), &json!(3)),
+        "{job}"
+    );
+    let pauses = stage.pauses();
+    // 100 ms and 400 ms, less a tenth; River's own would be 1 s and 16 s.
+    assert!(pauses[0] >= 0.09 && pauses[1] >= 0.36, "{pauses:?}");
+    assert!(pauses.iter().sum::<f64>() < 10.0, "{pauses:?}");
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_endpoint_is_not_asked_again_before_it_said() {
+    let stage = Stage::new().await;
+    let job = stage.run(json!({ "do": "busy" })).await;
+    assert_eq!(job["status"], "completed", "{job}");
+    let pauses = stage.pauses();
+    assert!(pauses[0] >= 1.95, "{pauses:?}");
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_request_and_too_long_an_answer_end_the_job_at_once() {
+    let stage = Stage::new().await;
+    for (what, reason) in [("refuse", "no such repository"), ("flood", "larger than")] {
+        let job = stage.run(json!({ "do": what })).await;
+        assert_eq!(
+            (&job["status"], &job["attempt"], &job["charged"]),
+            (&json!("failed"), &json!(1), &json!(0)),
+            "{job}"
+        );
+        let message = job["error"]["message"].as_str().unwrap();
+        assert!(message.contains(reason), "{message}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelling_the_job_hangs_up_on_the_endpoint() {
+    let stage = Stage::new().await;
+    let id = stage.submit(json!({ "do": "hang" })).await;
+    stage
+        .weir
+        .until("the endpoint to be asked", async || {
+            (!stage.calls.lock().unwrap().is_empty()).then_some(())
+        })
+        .await;
+    stage
+        .weir
+        .call("DELETE", &format!("/api/jobs/{id}"), stage.who, &[], Vec::new())
+        .await;
+    let job = stage.weir.finished(id, stage.who).await;
+    assert_eq!(job["status"], "cancelled", "{job}");
+    stage
+        .weir
+        .until("the endpoint to notice", async || {
+            stage.calls.lock().unwrap().is_empty().then_some(())
+        })
+        .await;
+    stage.end().await;
+}

@@ -1,0 +1,352 @@
+//! Event streams: what they tell, what they keep to themselves, and what they cost.
+
+use crate::common;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{GO_TESTS, Weir, Who};
+use async_trait::async_trait;
+use axum::body::{Body, BodyDataStream};
+use futures_util::StreamExt;
+use serde_json::{Map, Value, json};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use weir::work::{Duty, Working};
+use weir_ledger::attempts::Progress;
+use weir_ledger::holder::Holder;
+
+/// An open stream of server-sent events.
+struct Events {
+    body: BodyDataStream,
+    text: String,
+    read: VecDeque<(String, Value)>,
+}
+
+impl Events {
+    async fn open(weir: &Weir, path: &str, who: Who) -> Self {
+        let response = weir.stream(path, who).await;
+        assert_eq!(response.status(), 200);
+        Self {
+            body: Body::into_data_stream(response.into_body()),
+            text: String::new(),
+            read: VecDeque::new(),
+        }
+    }
+
+    /// The next event; nothing when the stream ends.
+    async fn next(&mut self) -> Option<(String, Value)> {
+        loop {
+            if let Some(event) = self.read.pop_front() {
+                return Some(event);
+            }
+            let chunk = tokio::time::timeout(Duration::from_secs(30), self.body.next()).await;
+            let chunk = chunk.unwrap_or_else(|_| panic!("waited 30 s for an event"))?;
+            self.text.push_str(std::str::from_utf8(&chunk.unwrap()).unwrap());
+            while let Some(end) = self.text.find("\n\n") {
+                let event: String = self.text.drain(..end + 2).collect();
+                let field = |name: &str| {
+                    let mut lines = event.lines();
+                    lines.find_map(|line| line.strip_prefix(name)).map(str::trim)
+                };
+                if let (Some(name), Some(data)) = (field("event:"), field("data:")) {
+                    self.read
+                        .push_back((name.to_owned(), serde_json::from_str(data).unwrap()));
+                }
+            }
+        }
+    }
+
+    async fn of(&mut self, name: &str) -> Value {
+        let (got, data) = self.next().await.unwrap();
+        assert_eq!(got, name, "{data}");
+        data
+    }
+}
+
+/// Long enough that somebody who looks ten times a second sees it running.
+struct Unhurried;
+
+#[async_trait]
+impl Handler for Unhurried {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, _attempt: Attempt) -> Result<Worked, HandlerError> {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        }
+        .into())
+    }
+}
+
+async fn work_unhurriedly(weir: &Weir) -> Working {
+    let context = weir
+        .another(&[])
+        .with_handler("analysis:analyze", Arc::new(Unhurried));
+    Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_stream_tells_of_every_job_of_a_burst_and_of_nobody_elses() {
+    let weir = Weir::new().await;
+    let (who, other) = (
+        Who::User(weir.user("enterprise").await),
+        Who::User(weir.user("free").await),
+    );
+    let mut events = Events::open(&weir, "/api/jobs/events", who).await;
+    assert_eq!(events.of("jobs").await, json!([]));
+    let mut told: BTreeMap<i64, Vec<String>> = BTreeMap::new();
+    for _ in 0..50 {
+        weir.analyse(other, "a_test.go", GO_TESTS).await;
+        told.insert(weir.analyse(who, "a_test.go", GO_TESTS).await, Vec::new());
+    }
+    let mut working = None;
+    let is_over = |states: &Vec<String>| states.last().is_some_and(|state| state == "completed");
+    while !told.values().all(is_over) {
+        let job = events.of("job").await;
+        let states = told
+            .get_mut(&job["id"].as_i64().unwrap())
+            .unwrap_or_else(|| panic!("{job} is somebody else's"));
+        let state = job["status"].as_str().unwrap().to_owned();
+        let order = ["queued", "running", "completed"];
+        let place = |state: &String| order.iter().position(|one| one == state);
+        assert!(
+            states.last().is_none_or(|last| place(last) <= place(&state)),
+            "{states:?}"
+        );
+        if state == "completed" {
+            assert_eq!(job["charged"], 1);
+        }
+        if states.last() != Some(&state) {
+            states.push(state);
+        }
+        if working.is_none() && told.values().all(|states| !states.is_empty()) {
+            working = Some(work_unhurriedly(&weir).await);
+        }
+    }
+    for (id, states) in told {
+        assert_eq!(states, ["queued", "running", "completed"], "job {id}");
+    }
+    working.unwrap().stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_connects_again_misses_nothing() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let mut events = Events::open(&weir, "/api/jobs/events?limit=2", who).await;
+    assert_eq!(events.of("jobs").await, json!([]));
+    let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    assert_eq!(events.of("job").await["id"], first);
+    drop(events);
+
+    // While nobody listens: one is done, two come, and the oldest of the three is not among the two that are asked for.
+    let working = weir.work().await;
+    weir.finished(first, who).await;
+    working.stop().await;
+    let second = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let third = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let mut events = Events::open(&weir, "/api/jobs/events?limit=2", who).await;
+    let jobs = events.of("jobs").await;
+    let now: Vec<_> = jobs
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| (job["id"].as_i64().unwrap(), job["waiting_for"].as_str()))
+        .collect();
+    assert_eq!(now, [(third, Some("slot")), (second, Some("worker"))]);
+    assert_eq!(events.of("job").await["id"], first, "one of the hundred newest");
+
+    // Nothing more until something happens, then that and what follows from it.
+    let path = format!("/api/jobs/{second}");
+    assert_eq!(weir.call("DELETE", &path, who, &[], Vec::new()).await.status, 200);
+    let (mut cancelled, mut promoted) = (false, false);
+    while !(cancelled && promoted) {
+        let job = events.of("job").await;
+        cancelled |= job["id"] == second && job["status"] == "cancelled";
+        promoted |= job["id"] == third && job["waiting_for"] == "worker";
+    }
+
+    // Somebody deletes a row in River's tables.
+    weir.client()
+        .await
+        .execute("DELETE FROM river_job WHERE id = $1", &[&third])
+        .await
+        .unwrap();
+    while events.next().await.unwrap() != ("gone".to_owned(), json!({ "id": third })) {}
+    weir.reconcile().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_anonymous_caller_follows_a_job_by_its_token_and_has_no_stream_of_all() {
+    let weir = Weir::new().await;
+    let (here, neighbour) = (Who::Address("198.51.100.1"), Who::Address("198.51.100.1"));
+    let answer = weir
+        .post(
+            "/api/jobs/analysis",
+            here,
+            &common::files(&[("a_test.go", GO_TESTS)]),
+        )
+        .await;
+    let id = answer.body["job"]["id"].as_i64().unwrap();
+    let token = answer.body["token"].as_str().unwrap();
+    assert_eq!(weir.head_of("/api/jobs/events", neighbour).await.status, 401);
+    // A browser's EventSource sends no header.
+    let mut events = Events::open(&weir, &format!("/api/jobs/{id}/events?token={token}"), here).await;
+    assert_eq!(events.of("job").await["status"], "queued");
+    weir.call("DELETE", &format!("/api/jobs/{id}"), here, &[], Vec::new())
+        .await;
+    assert_eq!(events.of("job").await["status"], "cancelled");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_one_job_ends_with_its_last_state() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let mut events = Events::open(&weir, &format!("/api/jobs/{id}/events"), who).await;
+    assert_eq!(events.of("job").await["status"], "queued");
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let working = work_unhurriedly(&weir).await;
+    let mut last = Value::Null;
+    while let Some((name, job)) = events.next().await {
+        assert_eq!((name.as_str(), &job["id"]), ("job", &id.into()));
+        last = job;
+    }
+    assert_eq!(last["status"], "completed");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_streams_cost_the_database_no_more_than_one() {
+    let weir = Weir::new().await;
+    let reads = async || -> i64 {
+        // A backend reports what it has read when it is idle, about once a second.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        let row = weir
+            .client()
+            .await
+            .query_one(
+                "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()",
+                &[],
+            )
+            .await
+            .unwrap();
+        row.get(0)
+    };
+    let mut streams = Vec::new();
+    let mut cost = Vec::new();
+    for count in [1, 40] {
+        while streams.len() < count {
+            let who = Who::User(weir.user("free").await);
+            // An unfinished job, so that it is looked at often.
+            weir.analyse(who, "a_test.go", GO_TESTS).await;
+            streams.push(Events::open(&weir, "/api/jobs/events", who).await);
+        }
+        let before = reads().await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        cost.push(reads().await - before);
+    }
+    assert!(cost[0] > 10, "one stream is looked after: {cost:?}");
+    assert!(cost[1] < 3 * cost[0], "{cost:?}");
+    drop(streams);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_stream_of_the_lanes_shows_what_waits_and_runs_and_names_nobody() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let mut events = Events::open(&weir, "/api/lanes/events", Who::Address("192.0.2.9")).await;
+    let empty = events.of("lanes").await;
+    assert_eq!(empty["services"]["analysis"]["default"]["queued"], 0, "{empty}");
+    for _ in 0..3 {
+        weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    }
+    // Once a second, so one of them may be from before.
+    let mut seen = events.of("lanes").await;
+    if seen["services"]["analysis"]["parked"] != 2 {
+        seen = events.of("lanes").await;
+    }
+    let analysis = &seen["services"]["analysis"];
+    assert_eq!(
+        (
+            &analysis["parked"],
+            &analysis["slots_in_use"],
+            &analysis["default"]["queued"]
+        ),
+        (&json!(2), &json!(1), &json!(1)),
+        "{seen}"
+    );
+    assert_eq!(analysis["priority"]["queued"], 0, "{seen}");
+    assert!(!seen.to_string().contains(&user.to_string()), "{seen}");
+    let now = weir.get("/api/lanes", Who::User(user)).await.body;
+    assert_eq!(now["services"], seen["services"], "as a look tells it");
+    weir.end().await;
+}
+
+/// Says how far it is, and goes on when it is told to.
+struct Halfway(Arc<tokio::sync::Notify>);
+
+#[async_trait]
+impl Handler for Halfway {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
+        for n in 0..=50 {
+            attempt.progress.say(Progress {
+                fraction: f64::from(n) / 100.0,
+                message: Some(format!("{n} of 100")),
+            });
+        }
+        self.0.notified().await;
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        }
+        .into())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_tells_how_far_a_job_is_and_of_many_words_the_last() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let go_on = Arc::new(tokio::sync::Notify::new());
+    let handler = Arc::new(Halfway(Arc::clone(&go_on)));
+    let context = weir.another(&[]).with_handler("analysis:analyze", handler);
+    let working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    let mut events = Events::open(&weir, "/api/jobs/events", who).await;
+    events.of("jobs").await;
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    loop {
+        let job = events.of("job").await;
+        if job["progress"]["fraction"] == 0.5 {
+            assert_eq!(job["progress"]["message"], "50 of 100");
+            break;
+        }
+    }
+    go_on.notify_one();
+    loop {
+        let job = events.of("job").await;
+        if job["status"] == "completed" {
+            assert_eq!(job["progress"], Value::Null);
+            break;
+        }
+    }
+    working.stop().await;
+    weir.end().await;
+}

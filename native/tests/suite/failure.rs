@@ -1,0 +1,654 @@
+//! Failure is one's own: what goes wrong for one holder, or with one connection, stops nobody else.
+
+use crate::common::gate;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::gate::Gate;
+use crate::common::proxy::{Cut, Proxy};
+use crate::common::submissions::submission;
+use crate::common::{GO_TESTS, Weir, Who, files, lock_holder};
+use async_trait::async_trait;
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
+
+/// Long enough for a busy machine, and far below the 36 s for which everybody used to wait.
+const OTHERS_WAIT_AT_MOST: Duration = Duration::from_secs(8);
+
+async fn users(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
+    let mut users = Vec::new();
+    for _ in 0..count {
+        users.push(weir.user(tier).await);
+    }
+    users
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
+    let weir = Weir::new().await;
+    let gate = Gate::new();
+    let locked = weir.user("pro").await;
+    let others = users(&weir, "pro", 20).await;
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    // All of them have a job under way before.
+    let mut jobs = Vec::new();
+    for user in others.iter().chain([&locked]) {
+        jobs.push((*user, weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await));
+    }
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute(
+        "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 1)",
+        &[&locked],
+    )
+    .await
+    .unwrap();
+
+    let started = Instant::now();
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string().into_bytes();
+    let blocked = weir.call("POST", "/api/jobs/analysis", Who::User(locked), &[], body.clone());
+    let submissions = others
+        .iter()
+        .map(|user| weir.call("POST", "/api/jobs/analysis", Who::User(*user), &[], body.clone()));
+    let (answers, blocked) = tokio::join!(futures_util::future::join_all(submissions), async {
+        let blocked = blocked.await;
+        (blocked, started.elapsed())
+    });
+    let (blocked, waited) = blocked;
+    assert!(answers.iter().all(|answer| answer.status == 202));
+    assert_eq!(blocked.status, 503, "{}", blocked.body);
+    assert!(
+        waited > Duration::from_secs(3),
+        "it is waited for, but not for ever: {waited:?}"
+    );
+
+    // Their jobs end and are settled while the lock is held.
+    gate.open();
+    let settled = Instant::now();
+    for (user, id) in jobs.iter().filter(|(user, _)| *user != locked) {
+        assert_eq!(weir.finished(*id, Who::User(*user)).await["status"], "completed");
+    }
+    assert!(settled.elapsed() < OTHERS_WAIT_AT_MOST, "{:?}", settled.elapsed());
+    open.rollback().await.unwrap();
+    let (_, id) = jobs.last().unwrap();
+    assert_eq!(weir.finished(*id, Who::User(locked)).await["status"], "completed");
+    weir.all_finished().await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_a_blocked_user_hold_up_no_reads_and_no_batch_of_anybody_else() {
+    let weir = Weir::new().await;
+    let locked = weir.user("pro").await;
+    let other = weir.user("pro").await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute("SELECT 1 FROM users WHERE id = $1 FOR UPDATE", &[&locked])
+        .await
+        .unwrap();
+    let batch = Value::from(vec![files(&[("a_test.go", GO_TESTS)])])
+        .to_string()
+        .into_bytes();
+    let submit = |user| {
+        weir.call(
+            "POST",
+            "/api/jobs/analysis/batch",
+            Who::User(user),
+            &[],
+            batch.clone(),
+        )
+    };
+    // More than the process has connections for reading.
+    let blocked = futures_util::future::join_all((0..30).map(|_| submit(locked)));
+    let observer = weir.client().await;
+    let waiting = async || {
+        let sql =
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        observer.query(sql, &[]).await.unwrap().len()
+    };
+    let others = async {
+        weir.until("one that waits for the lock", async || {
+            (waiting().await > 0).then_some(())
+        })
+        .await;
+        let read = weir.get("/api/jobs", Who::User(other)).await;
+        let submitted = submit(other).await;
+        assert_eq!((read.status.as_u16(), submitted.status.as_u16()), (200, 202));
+        assert!(waiting().await <= 1, "the rest waits without a connection");
+        open.rollback().await.unwrap();
+    };
+    let (blocked, ()) = tokio::join!(blocked, others);
+    for answer in blocked {
+        assert!([202, 503].contains(&answer.status.as_u16()), "{}", answer.body);
+    }
+    weir.end().await;
+}
+
+/// Ends when it is told to, with an output that PostgreSQL refuses where the arguments want it.
+struct Refused(Arc<Gate>);
+
+#[async_trait]
+impl Handler for Refused {
+    async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
+        self.0.reserve(holder, args).await
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
+        let poisons = attempt.args["files"][0]["path"] == "poison_test.go";
+        let outcome = Handler::work(&*self.0, attempt).await?;
+        Ok(if poisons {
+            Outcome {
+                output: json!("a NUL character: \u{0}"),
+                used: None,
+            }
+            .into()
+        } else {
+            outcome
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drifted_counter_and_a_refused_output_fail_alone_and_the_counter_is_rebuilt() {
+    let weir = Weir::new().await;
+    let gate = Gate::new();
+    let (drifted, poisoned) = (weir.user("pro").await, weir.user("pro").await);
+    let others = users(&weir, "pro", 5).await;
+    let context = weir
+        .another(&[("ANALYZER_QUEUE_PRIORITY_WORKERS", "10")])
+        .with_handler(gate::KIND, Arc::new(Refused(Arc::clone(&gate))));
+    let working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    let mut jobs = Vec::new();
+    for user in others.iter().chain([&drifted]) {
+        jobs.push((*user, weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await));
+    }
+    let poison = weir
+        .analyse(Who::User(poisoned), "poison_test.go", GO_TESTS)
+        .await;
+    gate.until_running(&weir, 7).await;
+    weir.client()
+        .await
+        .execute(
+            "UPDATE holders SET slots_in_use = 0 WHERE holder = $1",
+            &[&drifted],
+        )
+        .await
+        .unwrap();
+    // All of them end together, in one group.
+    gate.open();
+    for (user, id) in jobs {
+        let job = weir.finished(id, Who::User(user)).await;
+        assert_eq!(
+            (&job["status"], &job["charged"]),
+            (&json!("completed"), &json!(1)),
+            "{job}"
+        );
+    }
+    let job = weir.finished(poison, Who::User(poisoned)).await;
+    assert_eq!(job["status"], "failed", "{job}");
+    let message = job["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("cannot be stored"),
+        "its owner is told why: {message}"
+    );
+    weir.released(Who::User(poisoned), "analysis").await;
+    working.stop().await;
+    weir.end().await;
+}
+
+/// A settlement of a job that runs.
+async fn settlement(weir: &Weir, user: Uuid, output: Value) -> weir_ledger::settlement::Ended {
+    let job_id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    weir.begun_elsewhere(job_id).await;
+    weir_ledger::settlement::Ended {
+        job_id,
+        holder: Some(user),
+        success: Some(weir_ledger::settlement::Success {
+            attempt: 1,
+            output,
+            used: None,
+        }),
+    }
+}
+
+/// Counts the statements that update jobs, in a sequence: it keeps what is rolled back.
+async fn count_updates(client: &tokio_postgres::Client) {
+    client
+        .batch_execute(
+            "CREATE SEQUENCE updates; \
+             CREATE FUNCTION count_update() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$ BEGIN PERFORM nextval('updates'); RETURN NULL; END $$; \
+             CREATE TRIGGER counted AFTER UPDATE ON river_job FOR EACH STATEMENT EXECUTE FUNCTION count_update()",
+        )
+        .await
+        .unwrap();
+}
+
+// On one thread, so that what is settled at once is one group.
+#[tokio::test]
+async fn a_moment_without_disk_space_makes_nobody_a_suspect() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    count_updates(&client).await;
+    client
+        .batch_execute(
+            "CREATE TABLE disk (is_full boolean); INSERT INTO disk VALUES (false); \
+             CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                 IF (SELECT is_full FROM disk) THEN RAISE EXCEPTION 'disk full' USING ERRCODE = '53100'; END IF; \
+                 RETURN NULL; END $$; \
+             CREATE TRIGGER full_disk AFTER INSERT ON usage_events FOR EACH STATEMENT EXECUTE FUNCTION full_disk()",
+        )
+        .await
+        .unwrap();
+    let everybody = users(&weir, "enterprise", 8).await;
+    let settle_all = async |is_full: bool| -> (Vec<bool>, i64) {
+        let mut group = Vec::new();
+        for user in &everybody {
+            group.push(settlement(&weir, *user, json!({})).await);
+        }
+        client
+            .execute("UPDATE disk SET is_full = $1", &[&is_full])
+            .await
+            .unwrap();
+        let count = async || -> i64 {
+            let row = client.query_one("SELECT nextval('updates')", &[]).await.unwrap();
+            row.get(0)
+        };
+        let before = count().await;
+        let settled = group.into_iter().map(|ended| weir.context.settler.settle(ended));
+        let settled = futures_util::future::join_all(settled).await;
+        let cost = count().await - before;
+        (settled.iter().map(Result::is_ok).collect(), cost)
+    };
+    let (settled, sound) = settle_all(false).await;
+    assert!(settled.iter().all(|is_ok| *is_ok));
+    let (settled, _) = settle_all(true).await;
+    assert!(settled.iter().all(|is_ok| !is_ok));
+    let (settled, after) = settle_all(false).await;
+    assert!(settled.iter().all(|is_ok| *is_ok));
+    assert_eq!(after, sound, "they are one group again");
+    weir.abandon().await;
+}
+
+// On one thread, so that what is settled at once is one group.
+#[tokio::test]
+async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_once() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    count_updates(&client).await;
+    let updates = async || -> i64 {
+        let row = client.query_one("SELECT nextval('updates')", &[]).await.unwrap();
+        row.get(0)
+    };
+    let poisoner = weir.user("enterprise").await;
+    let others = users(&weir, "enterprise", 7).await;
+    let mut cost = Vec::new();
+    for is_poisoned in [false, true, true, true] {
+        let mut group = Vec::new();
+        for user in &others {
+            group.push(settlement(&weir, *user, json!({})).await);
+        }
+        let poison = settlement(&weir, poisoner, json!("a NUL character: \u{0}")).await;
+        let mut poisoned = Vec::from_iter(is_poisoned.then_some(poison));
+        let before = updates().await;
+        let of_others = group
+            .iter()
+            .map(|ended| weir.context.settler.settle(ended.clone()));
+        let of_poisoner = poisoned.drain(..).map(|ended| weir.context.settler.settle(ended));
+        let (refused, settled) = tokio::join!(
+            futures_util::future::join_all(of_poisoner),
+            futures_util::future::join_all(of_others)
+        );
+        assert!(refused.iter().all(Result::is_err), "{refused:?}");
+        assert!(settled.iter().all(Result::is_ok), "{settled:?}");
+        cost.push(updates().await - before);
+    }
+    let [sound, first, rest @ ..] = &cost[..] else {
+        unreachable!("four rounds")
+    };
+    assert!(first > sound, "what is refused is looked for by halves: {cost:?}");
+    assert!(
+        rest.iter().all(|one| one == sound),
+        "and is known from then on: {cost:?}"
+    );
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
+    let weir = Weir::new().await;
+    let (blocked, waits) = (weir.user("free").await, weir.user("free").await);
+    let stuck = weir.analyse(Who::User(blocked), "a_test.go", GO_TESTS).await;
+    weir.analyse(Who::User(waits), "a_test.go", GO_TESTS).await;
+    let parked = weir.analyse(Who::User(waits), "b_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    // The one ends elsewhere and can never be settled while its row is locked; the other user is upgraded.
+    weir.ended_elsewhere(stuck, "cancelled").await;
+    let mut operator = weir.client().await;
+    let open = lock_holder(&mut operator, blocked).await;
+    client
+        .execute(
+            "UPDATE user_subscriptions SET plan_id = (SELECT id FROM subscription_plans WHERE tier = 'pro') \
+             WHERE user_id = $1",
+            &[&waits],
+        )
+        .await
+        .unwrap();
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let reconciling = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
+    weir.until("the upgraded user's job to get a slot", async || {
+        let row = client
+            .query_one(
+                "SELECT state::text AS state FROM river_job WHERE id = $1",
+                &[&parked],
+            )
+            .await
+            .unwrap();
+        (row.get::<_, String>("state") == "available").then_some(())
+    })
+    .await;
+    open.rollback().await.unwrap();
+    weir.released(Who::User(blocked), "analysis").await;
+    stopped.cancel();
+    reconciling.await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submissions_say() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let admin = weir.admin().await;
+    let read_only = async |on: bool| {
+        admin
+            .batch_execute(&format!(
+                "ALTER DATABASE {} SET default_transaction_read_only = {on}",
+                weir.name()
+            ))
+            .await
+            .unwrap();
+        // What a failover does to the connections that are open.
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+        admin.execute(sql, &[&weir.name()]).await.unwrap();
+    };
+    read_only(true).await;
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    weir.until("submissions and readiness to say the same", async || {
+        let submitted = weir.post("/api/jobs/analysis", who, &body).await.status;
+        let ready = weir.get("/readyz", who).await.status;
+        (submitted == 503 && ready == 503).then_some(())
+    })
+    .await;
+    // The server is writable again, and no connection is cut: those that were made meanwhile are read-only still.
+    admin
+        .batch_execute(&format!(
+            "ALTER DATABASE {} SET default_transaction_read_only = false",
+            weir.name()
+        ))
+        .await
+        .unwrap();
+    weir.until("the next submission", async || {
+        (weir.post("/api/jobs/analysis", who, &body).await.status == 202).then_some(())
+    })
+    .await;
+    weir.until("readiness", async || {
+        (weir.get("/readyz", who).await.status == 200).then_some(())
+    })
+    .await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_keep_no_connection_that_was_made_while_the_server_was_read_only() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let working = weir.work().await;
+    let admin = weir.admin().await;
+    let read_only = |on: bool| {
+        format!(
+            "ALTER DATABASE {} SET default_transaction_read_only = {on}",
+            weir.name()
+        )
+    };
+    admin.batch_execute(&read_only(true)).await.unwrap();
+    // What a failover does to the connections that are open.
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+    admin.execute(end, &[&weir.name()]).await.unwrap();
+    // River connects again meanwhile, once a second at the most.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    admin.batch_execute(&read_only(false)).await.unwrap();
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let answer = weir
+        .until("a submission", async || {
+            let answer = weir.post("/api/jobs/analysis", who, &body).await;
+            (answer.status == 202).then_some(answer)
+        })
+        .await;
+    let id = answer.body["job"]["id"].as_i64().unwrap();
+    assert_eq!(weir.finished(id, who).await["status"], "completed");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await;
+    let proxy = Proxy::start(&weir, Cut::Never, 0).await;
+    let database = weir_ledger::database::Database::at(&proxy.url(&weir)).unwrap();
+    let reserver = weir_ledger::reservation::Reserver::start(&database, Arc::clone(&weir.context.rules));
+    let submission = || submission(user, 1);
+    reserver.submit(submission()).await.unwrap();
+    proxy.freeze();
+    let answered = tokio::time::timeout(Duration::from_secs(30), reserver.submit(submission())).await;
+    assert!(answered.expect("there is an answer").is_err());
+    proxy.thaw();
+    weir.until("submissions to go on", async || {
+        reserver.submit(submission()).await.ok()
+    })
+    .await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_whose_connection_stands_still_ends_and_its_connection_is_not_used_again() {
+    let weir = Weir::new().await;
+    let proxy = Proxy::start(&weir, Cut::Never, 0).await;
+    let pool = weir_ledger::database::Database::at(&proxy.url(&weir))
+        .unwrap()
+        .read_pool(1);
+    let backend = async || -> Result<i32, weir_ledger::database::DatabaseError> {
+        let patience = Duration::from_secs(2);
+        let asked = pool.read_within(patience, async |client| {
+            Ok(client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0))
+        });
+        asked.await
+    };
+    let before = backend().await.unwrap();
+    proxy.freeze();
+    let late = tokio::time::timeout(Duration::from_secs(30), backend()).await;
+    assert!(late.expect("there is an answer").is_err());
+    proxy.thaw();
+    let after = weir.until("a connection", async || backend().await.ok()).await;
+    assert_ne!(after, before, "nobody waits for what the one before had asked");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_whose_caller_went_away_holds_up_no_other() {
+    let weir = Weir::new().await;
+    let pool = weir_ledger::database::Database::at(weir.url())
+        .unwrap()
+        .read_pool(2);
+    let sleep = async |seconds: f64| -> Result<(), weir_ledger::database::DatabaseError> {
+        pool.read(async |client| {
+            client
+                .query_one("SELECT 1 FROM pg_sleep($1)", &[&seconds])
+                .await?;
+            Ok(())
+        })
+        .await
+    };
+    sleep(0.0).await.unwrap();
+    for _ in 0..20 {
+        // As a client that hangs up.
+        let _ = tokio::time::timeout(Duration::from_millis(20), sleep(5.0)).await;
+    }
+    let started = Instant::now();
+    sleep(0.0).await.unwrap();
+    assert!(
+        started.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        started.elapsed()
+    );
+    let client = weir.client().await;
+    weir.until("the server to stop working for nobody", async || {
+        let row = client
+            .query_one(
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
+                 AND query LIKE '%pg_sleep%' AND pid <> pg_backend_pid()",
+                &[],
+            )
+            .await
+            .unwrap();
+        (row.get::<_, i64>(0) == 0).then_some(())
+    })
+    .await;
+    weir.end().await;
+}
+
+/// Fails twice within milliseconds, and counts who runs together.
+#[derive(Default)]
+struct Hasty {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+#[async_trait]
+impl Handler for Hasty {
+    async fn reserve(&self, _: Holder, _: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        if attempt.attempt <= 2 {
+            return Err(HandlerError::Failed("as the test wants it".to_owned()));
+        }
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        }
+        .into())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_that_falls_due_while_its_slot_is_released_never_runs_beside_its_successor() {
+    let services = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hasty.toml");
+    let weir = Weir::with(&[
+        ("WEIR_CONFIG", services),
+        ("FAIRNESS_SNOOZE_DURATION", "1s"),
+        ("FAIRNESS_SNOOZE_JITTER", "0s"),
+    ])
+    .await;
+    let hasty = Arc::new(Hasty::default());
+    let user = weir.user("free").await;
+    let context = weir
+        .another(&[])
+        .with_handler(gate::KIND, Arc::clone(&hasty) as Arc<dyn Handler>);
+    let working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    for _ in 0..25 {
+        weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    }
+    weir.all_finished().await;
+    assert_eq!(hasty.most.load(Ordering::SeqCst), 1, "a Free user has one slot");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_accepted_submission_is_described_as_a_reader_sees_it() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await;
+    let answer = weir
+        .post(
+            "/api/jobs/analysis",
+            Who::User(user),
+            &files(&[("a_test.go", GO_TESTS)]),
+        )
+        .await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let described = answer.body["job"].clone();
+    let id = described["id"].as_i64().unwrap();
+    let read = weir.get(&format!("/api/jobs/{id}"), Who::User(user)).await.body;
+    assert_eq!(described, read, "it is what a reader sees");
+    let other = weir
+        .post(
+            "/api/jobs/analysis",
+            Who::Address("192.0.2.77"),
+            &files(&[("a_test.go", GO_TESTS)]),
+        )
+        .await;
+    let id = other.body["job"]["id"].as_i64().unwrap();
+    let read = weir
+        .get(&format!("/api/jobs/{id}"), Who::Address("192.0.2.77"))
+        .await
+        .body;
+    assert_eq!(other.body["job"], read);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_job_holds_up_no_settlement_but_its_own() {
+    let weir = Weir::new().await;
+    let gate = Gate::new();
+    let users = users(&weir, "pro", 12).await;
+    let working = gate
+        .work(
+            weir.another(&[("ANALYZER_QUEUE_PRIORITY_WORKERS", "12")]),
+            Duty::Both,
+        )
+        .await;
+    let mut jobs = Vec::new();
+    for user in &users {
+        jobs.push((*user, weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await));
+    }
+    gate.until_running(&weir, jobs.len()).await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    let (locked, others) = jobs.split_at(4);
+    let ids: Vec<i64> = locked.iter().map(|(_, id)| *id).collect();
+    open.execute("UPDATE river_job SET priority = 2 WHERE id = ANY ($1)", &[&ids])
+        .await
+        .unwrap();
+    gate.open();
+    let started = Instant::now();
+    for (user, id) in others {
+        assert_eq!(weir.finished(*id, Who::User(*user)).await["status"], "completed");
+    }
+    assert!(started.elapsed() < OTHERS_WAIT_AT_MOST, "{:?}", started.elapsed());
+    open.commit().await.unwrap();
+    for (user, id) in locked {
+        let job = weir.finished(*id, Who::User(*user)).await;
+        assert_eq!(
+            (&job["status"], &job["charged"]),
+            (&json!("completed"), &json!(1)),
+            "{job}"
+        );
+    }
+    working.stop().await;
+    weir.end().await;
+}

@@ -1,0 +1,369 @@
+//! What an operator reads when the first start does not work: everything that is wrong, and what to do about it.
+
+use std::process::Command;
+
+use crate::common::Weir;
+
+/// Runs `weir` with nothing in its environment but this, and returns what it says about its end.
+fn refused(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(arguments)
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .env_clear()
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// What it says of a services file with these contents.
+fn refused_file(text: &str) -> String {
+    let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
+    std::fs::write(&file, text).unwrap();
+    let name = file.to_str().unwrap();
+    let variables = [
+        ("DATABASE_URL", "postgres://weir@127.0.0.1/weir"),
+        ("WEIR_CONFIG", name),
+    ];
+    let said = refused(&["status"], &variables).replace(name, "weir.toml");
+    std::fs::remove_file(&file).unwrap();
+    said
+}
+
+#[test]
+fn ten_wrong_settings_are_said_at_once() {
+    let said = refused(
+        &["up"],
+        &[
+            ("DATABASE_URL", "mysql://root:hunter2@db/weir"),
+            ("EDGE_SECRET", "too-short"),
+            ("WEIR_ENV", "prod"),
+            ("WEIR_ORIGIN_PORT", "http"),
+            ("WEIR_DRAIN_TIMOUT", "30s"),
+            ("FAIRNESS_FREE_LIMIT", "0"),
+            ("FAIRNES_PRO_LIMIT", "3"),
+            ("FAIRNESS_SNOOZE_DURATION", "soon"),
+            ("ANALYZER_QUEUE_PRIORITY_WORKERS", "many"),
+            ("ANALYSER_QUEUE_DEFAULT_WORKERS", "3"),
+            ("WEIR_SERVICE_HOST", "10.0.0.1"),
+            ("PATH", "/usr/bin"),
+        ],
+    );
+    assert_eq!(
+        said,
+        "\
+weir: the configuration has 10 faults:
+  - WEIR_ENV is \"prod\", but must be production or development
+  - DATABASE_URL is not a PostgreSQL URL such as postgres://user@host:5432/name
+  - EDGE_SECRET has 9 characters, but must have at least 32
+  - WEIR_ORIGIN_PORT is \"http\", but must be a port number
+  - FAIRNESS_FREE_LIMIT is \"0\", but must be a whole number from 1 to 10000
+  - FAIRNESS_SNOOZE_DURATION is \"soon\", but must be a duration such as 30s or 1h, at least 1s
+  - ANALYZER_QUEUE_PRIORITY_WORKERS is \"many\", but must be a whole number from 1 to 10000
+  - ANALYSER_QUEUE_DEFAULT_WORKERS is no setting; did you mean ANALYZER_QUEUE_DEFAULT_WORKERS?
+  - FAIRNES_PRO_LIMIT is no setting; did you mean FAIRNESS_PRO_LIMIT?
+  - WEIR_DRAIN_TIMOUT is no setting; did you mean WEIR_DRAIN_TIMEOUT?
+correct them and start again
+"
+    );
+}
+
+#[test]
+fn everything_that_is_wrong_with_the_services_file_is_said_at_once_with_its_line() {
+    let said = refused_file(
+        r#"
+[[service]]
+name = "render"
+event_type = "renders"
+kind = "render"
+workers = "RENDER"
+priority_workers = "five"
+default_workers = 0
+scheduled_workers = 1
+timout = "10s"
+max_attempts = 3
+handler = { type = "exec", command = [] }
+
+[[service]]
+name = "Mail"
+event_type = "analysis"
+kind = "render"
+workers = "MAIL"
+priority_workers = 1
+default_workers = 1
+scheduled_workers = 1
+timeout = "soon"
+max_attempts = 0
+handler = { type = "http", url = "example.com" }
+
+[[periodic]]
+id = "nightly"
+service = "male"
+schedule = "every night"
+
+[[worker]]
+"#,
+    );
+    insta::assert_snapshot!(said);
+    let said = refused_file(
+        r#"
+[[meter]]
+name = "Renders"
+unit = " "
+
+[[meter]]
+name = "meters"
+
+[[plan]]
+name = "hobby"
+lane = "scheduled"
+slots = 0
+services = { render = 2, mail = 1 }
+limits = { Renders = { month = -1, day = 1000000000000000 }, videos = 3 }
+retention_days = 0
+
+[[plan]]
+name = "anonymous"
+lane = "priority"
+slots = 1
+limits = { Renders = { fortnight = 1 } }
+soft = { Renders = 9 }
+
+[[service]]
+name = "render"
+meter = "Renders"
+event_type = "Renders"
+kind = "render"
+workers = "RENDER"
+priority_workers = 1
+default_workers = 1
+scheduled_workers = 1
+timeout = "1m"
+max_attempts = 1
+handler = { type = "exec", command = ["true"] }
+
+[[service]]
+name = "draft"
+meter = "Renders"
+kind = "draft"
+workers = "DRAFT"
+priority_workers = 1
+default_workers = 1
+scheduled_workers = 1
+timeout = "1m"
+max_attempts = 1
+handler = { type = "exec", command = ["true"] }
+"#,
+    );
+    insta::assert_snapshot!(said);
+    let said = refused_file("[[service]\nname = \"a\"\n");
+    insta::assert_snapshot!(said);
+    let service = |name: &str, kind: &str, timeout: &str, handler: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nevent_type = \"analysis\"\nkind = \"{kind}\"\nworkers = \"A\"\n\
+             priority_workers = 1\ndefault_workers = 1\nscheduled_workers = 1\ntimeout = \"{timeout}\"\n\
+             max_attempts = 1\nhandler = {{ {handler} }}\n"
+        )
+    };
+    let (exec, http) = (
+        "type = \"exec\", command = [\"true\"]",
+        "type = \"http\", url = \"https://a.example\"",
+    );
+    // What only a running process would have noticed.
+    let all = [
+        service("a", "", "0s", exec),
+        service(
+            "b",
+            &"x".repeat(128),
+            "367days",
+            "type = \"exec\", command = [\"\"]",
+        ),
+        service("c", "c", "10s", &format!("{http}, amount = 1000000000000001")),
+        service(
+            "d",
+            "d\\u0000",
+            "10s",
+            &format!("{exec}, amount = 1000000000000001"),
+        ),
+        service(
+            "e",
+            &"\u{e9}".repeat(127),
+            "366days",
+            &format!("{exec}, amount = 1000000000000000"),
+        ),
+        "[[periodic]]\nid = \"n\"\nservice = \"e\"\nevery = \"1h\"\nargs = { \"\\u0000\" = 1 }\n".to_owned(),
+    ];
+    let said = refused_file(&all.concat());
+    insta::assert_snapshot!(said);
+}
+
+/// `postgres://user:password@host:port/name` with other parts.
+fn changed(url: &str, change: impl FnOnce(&mut reqwest::Url)) -> String {
+    let mut url = reqwest::Url::parse(url).unwrap();
+    change(&mut url);
+    url.into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_cannot_be_used_is_named_with_the_reason_and_what_to_do() {
+    let weir = Weir::new().await;
+    let url = weir.url().to_owned();
+    let server = reqwest::Url::parse(&url).unwrap();
+    let place = format!("{}:{}", server.host_str().unwrap(), server.port().unwrap());
+    let said = |url: &str| refused(&["status"], &[("DATABASE_URL", url)]);
+
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = free.local_addr().unwrap().port();
+    drop(free);
+    let away = format!("postgres://weir:hunter2@127.0.0.1:{nobody}/jobs");
+    assert_eq!(
+        said(&away),
+        format!(
+            "weir: the database \"jobs\" at 127.0.0.1:{nobody} (user \"weir\") cannot be used: Connection refused (os \
+             error 111); start it, or correct DATABASE_URL\n"
+        )
+    );
+
+    let nowhere = changed(&url, |url| url.set_path("no_such_database"));
+    let user = server.username();
+    assert_eq!(
+        said(&nowhere),
+        format!(
+            "weir: the database \"no_such_database\" at {place} (user \"{user}\") cannot be used: database \
+             \"no_such_database\" does not exist (3D000); create it, or correct DATABASE_URL\n"
+        )
+    );
+
+    let admin = weir.admin().await;
+    let role = format!("weir_{}", uuid::Uuid::new_v4().simple());
+    admin
+        .batch_execute(&format!("CREATE ROLE {role} NOLOGIN PASSWORD 'right'"))
+        .await
+        .unwrap();
+    let as_role = |password: &str| {
+        changed(&url, |url| {
+            url.set_username(&role).unwrap();
+            url.set_password(Some(password)).unwrap();
+        })
+    };
+    let wrong = said(&as_role("hunter2"));
+    // A server that trusts everybody looks at no password, and says that the role may not log in.
+    let trusts = wrong.contains("is not permitted to log in (28000)");
+    let (reason, mend) = if trusts {
+        (
+            format!("role \"{role}\" is not permitted to log in (28000)"),
+            "correct the user in DATABASE_URL, or what the server allows (pg_hba.conf)",
+        )
+    } else {
+        (
+            format!("password authentication failed for user \"{role}\" (28P01)"),
+            "correct the password in DATABASE_URL",
+        )
+    };
+    let name = weir.name();
+    assert_eq!(
+        wrong,
+        format!(
+            "weir: the database \"{name}\" at {place} (user \"{role}\") cannot be used: {reason}; {mend}\n"
+        )
+    );
+    assert!(!wrong.contains("hunter2"));
+    admin.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_without_weirs_tables_says_which_command_makes_them() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client.batch_execute("DROP TABLE weir_migrations").await.unwrap();
+    let secret = "a secret that is only for this one test";
+    let variables = [
+        ("DATABASE_URL", weir.url()),
+        ("EDGE_SECRET", secret),
+        ("JWT_SECRET", secret),
+        ("WEIR_ORIGIN_PORT", "0"),
+    ];
+    for arguments in [
+        &["status"][..],
+        &["audit"],
+        &["token", "--tier", "free"],
+        &["up"],
+        &["work"],
+    ] {
+        let said = refused(arguments, &variables);
+        let last = said.lines().last().unwrap();
+        assert_eq!(
+            last, "weir: the database lacks migrations; run `weir migrate` first",
+            "{arguments:?}: {said}"
+        );
+    }
+    weir.abandon().await;
+}
+
+/// A service and, from line 12 on, whatever else.
+fn with_service(handler: &str, more: &str) -> String {
+    format!(
+        "[[service]]\nname = \"a\"\nevent_type = \"analysis\"\nkind = \"a\"\nworkers = \"A\"\npriority_workers = 1\n\
+         default_workers = 1\nscheduled_workers = 1\ntimeout = \"10s\"\nmax_attempts = 1\nhandler = {{ {handler} }}\n{more}"
+    )
+}
+
+#[test]
+fn a_periodic_job_whose_ticks_or_arguments_are_not_what_they_seem_is_refused() {
+    let exec = "type = \"exec\", command = [\"true\"]";
+    for (members, fault) in [
+        // Ticks of two schedulers would differ, as with an @every without a zone.
+        (
+            "schedule = \"CRON_TZ=UTC @every 90s\"",
+            "schedule is \"CRON_TZ=UTC @every 90s\"; write every = \"90s\" instead",
+        ),
+        // River reads them with a panic, or as something else.
+        (
+            "schedule = \"* * */4294967295 * *\"",
+            "schedule is \"* * */4294967295 * *\", which has a step beyond any field",
+        ),
+        (
+            "schedule = \"@every 99999999999999999999999999999999999999h\"",
+            "schedule is \"@every 99999999999999999999999999999999999999h\"; \
+             write every = \"99999999999999999999999999999999999999h\" instead",
+        ),
+        (
+            "schedule = \"0 0 30 2 *\"",
+            "schedule is \"0 0 30 2 *\", which never comes",
+        ),
+        (
+            "schedule = \", * * * *\"",
+            "schedule is \", * * * *\", which never comes",
+        ),
+        (
+            "every = \"1h\"\nargs = { rates = [nan] }",
+            "args: JSON has no NaN",
+        ),
+    ] {
+        let said = refused_file(&with_service(
+            exec,
+            &format!("[[periodic]]\nid = \"p\"\nservice = \"a\"\n{members}\n"),
+        ));
+        assert!(
+            said.starts_with("weir: the configuration has a fault:\n  - weir.toml, line 1"),
+            "{said}"
+        );
+        assert!(
+            said.contains(&format!(", periodic \"p\": {fault}\n")),
+            "{fault}\n{said}"
+        );
+    }
+}
+
+#[test]
+fn no_member_of_an_amount_goes_unread() {
+    let handler = "type = \"exec\", command = [\"true\"], amount = { member = \"pages\", default = 1 }";
+    let said = refused_file(&with_service(handler, ""));
+    assert!(
+        said.contains("weir.toml, line 11, service \"a\": handler: an amount is a number or { member = "),
+        "{said}"
+    );
+}

@@ -1,0 +1,261 @@
+//! Grants: what the plan has no room for is drawn on them, and what is not used returns.
+
+use std::sync::Arc;
+
+use crate::common::submissions::submission;
+use crate::common::{GO_TESTS, Weir, Who, files};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use uuid::Uuid;
+use weir_ledger::control::{self, Granted, Person, WantedGrant};
+use weir_ledger::holder::Holders;
+use weir_ledger::reservation::{Answer, Reserver};
+use weir_ledger::settlement::{Ended, Success};
+
+/// A Free user with so many analyses left, and some grants.
+struct Scene {
+    weir: Weir,
+    user: Uuid,
+    person: Person,
+    reserver: Reserver,
+}
+
+impl Scene {
+    async fn new(left: i64) -> Self {
+        let weir = Weir::new().await;
+        let user = weir.user("free").await;
+        weir.use_up(user, "analysis", 50 - left).await;
+        let holders = Holders::load(&weir.client().await).await.unwrap();
+        let reserver = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
+        Self {
+            person: Person::of(holders, user.into()),
+            weir,
+            user,
+            reserver,
+        }
+    }
+
+    async fn grant(&self, amount: i64, expires_in: Option<SignedDuration>) {
+        let wanted = WantedGrant {
+            meter: "analysis",
+            amount,
+            expires_at: expires_in.map(|wait| Timestamp::now() + wait),
+            reason: "bought",
+        };
+        let mut client = self.weir.client().await;
+        control::grant(&mut client, "shell:test", &self.person, &wanted, None)
+            .await
+            .unwrap();
+    }
+
+    /// The job of a submission of this amount; `None` when it is over the quota.
+    async fn submit(&self, amount: i64) -> Option<i64> {
+        match self.reserver.submit(submission(self.user, amount)).await.unwrap() {
+            Answer::Accepted { job, .. } => Some(job.id),
+            Answer::OverQuota { .. } => None,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn complete(&self, job_id: i64, used: i64) {
+        self.weir.begun_elsewhere(job_id).await;
+        let ended = Ended {
+            job_id,
+            holder: Some(self.user),
+            success: Some(Success {
+                attempt: 1,
+                output: json!(null),
+                used: Some(used),
+            }),
+        };
+        self.weir.context.settler.settle(ended).await.unwrap();
+    }
+
+    async fn cancel(&self, job_id: i64) {
+        let who = Who::User(self.user);
+        let path = format!("/api/jobs/{job_id}");
+        assert_eq!(
+            self.weir.call("DELETE", &path, who, &[], Vec::new()).await.status,
+            200
+        );
+    }
+
+    async fn grants(&self) -> Vec<Granted> {
+        control::grants_of(&self.weir.client().await, &self.person)
+            .await
+            .unwrap()
+    }
+
+    /// What is left of each grant, in the order in which they are drawn on.
+    async fn left(&self) -> Vec<i64> {
+        self.grants().await.iter().map(|grant| grant.left).collect()
+    }
+
+    /// Used, reserved and remaining.
+    async fn quota(&self) -> [i64; 3] {
+        let quota = self.weir.quota(Who::User(self.user), "analysis").await;
+        ["used", "reserved", "remaining"].map(|member| quota[member].as_i64().unwrap())
+    }
+}
+
+const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_draws_what_the_plan_lacks_and_what_it_does_not_use_returns() {
+    let scene = Scene::new(30).await;
+    assert_eq!(scene.submit(80).await, None);
+    scene.grant(100, None).await;
+    assert_eq!(scene.quota().await, [20, 0, 130]);
+    let job = scene.submit(80).await.unwrap();
+    assert_eq!(
+        (scene.left().await, scene.quota().await),
+        (vec![50], [20, 80, 50])
+    );
+    assert_eq!(scene.weir.complaints().await, Vec::<String>::new());
+    assert_eq!(scene.submit(51).await, None);
+    scene.complete(job, 30).await;
+    // The plan's 30 paid for it.
+    assert_eq!(
+        (scene.left().await, scene.quota().await),
+        (vec![100], [50, 0, 100])
+    );
+    let job = scene.submit(80).await.unwrap();
+    scene.complete(job, 30).await;
+    assert_eq!((scene.left().await, scene.quota().await), (vec![70], [80, 0, 70]));
+    let job = scene.submit(70).await.unwrap();
+    assert_eq!(scene.submit(1).await, None);
+    scene.cancel(job).await;
+    assert_eq!((scene.left().await, scene.quota().await), (vec![70], [80, 0, 70]));
+    let client = scene.weir.client().await;
+    let row = client
+        .query_one(
+            "SELECT sum(quota_amount)::bigint, sum(from_grants)::bigint FROM usage_events",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (80, 30));
+    scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_expires_first_is_drawn_first_and_an_expired_grant_holds_until_its_job_ends() {
+    let scene = Scene::new(0).await;
+    scene.grant(10, None).await;
+    scene.grant(10, Some(HOUR * 2)).await;
+    scene.grant(10, Some(HOUR)).await;
+    let job = scene.submit(15).await.unwrap();
+    assert_eq!(scene.left().await, [0, 5, 10]);
+    let client = scene.weir.client().await;
+    let expire = "UPDATE grants SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL";
+    client.batch_execute(expire).await.unwrap();
+    // What they have left is gone, what they hold is held.
+    assert_eq!(scene.quota().await, [50, 15, 10]);
+    assert_eq!(scene.submit(11).await, None);
+    scene.complete(job, 12).await;
+    assert_eq!(scene.quota().await, [62, 0, 10]);
+    let rows = client
+        .query(
+            "SELECT used FROM grants ORDER BY expires_at NULLS LAST, created_at DESC",
+            &[],
+        )
+        .await
+        .unwrap();
+    let mut used: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    used.sort_unstable();
+    assert_eq!(used, [0, 2, 10]);
+    assert_eq!(scene.left().await, [10]);
+    scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_do_to_a_reservation_gives_grants_their_due() {
+    let scene = Scene::new(0).await;
+    scene.grant(100, None).await;
+    let jobs = [
+        scene.submit(10).await.unwrap(),
+        scene.submit(20).await.unwrap(),
+        scene.submit(30).await.unwrap(),
+    ];
+    assert_eq!(scene.left().await, [40]);
+    let client = scene.weir.client().await;
+    // By plain SQL, by another client, by an operator.
+    client
+        .execute("DELETE FROM quota_reservations WHERE job_id = $1", &[&jobs[0]])
+        .await
+        .unwrap();
+    client
+        .execute("DELETE FROM river_job WHERE id = $1", &[&jobs[0]])
+        .await
+        .unwrap();
+    assert_eq!(scene.left().await, [50]);
+    scene.weir.ended_elsewhere(jobs[1], "completed").await;
+    scene.weir.reconcile().await;
+    assert_eq!(
+        (scene.left().await, scene.quota().await),
+        (vec![50], [70, 30, 50])
+    );
+    let cancelled =
+        control::cancel_waiting(&mut scene.weir.client().await, "shell:test", &scene.person, None).await;
+    assert_eq!(cancelled.unwrap(), 1);
+    assert_eq!((scene.left().await, scene.quota().await), (vec![80], [70, 0, 80]));
+    // A repair makes the same of the rows.
+    client
+        .batch_execute("UPDATE quota_balances SET from_grants = 1")
+        .await
+        .unwrap();
+    assert!(!scene.weir.complaints().await.is_empty());
+    weir_ledger::audit::repair(&mut scene.weir.client().await)
+        .await
+        .unwrap();
+    assert_eq!(scene.quota().await, [70, 0, 80]);
+    scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_draws_exactly_what_was_given() {
+    let scene = Scene::new(5).await;
+    scene.grant(20, Some(HOUR)).await;
+    scene.grant(10, None).await;
+    let answers = futures_util::future::join_all((0..60).map(|_| scene.submit(1))).await;
+    assert_eq!(answers.iter().flatten().count(), 35);
+    assert_eq!(scene.quota().await, [45, 35, 0]);
+    scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_jobs_wait_than_the_plan_allows() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    client
+        .batch_execute("UPDATE subscription_plans SET max_waiting = 2 WHERE tier = 'free'")
+        .await
+        .unwrap();
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let submit = async || weir.post("/api/jobs/analysis", Who::User(user), &body).await;
+    let first = submit().await.body["job"]["id"].as_i64().unwrap();
+    for status in [202, 202, 429] {
+        assert_eq!(submit().await.status, status);
+    }
+    let refused = submit().await;
+    assert_eq!(refused.body["violated-policies"], json!(["waiting"]));
+    assert!(
+        refused.body["detail"]
+            .as_str()
+            .unwrap()
+            .starts_with("2 jobs wait"),
+        "{}",
+        refused.body
+    );
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 3);
+    let path = format!("/api/jobs/{first}");
+    assert_eq!(
+        weir.call("DELETE", &path, Who::User(user), &[], Vec::new())
+            .await
+            .status,
+        200
+    );
+    assert_eq!(submit().await.status, 202);
+    weir.end().await;
+}

@@ -1,0 +1,248 @@
+//! The attempt guard (ADR-10): what it sends back, for how long, and what it lets pass.
+
+use std::collections::BTreeSet;
+
+use crate::common::gate::Gate;
+use crate::common::{GO_TESTS, Weir, Who};
+use serde_json::json;
+use uuid::Uuid;
+use weir::work::Duty;
+
+/// How many jobs are as this condition says.
+async fn count(client: &tokio_postgres::Client, which: &str) -> i64 {
+    let sql = format!("SELECT count(*) FROM river_job WHERE {which}");
+    client.query_one(&sql, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_process_scope_each_process_keeps_the_limit_for_itself_and_nothing_is_parked() {
+    let weir = Weir::with(&[
+        ("FAIRNESS_SCOPE", "process"),
+        ("FAIRNESS_SNOOZE_DURATION", "1s"),
+        ("FAIRNESS_SNOOZE_JITTER", "1s"),
+    ])
+    .await;
+    let user = weir.user("free").await;
+    for _ in 0..6 {
+        weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    }
+    let client = weir.client().await;
+    assert_eq!(count(&client, "state = 'available'").await, 6);
+    let (one, other) = (Gate::new(), Gate::new());
+    let working = [
+        one.work(weir.another(&[]), Duty::Both).await,
+        other.work(weir.another(&[]), Duty::Work).await,
+    ];
+    // Each process runs one, and has sent back what else it claimed.
+    one.until_running(&weir, 1).await;
+    other.until_running(&weir, 1).await;
+    weir.until("the others to be sent back", async || {
+        assert_eq!(count(&client, "state = 'pending'").await, 0);
+        let sent_back = "metadata ? 'snoozes' AND state <> 'running' AND attempt = 0 AND errors IS NULL";
+        (count(&client, sent_back).await == 4).then_some(())
+    })
+    .await;
+    one.open();
+    other.open();
+    // Not until the last is done, since each comes back when it was told to and may find the slot taken again.
+    weir.until("a freed slot to be used again", async || {
+        (count(&client, "state = 'completed' AND attempt = 1 AND errors IS NULL").await >= 3).then_some(())
+    })
+    .await;
+    assert_eq!((one.most(), other.most()), (1, 1));
+    for one in working {
+        one.stop().await;
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_that_comes_back_while_its_users_slot_is_taken_waits_for_it_and_keeps_its_attempt() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let gate = Gate::new();
+    let failing = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let next = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    gate.fail_at_first(failing);
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    // The failure gave the slot to the other job, which keeps it until the gate opens.
+    weir.until("the other job to run", async || {
+        (gate.running() == BTreeSet::from([next])).then_some(())
+    })
+    .await;
+    let job = async || weir.get(&format!("/api/jobs/{failing}"), who).await.body;
+    // A second later River claims the retry, and the guard refuses it.
+    let refused = weir
+        .until("the retry to be refused", async || {
+            let job = job().await;
+            (job["waiting_for"] == "slot").then_some(job)
+        })
+        .await;
+    weir.until("it to be sent back", async || {
+        let job = job().await;
+        (job["status"] == "queued" && job["attempt"] == 1).then_some(())
+    })
+    .await;
+    assert_eq!(refused["error"]["message"], "as the test wants it", "{refused}");
+    assert_eq!(gate.running(), BTreeSet::from([next]));
+    weir.is_clean().await;
+    gate.open();
+    let job = weir.finished(failing, who).await;
+    assert_eq!(
+        (&job["status"], &job["attempt"], &job["charged"]),
+        (&json!("completed"), &json!(2), &json!(1)),
+        "{job}"
+    );
+    assert_eq!(gate.most(), 1, "never two at once");
+    weir.finished(next, who).await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_together_comes_back_thirty_to_forty_seconds_later_and_not_together() {
+    // So many that all jobs are claimed before the first is refused, and what is left could be parked instead.
+    let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "12")]).await;
+    let client = weir.client().await;
+    let gate = Gate::new();
+    for _ in 0..3 {
+        let user = weir.user("free").await;
+        for _ in 0..4 {
+            weir.insert_by_river(json!({ "user_id": user }), "analysis_default")
+                .await;
+        }
+    }
+    let now = async || -> jiff::Timestamp {
+        let row = client.query_one("SELECT clock_timestamp()", &[]).await.unwrap();
+        row.get(0)
+    };
+    let before = now().await;
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    gate.until_running(&weir, 3).await;
+    weir.until("the others to be refused", async || {
+        let refused = "state = 'pending' OR state = 'scheduled' AND metadata ? 'snoozes'";
+        (count(&client, refused).await == 9).then_some(())
+    })
+    .await;
+    let after = now().await;
+    let times: Vec<jiff::Timestamp> = client
+        .query(
+            "SELECT scheduled_at FROM river_job WHERE state = 'scheduled' ORDER BY 1",
+            &[],
+        )
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert!(times.len() >= 6, "only {} of 9 were sent back", times.len());
+    // Whenever exactly they were refused, it was between these two moments.
+    let fairness = &weir.context.settings.fairness;
+    let (first, last) = (times[0], times[times.len() - 1]);
+    assert!(
+        first >= before + fairness.snooze && last <= after + fairness.snooze + fairness.jitter,
+        "{before} .. {after}: {times:?}"
+    );
+    // Six or more over ten seconds: they are this close to each other once in millions of runs.
+    assert!(
+        last.duration_since(first).as_secs_f64() > 0.25,
+        "all come back together: {times:?}"
+    );
+    let untouched = "state <> 'running' AND attempt = 0 AND errors IS NULL";
+    assert_eq!(count(&client, untouched).await, 9, "a refusal costs no attempt");
+    gate.open();
+    weir.all_finished().await;
+    assert_eq!(count(&client, "attempt = 1 AND state = 'completed'").await, 12);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_with_an_empty_user_id_are_nobodys_and_run_together_without_reservations() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let gate = Gate::new();
+    for _ in 0..3 {
+        weir.insert_by_river(json!({ "user_id": "" }), "analysis_default")
+            .await;
+    }
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    gate.until_running(&weir, 3).await;
+    assert_eq!(gate.holders(), [None; 3]);
+    gate.open();
+    weir.all_finished().await;
+    working.stop().await;
+    // Reservations would be gone by now; a holder's row stays.
+    let traces: i64 = client
+        .query_one(
+            "SELECT (SELECT count(*) FROM holders) + (SELECT count(*) FROM quota_reservations) \
+                  + (SELECT count(*) FROM usage_events)",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(traces, 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_runs_as_many_jobs_at_once_as_the_limit_for_addresses_says() {
+    let weir = Weir::with(&[("FAIRNESS_ANONYMOUS_LIMIT", "2")]).await;
+    let client = weir.client().await;
+    let gate = Gate::new();
+    for _ in 0..5 {
+        weir.analyse(Who::Address("198.51.100.7"), "a_test.go", GO_TESTS)
+            .await;
+    }
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    gate.until_running(&weir, 2).await;
+    assert_eq!(count(&client, "state = 'pending'").await, 3);
+    gate.open();
+    weir.all_finished().await;
+    assert_eq!(gate.most(), 2);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_whom_nobody_knows_and_one_of_a_plan_that_was_written_by_hand_have_the_default_turns() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let (unknown, platinum) = (Uuid::new_v4(), weir.user("enterprise").await);
+    client
+        .execute(
+            "WITH plan AS (INSERT INTO subscription_plans (tier, analysis_monthly_limit) \
+                           VALUES ('platinum', 9) RETURNING id) \
+             UPDATE user_subscriptions SET plan_id = plan.id FROM plan WHERE user_id = $1",
+            &[&platinum],
+        )
+        .await
+        .unwrap();
+    for user in [unknown, platinum] {
+        for _ in 0..3 {
+            weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        }
+    }
+    assert_eq!(
+        count(&client, "queue = 'analysis_default'").await,
+        6,
+        "all in the default lane"
+    );
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    gate.until_running(&weir, 2).await;
+    let running: BTreeSet<_> = gate.holders().into_iter().flatten().collect();
+    assert_eq!(running, BTreeSet::from([unknown, platinum]), "one of each");
+    assert_eq!(count(&client, "state = 'pending'").await, 4);
+    gate.open();
+    weir.all_finished().await;
+    assert_eq!(gate.most(), 2);
+    assert_eq!(
+        weir.quota(Who::User(unknown), "analysis").await["limit"],
+        50,
+        "the Free plan's"
+    );
+    working.stop().await;
+    weir.end().await;
+}

@@ -1,0 +1,339 @@
+//! Subjects that are no UUIDs, and organisations: whoever brings a job, one subject is one holder.
+
+use crate::common::gate::Gate;
+use crate::common::process::{Process, command};
+use crate::common::{EDGE_SECRET, GO_TESTS, Weir, Who, files};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde_json::{Value, json};
+use uuid::Uuid;
+use weir::work::Duty;
+use weir_ledger::holder::Holders;
+use weir_ledger::plans;
+
+const CLERK: &str = "user_2aB|Zoë";
+
+/// Runs `weir`, and returns what it printed.
+fn weir_says(weir: &Weir, arguments: &[&str]) -> String {
+    let output = command(weir, arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn claims(token: &str) -> Value {
+    let payload = token.trim().split('.').nth(1).unwrap();
+    serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
+}
+
+/// The users whose reservations these jobs have.
+async fn holders(weir: &Weir, jobs: &[i64]) -> Vec<Uuid> {
+    let sql = "SELECT DISTINCT holder FROM quota_reservations WHERE job_id = ANY ($1) AND user_id = holder";
+    let rows = weir.client().await.query(sql, &[&jobs]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+/// What River has of a job.
+async fn river(weir: &Weir, id: i64) -> (Value, Value, String) {
+    let sql = "SELECT args, metadata, state::text FROM river_job WHERE id = $1";
+    let row = weir.client().await.query_one(sql, &[&id]).await.unwrap();
+    (row.get(0), row.get(1), row.get(2))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_is_one_holder_with_one_quota_whoever_brings_its_jobs() {
+    let weir = Weir::new().await;
+    let token = weir_says(&weir, &["token", "--tier", "pro", "--user", CLERK]);
+    assert_eq!(claims(&token)["sub"], CLERK);
+
+    let who = Who::Subject(CLERK);
+    assert_eq!(weir.get("/api/usage", who).await.body["tier"], "pro");
+    let slots = weir.slots_of("pro") as usize;
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let mut jobs = vec![weir.analyse(who, "a_test.go", GO_TESTS).await];
+    gate.until_running(&weir, 1).await;
+    // The others come from another River client, and share the slots. What finds none is parked with all that waits.
+    for _ in 0..slots + 4 {
+        let args = json!({ "user_id": CLERK });
+        jobs.push(weir.insert_by_river(args, "analysis_priority").await);
+    }
+    gate.until_running(&weir, slots).await;
+    let client = weir.client().await;
+    weir.until("the backlog to be parked", async || {
+        let sql = "SELECT count(*) FROM river_job WHERE state IN ('available', 'running')";
+        let row = client.query_one(sql, &[]).await.unwrap();
+        (row.get::<_, i64>(0) == slots as i64).then_some(())
+    })
+    .await;
+    assert_eq!(gate.most(), slots);
+    let of_all = holders(&weir, &jobs).await;
+    assert_eq!(of_all.len(), 1, "{of_all:?}");
+    let users = client.query("SELECT id, subject FROM users", &[]).await.unwrap();
+    assert_eq!(users.len(), 1);
+    assert_eq!(
+        (users[0].get::<_, Uuid>(0), users[0].get(1)),
+        (of_all[0], Some(CLERK))
+    );
+
+    let (args, metadata, _) = river(&weir, jobs[0]).await;
+    assert_eq!(
+        (&args["user_id"], &metadata["weir:subject"]),
+        (&json!(CLERK), &json!(CLERK))
+    );
+    // By the text, and by the id that stands for it.
+    for user in [CLERK.to_owned(), of_all[0].to_string()] {
+        let status = weir_says(&weir, &["status", "--json", "--user", &user]);
+        let status: Value = serde_json::from_str(&status).unwrap();
+        assert_eq!(
+            (&status["known"], &status["subject"], &status["tier"]),
+            (&json!(true), &json!(CLERK), &json!("pro")),
+            "{status}"
+        );
+        let token = weir_says(&weir, &["token", "--tier", "pro", "--user", &user]);
+        assert_eq!(claims(&token)["sub"], CLERK);
+    }
+    let text = weir_says(&weir, &["status", "--user", CLERK]);
+    assert!(text.contains(&format!("\nsubject {CLERK}\n")), "{text}");
+    gate.open();
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subjects_that_differ_in_case_or_normalisation_are_different_users() {
+    let weir = Weir::new().await;
+    // The last two are the same letters, precomposed and not.
+    let subjects = ["anne", "Anne", "zo\u{eb}", "zoe\u{308}"];
+    let mut jobs = Vec::new();
+    for subject in subjects {
+        jobs.push(weir.analyse(Who::Subject(subject), "a_test.go", GO_TESTS).await);
+    }
+    assert_eq!(holders(&weir, &jobs).await.len(), subjects.len());
+    for (subject, job) in subjects.into_iter().zip(&jobs) {
+        assert_eq!(weir.quota(Who::Subject(subject), "analysis").await["reserved"], 1);
+        let list = weir.get("/api/jobs", Who::Subject(subject)).await.body;
+        assert_eq!(list.as_array().unwrap().len(), 1);
+        assert_eq!(list[0]["id"], *job);
+    }
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_uuid_in_upper_case_is_the_user_that_it_always_was() {
+    const UPPER: &str = "2B0C5D9E-5AD9-4F43-9F0A-0D4B4E0D3A55";
+    let weir = Weir::new().await;
+    let id: Uuid = UPPER.parse().unwrap();
+    let job = weir.analyse(Who::Subject(UPPER), "a_test.go", GO_TESTS).await;
+    assert_eq!(holders(&weir, &[job]).await, [id]);
+    let (args, ..) = river(&weir, job).await;
+    assert_eq!(args["user_id"], id.to_string());
+    let client = weir.client().await;
+    let row = client
+        .query_one("SELECT id, subject FROM users", &[])
+        .await
+        .unwrap();
+    assert_eq!((row.get::<_, Uuid>(0), row.get::<_, Option<&str>>(1)), (id, None));
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_organisations_people_share_its_quota_and_slots_and_each_job_says_who() {
+    let weir = Weir::new().await;
+    let (anne, ben) = (Who::Member("org_1", "anne"), Who::Member("org_1", "ben"));
+    let first = weir.analyse(anne, "a_test.go", GO_TESTS).await;
+    let second = weir.analyse(ben, "a_test.go", GO_TESTS).await;
+    for (job, subject, state) in [(first, "anne", "available"), (second, "ben", "pending")] {
+        let (args, metadata, is) = river(&weir, job).await;
+        assert_eq!(args["user_id"], "org_1");
+        assert_eq!(
+            (metadata["weir:subject"].as_str(), is.as_str()),
+            (Some(subject), state)
+        );
+    }
+    assert_eq!(holders(&weir, &[first, second]).await.len(), 1);
+    for who in [anne, ben, Who::Subject("org_1")] {
+        assert_eq!(weir.quota(who, "analysis").await["reserved"], 2);
+    }
+    // Outside of the organisation, Anne has a quota and slots of her own.
+    assert_eq!(weir.quota(Who::Subject("anne"), "analysis").await["reserved"], 0);
+    let own = weir.analyse(Who::Subject("anne"), "a_test.go", GO_TESTS).await;
+    assert_eq!(river(&weir, own).await.2, "available");
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_that_reads_like_an_address_has_nothing_to_do_with_it() {
+    const ADDRESS: &str = "203.0.113.7";
+    let weir = Weir::new().await;
+    let job = weir.analyse(Who::Subject(ADDRESS), "a_test.go", GO_TESTS).await;
+    let anonymous = weir.analyse(Who::Address(ADDRESS), "a_test.go", GO_TESTS).await;
+    let other = weir
+        .insert_by_river(json!({ "user_id": ADDRESS }), "analysis_default")
+        .await;
+    // The free plan's only slot is taken by the first, and the address has its own.
+    assert_eq!(river(&weir, anonymous).await.2, "available");
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    gate.until_running(&weir, 2).await;
+    weir.until("the third to be parked", async || {
+        (river(&weir, other).await.2 == "pending" || !holders(&weir, &[other]).await.is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(holders(&weir, &[job]).await, holders(&weir, &[other]).await);
+    assert!(holders(&weir, &[anonymous]).await.is_empty(), "it is no user");
+    let strangers = weir
+        .get(&format!("/api/jobs/{anonymous}"), Who::Subject(ADDRESS))
+        .await;
+    assert_eq!(strangers.status, 404);
+    gate.open();
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_of_255_bytes_goes_all_the_way_and_a_longer_one_is_refused() {
+    let weir = Weir::new().await;
+    let longest: &'static str = "é'\"\\<x>%_".repeat(25).leak();
+    let longest = &longest[..longest.floor_char_boundary(255)];
+    let job = weir.analyse(Who::Subject(longest), "a_test.go", GO_TESTS).await;
+    assert_eq!(river(&weir, job).await.0["user_id"], longest);
+    assert_eq!(
+        weir.get(&format!("/api/jobs/{job}"), Who::Subject(longest))
+            .await
+            .status,
+        200
+    );
+    weir_says(&weir, &["status", "--user", longest]);
+    for refused in ["a".repeat(256), String::new(), "a\nb".to_owned()] {
+        let output = command(&weir, &["token", "--tier", "free", "--user", &refused])
+            .output()
+            .unwrap();
+        assert!(!output.status.success());
+        let why = String::from_utf8(output.stderr).unwrap();
+        assert!(why.contains("subject"), "{why}");
+    }
+    // From another River client anything may come: it is worked, and no user's.
+    let odd = weir
+        .insert_by_river(
+            json!({ "user_id": "a".repeat(300), "files": [{"path": "a_test.go", "content": GO_TESTS}] }),
+            "analysis_default",
+        )
+        .await;
+    let working = weir.work().await;
+    weir.until("it to be completed", async || {
+        (river(&weir, odd).await.2 == "completed").then_some(())
+    })
+    .await;
+    weir.finished(job, Who::Subject(longest)).await;
+    let client = weir.client().await;
+    let users: i64 = client
+        .query_one("SELECT count(*) FROM users", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(users, 1);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_that_was_inserted_by_hand_under_another_id_locks_nobody_out() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let by_hand = "INSERT INTO users (subject) VALUES ('anne'), ('ben') RETURNING id";
+    let rows = client.query(by_hand, &[]).await.unwrap();
+    let job = weir.analyse(Who::Subject("anne"), "a_test.go", GO_TESTS).await;
+    let of_anne = holders(&weir, &[job]).await;
+    assert!(of_anne.len() == 1 && of_anne[0] != rows[0].get::<_, Uuid>(0));
+    weir_says(&weir, &["token", "--tier", "pro", "--user", "ben"]);
+    assert_eq!(
+        weir.get("/api/usage", Who::Subject("ben")).await.body["tier"],
+        "pro"
+    );
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_meet_a_subject_first_at_once_make_one_user() {
+    let weir = Weir::new().await;
+    let mut meeting = tokio::task::JoinSet::new();
+    for _ in 0..8 {
+        let client = weir.client().await;
+        meeting.spawn(async move {
+            let holders = Holders::load(&client).await.unwrap();
+            for n in 0..100 {
+                let subject = format!("user_{n}").parse().unwrap();
+                plans::ensure_subject(&client, holders, &subject, "pro")
+                    .await
+                    .unwrap();
+            }
+        });
+    }
+    meeting.join_all().await;
+    let client = weir.client().await;
+    let sql = "SELECT count(*), count(DISTINCT subject) FROM users";
+    let row = client.query_one(sql, &[]).await.unwrap();
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i64>(1)), (100, 100));
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_process_scope_a_subject_has_its_plans_slots() {
+    let weir = Weir::with(&[
+        ("FAIRNESS_SCOPE", "process"),
+        ("FAIRNESS_SNOOZE_DURATION", "1s"),
+        ("FAIRNESS_SNOOZE_JITTER", "1s"),
+    ])
+    .await;
+    weir_says(&weir, &["token", "--tier", "pro", "--user", CLERK]);
+    let slots = weir.slots_of("pro") as usize;
+    for _ in 0..slots + 2 {
+        weir.analyse(Who::Subject(CLERK), "a_test.go", GO_TESTS).await;
+    }
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    gate.until_running(&weir, slots).await;
+    let client = weir.client().await;
+    weir.until("the others to be sent back", async || {
+        let sql = "SELECT count(*) FROM river_job WHERE metadata ? 'snoozes'";
+        let row = client.query_one(sql, &[]).await.unwrap();
+        (row.get::<_, i64>(0) == 2).then_some(())
+    })
+    .await;
+    assert_eq!(gate.most(), slots);
+    gate.open();
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_access_log_says_who_of_an_organisation_asked() {
+    let weir = Weir::new().await;
+    let server = Process::start(&weir, &["serve"], &[("EDGE_SECRET", EDGE_SECRET)]);
+    server.ready().await;
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string();
+    let reply = server
+        .call(
+            "POST",
+            "/api/jobs/analysis",
+            Who::Member("org_1", "anne"),
+            "r-1",
+            &body,
+        )
+        .await;
+    assert_eq!(reply.status, 202, "{}", reply.text);
+    let line = weir
+        .until("its line", async || {
+            let mut lines = server.log().into_iter();
+            lines.find(|line| line["message"] == "request" && line["request_id"] == "r-1")
+        })
+        .await;
+    assert_eq!(line["subject"], "anne", "{line}");
+    let client = weir.client().await;
+    let row = client
+        .query_one("SELECT id::text FROM users WHERE subject = 'org_1'", &[])
+        .await;
+    assert_eq!(line["user"], row.unwrap().get::<_, &str>(0));
+    server.stop().await;
+    weir.abandon().await;
+}

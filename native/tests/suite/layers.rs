@@ -1,0 +1,547 @@
+//! Imports point down: a module imports only from modules below it, in its own crate and in others. So there is no
+//! circle, and a change of a module concerns only what is above.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+/// The crates, the lowest first: name in imports, folder of the sources, and the modules in their order.
+const CRATES: [(&str, &str, &[&str]); 4] = [
+    ("weir_policy", "policy/src", POLICY),
+    ("weir_ledger", "ledger/src", LEDGER),
+    ("weir_edge", "src", EDGE),
+    ("weir", "native/src", NATIVE),
+];
+
+/// What a crate may not import although it is below in the list.
+const APART: [(&str, &str); 2] = [("weir_edge", "weir_ledger"), ("weir", "weir_edge")];
+
+const POLICY: &[&str] = &[
+    "counts",
+    "grants",
+    "jwt",
+    "problem",
+    "route",
+    "span",
+    "subject",
+    "write_budget",
+    "admission",
+    "address",
+    "assertion",
+    "lane",
+    "token",
+    "window",
+    "limit_cache",
+    "prefix_counters",
+    "lib",
+];
+const EDGE: &[&str] = &[
+    "access_log",
+    "bindings",
+    "clock",
+    "cors",
+    "credential_headers",
+    "glue",
+    "rate_limit_fields",
+    "shard",
+    "target",
+    "trace",
+    "url",
+    "config",
+    "panics",
+    "response",
+    "timeout",
+    "counter",
+    "tally",
+    "events",
+    "context",
+    "reports",
+    "forward",
+    "jwks",
+    "limiter",
+    "caller",
+    "edge",
+    "lib",
+];
+const LEDGER: &[&str] = &[
+    "job_metadata",
+    "meter",
+    "holder",
+    "unique_key",
+    "plans",
+    "rules",
+    "processes",
+    "duties",
+    "periodic",
+    "database::error",
+    "database::tls",
+    "database::schemas",
+    "database::read_pool",
+    "database::connect",
+    "database",
+    "attempts::outstanding",
+    "attempts",
+    "catalogue::definition",
+    "catalogue::apply",
+    "catalogue::services",
+    "catalogue",
+    "database::session",
+    "committer::item",
+    "committer::group",
+    "committer::aside",
+    "committer",
+    "reservation::statements",
+    "reservation::submission",
+    "reservation::read",
+    "reservation::decide",
+    "reservation::late_admission",
+    "reservation::write",
+    "reservation::transaction",
+    "reservation::queue",
+    "reservation",
+    "settlement::plan",
+    "settlement::promoted",
+    "settlement::ended",
+    "settlement::statements",
+    "settlement::transaction",
+    "settlement::promotion",
+    "settlement::queue",
+    "settlement",
+    "lookup",
+    "control::error",
+    "control::log",
+    "control::person",
+    "control::requests",
+    "control::keys",
+    "control::plan",
+    "control::overrides",
+    "control::adjustments",
+    "control::grants",
+    "control::cancel",
+    "control::deletion",
+    "control::usage_by_period",
+    "control::usage_feed",
+    "control::webhooks",
+    "control::deliveries",
+    "control",
+    "reconciliation::adoption",
+    "reconciliation",
+    "audit",
+    "migrate::error",
+    "migrate::known",
+    "migrate::look",
+    "migrate::script",
+    "migrate",
+    "model::broken",
+    "model::rows",
+    "model::world",
+    "model::steps",
+    "model",
+    "lib",
+];
+const NATIVE: &[&str] = &[
+    "derived_keys",
+    "raw_json",
+    "http_client",
+    "outbound::address",
+    "outbound::answer",
+    "outbound::signature",
+    "outbound",
+    "config::retry",
+    "config::variables",
+    "config::unknown",
+    "config::schemas",
+    "config::table",
+    "config::catalogue",
+    "config::fairness",
+    "config::service",
+    "config::traces",
+    "config::periodic",
+    "config::services_file",
+    "config",
+    "telemetry",
+    "telemetry::logs",
+    "telemetry::traces::span",
+    "telemetry::gauges",
+    "telemetry::metrics",
+    "telemetry::traces::export",
+    "telemetry::traces",
+    "handler::attempt",
+    "handler::attempt_token",
+    "handler::analysis::frameworks",
+    "handler::analysis::find",
+    "handler::analysis",
+    "handler::progress_lines",
+    "handler::exec",
+    "handler::http",
+    "handler::specview",
+    "handler",
+    "context",
+    "work::current_holders",
+    "work::local_limiter",
+    "work::prefetch",
+    "work::retry",
+    "work::host",
+    "work::step",
+    "work::elected",
+    "work::pool",
+    "work::heartbeat",
+    "work::under_way",
+    "work::clean",
+    "work::reconcile",
+    "work::attempt_log",
+    "work::fenced",
+    "work::telling",
+    "work::worker",
+    "work::guard",
+    "work::deliveries",
+    "work::periodic",
+    "work",
+    "status::usage",
+    "status::user",
+    "status::lanes",
+    "status::held_back",
+    "status::overview",
+    "status::text",
+    "status",
+    "token",
+    "webhooks",
+    "api::edge_reports",
+    "api::feed",
+    "api::live_view",
+    "api::headers",
+    "api::job_token",
+    "api::quota",
+    "api::listen",
+    "api::probes",
+    "api::problem",
+    "api::wrong_keys",
+    "api::answers",
+    "api::job",
+    "api::when",
+    "api::changes",
+    "api::state",
+    "api::service_key",
+    "api::caller",
+    "api::access",
+    "api::edge",
+    "api::jobs",
+    "api::batch",
+    "api::system",
+    "api::usage",
+    "api::events",
+    "api::admin::request",
+    "api::admin::holder",
+    "api::admin::booking",
+    "api::admin::change",
+    "api::admin::usage_by_period",
+    "api::admin::usage_events",
+    "api::admin::log",
+    "api::admin::webhook",
+    "api::admin",
+    "api::worker",
+    "api::router",
+    "api::console::page",
+    "api::console::guard",
+    "api::console::overview",
+    "api::console::holders",
+    "api::console::holder",
+    "api::console::job",
+    "api::console::failures",
+    "api::console::find",
+    "api::console",
+    "api",
+    "api::serve",
+    "bench::proxy",
+    "bench::report",
+    "bench::cost",
+    "bench::stage",
+    "bench::process",
+    "bench::reserve",
+    "bench::work",
+    "bench::crash",
+    "bench::fairness",
+    "bench::faults",
+    "bench::path::load",
+    "bench::path::parts",
+    "bench::path",
+    "bench::growth",
+    "bench::languages",
+    "bench::peers::program",
+    "bench::peers::arena",
+    "bench::peers::own",
+    "bench::peers::measure",
+    "bench::peers::killed",
+    "bench::peers::table",
+    "bench::peers",
+    "bench",
+    "lib",
+    "cli::connection",
+    "cli::output",
+    "cli::key",
+    "cli::migrate",
+    "cli::plans",
+    "cli::screen",
+    "cli::signals",
+    "cli::status",
+    "cli::user",
+    "cli::webhook",
+    "cli",
+    "main",
+];
+
+/// `mod a;`, `use …;` and inline paths.
+static MODULE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"(?m)^\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;").unwrap());
+static PATH: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(
+        r"\b((?:crate|super|self|weir_policy|weir_ledger|weir_edge|weir)(?:::\w+)*::(?:\w+|\{[^;{}]*(?:\{[^{}]*\}[^;{}]*)*\}))",
+    )
+    .unwrap()
+});
+
+/// The module files of a crate, by module path; the root is the empty path.
+fn modules(root: &Path) -> BTreeMap<Vec<String>, PathBuf> {
+    fn visit(folder: &Path, path: &[String], found: &mut BTreeMap<Vec<String>, PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let file = entry.unwrap().path();
+            let stem = file.file_stem().unwrap().to_string_lossy().into_owned();
+            if file.is_dir() {
+                visit(&file, &[path, &[stem]].concat(), found);
+            } else if file.extension().is_some_and(|extension| extension == "rs") {
+                let module = match stem.as_str() {
+                    "mod" | "lib" => path.to_vec(),
+                    _ => [path, &[stem]].concat(),
+                };
+                found.insert(module, file);
+            }
+        }
+    }
+    let mut found = BTreeMap::new();
+    visit(root, &[], &mut found);
+    found
+}
+
+/// `a::{b, c::{d}}` as `a::b` and `a::c::d`.
+fn expand(path: &str) -> Vec<Vec<String>> {
+    let Some((head, group)) = path.split_once("::{") else {
+        return vec![path.split("::").map(|part| part.trim().to_owned()).collect()];
+    };
+    let head: Vec<String> = head.split("::").map(|part| part.trim().to_owned()).collect();
+    let group = group.trim_end().strip_suffix('}').unwrap_or(group);
+    let (mut depth, mut start, mut parts) = (0, 0, Vec::new());
+    for (index, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&group[start..index]);
+                start = index + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&group[start..]);
+    parts
+        .into_iter()
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .flat_map(expand)
+        .map(|tail| [head.clone(), tail].concat())
+        .collect()
+}
+
+/// A source without its tests, comments and strings.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    lines.join("\n")
+}
+
+/// Every import between modules: who imports, and whom, as `crate::path`.
+fn imports() -> BTreeSet<(String, String)> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let all: BTreeMap<&str, BTreeMap<Vec<String>, PathBuf>> = CRATES
+        .iter()
+        .map(|(name, folder, _)| (*name, modules(&top.join(folder))))
+        .collect();
+    let mut imports = BTreeSet::new();
+    for (name, files) in &all {
+        for (module, file) in files {
+            let text = code(&std::fs::read_to_string(file).unwrap());
+            // A folder's mod.rs hands on what is in its own modules.
+            let children: BTreeSet<&str> = MODULE
+                .captures_iter(&text)
+                .map(|found| found.get(1).unwrap().as_str())
+                .collect();
+            let is_binary = *name == "weir"
+                && module
+                    .first()
+                    .is_some_and(|first| first == "main" || first == "cli");
+            let mut paths: Vec<String> = PATH
+                .captures_iter(&text)
+                .map(|found| found.get(1).unwrap().as_str().replace('\n', " "))
+                .collect();
+            for child in children {
+                let used = Regex::new(&format!(r"(?m)(^|[^:\w]){child}(::|;$)")).unwrap();
+                let declared = Regex::new(&format!(r"mod\s+{child};")).unwrap();
+                if used.find_iter(&text).count() > declared.find_iter(&text).count() {
+                    paths.push(format!("self::{child}"));
+                }
+            }
+            for path in paths.iter().flat_map(|path| expand(path)) {
+                let (of, full) = match path[0].as_str() {
+                    "crate" => (*name, path[1..].to_vec()),
+                    "self" => (*name, [module, &path[1..]].concat()),
+                    "super" => {
+                        let ups = path.iter().take_while(|part| *part == "super").count();
+                        let base = &module[..module.len().saturating_sub(ups)];
+                        (*name, [base, &path[ups..]].concat())
+                    }
+                    other => match all.keys().find(|key| **key == other) {
+                        Some(key) => (*key, path[1..].to_vec()),
+                        None => continue,
+                    },
+                };
+                let of = if is_binary && path[0] == "weir" {
+                    "weir"
+                } else {
+                    of
+                };
+                // The deepest module that the path goes through.
+                let depth = (0..=full.len())
+                    .rev()
+                    .find(|depth| all[of].contains_key(&full[..*depth]))
+                    .unwrap();
+                let target = full[..depth].to_vec();
+                if (of, &target) != (name, module) {
+                    imports.insert((show(name, module), show(of, &target)));
+                }
+            }
+        }
+    }
+    imports
+}
+
+fn show(name: &str, module: &[String]) -> String {
+    std::iter::once(name)
+        .chain(module.iter().map(String::as_str))
+        .collect::<Vec<_>>()
+        .join("::")
+}
+
+#[test]
+fn every_import_points_down() {
+    let mut rank = BTreeMap::new();
+    for (name, _, order) in CRATES {
+        for module in order {
+            let module = match *module {
+                "lib" => name.to_owned(),
+                path => format!("{name}::{path}"),
+            };
+            let next = rank.len();
+            assert!(
+                rank.insert(module.clone(), next).is_none(),
+                "{module} is listed twice"
+            );
+        }
+    }
+    let mut faults = String::new();
+    for (from, to) in imports() {
+        let crate_of = |path: &str| path.split("::").next().unwrap().to_owned();
+        if APART.contains(&(crate_of(&from).as_str(), crate_of(&to).as_str())) {
+            writeln!(faults, "{from} may not import {to}: the two are apart").unwrap();
+        }
+        match (rank.get(&from), rank.get(&to)) {
+            (Some(above), Some(below)) if above > below => {}
+            (Some(_), Some(_)) => writeln!(faults, "{from} imports {to}, which is above it").unwrap(),
+            _ => writeln!(
+                faults,
+                "{from} imports {to}: put both into the order of their crate"
+            )
+            .unwrap(),
+        }
+    }
+    assert!(faults.is_empty(), "\n{faults}");
+}
+
+/// Where meters may be called by their names: the services of the demonstration and their words, what is measured
+/// with the shipped catalogue, and what was shipped before there was one.
+const NAMES_METERS: [&str; 6] = [
+    "www/src/demonstration.ts",
+    "www/src/text/",
+    "www/src/generated/",
+    "native/src/bench/",
+    "ledger/migrations/V1__weir.sql",
+    "ledger/migrations/V3__locks_and_limits.sql",
+];
+
+#[test]
+fn no_code_knows_the_name_of_a_meter() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("..")
+        .canonicalize()
+        .unwrap();
+    let shipped = std::fs::read_to_string(root.join("weir.toml")).unwrap();
+    let shipped: toml::Table = shipped.parse().unwrap();
+    let meters = shipped["meter"].as_array().unwrap().iter();
+    let meters: Vec<&str> = meters.map(|meter| meter["name"].as_str().unwrap()).collect();
+    assert_eq!(meters.len(), 2);
+    let names = meters.join("|");
+    // In quotes, or as a part of an identifier such as a column.
+    let name = Regex::new(&format!(
+        "[\"'`]({names})[\"'`]|\\b({names})_monthly|\\.({names})\\b"
+    ))
+    .unwrap();
+    let mut found = Vec::new();
+    let folders = [
+        "policy/src",
+        "ledger/src",
+        "ledger/migrations",
+        "src",
+        "native/src",
+        "www/src",
+    ];
+    let mut looked_at = 0;
+    for file in folders.iter().flat_map(|folder| files_under(&root.join(folder))) {
+        let path = file.strip_prefix(&root).unwrap().to_string_lossy().into_owned();
+        let is_code = [".rs", ".sql", ".ts"].iter().any(|ending| path.ends_with(ending));
+        if !is_code || NAMES_METERS.iter().any(|named| path.starts_with(named)) {
+            continue;
+        }
+        looked_at += 1;
+        let text = std::fs::read_to_string(&file).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        for (number, line) in code.lines().enumerate() {
+            let line = line.trim_start();
+            if name.is_match(line)
+                && !line.starts_with("//")
+                && !line.starts_with("--")
+                && !line.starts_with('*')
+            {
+                found.push(format!("{path}:{}: {line}", number + 1));
+            }
+        }
+    }
+    assert!(looked_at > 200, "{looked_at}");
+    assert!(
+        found.is_empty(),
+        "a meter is data, not code:\n{}",
+        found.join("\n")
+    );
+}
+
+fn files_under(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    files.extend(folders.iter().flat_map(|folder| files_under(folder)));
+    files
+}

@@ -1,0 +1,275 @@
+//! River's leader is another program's client: Weir's jobs and duties do not notice.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::common::beside::Beside;
+use crate::common::gate::Gate;
+use crate::common::process::command;
+use crate::common::{GO_TESTS, Weir, Who};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use weir::handler::Handler;
+use weir::work::{Duty, Working, reconcile};
+use weir_ledger::attempts;
+
+/// River's rescuer looks every 30 s; this is how long one is waited for.
+const RESCUED_WITHIN: Duration = Duration::from_secs(90);
+
+async fn status(weir: &Weir) -> Value {
+    let output = command(weir, &["status", "--json"])
+        .env("WEIR_CONFIG", "native/tests/beside.toml")
+        .output()
+        .unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_runs_is_not_rescued_by_a_leader_of_somebody_elses_and_every_tick_becomes_a_job() {
+    let Some(other) = Beside::built().await else {
+        return;
+    };
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/beside.toml")]).await;
+    let client = weir.client().await;
+    let leads = other.start(weir.url(), &["-rescue-after", "5s", "-kinds", "test:known"]);
+    weir.until("the other one to lead", async || {
+        client
+            .query_opt(
+                "SELECT 1 FROM river_leader WHERE leader_id LIKE 'beside\\_%'",
+                &[],
+            )
+            .await
+            .unwrap()
+    })
+    .await;
+
+    let gate = Gate::new();
+    let context = ["test:strange", "test:known"]
+        .into_iter()
+        .fold(weir.another(&[]), |context, kind| {
+            context.with_handler(kind, Arc::clone(&gate) as Arc<dyn Handler>)
+        });
+    let services = &context.settings.services;
+    let working = Working::start(&context, Duty::Both, services).await.unwrap();
+    let stopped = CancellationToken::new();
+    let reconciling = tokio::spawn(reconcile::run(context.clone(), stopped.clone()));
+
+    let who = Who::User(weir.user("free").await);
+    let mut jobs = Vec::new();
+    for service in ["strange", "known"] {
+        let answer = weir.post(&format!("/api/jobs/{service}"), who, &json!({})).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        let id = answer.body["job"]["id"].as_i64().unwrap();
+        weir.running(id, who).await;
+        let started = weir.get(&format!("/api/jobs/{id}"), who).await.body["started_at"].clone();
+        jobs.push((id, started));
+    }
+    let running: BTreeSet<i64> = jobs.iter().map(|(id, _)| *id).collect();
+    gate.until_running(&weir, 2).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+
+    // Two that nobody works any more, older than the leader allows: when they are rescued, it has looked at all.
+    client
+        .batch_execute(
+            "INSERT INTO river_job (kind, queue, args, max_attempts, state, attempt, attempted_at, attempted_by) \
+             SELECT kind, 'elsewhere', '{}', 3, 'running', 1, now() - interval '10 seconds', '{elsewhere}' \
+             FROM unnest(ARRAY['elsewhere:strange', 'test:known']) kind",
+        )
+        .await
+        .unwrap();
+    let started = Instant::now();
+    loop {
+        let rescued: Vec<String> = client
+            .query(
+                "SELECT state::text FROM river_job WHERE queue = 'elsewhere' ORDER BY id",
+                &[],
+            )
+            .await
+            .unwrap()
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
+        if rescued[0] == "discarded" && rescued[1] != "running" {
+            break;
+        }
+        assert!(started.elapsed() < RESCUED_WITHIN, "{rescued:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for (id, started) in &jobs {
+        let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+        assert_eq!(
+            (&job["status"], &job["attempt"]),
+            (&json!("running"), &json!(1)),
+            "{job}"
+        );
+        assert_eq!(job["started_at"], *started, "{job}");
+    }
+    assert_eq!(gate.running(), running, "once each");
+    weir.is_clean().await;
+
+    // Whose is what.
+    let now = status(&weir).await;
+    assert_eq!(now["leader"]["foreign"], true, "{now}");
+    assert!(
+        now["duties"]["process"]
+            .as_str()
+            .unwrap()
+            .ends_with(&format!(":{}", std::process::id()))
+    );
+    let scrape = weir.get("/metrics", who).await.body;
+    assert!(scrape.is_string(), "{scrape}");
+    let ready = weir.get("/readyz", who).await.body;
+    assert_eq!(
+        (&ready["leader"], &ready["duties"]),
+        (&json!("another River client"), &json!("done"))
+    );
+    let ticks = client
+        .query_one(
+            "SELECT count(*), count(DISTINCT scheduled_at), \
+                    extract(epoch FROM max(scheduled_at) - min(scheduled_at))::bigint + 1 \
+             FROM river_job WHERE kind = 'test:sweep'",
+            &[],
+        )
+        .await
+        .unwrap();
+    let ticks: [i64; 3] = [0, 1, 2].map(|n| ticks.get(n));
+    assert!(
+        ticks[0] >= 6 && ticks[0] == ticks[1] && ticks[1] == ticks[2],
+        "{ticks:?}"
+    );
+
+    gate.open();
+    for (id, started) in &jobs {
+        let job = weir.finished(*id, who).await;
+        assert_eq!(
+            (&job["status"], &job["charged"]),
+            (&json!("completed"), &json!(1)),
+            "{job}"
+        );
+        let row = client
+            .query_one(
+                "SELECT attempt, to_jsonb(attempted_at) FROM river_job WHERE id = $1",
+                &[id],
+            )
+            .await
+            .unwrap();
+        assert_eq!(row.get::<_, i16>(0), 1);
+        let (theirs, ours): (Value, jiff::Timestamp) =
+            (row.get(1), started.as_str().unwrap().parse().unwrap());
+        let theirs: jiff::Timestamp = theirs.as_str().unwrap().parse().unwrap();
+        assert_eq!(theirs, ours, "what others see is when it started, again");
+    }
+    stopped.cancel();
+    reconciling.await.unwrap();
+    working.stop().await;
+    drop(leads);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_weir_that_shall_not_lead_works_and_does_its_duties_and_is_not_elected() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/beside.toml"), ("RIVER_LEADER", "false")]).await;
+    let services = &weir.context.settings.services;
+    let working = Working::start(&weir.context, Duty::Both, services).await.unwrap();
+    let scheduling = Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap();
+    let stopped = CancellationToken::new();
+    let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
+    // Periodic jobs and duties go on.
+    let client = weir.client().await;
+    weir.until("some ticks", async || {
+        let done = "SELECT count(*) FROM river_job WHERE kind = 'test:sweep' AND state = 'completed'";
+        (client.query_one(done, &[]).await.unwrap().get::<_, i64>(0) >= 3).then_some(())
+    })
+    .await;
+    assert_eq!(weir.count("river_leader").await, 0);
+    let now = status(&weir).await;
+    assert!(now["leader"].is_null() && now["duties"].is_object(), "{now}");
+    let may_lead = weir.another(&[("RIVER_LEADER", "true")]);
+    let leading = Working::start(&may_lead, Duty::Lead, &[]).await.unwrap();
+    weir.until("the one that may lead to lead", async || {
+        let now = status(&weir).await;
+        (now["leader"]["id"] == leading.client.id()).then_some(())
+    })
+    .await;
+    stopped.cancel();
+    reconciling.await.unwrap();
+    for one in [working, scheduling, leading] {
+        one.stop().await;
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    // Claimed as River claims, so long ago.
+    let claim = async |ago: f64| {
+        let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() - make_interval(secs => $2), \
+                     attempted_by = array_append(attempted_by, 'mine') WHERE id = $1";
+        client.execute(claim, &[&id, &ago]).await.unwrap();
+    };
+    // What the API says, and what others see, in seconds ago.
+    let started = async || -> (f64, f64) {
+        let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+        let said: jiff::Timestamp = job["started_at"].as_str().unwrap().parse().unwrap();
+        let row = client
+            .query_one(
+                "SELECT clock_timestamp(), attempted_at FROM river_job WHERE id = $1",
+                &[&id],
+            )
+            .await
+            .unwrap();
+        let (now, seen): (jiff::Timestamp, jiff::Timestamp) = (row.get(0), row.get(1));
+        (
+            now.duration_since(said).as_secs_f64(),
+            now.duration_since(seen).as_secs_f64(),
+        )
+    };
+    let keep = async |by: &str, attempt: i16| attempts::keep(&client, by, &[id], &[attempt]).await.unwrap();
+
+    claim(1000.0).await;
+    assert_eq!(
+        [keep("another", 1).await, keep("mine", 2).await],
+        [0, 0],
+        "somebody else's"
+    );
+    assert!(started().await.1 >= 1000.0);
+    for _ in 0..2 {
+        assert_eq!(keep("mine", 1).await, 1);
+        let (said, seen) = started().await;
+        assert!(said >= 1000.0 && seen < 500.0, "{said} {seen}");
+    }
+
+    // Given back without costing an attempt, and claimed again: the same number, another start.
+    client
+        .execute(
+            "UPDATE river_job SET state = 'available', attempt = 0 WHERE id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    claim(100.0).await;
+    for _ in 0..2 {
+        let (said, _) = started().await;
+        assert!((100.0..1000.0).contains(&said), "{said}");
+        assert_eq!(keep("mine", 1).await, 1);
+    }
+
+    // A row that somebody has locked is left out, and nobody waits for it.
+    let mut locking = weir.client().await;
+    let lock = locking.transaction().await.unwrap();
+    lock.execute("SELECT 1 FROM river_job WHERE id = $1 FOR UPDATE", &[&id])
+        .await
+        .unwrap();
+    assert_eq!(keep("mine", 1).await, 0);
+    lock.rollback().await.unwrap();
+
+    weir.ended_elsewhere(id, "completed").await;
+    assert_eq!(keep("mine", 1).await, 0, "it is over");
+    weir.reconcile().await;
+    weir.end().await;
+}

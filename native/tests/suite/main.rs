@@ -1,0 +1,72 @@
+//! The tests of the whole: the real API, real workers and real processes against PostgreSQL. One program, since linking one
+//! for each file takes longer than running it.
+
+#![allow(unreachable_pub, reason = "nobody depends on it")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test that cannot go on fails"
+)]
+
+mod common;
+
+mod audit;
+mod batch;
+mod beside;
+mod billing_story;
+mod catalogue;
+mod clients;
+mod commands;
+mod console;
+mod control;
+mod crash;
+mod cut_connections;
+mod deploy;
+mod differential;
+mod edge_counts;
+mod endpoint;
+mod events;
+mod failure;
+mod fairness;
+mod first_start;
+mod fleet;
+mod generated_requests;
+mod grants;
+mod guard;
+mod handlers;
+mod identities;
+mod later;
+mod later_races;
+mod layers;
+mod leaders;
+mod life;
+mod metrics;
+mod migrate;
+mod openapi;
+mod operator;
+mod other_clients;
+mod own_transaction;
+mod periodic;
+mod plans;
+mod pooler;
+mod pools;
+mod processes;
+mod quota;
+mod reconciliation;
+mod reference;
+mod retention;
+mod river_ui;
+mod schemas;
+mod soft_limits;
+mod sql;
+mod status;
+mod strange_json;
+mod tls;
+mod traces;
+mod upgrade;
+mod webhook_crash;
+mod webhook_events;
+mod webhooks;
+mod whole_life;

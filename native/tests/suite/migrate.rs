@@ -1,0 +1,240 @@
+//! `weir migrate` in a database of somebody else's: it looks before it changes anything.
+
+use std::process::Output;
+
+use crate::common::others::{THEIR_TABLES, contents, river_at, weir};
+use crate::common::{GO_TESTS, Weir, Who};
+use weir_ledger::database::{Database, Schemas};
+use weir_ledger::migrate::{self, River};
+
+fn said(output: &Output) -> String {
+    let said = [&output.stdout[..], &output.stderr[..]].concat();
+    String::from_utf8(said).unwrap()
+}
+
+const OWN: [(&str, &str); 2] = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")];
+
+fn own() -> Schemas {
+    Schemas {
+        weir: Some("weir".to_owned()),
+        river: Some("public".to_owned()),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_somebody_elses_is_named_and_stays_and_an_old_river_is_brought_up_only_when_asked() {
+    let weir = Weir::made(&OWN, async |url| {
+        let client = Database::at(url).unwrap().connect().await.unwrap();
+        client.batch_execute(THEIR_TABLES).await.unwrap();
+        river_at(url, 4).await;
+        let before = contents(&client, "").await;
+        let refused = async |arguments: &[&str], more: &[(&str, &str)], says: &[&str]| {
+            let output = weir(url, arguments, more);
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            let text = said(&output);
+            for words in says {
+                assert!(text.contains(words), "{words}: {text}");
+            }
+            assert!(!text.contains("db error"), "{text}");
+            assert_eq!(contents(&client, "").await, before);
+            let ours = client.query_one("SELECT to_regnamespace('weir') IS NULL", &[]);
+            assert!(ours.await.unwrap().get::<_, bool>(0));
+        };
+        let tables = [
+            "table processes",
+            "table submissions",
+            "table users",
+            "index submissions_of_holder",
+        ];
+        let taken = [&tables[..], &["function touch_updated_at", "WEIR_SCHEMA=weir"]].concat();
+        let old = ["at version 4", "needs 6 or newer", "--upgrade-river"];
+        refused(&["migrate"], &[], &[&taken[..], &old[..]].concat()).await;
+        refused(&["migrate", "--print"], &[], &taken).await;
+        refused(&["migrate", "--upgrade-river"], &[], &taken).await;
+        refused(&["migrate"], &OWN, &old).await;
+        refused(&["migrate", "--skip-river"], &OWN, &old).await;
+        let theirs = contents(&client, "^river_").await;
+        let asked = self::weir(url, &["migrate", "--upgrade-river"], &OWN);
+        assert!(asked.status.success(), "{}", said(&asked));
+        assert!(
+            said(&asked).contains("applied River's 8\napplied Weir's V1__weir"),
+            "{}",
+            said(&asked)
+        );
+        assert_eq!(contents(&client, "^river_").await, theirs);
+    })
+    .await;
+    let who = Who::User(weir.user("free").await);
+    let working = weir.work().await;
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    assert_eq!(weir.finished(id, who).await["status"], "completed");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_river_that_is_new_enough_stays_as_it_is() {
+    let weir = Weir::made(&[], async |url| {
+        let client = Database::at(url).unwrap().connect().await.unwrap();
+        let none = weir(url, &["migrate", "--skip-river"], &[]);
+        assert_eq!(none.status.code(), Some(2));
+        assert!(said(&none).contains("no tables of River's"), "{}", said(&none));
+        river_at(url, 6).await;
+        // Weir has a function that tells River's channels.
+        let river = async || contents(&client, "^(?!river_)|^river_channel").await;
+        let before = river().await;
+        let output = weir(url, &["migrate"], &[]);
+        assert!(output.status.success(), "{}", said(&output));
+        assert!(said(&output).contains("stay at version 6"), "{}", said(&output));
+        let again = weir(url, &["migrate", "--skip-river"], &[]);
+        assert!(said(&again).starts_with("nothing to do"), "{}", said(&again));
+        assert_eq!(river().await, before);
+    })
+    .await;
+    let who = Who::User(weir.user("free").await);
+    let working = weir.work().await;
+    for _ in 0..3 {
+        let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+        assert_eq!(weir.finished(id, who).await["status"], "completed");
+    }
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_printed_script_does_what_migrate_does() {
+    does_what_migrate_does(None).await;
+    does_what_migrate_does(Some(4)).await;
+}
+
+/// On a database with River's tables at this version, if any.
+async fn does_what_migrate_does(river: Option<i64>) {
+    let weir = Weir::made(&OWN, async |url| {
+        let database = Database::at(url).unwrap().in_schemas(own());
+        let client = Database::at(url).unwrap().connect().await.unwrap();
+        client.batch_execute(THEIR_TABLES).await.unwrap();
+        if let Some(version) = river {
+            river_at(url, version).await;
+        }
+        let before = contents(&client, "").await;
+        let print = ["migrate", "--print", "--upgrade-river"];
+        let printed = weir(url, &print, &OWN);
+        assert!(printed.status.success(), "{}", said(&printed));
+        assert_eq!(contents(&client, "").await, before);
+        assert!(
+            !migrate::is_current(&database.connect().await.unwrap())
+                .await
+                .unwrap()
+        );
+        client.batch_execute(&said(&printed)).await.unwrap();
+        let client = database.connect().await.unwrap();
+        assert!(migrate::is_current(&client).await.unwrap());
+        // Both ledgers know it, with the checksums that a run by `migrate` compares.
+        assert_eq!(
+            migrate::migrate_with(&database, River::Upgrade).await.unwrap(),
+            migrate::Applied::default()
+        );
+        let again = weir(url, &print, &OWN);
+        assert!(said(&again).starts_with("-- nothing to do"), "{}", said(&again));
+    })
+    .await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_postgresql_refuses_says_what_postgresql_said() {
+    let weir = Weir::made(&[], async |url| {
+        let client = Database::at(url).unwrap().connect().await.unwrap();
+        client
+            .batch_execute(
+                "CREATE FUNCTION guard() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN \
+                     IF to_regclass('users') IS NOT NULL THEN RAISE 'ask the owners first'; END IF; \
+                 END $$; \
+                 CREATE EVENT TRIGGER guard ON ddl_command_end EXECUTE FUNCTION guard()",
+            )
+            .await
+            .unwrap();
+        let output = weir(url, &["migrate"], &[]);
+        assert_eq!(output.status.code(), Some(2));
+        let text = said(&output);
+        assert!(
+            text.contains("V1__weir") && text.contains("ask the owners first"),
+            "{text}"
+        );
+        assert!(!text.contains("db error"), "{text}");
+        client.batch_execute("DROP EVENT TRIGGER guard").await.unwrap();
+        let output = weir(url, &["migrate"], &[]);
+        assert!(output.status.success(), "{}", said(&output));
+    })
+    .await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn schemas_that_would_be_taken_for_one_another_are_refused() {
+    let weir = Weir::new().await;
+    for (more, says) in [
+        (("WEIR_SCHEMA", "other"), "they serve one Weir; set RIVER_SCHEMA"),
+        (
+            ("RIVER_SCHEMA", "other"),
+            "set WEIR_SCHEMA to a schema of Weir's own",
+        ),
+    ] {
+        let output = self::weir(weir.url(), &["migrate"], &[more]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said(&output).contains(says), "{}", said(&output));
+        let output = self::weir(weir.url(), &["status"], &[more]);
+        assert!(
+            said(&output).contains("run `weir migrate` first"),
+            "{}",
+            said(&output)
+        );
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_later_migration_needs_is_looked_for_as_well() {
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        migrate::migrate_to(&database, 3).await.unwrap();
+        let client = database.connect().await.unwrap();
+        client
+            .batch_execute("CREATE TABLE duties (id int)")
+            .await
+            .unwrap();
+        let before = contents(&client, "").await;
+        let output = weir(url, &["migrate"], &[]);
+        assert_eq!(output.status.code(), Some(2));
+        let text = said(&output);
+        assert!(
+            text.contains("table duties; rename them") && !text.contains("users"),
+            "{text}"
+        );
+        assert_eq!(contents(&client, "").await, before);
+        client.batch_execute("DROP TABLE duties").await.unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_is_refused_says_what_stands_in_its_way() {
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        migrate::migrate_to(&database, 3).await.unwrap();
+        let client = database.connect().await.unwrap();
+        client
+            .batch_execute("CREATE VIEW report AS SELECT event_type FROM usage_events")
+            .await
+            .unwrap();
+        let output = weir(url, &["migrate"], &[]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(said(&output).contains("view report"), "{}", said(&output));
+        client.batch_execute("DROP VIEW report").await.unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    weir.end().await;
+}

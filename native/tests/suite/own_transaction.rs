@@ -1,0 +1,102 @@
+//! The documented example of `weir_ledger::reservation::reserve`: a reservation inside the caller's own transaction.
+
+#[path = "../../../ledger/examples/own_transaction.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    reason = "it is a program of its own"
+)]
+mod example;
+
+use crate::common::{Weir, Who};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_job_and_the_callers_row_are_both_there_or_neither() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute("CREATE TABLE uploads (user_id uuid NOT NULL, path text NOT NULL UNIQUE)")
+        .await
+        .unwrap();
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    let count = async |table: &str| -> i64 {
+        let sql = format!("SELECT count(*) FROM {table}");
+        client.query_one(&sql, &[]).await.unwrap().get(0)
+    };
+
+    let database = &weir.context.database;
+    let first = example::upload(database, user, "a_test.go")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((count("uploads").await, count("river_job").await), (1, 1));
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
+    assert_eq!(
+        weir.get(&format!("/api/jobs/{first}"), who).await.body["waiting_for"],
+        "worker"
+    );
+    // The Free plan has one slot.
+    let second = example::upload(database, user, "b_test.go")
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        weir.get(&format!("/api/jobs/{second}"), who).await.body["waiting_for"],
+        "slot"
+    );
+
+    // The caller's own statement fails: no job.
+    assert!(example::upload(database, user, "a_test.go").await.is_err());
+    assert_eq!((count("uploads").await, count("river_job").await), (2, 2));
+    // Over the quota: no row.
+    weir.use_up(user, "analysis", 48).await;
+    assert_eq!(example::upload(database, user, "c_test.go").await.unwrap(), None);
+    assert_eq!((count("uploads").await, count("river_job").await), (2, 2));
+
+    let working = weir.work().await;
+    assert_eq!(weir.finished(second, who).await["status"], "completed");
+    weir.all_finished().await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_caller_writes_afterwards_is_booked_by_the_triggers_as_ever() {
+    use weir_ledger::reservation::{Submission, reserve};
+    let weir = Weir::new().await;
+    let user = uuid::Uuid::new_v4();
+    let submission = Submission {
+        holder: weir_ledger::holder::Holders::user(user),
+        subject: None,
+        service: "analysis".to_owned(),
+        event_type: weir_ledger::meter::Meter::named("analysis"),
+        kind: "analysis:analyze".to_owned(),
+        max_attempts: 3,
+        args: serde_json::json!({ "user_id": user }),
+        metadata: serde_json::json!({}),
+        amount: 2,
+        idempotency: None,
+        unique_key: None,
+        run_at: None,
+        priority: 1,
+    };
+    let mut client = weir.client().await;
+    let transaction = client.transaction().await.unwrap();
+    // A user whom nobody has seen before.
+    reserve(&transaction, &weir.context.rules, &submission)
+        .await
+        .unwrap();
+    transaction
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 5)",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&5.into(), &2.into()));
+    weir.end().await;
+}

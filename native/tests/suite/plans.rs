@@ -1,0 +1,76 @@
+//! The statements of the reservation and the settlement look rows up by key, whatever the planner believes about the
+//! size of the tables.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::common::Weir;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_statement_of_the_hot_paths_scans_a_table() {
+    let weir = Weir::new().await;
+    // Big tables that nobody has analysed: the planner takes them for small.
+    weir.client()
+        .await
+        .batch_execute(
+            "ALTER TABLE river_job SET (autovacuum_enabled = false); \
+             ALTER TABLE quota_reservations SET (autovacuum_enabled = false); \
+             INSERT INTO river_job (args, kind, max_attempts, state) \
+                 SELECT '{}', 'analysis:analyze', 3, 'pending' FROM generate_series(1, 20000); \
+             INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
+                 SELECT gen_random_uuid(), 'analysis', 0, id, NULL, now() FROM river_job",
+        )
+        .await
+        .unwrap();
+    let client = weir
+        .context
+        .database
+        .connect_by_key(Duration::from_secs(1))
+        .await
+        .unwrap();
+    let ledger = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/src");
+    let mut files = vec![ledger.join("lookup.sql")];
+    for folder in ["reservation/sql", "settlement/sql"] {
+        let entries = std::fs::read_dir(ledger.join(folder)).unwrap();
+        files.extend(entries.map(|entry| entry.unwrap().path()));
+    }
+    let mut checked = 0;
+    for path in files {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        // Not of the hot paths: it rebuilds what has drifted, or looks through another client's backlog.
+        if name.starts_with("rebuild_") || name == "park_backlog.sql" {
+            continue;
+        }
+        let sql = std::fs::read_to_string(&path).unwrap();
+        let plan = client
+            .simple_query(&format!("EXPLAIN (GENERIC_PLAN, COSTS OFF) {sql}"))
+            .await
+            .unwrap();
+        let plan: Vec<String> = plan
+            .iter()
+            .filter_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => {
+                    Some(row.get(0).unwrap_or_default().to_owned())
+                }
+                _ => None,
+            })
+            .collect();
+        let scans: Vec<_> = plan
+            .iter()
+            // A join filter compares every row of the one side with every row of the other; there are four plans.
+            .filter(|line| {
+                ["Seq Scan", "Hash Join"].iter().any(|bad| line.contains(bad))
+                    || line.contains("Join Filter") && line.contains(" = ") && !line.contains("plan_id")
+            })
+            .collect();
+        assert!(scans.is_empty(), "{name}: {scans:#?}\n{}", plan.join("\n"));
+        checked += 1;
+    }
+    assert!(checked >= 25, "only {checked} statements were found");
+    weir.client()
+        .await
+        .batch_execute("DELETE FROM quota_reservations; DELETE FROM river_job")
+        .await
+        .unwrap();
+    weir.end().await;
+}

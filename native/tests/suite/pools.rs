@@ -1,0 +1,140 @@
+//! Pools: what is claimed ahead of them, and idle capacity (ADR-16): the default lane may use the priority lane's idle
+//! workers, and never at its expense.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::gate::Gate;
+use crate::common::{GO_TESTS, Weir, Who};
+use uuid::Uuid;
+use weir::work::{Duty, Working};
+
+/// River asks its queues once a second when it hears nothing.
+const ONE_POLL: Duration = Duration::from_secs(1);
+
+const POOLS: [(&str, &str); 2] = [
+    ("ANALYZER_QUEUE_PRIORITY_WORKERS", "3"),
+    ("ANALYZER_QUEUE_DEFAULT_WORKERS", "2"),
+];
+
+async fn start(weir: &Weir, gate: &Arc<Gate>, lend: &'static str) -> Working {
+    gate.work(weir.another(&[("LEND_IDLE_WORKERS", lend)]), Duty::Both)
+        .await
+}
+
+/// One job of each of `count` new users of this tier.
+async fn submit(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
+    let mut users = Vec::new();
+    for _ in 0..count {
+        let user = weir.user(tier).await;
+        weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        users.push(user);
+    }
+    users
+}
+
+/// How long each of these users' jobs waited for a worker, by the database's clock.
+async fn waits(weir: &Weir, users: &[Uuid]) -> Vec<f64> {
+    let sql = "SELECT extract(epoch FROM j.attempted_at - j.created_at)::float8 FROM submissions s \
+               JOIN river_job j ON j.id = s.job_id WHERE s.user_id = ANY ($1)";
+    let rows = weir.client().await.query(sql, &[&users]).await.unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_priority_workers_take_default_jobs_and_priority_jobs_never_wait_for_them() {
+    let weir = Weir::with(&POOLS).await;
+    let gate = Gate::new();
+    let free = submit(&weir, "free", 9).await;
+    let working = start(&weir, &gate, "true").await;
+
+    // Two of its own and three that are idle.
+    gate.until_running_of(&weir, &free, 5).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(gate.running_of(&free).len(), 5, "never more than all workers");
+
+    // All of them are taken by default jobs that will not end; priority jobs start all the same.
+    let pro = submit(&weir, "pro", 3).await;
+    gate.until_running_of(&weir, &pro, 3).await;
+    let waited = waits(&weir, &pro).await;
+    assert!(
+        waited.iter().all(|seconds| *seconds < ONE_POLL.as_secs_f64()),
+        "{waited:?}"
+    );
+    assert_eq!(gate.running_of(&free).len(), 5, "and nobody's work is broken off");
+
+    // What was lent is not lent again while its lane needs it.
+    gate.open_for(&gate.running_of(&free)[..4]);
+    gate.until_running_of(&weir, &free, 2).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(
+        gate.running_of(&free).len(),
+        2,
+        "as many as the default lane's own workers"
+    );
+
+    // When it is idle again, it is lent again.
+    gate.open_for(&pro);
+    gate.until_running_of(&weir, &free, 5).await;
+    gate.open_for(&free);
+    gate.until_running_of(&weir, &free, 0).await;
+    working.stop().await;
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unless_it_is_asked_for_nothing_is_lent() {
+    let weir = Weir::with(&POOLS).await;
+    let gate = Gate::new();
+    let free = submit(&weir, "free", 4).await;
+    let working = start(&weir, &gate, "false").await;
+    gate.until_running_of(&weir, &free, 2).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(gate.running_of(&free).len(), 2);
+    gate.open_for(&free);
+    gate.until_running_of(&weir, &free, 0).await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn short_jobs_are_claimed_ahead_and_go_back_to_the_others_when_a_long_one_is_in_their_way() {
+    let weir = Weir::with(&POOLS).await;
+    let gate = Gate::new();
+    let short = submit(&weir, "free", 200).await;
+    let long = submit(&weir, "free", 40).await;
+    gate.open_for(&short);
+    let working = start(&weir, &gate, "false").await;
+
+    // The short ones are done. Two long ones keep both workers, and what River claimed ahead of them waits in vain.
+    gate.until_running_of(&weir, &long, 2).await;
+    let client = weir.client().await;
+    let count = async |which: &str| -> i64 {
+        let sql = format!("SELECT count(*) FROM river_job WHERE {which}");
+        client.query_one(&sql, &[]).await.unwrap().get(0)
+    };
+    weir.until("what was claimed ahead to go back", async || {
+        let went_back = count("metadata ? 'snoozes'").await;
+        (went_back > 0 && count("state = 'running'").await == 2).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(count("state = 'running'").await, 2, "and is not claimed again");
+    assert_eq!(
+        count("metadata ? 'snoozes' AND (state <> 'available' OR attempt > 0)").await,
+        0,
+        "it cost no attempt, and anybody may take it"
+    );
+    assert_eq!(gate.most(), 2, "no more at once than there are workers");
+
+    let other = start(&weir, &gate, "false").await;
+    gate.until_running_of(&weir, &long, 4).await;
+    gate.open_for(&long);
+    gate.until_running_of(&weir, &long, 0).await;
+    weir.all_finished().await;
+    working.stop().await;
+    other.stop().await;
+    weir.is_clean().await;
+    weir.end().await;
+}

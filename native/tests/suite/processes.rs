@@ -1,0 +1,308 @@
+//! Processes come and go: what they do when they are told to stop, when another one dies, and when the database has
+//! no connection left for them.
+
+use std::time::{Duration, Instant};
+
+use crate::common::process::Process;
+use crate::common::{EDGE_SECRET, GO_TESTS, Weir, Who, files};
+use axum::Router;
+use axum::routing::get;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use weir::api::listen;
+use weir_policy::assertion;
+
+/// Services that run programs which take a while.
+const NAPS: [(&str, &str); 1] = [("WEIR_CONFIG", "native/tests/crash.toml")];
+
+async fn naps() -> Weir {
+    Weir::with(&[("WEIR_CONFIG", "tests/crash.toml")]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_the_leader_dies_another_one_does_its_duties() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let leader = async || -> Option<String> {
+        let row = client
+            .query_opt("SELECT leader_id FROM river_leader WHERE expires_at > now()", &[])
+            .await
+            .unwrap();
+        row.map(|row| row.get("leader_id"))
+    };
+    let first = Process::start(&weir, &["schedule"], &[]);
+    let before = weir.until("a leader", async || leader().await).await;
+    let second = Process::start(&weir, &["schedule"], &[]);
+    second.ready().await;
+    // Killed, as `kill -9` does: it resigns nothing.
+    drop(first);
+    let user = weir.user("free").await;
+    let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    weir.ended_elsewhere(id, "cancelled").await;
+    weir.released(Who::User(user), "analysis").await;
+    weir.until("River's duties to be another one's", async || {
+        leader().await.filter(|now| *now != before)
+    })
+    .await;
+    assert_eq!(second.stop().await, Some(0));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_is_told_to_stop_finishes_what_it_runs_and_begins_nothing() {
+    let weir = naps().await;
+    let client = weir.client().await;
+    let users = [weir.user("free").await, weir.user("free").await];
+    let more = [NAPS[0], ("NAP_QUEUE_DEFAULT_WORKERS", "1")];
+    let _scheduler = Process::start(&weir, &["schedule"], &more);
+    let worker = Process::start(
+        &weir,
+        &["work"],
+        &[&more[..], &[("WEIR_DRAIN_TIMEOUT", "20s")]].concat(),
+    );
+    // Submitted and caught in its 200 ms of work, again until that was the case.
+    let (running, waiting) = loop {
+        let mut ids = Vec::new();
+        for user in users {
+            let answer = weir.post("/api/jobs/nap", Who::User(user), &json!({})).await;
+            ids.push(answer.body["job"]["id"].as_i64().unwrap());
+        }
+        let caught = weir
+            .until("a job to run, or all to be over", async || {
+                let rows = client
+                    .query(
+                        "SELECT id, state::text AS state FROM river_job WHERE id = ANY ($1) ORDER BY id",
+                        &[&ids],
+                    )
+                    .await
+                    .unwrap();
+                let states: Vec<&str> = rows.iter().map(|row| row.get("state")).collect();
+                match states[..] {
+                    ["running", "available"] => Some(true),
+                    ["completed", "completed"] => Some(false),
+                    _ => None,
+                }
+            })
+            .await;
+        if caught {
+            break (ids[0], ids[1]);
+        }
+    };
+    assert_eq!(worker.stop().await, Some(0));
+    let row = client
+        .query_one(
+            "SELECT (SELECT state::text FROM river_job WHERE id = $1) AS first, \
+                    (SELECT attempt FROM river_job WHERE id = $1) AS attempt, \
+                    (SELECT state::text FROM river_job WHERE id = $2) AS second, \
+                    (SELECT count(*) FROM processes) AS processes",
+            &[&running, &waiting],
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            row.get::<_, &str>("first"),
+            row.get::<_, i16>("attempt"),
+            row.get::<_, &str>("second")
+        ),
+        ("completed", 1, "available")
+    );
+    assert_eq!(row.get::<_, i64>("processes"), 0, "it has signed off");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_is_told_to_stop_ends_its_event_streams_and_itself() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    process.ready().await;
+    let user = weir.user("free").await;
+    let mut streams = Vec::new();
+    for path in ["/api/lanes/events", "/api/jobs/events"] {
+        let assertion = Who::User(user).assertion(EDGE_SECRET, "GET", path, "request-1");
+        let mut stream = TcpStream::connect(("127.0.0.1", process.port())).await.unwrap();
+        let head = format!(
+            "GET {path} HTTP/1.1\r\nHost: origin\r\n{}: {assertion}\r\n\r\n",
+            assertion::HEADER
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut first = vec![0; 64 * 1024];
+        let read = stream.read(&mut first).await.unwrap();
+        assert!(
+            first[..read].starts_with(b"HTTP/1.1 200"),
+            "{}",
+            String::from_utf8_lossy(&first[..read])
+        );
+        streams.push(stream);
+    }
+    let started = Instant::now();
+    assert_eq!(process.stop().await, Some(0));
+    assert!(
+        started.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        started.elapsed()
+    );
+    for mut stream in streams {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        let end = String::from_utf8_lossy(&rest);
+        assert!(
+            end.ends_with("0\r\n\r\n"),
+            "a whole answer, and not a broken one: {end}"
+        );
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_sends_half_a_head_or_nothing_is_hung_up_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().route("/", get(async || "hello"));
+    let stopping = CancellationToken::new();
+    let patience = Duration::from_secs(1);
+    let answering = tokio::spawn(listen::answer(listener, router, patience, stopping.clone()));
+    for sent in [
+        "",
+        "GET / HTTP/1.1\r\nHost: o",
+        "GET / HTTP/1.1\r\nHost: origin\r\n\r\n",
+    ] {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(sent.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let read = tokio::time::timeout(Duration::from_secs(30), client.read_to_end(&mut answer)).await;
+        assert!(read.is_ok(), "{sent:?} holds its connection for ever");
+        // Whoever asked something was answered before.
+        assert_eq!(answer.ends_with(b"hello"), sent.ends_with("\r\n\r\n"));
+    }
+    stopping.cancel();
+    answering.await.unwrap();
+}
+
+/// The role of a process that may open no more connections than it has. Superusers have no such limit.
+async fn limited_role(weir: &Weir) -> (String, String) {
+    let role = format!("limited_{}", weir.name());
+    let client = weir.client().await;
+    client
+        .batch_execute(&format!(
+            "CREATE ROLE {role} LOGIN PASSWORD 'limited'; \
+             GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}; \
+             GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}"
+        ))
+        .await
+        .unwrap();
+    let (_, place) = weir.url().split_once('@').unwrap();
+    let url = format!("postgres://{role}:limited@{place}");
+    (role, url)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_lives_on_when_the_server_has_no_connection_left() {
+    let weir = Weir::new().await;
+    let (role, url) = limited_role(&weir).await;
+    let client = weir.client().await;
+    let who = Who::User(weir.user("free").await);
+    let process = Process::start(&weir, &["up"], &[("DATABASE_URL", &url)]);
+    process.ready().await;
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.finished(id, who).await;
+    // From here on, whoever needs a new connection is refused.
+    client
+        .batch_execute(&format!("ALTER ROLE {role} CONNECTION LIMIT 1"))
+        .await
+        .unwrap();
+    // Longer than a process lives without a heartbeat.
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    let row = client
+        .query_one(
+            "SELECT extract(epoch FROM clock_timestamp() - max(beat_at))::float8 AS age FROM processes",
+            &[],
+        )
+        .await
+        .unwrap();
+    let age: Option<f64> = row.get("age");
+    assert!(
+        age.is_some_and(|age| age < 8.0),
+        "its last heartbeat: {age:?} s ago"
+    );
+    let id = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    assert_eq!(weir.finished(id, who).await["status"], "completed");
+    assert_eq!(process.stop().await, Some(0));
+    let admin = weir.admin().await;
+    weir.end().await;
+    admin.batch_execute(&format!("DROP ROLE {role}")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_reads_none_of_its_answer_holds_up_no_stop() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    process.ready().await;
+    let path = "/api/openapi.json";
+    let assertion = Who::Address("192.0.2.1").assertion(EDGE_SECRET, "GET", path, "request-1");
+    let head = format!(
+        "GET {path} HTTP/1.1\r\nHost: origin\r\n{}: {assertion}\r\n\r\n",
+        assertion::HEADER
+    );
+    let mut silent = TcpStream::connect(("127.0.0.1", process.port())).await.unwrap();
+    // More answers than the kernel keeps for it.
+    silent.write_all(head.repeat(300).as_bytes()).await.unwrap();
+    let mut half = TcpStream::connect(("127.0.0.1", process.port())).await.unwrap();
+    half.write_all(b"GET / HTTP/1.1\r\nHost: o").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    // `stop` waits for 20 s.
+    assert_eq!(process.stop().await, Some(0));
+    drop((silent, half));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_told_twice_to_stop_waits_for_no_job() {
+    let weir = naps().await;
+    let who = Who::User(weir.user("free").await);
+    let more = [NAPS[0], ("WEIR_DRAIN_TIMEOUT", "10m")];
+    let process = Process::start(&weir, &["up"], &more);
+    process.ready().await;
+    let answer = weir.post("/api/jobs/lasting", who, &json!({})).await;
+    let id = answer.body["job"]["id"].as_i64().unwrap();
+    weir.running(id, who).await;
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(process.pid()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(process.stop().await, Some(130));
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_claim_was_not_answered_is_taken_back_from_a_process_that_lives() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let working = weir.work().await;
+    let mut client = weir.client().await;
+    let submitted = client.transaction().await.unwrap();
+    let submit = "SELECT job_id FROM weir_submit($1, 'analysis', $2)";
+    let args = files(&[("a_test.go", GO_TESTS)]);
+    let row = submitted.query_one(submit, &[&user.to_string(), &args]).await;
+    let lost: i64 = row.unwrap().get(0);
+    // River's claim has taken effect, and its answer was lost with the connection.
+    let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), \
+                 attempted_by = ARRAY[$2] WHERE id = $1";
+    submitted
+        .execute(claim, &[&lost, &working.client.id()])
+        .await
+        .unwrap();
+    submitted.commit().await.unwrap();
+    let next = weir.analyse(Who::User(user), "b_test.go", GO_TESTS).await;
+    for job in [lost, next] {
+        let job = weir.finished(job, Who::User(user)).await;
+        assert_eq!(
+            job["status"], "completed",
+            "it has the only slot, or waits for it"
+        );
+    }
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 2);
+    working.stop().await;
+    weir.end().await;
+}

@@ -1,0 +1,653 @@
+//! Quota (ADR-21): each test is named after what must not happen.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::submissions::submission;
+use crate::common::{GO_TESTS, Weir, Who, files};
+use jiff::{Span, Timestamp, tz::TimeZone};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::reservation::{Answer, Idempotency, Reserver, Submission};
+
+fn reserver(weir: &Weir) -> Reserver {
+    Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules))
+}
+
+async fn storm(reservers: &[Reserver], submissions: Vec<Submission>) -> (usize, usize) {
+    let mut tasks = tokio::task::JoinSet::new();
+    for (index, submission) in submissions.into_iter().enumerate() {
+        let reserver = reservers[index % reservers.len()].clone();
+        tasks.spawn(async move { reserver.submit(submission).await.unwrap() });
+    }
+    let (mut accepted, mut rejected) = (0, 0);
+    while let Some(answer) = tasks.join_next().await {
+        match answer.unwrap() {
+            Answer::Accepted { .. } => accepted += 1,
+            Answer::OverQuota { .. } => rejected += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    (accepted, rejected)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_at_once_never_get_more_than_the_ten_that_are_left() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 40).await;
+    let counts = storm(&[reserver(&weir)], vec![submission(user, 1); 200]).await;
+    assert_eq!(counts, (10, 190));
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!(
+        quota["used"].as_i64().unwrap() + quota["reserved"].as_i64().unwrap(),
+        50
+    );
+    assert_eq!(quota["remaining"], 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_origins_at_once_never_overshoot_together() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let origins: Vec<_> = (0..4).map(|_| reserver(&weir)).collect();
+    let counts = storm(&origins, vec![submission(user, 3); 120]).await;
+    assert_eq!(counts, (16, 104), "16 times 3 is 48 of 50");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_users_in_one_storm_each_get_their_own_limit() {
+    let weir = Weir::new().await;
+    let mut submissions = Vec::new();
+    for _ in 0..40 {
+        let user = weir.user("free").await;
+        submissions.extend(vec![submission(user, 10); 8]);
+    }
+    let origins = [reserver(&weir), reserver(&weir)];
+    assert_eq!(storm(&origins, submissions).await, (200, 120));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejection_leaves_nothing_behind_and_says_when_to_come_back() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 50).await;
+    let answer = weir
+        .post(
+            "/api/jobs/analysis",
+            Who::User(user),
+            &files(&[("a_test.go", GO_TESTS)]),
+        )
+        .await;
+    assert_eq!(answer.status, 429);
+    assert_eq!(answer.body["title"], "Quota Exceeded");
+    assert_eq!(answer.body["quota"]["used"], 50);
+    let after: i64 = answer.headers["retry-after"].to_str().unwrap().parse().unwrap();
+    let reset: Timestamp = answer.body["quota"]["reset_at"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!((reset.as_second() - Timestamp::now().as_second() - after).abs() <= 2);
+    let counts = weir
+        .client()
+        .await
+        .query_one(
+            "SELECT (SELECT count(*) FROM river_job), (SELECT count(*) FROM quota_reservations)",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!((counts.get::<_, i64>(0), counts.get::<_, i64>(1)), (0, 0));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_bad_submission_of_a_group_fails_alone() {
+    let weir = Weir::new().await;
+    let reserver = reserver(&weir);
+    let user = weir.user("pro").await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for index in 0..30 {
+        let mut one = submission(user, 1);
+        if index % 10 == 3 {
+            one.args = json!({ "user_id": user, "text": "a NUL: \u{0}" });
+        }
+        let reserver = reserver.clone();
+        tasks.spawn(async move { reserver.submit(one).await.is_ok() });
+    }
+    let results = tasks.join_all().await;
+    assert_eq!(results.iter().filter(|ok| **ok).count(), 27);
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 27);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_goes_away_leaves_a_whole_job_or_none() {
+    let weir = Weir::new().await;
+    let reserver = reserver(&weir);
+    let user = weir.user("pro").await;
+    let mut tasks = Vec::new();
+    for _ in 0..100 {
+        let (reserver, one) = (reserver.clone(), submission(user, 1));
+        tasks.push(tokio::spawn(async move { reserver.submit(one).await }));
+    }
+    for (index, task) in tasks.iter().enumerate() {
+        if index % 2 == 0 {
+            task.abort();
+        }
+    }
+    for task in tasks {
+        let _ = task.await;
+    }
+    // Whatever was under way is done when one more is.
+    reserver.submit(submission(user, 1)).await.unwrap();
+    let row = weir
+        .client()
+        .await
+        .query_one(
+            "SELECT (SELECT count(*) FROM river_job), (SELECT count(*) FROM quota_reservations), \
+                    (SELECT count(*) FROM submissions), (SELECT reserved FROM quota_balances)",
+            &[],
+        )
+        .await
+        .unwrap();
+    let jobs: i64 = row.get(0);
+    assert!((51..=101).contains(&jobs), "{jobs}");
+    assert_eq!([row.get::<_, i64>(1), row.get(2), row.get(3)], [jobs; 3]);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_idempotency_key_never_makes_two_jobs() {
+    let weir = Weir::new().await;
+    let reservers = [reserver(&weir), reserver(&weir)];
+    let user = weir.user("pro").await;
+    let mut one = submission(user, 1);
+    one.idempotency = Some(Idempotency {
+        key: "order-7".to_owned(),
+        request_hash: vec![1; 32],
+    });
+    let mut tasks = tokio::task::JoinSet::new();
+    for index in 0..40 {
+        let (reserver, one) = (reservers[index % 2].clone(), one.clone());
+        tasks.spawn(async move { reserver.submit(one).await.unwrap() });
+    }
+    let answers = tasks.join_all().await;
+    let ids: std::collections::BTreeSet<i64> = answers
+        .iter()
+        .map(|answer| match answer {
+            Answer::Accepted { job, .. } => job.id,
+            Answer::Repeated { job_id, .. } => *job_id,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ids.len(), 1);
+    assert_eq!(
+        answers
+            .iter()
+            .filter(|answer| matches!(answer, Answer::Accepted { .. }))
+            .count(),
+        1
+    );
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 1);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotency_key_is_the_users_own_and_for_one_request_and_a_day() {
+    let weir = Weir::new().await;
+    let (a, b) = (
+        Who::User(weir.user("free").await),
+        Who::User(weir.user("free").await),
+    );
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string().into_bytes();
+    let other = files(&[("b_test.go", GO_TESTS)]).to_string().into_bytes();
+    let key = [("Idempotency-Key", "k1")];
+    let id = async |who, body: &Vec<u8>| {
+        let answer = weir
+            .call("POST", "/api/jobs/analysis", who, &key, body.clone())
+            .await;
+        (answer.status.as_u16(), answer.body["job"]["id"].as_i64())
+    };
+    let first = id(a, &body).await;
+    assert_eq!(first.0, 202);
+    assert_eq!(id(a, &body).await, first, "the same answer again");
+    assert_eq!(id(a, &other).await.0, 422, "the same key with another body");
+    let theirs = id(b, &body).await;
+    assert!(
+        theirs.0 == 202 && theirs.1 != first.1,
+        "another user's key is another key"
+    );
+    weir.client()
+        .await
+        .batch_execute("UPDATE submissions SET created_at = created_at - interval '25 hours'")
+        .await
+        .unwrap();
+    let later = id(a, &other).await;
+    assert!(later.0 == 202 && later.1 != first.1, "free again after a day");
+    for bad in ["", &"x".repeat(256)] {
+        let answer = weir
+            .call(
+                "POST",
+                "/api/jobs/analysis",
+                a,
+                &[("Idempotency-Key", bad)],
+                body.clone(),
+            )
+            .await;
+        assert_eq!(answer.status, 422);
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_of_ours_never_differs_from_one_of_rivers_own() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    reserver(&weir).submit(submission(user, 1)).await.unwrap();
+    let pool = weir.context.database.river_pool(1).unwrap();
+    let river = riverqueue::Client::builder(pool).build().unwrap();
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    #[serde(transparent)]
+    struct Args(serde_json::Value);
+    impl riverqueue::JobArgs for Args {
+        const KIND: &'static str = "analysis:analyze";
+    }
+    let opts = riverqueue::InsertOpts::default()
+        .with_queue("analysis_default")
+        .with_max_attempts(3);
+    river
+        .insert(Args(submission(user, 1).args))
+        .opts(opts)
+        .await
+        .unwrap();
+    let rows = weir
+        .client()
+        .await
+        .query(
+            "SELECT to_jsonb(j) - 'id' - 'created_at' - 'scheduled_at' FROM river_job j ORDER BY id",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(
+        rows[0].get::<_, serde_json::Value>(0),
+        rows[1].get::<_, serde_json::Value>(0)
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_change_counts_at_once_and_rewrites_nothing() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await;
+    let reserver = reserver(&weir);
+    weir.use_up(user, "analysis", 60).await;
+    assert!(matches!(
+        reserver.submit(submission(user, 40)).await.unwrap(),
+        Answer::Accepted { .. }
+    ));
+    let client = weir.client().await;
+    weir_ledger::plans::ensure_user(&client, user, "free")
+        .await
+        .unwrap();
+    assert!(matches!(
+        reserver.submit(submission(user, 1)).await.unwrap(),
+        Answer::OverQuota { .. }
+    ));
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!(
+        quota,
+        json!({"used": 60, "reserved": 40, "limit": 50, "ceiling": null, "overage": 0, "remaining": 0, "reset_at": quota["reset_at"]})
+    );
+    weir.is_clean().await;
+    weir_ledger::plans::ensure_user(&client, user, "enterprise")
+        .await
+        .unwrap();
+    let Answer::Accepted {
+        quota: Some(quota), ..
+    } = reserver.submit(submission(user, 1_000_000)).await.unwrap()
+    else {
+        panic!("an unlimited plan has room")
+    };
+    assert_eq!((quota.month.limit, quota.month.remaining), (None, None));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_reserved_in_one_period_is_never_charged_to_the_next() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    // The job's period becomes the one before: the anchor moves by what is left of it.
+    client
+        .execute(
+            "UPDATE user_subscriptions SET current_period_start = now() - interval '1 minute' WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let working = weir.work().await;
+    weir.finished(id, Who::User(user)).await;
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(0), &json!(0)));
+    let charged: i64 = client
+        .query_one("SELECT sum(used)::bigint FROM quota_balances", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(charged, 1);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_never_runs_out_of_periods() {
+    // No job has to renew anything: a subscription that began long ago has a current period all the same.
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    client
+        .execute(
+            "UPDATE user_subscriptions SET current_period_start = '2023-01-31 10:00+00', \
+                    current_period_end = '2023-02-28 10:00+00' WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let usage = weir.get("/api/usage", Who::User(user)).await.body;
+    let (start, end): (Timestamp, Timestamp) = (
+        usage["period"]["start"].as_str().unwrap().parse().unwrap(),
+        usage["period"]["end"].as_str().unwrap().parse().unwrap(),
+    );
+    let now = Timestamp::now();
+    assert!(start <= now && now < end, "{usage}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn billing_periods_are_calendar_months_from_the_anchor() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let mut runner = TestRunner::new(Config::default());
+    let strategy = proptest::collection::vec((0_i64..2_000_000_000, 0_i64..2_500_000_000), 2000);
+    let mut pairs = strategy.new_tree(&mut runner).unwrap().current();
+    // Month ends, leap days, and the moments around a boundary.
+    for anchor in [
+        "2024-01-31T23:59:59Z",
+        "2023-12-31T00:00:00Z",
+        "2024-02-29T12:00:00Z",
+        "2023-08-30T07:00:00Z",
+    ] {
+        let anchor: Timestamp = anchor.parse().unwrap();
+        let zoned = anchor.to_zoned(TimeZone::UTC);
+        for month in 0..60 {
+            let boundary = zoned
+                .checked_add(Span::new().months(month))
+                .unwrap()
+                .timestamp()
+                .as_second();
+            pairs.extend([-1, 0, 1].map(|off| (anchor.as_second(), boundary + off)));
+        }
+    }
+    for (anchor, at) in pairs {
+        let (anchor, at) = (
+            Timestamp::from_second(anchor).unwrap(),
+            Timestamp::from_second(at).unwrap(),
+        );
+        let row = client
+            .query_one(
+                "SELECT period_start, period_end FROM billing_period($1, $2)",
+                &[&anchor, &at],
+            )
+            .await
+            .unwrap();
+        let (start, end): (Timestamp, Timestamp) = (row.get(0), row.get(1));
+        assert!(
+            start <= at && at < end,
+            "anchor {anchor}, at {at}: {start} to {end}"
+        );
+        // Both ends are the anchor and a whole number of months, as another calendar counts them.
+        let zoned = anchor.to_zoned(TimeZone::UTC);
+        let begin = start.to_zoned(TimeZone::UTC);
+        let months =
+            i32::from(begin.year() - zoned.year()) * 12 + i32::from(begin.month()) - i32::from(zoned.month());
+        let month = |n: i32| zoned.checked_add(Span::new().months(n)).unwrap().timestamp();
+        assert_eq!(
+            (start, end),
+            (month(months), month(months + 1)),
+            "anchor {anchor}, at {at}"
+        );
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_others_write_never_leave_the_counters_wrong() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await;
+    let client = weir.client().await;
+    weir.use_up(user, "analysis", 7).await;
+    weir.use_up(user, "specview", 100).await;
+    client
+        .execute(
+            "INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id) \
+             SELECT $1, 'analysis', 2, n FROM generate_series(1000001, 1000003) n",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(7), &json!(6)));
+    client
+        .batch_execute("UPDATE usage_events SET quota_amount = 9 WHERE quota_amount = 7")
+        .await
+        .unwrap();
+    client
+        .batch_execute("DELETE FROM quota_reservations WHERE job_id = 1000002")
+        .await
+        .unwrap();
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(9), &json!(4)));
+    // Their jobs do not exist, so reconciliation gives them back.
+    weir.reconcile().await;
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 0);
+    client
+        .execute("DELETE FROM users WHERE id = $1", &[&user])
+        .await
+        .unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_finds_what_is_wrong_and_repair_repairs_the_counters() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let mut client = weir.client().await;
+    client
+        .batch_execute("UPDATE quota_balances SET used = 3, reserved = 5; UPDATE holders SET parked = 4")
+        .await
+        .unwrap();
+    let complaints = weir.complaints().await;
+    assert_eq!(
+        complaints.iter().filter(|one| one.starts_with("I6")).count(),
+        2,
+        "{complaints:?}"
+    );
+    weir_ledger::audit::repair(&mut client).await.unwrap();
+    weir.is_clean().await;
+    weir.use_up(user, "analysis", 200).await;
+    assert!(weir.complaints().await.iter().any(|one| one.starts_with("I1")));
+    client.batch_execute("DELETE FROM usage_events").await.unwrap();
+    client
+        .batch_execute("UPDATE quota_reservations SET expires_at = now() - interval '1 second'")
+        .await
+        .unwrap();
+    assert!(weir.complaints().await.iter().any(|one| one.starts_with("I4")));
+    weir.reconcile().await;
+    weir.is_clean().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_never_expires_while_its_job_waits() {
+    let weir = Weir::with(&[("RESERVATION_TTL", "1m")]).await;
+    let user = weir.user("free").await;
+    let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    for _ in 0..3 {
+        client
+            .batch_execute("UPDATE quota_reservations SET expires_at = now() - interval '5 minutes'")
+            .await
+            .unwrap();
+        weir.reconcile().await;
+        let left: f64 = client
+            .query_one(
+                "SELECT extract(epoch FROM expires_at - now())::float8 FROM quota_reservations WHERE job_id = $1",
+                &[&id],
+            )
+            .await
+            .unwrap()
+            .get(0);
+        assert!(left > 50.0, "{left}");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_others_end_or_delete_never_keeps_its_quota() {
+    let weir = Weir::new().await;
+    let user = weir.user("enterprise").await;
+    let who = Who::User(user);
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    weir.ended_elsewhere(ids[0], "discarded").await;
+    weir.ended_elsewhere(ids[1], "cancelled").await;
+    weir.client()
+        .await
+        .execute("DELETE FROM river_job WHERE id = $1", &[&ids[2]])
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    let quota = weir.quota(who, "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(0), &json!(0)));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_another_client_completes_is_charged_once() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.ended_elsewhere(id, "completed").await;
+    for _ in 0..3 {
+        weir.reconcile().await;
+    }
+    let quota = weir.quota(who, "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(1), &json!(0)));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_away_is_503_and_the_service_heals() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("pro").await);
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let admin = weir.client().await;
+    let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+               WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    let mut statuses = std::collections::BTreeSet::new();
+    for _ in 0..10 {
+        admin.query(cut, &[]).await.unwrap();
+        let answer = weir
+            .call(
+                "POST",
+                "/api/jobs/analysis",
+                who,
+                &[("Idempotency-Key", "storm")],
+                files(&[("a_test.go", GO_TESTS)]).to_string().into_bytes(),
+            )
+            .await;
+        statuses.insert(answer.status.as_u16());
+        if answer.status == 503 {
+            assert_eq!(answer.headers["retry-after"], "2");
+            assert!(
+                !answer.body.to_string().contains("terminat"),
+                "no internals: {}",
+                answer.body
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(
+        statuses.iter().all(|status| [202, 503].contains(status)),
+        "{statuses:?}"
+    );
+    weir.until("the service to heal", async || {
+        (weir.get("/api/usage", who).await.status == 200).then_some(())
+    })
+    .await;
+    assert_eq!(
+        weir.quota(who, "analysis").await["reserved"],
+        2,
+        "one before, and one for the key"
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_thousand_new_users_at_once_all_get_their_job() {
+    let weir = Weir::new().await;
+    let submissions = (0..10_000).map(|_| submission(Uuid::new_v4(), 1)).collect();
+    assert_eq!(
+        storm(&[reserver(&weir), reserver(&weir)], submissions).await,
+        (10_000, 0)
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_exhausted_pool_is_503_and_never_a_hung_request() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let pool = &weir.context.pool;
+    let over = CancellationToken::new();
+    let mut held = tokio::task::JoinSet::new();
+    for _ in 0..pool.max_size() {
+        let (pool, over) = (pool.clone(), over.clone());
+        held.spawn(async move {
+            pool.read_within(Duration::from_secs(60), async |_| {
+                over.cancelled().await;
+                Ok::<_, DatabaseError>(())
+            })
+            .await
+        });
+    }
+    weir.until("every connection to be taken", async || {
+        (pool.free() == 0).then_some(())
+    })
+    .await;
+    let started = std::time::Instant::now();
+    let answer = weir.get("/api/usage", who).await;
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert_eq!(answer.headers["retry-after"], "2");
+    assert!(started.elapsed() < Duration::from_secs(10));
+    over.cancel();
+    held.join_all().await;
+    assert_eq!(weir.get("/api/usage", who).await.status, 200);
+    weir.end().await;
+}

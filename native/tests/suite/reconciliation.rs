@@ -1,0 +1,515 @@
+//! Reconciliation: what is stuck goes on, what others must do is left to them, and one process sees to it.
+
+use crate::common::{GO_TESTS, Weir, Who};
+use tokio_util::sync::CancellationToken;
+use weir::work::reconcile::Reconciler;
+use weir_ledger::processes;
+
+/// A job that another client inserted into the default lane.
+async fn insert(client: &tokio_postgres::Client, kind: &str) -> i64 {
+    client
+        .query_one(
+            "INSERT INTO river_job (args, kind, max_attempts, queue) VALUES ('{}', $1, 1, 'analysis_default') RETURNING id",
+            &[&kind],
+        )
+        .await
+        .unwrap()
+        .get(0)
+}
+
+async fn state(client: &tokio_postgres::Client, id: i64) -> (String, i16) {
+    let row = client
+        .query_one("SELECT state::text, attempt FROM river_job WHERE id = $1", &[&id])
+        .await
+        .unwrap();
+    (row.get(0), row.get(1))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_a_kind_that_nobody_here_knows_is_left_to_those_who_do() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let foreign = insert(&client, "foo:bar").await;
+    let who = Who::User(weir.user("free").await);
+    let ours = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let working = weir.work().await;
+    assert_eq!(weir.finished(ours, who).await["status"], "completed");
+    assert_eq!(state(&client, foreign).await, ("available".to_owned(), 0));
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_client_runs_for_too_long_goes_on_unless_only_others_know_how_long_is_too_long() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let mut ids = Vec::new();
+    for (kind, hours) in [
+        ("analysis:analyze", 2.0),
+        ("analysis:analyze", 0.5),
+        ("foo:bar", 2.0),
+    ] {
+        let id = insert(&client, kind).await;
+        client
+            .execute(
+                "UPDATE river_job SET state = 'running', attempt = 1, max_attempts = 3, attempted_by = '{another}', \
+                        attempted_at = now() - make_interval(secs => $2) WHERE id = $1",
+                &[&id, &(hours * 3600.0)],
+            )
+            .await
+            .unwrap();
+        ids.push(id);
+    }
+    weir.reconcile().await;
+    let mut states = Vec::new();
+    for id in ids {
+        states.push(state(&client, id).await.0);
+    }
+    assert_eq!(states, ["available", "running", "running"]);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_process_reconciles_and_when_it_ends_another_does() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let holders = async || -> Vec<i32> {
+        let rows = client
+            .query(
+                "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
+                 WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database()",
+                &[],
+            )
+            .await
+            .unwrap();
+        rows.iter().map(|row| row.get(0)).collect()
+    };
+    let mut processes = Vec::new();
+    for _ in 0..3 {
+        let stopped = CancellationToken::new();
+        let run = weir::work::reconcile::run(weir.another(&[]), stopped.clone());
+        processes.push((stopped, tokio::spawn(run)));
+    }
+    let first = weir
+        .until("somebody to take the duty", async || {
+            holders().await.first().copied()
+        })
+        .await;
+    // Some rounds of all three.
+    for _ in 0..20 {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        assert_eq!(holders().await, [first]);
+    }
+    // The one that holds it cannot be told from here; each is ended in turn.
+    while let Some((stopped, running)) = processes.pop() {
+        stopped.cancel();
+        running.await.unwrap();
+        if processes.is_empty() {
+            break;
+        }
+        weir.until("a living process to have the duty", async || {
+            (holders().await.len() == 1).then_some(())
+        })
+        .await;
+    }
+    weir.until("the duty to end with the last", async || {
+        holders().await.is_empty().then_some(())
+    })
+    .await;
+    weir.end().await;
+}
+
+/// Rounds, one after the other, as long as something has to be settled; returns how many it took.
+async fn rounds(weir: &Weir, at_most: usize) -> usize {
+    let client = weir.bookkeeper().await;
+    let mut reconciler = Reconciler::new(&weir.context);
+    for round in 1..=at_most {
+        assert!(reconciler.round(&client).await);
+        let left: i64 = client
+            .query_one("SELECT count(*) FROM quota_reservations", &[])
+            .await
+            .unwrap()
+            .get(0);
+        if left == 0 {
+            return round;
+        }
+    }
+    panic!("reservations are left after {at_most} rounds");
+}
+
+/// A job of each of three users, so that none waits for another.
+async fn of_three_users(weir: &Weir) -> Vec<i64> {
+    let mut jobs = Vec::new();
+    for _ in 0..3 {
+        let who = Who::User(weir.user("free").await);
+        jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    jobs
+}
+
+/// Waiting jobs of a user, made in bulk as reservations make them.
+async fn many_waiting(weir: &Weir, user: uuid::Uuid, count: i64) {
+    weir.client()
+        .await
+        .execute(
+            "WITH jobs AS (INSERT INTO river_job (args, kind, max_attempts, queue, state) \
+                 SELECT jsonb_build_object('user_id', $1::text), 'analysis:analyze', 3, 'analysis_default', 'pending' \
+                 FROM generate_series(1, $2::bigint) RETURNING id) \
+             INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, admitted_at, parked_at) \
+             SELECT $1::text::uuid, 'analysis', 0, id, NULL, now() FROM jobs",
+            &[&user.to_string(), &count],
+        )
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    many_waiting(&weir, user, 12_000).await;
+    weir.client()
+        .await
+        .execute(
+            "UPDATE river_job SET state = 'cancelled', finalized_at = now()",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(rounds(&weir, 3).await, 1);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_job_that_is_deleted_is_released_by_the_next_round() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let running = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let parked = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    weir.client()
+        .await
+        .execute(
+            "DELETE FROM river_job WHERE id = ANY ($1)",
+            &[&vec![running, parked]],
+        )
+        .await
+        .unwrap();
+    assert_eq!(rounds(&weir, 3).await, 1);
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_waiting_jobs_of_a_deleted_user_are_cancelled_and_say_why() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let first = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let parked = weir.analyse(Who::User(user), "b_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    client
+        .execute("DELETE FROM users WHERE id = $1", &[&user])
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(state(&client, parked).await.0, "cancelled");
+    assert_eq!(
+        state(&client, first).await.0,
+        "cancelled",
+        "nobody would pay for it"
+    );
+    let reason: String = client
+        .query_one(
+            "SELECT metadata ->> 'weir:reason' FROM river_job WHERE id = $1",
+            &[&parked],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert!(reason.contains("deleted"), "{reason}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lifted_limits_free_a_backlog_in_transactions_of_bounded_size() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    many_waiting(&weir, user, 3_500).await;
+    let lifted = weir.another(&[("FAIRNESS_ENABLED", "false")]);
+    let client = weir.client().await;
+    let waiting = async || -> i64 {
+        client
+            .query_one(
+                "SELECT count(*) FROM quota_reservations WHERE parked_at IS NOT NULL",
+                &[],
+            )
+            .await
+            .unwrap()
+            .get(0)
+    };
+    let mut promoter = lifted.settler.promoter();
+    assert_eq!(promoter.promote().await.unwrap(), 1000);
+    assert_eq!(waiting().await, 2500);
+    promoter.promote_all().await.unwrap();
+    assert_eq!(waiting().await, 0);
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_that_can_be_given_nothing_are_not_touched_while_they_wait() {
+    let weir = Weir::new().await;
+    for _ in 0..20 {
+        let who = Who::User(weir.user("free").await);
+        weir.analyse(who, "a_test.go", GO_TESTS).await;
+        weir.analyse(who, "b_test.go", GO_TESTS).await;
+    }
+    let client = weir.client().await;
+    let locks = async || -> String {
+        client
+            .query_one(
+                "SELECT string_agg(xmin::text || xmax::text, ' ' ORDER BY holder) FROM holders",
+                &[],
+            )
+            .await
+            .unwrap()
+            .get(0)
+    };
+    let before = locks().await;
+    let bookkeeper = weir.bookkeeper().await;
+    let mut reconciler = Reconciler::new(&weir.context);
+    for _ in 0..3 {
+        assert!(reconciler.round(&bookkeeper).await);
+    }
+    assert_eq!(locks().await, before, "a lock writes a row's xmax");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_a_job_still_names_does_not_sign_off_and_its_job_goes_back() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    processes::register(&client, "weir_stopping", &serde_json::json!({}))
+        .await
+        .unwrap();
+    client
+        .execute(
+            "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_stopping}', \
+                 attempted_at = now() - interval '11 seconds' \
+             WHERE id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    assert!(!processes::sign_off(&client, "weir_stopping").await.unwrap());
+    client
+        .execute(
+            "UPDATE processes SET beat_at = now() - interval '11 seconds'",
+            &[],
+        )
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(state(&client, id).await.0, "available");
+    assert!(processes::sign_off(&client, "weir_stopping").await.unwrap());
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_died_before_the_clock_was_set_back_counts_as_dead_no_later_than_others() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO processes (client_id, beat_at) \
+             VALUES ('weir_ahead', now() + interval '1 hour'), ('weir_alive', now() - interval '1 second'); \
+             UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_ahead}', \
+                 attempted_at = now() + interval '1 hour'",
+        )
+        .await
+        .unwrap();
+    let age = async |process: &str| -> f64 {
+        client
+            .query_one(
+                "SELECT extract(epoch FROM clock_timestamp() - beat_at)::float8 FROM processes WHERE client_id = $1",
+                &[&process],
+            )
+            .await
+            .unwrap()
+            .get(0)
+    };
+    weir.reconcile().await;
+    // It may live, and has as long as any to say so.
+    assert_eq!(state(&client, id).await.0, "running");
+    assert!(age("weir_ahead").await >= 0.0);
+    assert!(age("weir_alive").await >= 1.0);
+    assert!(processes::beat(&client, "weir_ahead").await.unwrap());
+    client
+        .execute(
+            "UPDATE processes SET beat_at = beat_at - interval '11 seconds'",
+            &[],
+        )
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(state(&client, id).await.0, "available");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_process_claims_after_its_last_heartbeat_is_not_taken_back_at_once() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let jobs = of_three_users(&weir).await;
+    client
+        .batch_execute(
+            "INSERT INTO processes (client_id, beat_at) VALUES ('weir_jumped', now() - interval '1 minute')",
+        )
+        .await
+        .unwrap();
+    let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_jumped}', \
+                 attempted_at = now() - make_interval(secs => $2) WHERE id = $1";
+    // Before the database's clock jumped ahead by a minute, after it, and by a clock that was set back since.
+    for (id, age) in jobs.iter().zip([61.0, 1.0, -60.0]) {
+        client.execute(claim, &[id, &age]).await.unwrap();
+    }
+    weir.reconcile().await;
+    let mut states = Vec::new();
+    for id in &jobs {
+        states.push(state(&client, *id).await.0);
+    }
+    assert_eq!(states, ["available", "running", "available"]);
+    client
+        .execute(
+            "UPDATE river_job SET attempted_at = now() - interval '11 seconds' WHERE id = $1",
+            &[&jobs[1]],
+        )
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(state(&client, jobs[1]).await.0, "available");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn idle_client_addresses_and_old_submissions_are_deleted() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let working = weir.work().await;
+    for who in [Who::Address("192.0.2.50"), Who::User(user)] {
+        let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+        weir.finished(id, who).await;
+    }
+    working.stop().await;
+    weir.is_clean().await;
+    client
+        .batch_execute(
+            "UPDATE submissions SET created_at = now() - interval '26 hours'; DELETE FROM river_job",
+        )
+        .await
+        .unwrap();
+    // The first pass deletes the submissions, the next one the address without any.
+    weir.reconcile().await;
+    weir.reconcile().await;
+    let left = client
+        .query_one(
+            "SELECT (SELECT count(*) FROM submissions), (SELECT count(*) FROM holders WHERE user_id IS NULL), \
+                    (SELECT count(*) FROM holders WHERE user_id IS NOT NULL)",
+            &[],
+        )
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            left.get::<_, i64>(0),
+            left.get::<_, i64>(1),
+            left.get::<_, i64>(2)
+        ),
+        (0, 0, 1)
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_discarded_job_that_an_operator_tries_again_is_charged_when_it_completes() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    client
+        .execute(
+            "UPDATE river_job SET state = 'discarded', finalized_at = now(), attempt = 1, attempted_at = now() WHERE id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 0);
+    // As River's clients and River UI do it.
+    client
+        .execute(
+            "UPDATE river_job SET state = 'available', finalized_at = NULL, scheduled_at = now(), \
+                    max_attempts = greatest(max_attempts, attempt + 1) WHERE id = $1",
+            &[&id],
+        )
+        .await
+        .unwrap();
+    let working = weir.work().await;
+    let job = weir.finished(id, who).await;
+    assert_eq!(
+        (&job["status"], &job["charged"]),
+        (&"completed".into(), &1.into()),
+        "{job}"
+    );
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_job_keeps_no_other_from_being_taken_back() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let jobs = of_three_users(&weir).await;
+    client
+        .batch_execute(
+            "INSERT INTO processes (client_id, beat_at) VALUES ('weir_dead', now() - interval '1 minute'); \
+             UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_dead}', \
+                 attempted_at = now() - interval '1 minute'",
+        )
+        .await
+        .unwrap();
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute("SELECT 1 FROM river_job WHERE id = $1 FOR UPDATE", &[&jobs[1]])
+        .await
+        .unwrap();
+    let bookkeeper = weir.bookkeeper().await;
+    let mut reconciler = Reconciler::new(&weir.context);
+    reconciler.round(&bookkeeper).await;
+    assert_eq!(state(&client, jobs[0]).await.0, "available");
+    assert_eq!(state(&client, jobs[2]).await.0, "available");
+    open.rollback().await.unwrap();
+    reconciler.round(&bookkeeper).await;
+    assert_eq!(state(&client, jobs[1]).await.0, "available");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reservation_whose_holder_row_is_gone_is_settled_all_the_same() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    client
+        .batch_execute(&format!(
+            "DELETE FROM holders; UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = {id}"
+        ))
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 0);
+    weir.end().await;
+}

@@ -1,0 +1,212 @@
+//! The reference pages are made from the program, and say when they are stale. After a change:
+//! `UPDATE_SNAPSHOTS=1 npm test -- reference.rs`, and look at the difference.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::common::{Weir, Who};
+use serde_json::Value;
+use weir::config::Settings;
+use weir::telemetry::metrics;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Compares a page with what it should be.
+fn is_current(page: &str, title: &str, body: &str) {
+    let file = root().join("docs/reference").join(page);
+    let text = format!(
+        "# {title}\n\n<!-- Made from the program by `UPDATE_SNAPSHOTS=1 npm test -- reference.rs`. -->\n\n{body}"
+    );
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, &text).unwrap();
+    }
+    let known = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(
+        known == text,
+        "docs/reference/{page} is stale; run UPDATE_SNAPSHOTS=1 npm test -- reference.rs and look at the difference"
+    );
+}
+
+#[test]
+fn the_page_of_the_settings_is_current() {
+    let examples = ["deploy/weir.env.example", "deploy/serve.env.example"]
+        .map(|file| std::fs::read_to_string(root().join(file)).unwrap());
+    let defaults: BTreeMap<String, String> = examples
+        .iter()
+        .flat_map(|text| text.lines())
+        .filter(|line| line.starts_with('#') && !line.starts_with("# "))
+        .filter_map(|line| line.trim_start_matches('#').split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let mut body = "Settings of `weir` come from the environment. A wrong one stops the start, and all that is wrong is \
+                    said at once.\nA misspelt one is wrong, too. An empty variable is the same as none. What each is for: `deploy/weir.env.example`.\n\n\
+                    | variable | default | must be |\n|---|---|---|\n"
+        .to_owned();
+    for (name, wants) in Settings::reference(&root().join("weir.toml")) {
+        let default = defaults.get(&name).filter(|value| !value.is_empty());
+        let default = default.map_or_else(String::new, |value| format!("`{value}`"));
+        writeln!(body, "| `{name}` | {default} | {wants} |").unwrap();
+    }
+    is_current("settings.md", "Settings", &body);
+}
+
+#[test]
+fn the_page_of_the_metrics_is_current() {
+    let mut body = "Every process answers `/metrics`. All of these are there from the first scrape on.\n\n\
+                    | metric | type | what |\n|---|---|---|\n"
+        .to_owned();
+    for (kind, name, help) in metrics::reference() {
+        writeln!(body, "| `{name}` | {kind} | {help} |").unwrap();
+    }
+    is_current("metrics.md", "Metrics", &body);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_the_routes_is_current() {
+    let weir = Weir::new().await;
+    let document = weir
+        .get("/api/openapi.json", Who::Address("198.51.100.9"))
+        .await
+        .body;
+    let mut body = "The whole description is OpenAPI 3.1, at `/api/openapi.json`. Errors are problem details (RFC 9457).\n\n\
+                    | route | what | answers |\n|---|---|---|\n"
+        .to_owned();
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        for (method, operation) in methods.as_object().unwrap() {
+            let statuses: Vec<&str> = operation["responses"]
+                .as_object()
+                .unwrap()
+                .keys()
+                .map(String::as_str)
+                .collect();
+            let summary = operation["summary"]
+                .as_str()
+                .or(operation["description"].as_str());
+            let summary = summary.unwrap_or_default().lines().next().unwrap_or_default();
+            writeln!(
+                body,
+                "| `{} {path}` | {summary} | {} |",
+                method.to_uppercase(),
+                statuses.join(" ")
+            )
+            .unwrap();
+        }
+    }
+    is_current("routes.md", "Routes", &body);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_the_tables_is_current() {
+    let weir = Weir::new().await;
+    let rows = weir
+        .client()
+        .await
+        .query(
+            "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, \
+                    coalesce(col_description(c.oid, a.attnum), '') \
+             FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+             WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace \
+               AND c.relname NOT LIKE 'river\\_%' AND c.relname <> 'weir_migrations' \
+             ORDER BY c.relname, a.attnum",
+            &[],
+        )
+        .await
+        .unwrap();
+    let mut body = "Weir's own tables. River's, `river_*`, are as River's migrations make them.\n".to_owned();
+    let mut table = String::new();
+    for row in &rows {
+        let (name, column, kind, not_null, comment): (&str, &str, &str, bool, &str) =
+            (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4));
+        if name != table {
+            name.clone_into(&mut table);
+            write!(body, "\n## {name}\n\n| column | type | |\n|---|---|---|\n").unwrap();
+        }
+        let null = if not_null { "" } else { ", may be null" };
+        writeln!(body, "| `{column}` | {kind}{null} | {comment} |").unwrap();
+    }
+    is_current("tables.md", "Tables", &body);
+    weir.end().await;
+}
+
+#[test]
+fn the_page_of_the_commands_is_current() {
+    let help = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(arguments)
+            .arg("--help")
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let top = help(&[]);
+    let commands = top
+        .split("Commands:\n")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap();
+    let names = commands.lines().filter_map(|line| line.split_whitespace().next());
+    let mut body = format!("```\n{}\n```\n", top.trim_end());
+    for name in names.filter(|name| *name != "help") {
+        write!(
+            body,
+            "\n## weir {name}\n\n```\n{}\n```\n",
+            help(&[name]).trim_end()
+        )
+        .unwrap();
+    }
+    is_current("commands.md", "Commands", &body);
+}
+
+/// Everything that a shipped configuration may set is described somewhere.
+#[test]
+fn every_setting_that_is_read_is_in_the_example_environment() {
+    let examples = ["deploy/weir.env.example", "deploy/serve.env.example"]
+        .map(|file| std::fs::read_to_string(root().join(file)).unwrap())
+        .concat();
+    // Of development and tests, of the units, and OpenTelemetry's own.
+    let elsewhere = ["JWT_SECRET", "JWT_ISSUER", "JWT_AUDIENCE", "WEIR_METRICS_PORT"];
+    let missing: Vec<String> = Settings::reference(&root().join("weir.toml"))
+        .into_keys()
+        .filter(|name| !name.starts_with("OTEL_") && !elsewhere.contains(&name.as_str()))
+        .filter(|name| !examples.contains(&format!("{name}=")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// A document that a reader can use names no type that it does not describe.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_reference_of_the_description_leads_somewhere() {
+    let weir = Weir::new().await;
+    let document = weir
+        .get("/api/openapi.json", Who::Address("198.51.100.9"))
+        .await
+        .body;
+    fn references<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+        match value {
+            Value::Object(members) => {
+                found.extend(members.get("$ref").and_then(Value::as_str));
+                members.values().for_each(|value| references(value, found));
+            }
+            Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    references(&document, &mut found);
+    assert!(!found.is_empty());
+    for reference in found {
+        assert!(
+            document.pointer(reference.trim_start_matches('#')).is_some(),
+            "{reference}"
+        );
+    }
+    weir.end().await;
+}

@@ -1,0 +1,230 @@
+//! Results are there for as long as the plan says, whatever River deletes.
+
+use std::fmt::Write as _;
+
+use crate::common::{GO_TESTS, Weir, Who, files};
+use serde_json::{Value, json};
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+/// A file whose analysis has an output of more than 4 KiB.
+fn many_tests() -> String {
+    (0..200).fold("package a\n".to_owned(), |mut file, n| {
+        let _ = writeln!(file, "func TestNumber{n}OfMany(t *testing.T) {{}}");
+        file
+    })
+}
+
+/// Lets time pass for all that is finished: so much that River deletes it.
+async fn age(weir: &Weir, client: &Client, days: i32) {
+    client
+        .execute(
+            "UPDATE river_job SET finalized_at = finalized_at - make_interval(days => $1) WHERE finalized_at IS NOT NULL",
+            &[&days],
+        )
+        .await
+        .unwrap();
+    client
+        .execute(
+            "UPDATE submissions SET created_at = created_at - make_interval(days => $1)",
+            &[&days],
+        )
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    client
+        .batch_execute("DELETE FROM river_job WHERE finalized_at IS NOT NULL")
+        .await
+        .unwrap();
+    weir.reconcile().await;
+}
+
+/// Has what is kept looked at as if it were its time.
+async fn review(weir: &Weir, client: &Client) {
+    client
+        .batch_execute("UPDATE finished_jobs SET review_at = now() - interval '1 second'")
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    // What became free in the round before.
+    weir.reconcile().await;
+}
+
+async fn read(weir: &Weir, id: i64, user: Uuid) -> Value {
+    let answer = weir.get(&format!("/api/jobs/{id}"), Who::User(user)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_result_is_read_as_long_as_the_plan_says_whatever_river_deletes() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    let key = [("Idempotency-Key", "again")];
+    let many = many_tests();
+    let body = files(&[("a_test.go", many.as_str())]).to_string().into_bytes();
+    let submitted = weir
+        .call("POST", "/api/jobs/analysis", who, &key, body.clone())
+        .await;
+    let large = submitted.body["job"]["id"].as_i64().unwrap();
+    let small = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    let anonymous = weir
+        .call(
+            "POST",
+            "/api/jobs/analysis",
+            Who::Address("192.0.2.1"),
+            &[],
+            files(&[("c_test.go", GO_TESTS)]).to_string().into_bytes(),
+        )
+        .await;
+    assert_eq!(anonymous.status, 202, "{}", anonymous.body);
+    let working = weir.work().await;
+    weir.all_finished().await;
+    working.stop().await;
+
+    let before = (read(&weir, large, user).await, read(&weir, small, user).await);
+    assert_eq!(before.0["output"]["count"], 200);
+    let metadata = client
+        .query("SELECT id, metadata ? 'output' FROM river_job ORDER BY id", &[])
+        .await
+        .unwrap();
+    let in_metadata: Vec<(i64, bool)> = metadata.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(in_metadata[..2], [(large, false), (small, true)]);
+
+    age(&weir, &client, 10).await;
+    assert_eq!(weir.jobs().await, 0);
+    let after = (read(&weir, large, user).await, read(&weir, small, user).await);
+    for (before, after) in [(&before.0, &after.0), (&before.1, &after.1)] {
+        for member in [
+            "id",
+            "service",
+            "status",
+            "output",
+            "charged",
+            "attempt",
+            "created_at",
+            "started_at",
+            "tier",
+        ] {
+            assert_eq!(before[member], after[member], "{member}");
+        }
+    }
+    let list = weir.get("/api/jobs", who).await.body;
+    let ids: Vec<i64> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| job["id"].as_i64().unwrap())
+        .collect();
+    assert_eq!(ids, [small, large]);
+    assert_eq!(
+        weir.count("finished_jobs").await,
+        2,
+        "nobody keeps what an address submitted"
+    );
+    assert_eq!(weir.count("submissions").await, 2);
+    // The tests that it found can be rendered still.
+    let render = json!({ "analysis_id": small, "language": "en" });
+    let rendering = weir.post("/api/jobs/specview", who, &render).await;
+    assert_eq!(rendering.status, 202, "{}", rendering.body);
+    client.batch_execute("DELETE FROM river_job").await.unwrap();
+
+    review(&weir, &client).await;
+    assert_eq!(
+        read(&weir, large, user).await["output"]["count"],
+        200,
+        "the plan keeps it for 30 days"
+    );
+    client
+        .batch_execute("UPDATE finished_jobs SET finalized_at = finalized_at - interval '21 days'")
+        .await
+        .unwrap();
+    // Whoever has a larger plan by now has its results for longer.
+    client
+        .execute(
+            "INSERT INTO user_subscriptions (user_id, plan_id) SELECT $1, id FROM subscription_plans WHERE tier = 'pro'
+             ON CONFLICT (user_id) WHERE status = 'active' DO UPDATE SET plan_id = excluded.plan_id",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    review(&weir, &client).await;
+    assert_eq!(read(&weir, small, user).await["output"]["count"], 2);
+    client
+        .batch_execute("UPDATE finished_jobs SET finalized_at = finalized_at - interval '150 days'")
+        .await
+        .unwrap();
+    review(&weir, &client).await;
+    let gone = weir.get(&format!("/api/jobs/{large}"), who).await;
+    assert_eq!(gone.status, 404, "{}", gone.body);
+    for table in ["finished_jobs", "job_outputs"] {
+        assert_eq!(weir.count(table).await, 0, "{table}");
+    }
+    assert_eq!(weir.count("submissions").await, 1, "that of the rendering");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_tried_again_after_its_failure_is_kept_as_it_ended_last() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    weir.ended_elsewhere(id, "discarded").await;
+    let minutes = "UPDATE river_job SET finalized_at = finalized_at - interval '2 minutes'";
+    client.batch_execute(minutes).await.unwrap();
+    weir.reconcile().await;
+    assert_eq!(weir.count("finished_jobs WHERE state = 'discarded'").await, 1);
+    // An operator has it tried again, in River's interface.
+    client
+        .batch_execute("UPDATE river_job SET state = 'available', finalized_at = NULL, scheduled_at = now()")
+        .await
+        .unwrap();
+    let job = read(&weir, id, user).await;
+    assert_eq!(job["status"], "queued", "what River has counts");
+    let working = weir.work().await;
+    weir.all_finished().await;
+    working.stop().await;
+    client.batch_execute(minutes).await.unwrap();
+    weir.reconcile().await;
+    client.batch_execute("DELETE FROM river_job").await.unwrap();
+    let job = read(&weir, id, user).await;
+    assert_eq!(
+        (&job["status"], &job["output"]["count"]),
+        (&json!("completed"), &json!(2))
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_output_by_sql_is_read_as_any_other_and_goes_with_its_owner() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    weir.begun_elsewhere(id).await;
+    let output = json!({ "text": "x".repeat(10_000) });
+    client
+        .query_one("SELECT weir_complete($1, 1, $2)", &[&id, &output])
+        .await
+        .unwrap();
+    assert_eq!(read(&weir, id, user).await["output"], output);
+    assert_eq!(weir.count("job_outputs").await, 1);
+    assert_eq!(weir.count("river_job WHERE metadata ? 'output'").await, 0);
+    age(&weir, &client, 2).await;
+    assert_eq!(read(&weir, id, user).await["output"], output);
+    let person = weir_ledger::control::Person::of(
+        weir_ledger::holder::Holders::load(&client).await.unwrap(),
+        user.to_string().parse().unwrap(),
+    );
+    let deleted = weir_ledger::control::delete(&mut weir.client().await, "shell:test", &person)
+        .await
+        .unwrap();
+    assert_eq!(deleted.jobs, 1);
+    for table in ["finished_jobs", "job_outputs", "submissions"] {
+        assert_eq!(weir.count(table).await, 0, "{table}");
+    }
+    weir.end().await;
+}

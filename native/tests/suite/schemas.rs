@@ -1,0 +1,187 @@
+//! Schemas: River's tables in another one than the first of the search path, and two Weirs in one database.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::gate::Gate;
+use crate::common::{GO_TESTS, Weir, Who};
+use tokio_util::sync::CancellationToken;
+use weir::work::{Duty, Working, reconcile};
+use weir_ledger::database::Database;
+use weir_ledger::plans;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_of_a_client_in_rivers_own_schema_is_heard() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let admin = weir.admin().await;
+    weir.client()
+        .await
+        .batch_execute("CREATE SCHEMA app")
+        .await
+        .unwrap();
+    admin
+        .batch_execute(&format!(
+            "ALTER DATABASE {} SET search_path = app, public",
+            weir.name()
+        ))
+        .await
+        .unwrap();
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.running(id, who).await;
+
+    // A client that knows of no other schema than public.
+    let separator = if weir.url().contains('?') { '&' } else { '?' };
+    let url = format!("{}{separator}options=-c%20search_path%3Dpublic", weir.url());
+    let pool = sqlx::PgPool::connect(&url).await.unwrap();
+    let river = riverqueue::Client::builder(pool).build().unwrap();
+    river.jobs().cancel(id).await.unwrap();
+    // A worker that does not hear of it runs on: the gate stays closed.
+    let heard = tokio::time::timeout(Duration::from_secs(20), weir.finished(id, who)).await;
+    assert_eq!(heard.unwrap()["status"], "cancelled");
+    gate.open();
+    working.stop().await;
+    weir.end().await;
+}
+
+const FIRST: [(&str, &str); 2] = [("WEIR_SCHEMA", "Weir-One"), ("RIVER_SCHEMA", "river-one")];
+const SECOND: [(&str, &str); 2] = [("WEIR_SCHEMA", "weir_two"), ("RIVER_SCHEMA", "river_two")];
+
+/// Works and reconciles, as `weir up` does.
+struct Up {
+    gate: Arc<Gate>,
+    working: Working,
+    stopped: CancellationToken,
+    reconciling: tokio::task::JoinHandle<()>,
+}
+
+impl Up {
+    async fn start(weir: &Weir) -> Self {
+        let gate = Gate::new();
+        let stopped = CancellationToken::new();
+        Self {
+            working: gate.work(weir.another(&[]), Duty::Both).await,
+            reconciling: tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone())),
+            gate,
+            stopped,
+        }
+    }
+
+    async fn stop(self) {
+        self.stopped.cancel();
+        self.reconciling.await.unwrap();
+        self.working.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_weirs_in_one_database_do_not_meet() {
+    let one = Weir::with(&FIRST).await;
+    let two = one.beside(&SECOND).await;
+    let in_public: i64 = one
+        .client()
+        .await
+        .query_one(
+            "SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(in_public, 0, "nothing is made where nobody asked for it");
+
+    let user = one.user("free").await;
+    let who = Who::User(user);
+    assert_eq!(two.count("users").await, 0);
+    plans::ensure_user(&two.client().await, user, "free")
+        .await
+        .unwrap();
+    let (up_one, up_two) = (Up::start(&one).await, Up::start(&two).await);
+
+    // Jobs of the same numbers, of the same user, who has one slot in each.
+    let mut ids = Vec::new();
+    for weir in [&one, &two] {
+        let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
+        ids.push((first, weir.analyse(who, "a_test.go", GO_TESTS).await));
+        weir.running(first, who).await;
+        assert_eq!(weir.jobs().await, 2);
+        assert_eq!(weir.count("processes").await, 1);
+    }
+    assert_eq!(ids[0], ids[1]);
+    let (first, second) = ids[0];
+
+    // Only one of them hears a cancel, and only one of them a pause.
+    let path = format!("/api/jobs/{first}");
+    assert_eq!(one.call("DELETE", &path, who, &[], Vec::new()).await.status, 200);
+    assert_eq!(one.finished(first, who).await["status"], "cancelled");
+    one.running(second, who).await;
+    assert_eq!(up_two.gate.running(), BTreeSet::from([first]));
+    up_one
+        .working
+        .client
+        .queues()
+        .pause("analysis_default")
+        .await
+        .unwrap();
+    up_two.gate.open();
+    assert_eq!(two.finished(first, who).await["status"], "completed");
+    assert_eq!(two.finished(second, who).await["status"], "completed");
+    up_one.gate.open();
+    assert_eq!(one.finished(second, who).await["status"], "completed");
+    let paused = one.analyse(who, "b_test.go", GO_TESTS).await;
+    for (weir, used) in [(&one, 1), (&two, 2)] {
+        weir.until("what is used", async || {
+            (weir.quota(who, "analysis").await["used"] == used).then_some(())
+        })
+        .await;
+    }
+
+    // Each reconciles: what somebody else ends is settled in both.
+    let other = two.analyse(who, "b_test.go", GO_TESTS).await;
+    two.finished(other, who).await;
+    up_two
+        .working
+        .client
+        .queues()
+        .pause("analysis_default")
+        .await
+        .unwrap();
+    let waiting = two.analyse(who, "c_test.go", GO_TESTS).await;
+    for (weir, id) in [(&one, paused), (&two, waiting)] {
+        assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
+        weir.ended_elsewhere(id, "cancelled").await;
+    }
+    for weir in [&one, &two] {
+        weir.released(who, "analysis").await;
+    }
+    up_one.stop().await;
+    up_two.stop().await;
+    two.is_clean().await;
+    one.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_write_into_weirs_schema_is_booked_wherever_their_search_path_leads() {
+    let weir = Weir::with(&SECOND).await;
+    let user = weir.user("pro").await;
+    let theirs = Database::at(weir.url()).unwrap().connect().await.unwrap();
+    theirs
+        .batch_execute(
+            "CREATE TABLE holders (id int); CREATE TABLE quota_balances (id int); \
+             CREATE TEMPORARY TABLE user_subscriptions (id int)",
+        )
+        .await
+        .unwrap();
+    let used =
+        "INSERT INTO weir_two.usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 7)";
+    theirs.execute(used, &[&user]).await.unwrap();
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 7);
+    let changed =
+        "UPDATE weir_two.user_subscriptions SET canceled_at = now(), status = 'canceled' WHERE user_id = $1";
+    assert_eq!(theirs.execute(changed, &[&user]).await.unwrap(), 1);
+    assert_eq!(weir.get("/api/usage", Who::User(user)).await.body["tier"], "free");
+    weir.end().await;
+}

@@ -1,0 +1,782 @@
+//! The database as an API: submission and settlement by SQL functions, inside the caller's own transactions.
+
+use crate::common;
+use std::time::{Duration, Instant};
+
+use crate::common::{Weir, Who};
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tokio_postgres::{AsyncMessage, Client, NoTls};
+use weir_ledger::holder::Holders;
+
+const SUBMIT: &str = "SELECT outcome, job_id, quota FROM weir_submit($1, 'analysis', $2)";
+
+async fn submit(client: &Client, subject: &str) -> (String, Option<i64>) {
+    let args = json!({ "files": [{ "path": "a_test.go", "content": common::GO_TESTS }] });
+    let row = client.query_one(SUBMIT, &[&subject, &args]).await.unwrap();
+    (row.get("outcome"), row.get("job_id"))
+}
+
+async fn outcome(client: &Client, sql: &str) -> String {
+    client.query_one(sql, &[]).await.unwrap().get("outcome")
+}
+
+/// The message of a statement that must be refused.
+async fn refusal(client: &Client, sql: &str) -> String {
+    let error = client.batch_execute(sql).await.unwrap_err();
+    error.as_db_error().unwrap().message().to_owned()
+}
+
+async fn state_of(client: &Client, id: i64) -> String {
+    let sql = "SELECT state::text FROM river_job WHERE id = $1";
+    client.query_one(sql, &[&id]).await.unwrap().get(0)
+}
+
+async fn row_count(client: &Client, table: &str) -> i64 {
+    let sql = format!("SELECT count(*) FROM {table}");
+    client.query_one(&sql, &[]).await.unwrap().get(0)
+}
+
+/// What River's clients are told of jobs to claim, for as long as the client lives.
+async fn listen(weir: &Weir) -> (Client, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let (listener, mut connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
+    let (told, heard) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|context| connection.poll_message(context)).await {
+            if let AsyncMessage::Notification(notification) = message {
+                let _ = told.send(notification.payload().to_owned());
+            }
+        }
+    });
+    listener
+        .batch_execute("LISTEN \"public.river_insert\"")
+        .await
+        .unwrap();
+    (listener, heard)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_of_32_get_what_is_left_and_the_others_leave_nothing() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute("CREATE TABLE orders (id serial PRIMARY KEY, job_id bigint NOT NULL)")
+        .await
+        .unwrap();
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 40).await;
+    let order = async |rolls_back: bool| {
+        let mut client = weir.client().await;
+        let transaction = client.transaction().await.unwrap();
+        let (outcome, job) = submit(transaction.client(), &user.to_string()).await;
+        let insert = "INSERT INTO orders (job_id) VALUES ($1)";
+        match job {
+            Some(job) if !rolls_back => {
+                transaction.execute(insert, &[&job]).await.unwrap();
+                transaction.commit().await.unwrap();
+            }
+            _ => transaction.rollback().await.unwrap(),
+        }
+        outcome
+    };
+    join_all((0..8).map(|_| order(true))).await;
+    assert_eq!(
+        (
+            row_count(&client, "river_job").await,
+            row_count(&client, "quota_reservations").await
+        ),
+        (0, 0)
+    );
+    let outcomes = join_all((0..32).map(|_| order(false))).await;
+    let refused = outcomes.iter().filter(|outcome| *outcome == "over_quota").count();
+    assert_eq!(refused, 22, "{outcomes:?}");
+    let both: i64 = client
+        .query_one(
+            "SELECT count(*) FROM orders o JOIN river_job j ON j.id = o.job_id",
+            &[],
+        )
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(
+        (
+            both,
+            row_count(&client, "orders").await,
+            row_count(&client, "river_job").await
+        ),
+        (10, 10, 10)
+    );
+    let working = weir.work().await;
+    weir.all_finished().await;
+    weir.released(Who::User(user), "analysis").await;
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 50);
+    working.stop().await;
+    client.batch_execute("DROP TABLE orders").await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_right_is_refused_with_what_to_do() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    for (sql, says) in [
+        (
+            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"runat\": 1, \"prio\": 2}')",
+            "unknown options: prio, runat",
+        ),
+        (
+            "SELECT weir_submit('anne', 'analysis', '[]')",
+            "the arguments must be a JSON object of at most 256 KiB",
+        ),
+        (
+            "SELECT weir_submit('anne', 'analysis', NULL)",
+            "the arguments must be a JSON object of at most 256 KiB",
+        ),
+        (
+            "SELECT weir_submit('anne', 'video', '{}')",
+            "there is no service video",
+        ),
+        (
+            "SELECT weir_submit('', 'analysis', '{}')",
+            "a subject has 1 to 255 bytes and no control characters",
+        ),
+        (
+            "SELECT weir_submit(E'a\\tb', 'analysis', '{}')",
+            "a subject has 1 to 255 bytes and no control characters",
+        ),
+        (
+            "SELECT weir_submit(NULL, 'analysis', '{}')",
+            "a subject has 1 to 255 bytes and no control characters",
+        ),
+        (
+            "SELECT weir_submit('anne', 'specview', '{}')",
+            "the service specview does not say what a job uses; say the amount",
+        ),
+        (
+            "SELECT weir_submit('anne', 'specview', '{}', -1)",
+            "amount must be from 0 to 1000000000000000",
+        ),
+        (
+            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"priority\": 5}')",
+            "priority must be a number from 1, the first, to 4",
+        ),
+        (
+            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"run_at\": \"soon\"}')",
+            "run_at must be a time, such as 2027-01-31T08:00:00Z",
+        ),
+        (
+            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"run_at\": \"infinity\"}')",
+            "run_at must be within 366 days",
+        ),
+        (
+            "SELECT weir_submit('anne', 'analysis', '{}', options => '{\"idempotency_key\": \"\"}')",
+            "idempotency_key must be a text of 1 to 255 bytes",
+        ),
+        (
+            "SELECT weir_progress(1, 1, 1.5)",
+            "a progress has a fraction from 0 to 1, and a message of at most 1000 bytes",
+        ),
+        (
+            "SELECT weir_extend(1, 1, 0)",
+            "more must be from 1 to 1000000000000000",
+        ),
+        (
+            "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT weir_submit('anne', 'analysis', '{}')",
+            "weir_submit needs READ COMMITTED, and this transaction is REPEATABLE READ",
+        ),
+    ] {
+        assert_eq!(refusal(&client, sql).await, says, "{sql}");
+        client.batch_execute("ROLLBACK").await.unwrap();
+    }
+    for sql in [
+        "SELECT * FROM weir_complete(77, 1)",
+        "SELECT * FROM weir_fail(77, 1, 'no')",
+        "SELECT * FROM weir_progress(77, 1, 0.5)",
+        "SELECT * FROM weir_extend(77, 1, 5)",
+    ] {
+        assert_eq!(outcome(&client, sql).await, "fenced_out", "{sql}");
+    }
+    assert_eq!(
+        (
+            row_count(&client, "users").await,
+            row_count(&client, "river_job").await
+        ),
+        (0, 0)
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn subjects_are_the_same_holders_in_sql_and_in_rust() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let holders = Holders::load(&client).await.unwrap();
+    let id = "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55";
+    let mut subjects: Vec<String> = [
+        "anne",
+        "Zo\u{eb}",
+        "Zoe\u{308}",
+        "auth0|5",
+        "17",
+        " ",
+        "李",
+        "a'b\\",
+        "{}",
+        "urn:uuid:x",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    subjects.extend([
+        id.to_owned(),
+        id.to_uppercase(),
+        id.replace('-', ""),
+        format!("{{{id}}}"),
+        format!("urn:uuid:{id}"),
+        format!("URN:UUID:{id}"),
+        format!("uRn:Uuid:{id}"),
+        format!("{{{}}}", id.replace('-', "")),
+        format!("{id} "),
+        id.replacen('-', "", 1),
+    ]);
+    for subject in subjects {
+        let row = client
+            .query_one("SELECT weir_holder($1)", &[&subject])
+            .await
+            .unwrap();
+        assert_eq!(
+            row.get::<_, uuid::Uuid>(0),
+            holders.user_id(&subject).id,
+            "{subject:?}"
+        );
+    }
+    // Who submitted by SQL is the same one to the API.
+    let who = Who::Subject("auth0|anne");
+    let (_, id) = submit(&client, "auth0|anne").await;
+    let job = weir.get(&format!("/api/jobs/{}", id.unwrap()), who).await.body;
+    assert_eq!(
+        (&job["status"], &job["tier"]),
+        (&json!("queued"), &json!("free")),
+        "{job}"
+    );
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_completes_in_its_own_transaction_and_the_next_job_is_told_of_at_its_commit() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let (client, mut other) = (weir.client().await, weir.client().await);
+    let subject = user.to_string();
+    let (first, second) = (submit(&client, &subject).await, submit(&client, &subject).await);
+    assert_eq!((first.0.as_str(), second.0.as_str()), ("admitted", "parked"));
+    let (first, second) = (first.1.unwrap(), second.1.unwrap());
+    let (_listener, mut heard) = listen(&weir).await;
+    weir.begun_elsewhere(first).await;
+
+    let transaction = other.transaction().await.unwrap();
+    let complete = "SELECT outcome, charged FROM weir_complete($1, 1, '{\"count\": 2}', 5)";
+    let done = transaction.query_one(complete, &[&first]).await.unwrap();
+    assert_eq!(
+        (done.get::<_, &str>(0), done.get::<_, i64>(1)),
+        ("done", 1),
+        "at most what was reserved"
+    );
+    transaction.rollback().await.unwrap();
+    assert_eq!(state_of(&client, first).await, "running");
+    assert_eq!(state_of(&client, second).await, "pending");
+
+    let transaction = other.transaction().await.unwrap();
+    let fenced = "SELECT * FROM weir_complete($1, 2)";
+    assert_eq!(
+        transaction
+            .query_one(fenced, &[&first])
+            .await
+            .unwrap()
+            .get::<_, &str>("outcome"),
+        "fenced_out"
+    );
+    transaction.query_one(complete, &[&first]).await.unwrap();
+    assert!(heard.try_recv().is_err(), "not before the commit");
+    transaction.commit().await.unwrap();
+    let payload = tokio::time::timeout(Duration::from_secs(5), heard.recv())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        serde_json::from_str::<Value>(&payload).unwrap(),
+        json!({ "queue": "analysis_default" })
+    );
+    assert_eq!(state_of(&client, second).await, "available");
+    // Nobody else can finish it, and nothing is charged twice.
+    let again = client.query_one(complete, &[&first]).await.unwrap();
+    assert_eq!(
+        (again.get::<_, &str>(0), again.get::<_, i64>(1)),
+        ("fenced_out", 0)
+    );
+    let job = weir
+        .get(&format!("/api/jobs/{first}"), Who::User(user))
+        .await
+        .body;
+    assert_eq!(
+        (&job["output"], &job["charged"]),
+        (&json!({ "count": 2 }), &json!(1)),
+        "{job}"
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_every_worker_is_busy_nobody_is_woken_for_one_job_more() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let first = submit(&client, &subject).await.1.unwrap();
+    let second = submit(&client, &subject).await.1.unwrap();
+    weir.begun_elsewhere(first).await;
+    for _ in 0..21 {
+        submit(&client, &weir.user("free").await.to_string()).await;
+    }
+    let long_ago =
+        "UPDATE river_job SET scheduled_at = now() - interval '1 second' WHERE state = 'available'";
+    assert_eq!(client.execute(long_ago, &[]).await.unwrap(), 21);
+    let (_listener, mut heard) = listen(&weir).await;
+    let complete = format!("SELECT outcome FROM weir_complete({first}, 1)");
+    assert_eq!(outcome(&client, &complete).await, "done");
+    assert_eq!(state_of(&client, second).await, "available");
+    client
+        .batch_execute("NOTIFY \"public.river_insert\", 'the next thing that is told'")
+        .await
+        .unwrap();
+    assert_eq!(heard.recv().await.unwrap(), "the next thing that is told");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_a_plan_that_lost_the_meter_is_completed_and_the_next_take_turns_like_an_address() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let mut jobs = Vec::new();
+    for _ in 0..4 {
+        jobs.push(submit(&client, &subject).await.1.unwrap());
+    }
+    weir.begun_elsewhere(jobs[0]).await;
+    let gone = "DELETE FROM plan_limits l USING subscription_plans p WHERE l.plan_id = p.id AND p.tier::text = 'free'";
+    client.execute(gone, &[]).await.unwrap();
+    let complete = format!("SELECT outcome FROM weir_complete({}, 1)", jobs[0]);
+    assert_eq!(outcome(&client, &complete).await, "done");
+    let mut available = 0;
+    for job in &jobs[1..] {
+        available += i32::from(state_of(&client, *job).await == "available");
+    }
+    assert_eq!(available, 1);
+    weir.end().await;
+}
+
+/// A session of somebody else's, with PostgreSQL's own settings.
+async fn stranger(weir: &Weir) -> Client {
+    let (client, connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Makes jobs run, as a claim of River's does.
+async fn claimed(client: &Client, ids: &[i64]) {
+    let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{stranger}' \
+                 WHERE id = ANY ($1)";
+    client.execute(claim, &[&ids]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_completed_though_one_that_waits_has_the_same_key() {
+    let weir = Weir::new().await;
+    let client = stranger(&weir).await;
+    let (_, running) = submit(&client, "anne").await;
+    let (_, waiting) = submit(&client, "anne").await;
+    let (running, waiting) = (running.unwrap(), waiting.unwrap());
+    claimed(&client, &[running]).await;
+    // Another client's key: of available and running jobs, and not of pending ones. The index looks at the lower id first.
+    let swap = "UPDATE river_job SET unique_key = 'k', unique_states = B'01000001' WHERE id = ANY ($1)";
+    client.execute(swap, &[&vec![running, waiting]]).await.unwrap();
+    for table in ["quota_reservations", "submissions"] {
+        let lower = format!("UPDATE {table} SET job_id = 0 WHERE job_id = {waiting}");
+        client.batch_execute(&lower).await.unwrap();
+    }
+    let lower = "UPDATE river_job SET id = 0 WHERE id = $1";
+    client.execute(lower, &[&waiting]).await.unwrap();
+    client
+        .batch_execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        .await
+        .unwrap();
+    let complete = format!("SELECT outcome FROM weir_complete({running}, 1)");
+    assert_eq!(outcome(&client, &complete).await, "done");
+    assert_eq!(state_of(&client, 0).await, "available");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_completion_looks_jobs_up_by_key_however_many_came_since_its_plan_was_made() {
+    let weir = Weir::new().await;
+    let mut client = stranger(&weir).await;
+    client
+        .batch_execute("ALTER TABLE river_job SET (autovacuum_enabled = false)")
+        .await
+        .unwrap();
+    let mut ids = Vec::new();
+    for user in 0..4 {
+        ids.push(submit(&client, &format!("user-{user}")).await.1.unwrap());
+    }
+    claimed(&client, &ids).await;
+    client.batch_execute("ANALYZE river_job").await.unwrap();
+    let (last, first) = ids.split_last().unwrap();
+    for id in first {
+        outcome(&client, &format!("SELECT outcome FROM weir_complete({id}, 1)")).await;
+    }
+    client
+        .batch_execute(
+            "INSERT INTO river_job (args, kind, max_attempts, queue, state) \
+             SELECT '{}', 'elsewhere', 3, 'elsewhere', 'pending' FROM generate_series(1, 20000)",
+        )
+        .await
+        .unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let complete = format!("SELECT outcome FROM weir_complete({last}, 1)");
+    let row = transaction.query_one(&complete, &[]).await.unwrap();
+    assert_eq!(row.get::<_, &str>("outcome"), "done");
+    let scans = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'river_job'";
+    assert_eq!(
+        transaction.query_one(scans, &[]).await.unwrap().get::<_, i64>(0),
+        0
+    );
+    transaction.commit().await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_recorded_as_river_does_it_and_the_retry_has_a_slot_when_it_is_due() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let (first, second) = (
+        submit(&client, &subject).await.1.unwrap(),
+        submit(&client, &subject).await.1.unwrap(),
+    );
+    weir.begun_elsewhere(first).await;
+    let fail = |attempt: i16| format!("SELECT outcome FROM weir_fail({first}, {attempt}, 'no disk')");
+    assert_eq!(outcome(&client, &fail(2)).await, "fenced_out");
+    assert_eq!(outcome(&client, &fail(1)).await, "retry");
+    assert_eq!(state_of(&client, first).await, "retryable");
+    assert_eq!(
+        state_of(&client, second).await,
+        "available",
+        "the slot goes on at once"
+    );
+    let row = client
+        .query_one(
+            "SELECT errors[1] AS error, extract(epoch FROM scheduled_at - now())::float8 AS pause FROM river_job WHERE id = $1",
+            &[&first],
+        )
+        .await
+        .unwrap();
+    let error: Value = row.get("error");
+    assert_eq!(
+        (&error["attempt"], &error["error"], &error["trace"]),
+        (&json!(1), &json!("no disk"), &json!(""))
+    );
+    assert!(
+        error["at"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok(),
+        "{error}"
+    );
+    assert!(
+        (0.5..1.2).contains(&row.get::<_, f64>("pause")),
+        "River's policy: a second"
+    );
+    // It is due while the other one runs: it waits in line, claimable by nobody.
+    weir.begun_elsewhere(second).await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    weir.reconcile().await;
+    assert_eq!(state_of(&client, first).await, "pending");
+    let job = weir
+        .get(&format!("/api/jobs/{first}"), Who::User(subject.parse().unwrap()))
+        .await
+        .body;
+    assert_eq!(job["waiting_for"], "slot");
+    assert_eq!(
+        outcome(
+            &client,
+            &format!("SELECT outcome FROM weir_complete({second}, 1)")
+        )
+        .await,
+        "done"
+    );
+    assert_eq!(state_of(&client, first).await, "available");
+    // The last attempt ends it: nothing is charged, and what it held is free.
+    client
+        .execute(
+            "UPDATE river_job SET state = 'running', attempt = 3, attempted_at = now() WHERE id = $1",
+            &[&first],
+        )
+        .await
+        .unwrap();
+    assert_eq!(outcome(&client, &fail(3)).await, "discarded");
+    let job = weir
+        .get(&format!("/api/jobs/{first}"), Who::User(subject.parse().unwrap()))
+        .await
+        .body;
+    assert_eq!(
+        (&job["status"], &job["charged"], &job["error"]["message"]),
+        (&json!("failed"), &json!(0), &json!("no disk"))
+    );
+    let quota = weir.quota(Who::User(subject.parse().unwrap()), "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(1), &json!(0)));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_for_later_holds_its_quota_and_starts_when_it_is_due() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let run_at = jiff::Timestamp::now() + jiff::SignedDuration::from_millis(1500);
+    let options = json!({ "run_at": run_at.to_string(), "priority": 3 });
+    let args = json!({ "files": [{ "path": "a_test.go", "content": common::GO_TESTS }] });
+    let row = client
+        .query_one(
+            "SELECT outcome, job_id FROM weir_submit($1, 'analysis', $2, options => $3)",
+            &[&user.to_string(), &args, &options],
+        )
+        .await
+        .unwrap();
+    let later: i64 = row.get("job_id");
+    assert_eq!(row.get::<_, &str>("outcome"), "parked");
+    let job = weir
+        .get(&format!("/api/jobs/{later}"), Who::User(user))
+        .await
+        .body;
+    assert_eq!(
+        (&job["waiting_for"], &job["reserved"]),
+        (&json!("schedule"), &json!(1)),
+        "{job}"
+    );
+    // It keeps nobody waiting.
+    assert_eq!(submit(&client, &user.to_string()).await.0, "admitted");
+    let working = weir.work().await;
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let reconciling = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));
+    let job = weir.finished(later, Who::User(user)).await;
+    let started: jiff::Timestamp = job["started_at"].as_str().unwrap().parse().unwrap();
+    let late = started.duration_since(run_at).as_secs_f64();
+    assert!((0.0..1.0).contains(&late), "started {late} s after its time");
+    let priority: i16 = client
+        .query_one("SELECT priority FROM river_job WHERE id = $1", &[&later])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(priority, 3);
+    weir.all_finished().await;
+    stopped.cancel();
+    reconciling.await.unwrap();
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_sees_the_progress_of_the_attempt_under_way_and_more_quota_is_taken_within_the_limit() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 40).await;
+    let id = submit(&client, &user.to_string()).await.1.unwrap();
+    weir.begun_elsewhere(id).await;
+    let path = format!("/api/jobs/{id}");
+    assert_eq!(
+        weir.get(&path, Who::User(user)).await.body["progress"],
+        Value::Null
+    );
+    let says =
+        |attempt: i32| format!("SELECT outcome FROM weir_progress({id}, {attempt}, 0.25, 'two of eight')");
+    assert_eq!(outcome(&client, &says(2)).await, "fenced_out");
+    assert_eq!(outcome(&client, &says(1)).await, "done");
+    let job = weir.get(&path, Who::User(user)).await.body;
+    assert_eq!(
+        job["progress"],
+        json!({ "fraction": 0.25, "message": "two of eight" }),
+        "{job}"
+    );
+
+    let more = |n: i64| format!("SELECT outcome, quota FROM weir_extend({id}, 1, {n})");
+    assert_eq!(outcome(&client, &more(10)).await, "over_quota");
+    assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 1);
+    let row = client.query_one(&more(9), &[]).await.unwrap();
+    let quota: Value = row.get("quota");
+    assert_eq!(
+        (
+            row.get::<_, &str>("outcome"),
+            &quota["reserved"],
+            &quota["remaining"]
+        ),
+        ("extended", &json!(10), &json!(0))
+    );
+    assert_eq!(outcome(&client, &more(1)).await, "over_quota");
+    let charged: i64 = client
+        .query_one("SELECT charged FROM weir_complete($1, 1, used => 7)", &[&id])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(charged, 7);
+    let quota = weir.quota(Who::User(user), "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(47), &json!(0)));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_roles_may_call_the_functions_and_touch_no_table() {
+    let pairs = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "jobs")];
+    let weir = Weir::with(&pairs).await;
+    let admin = weir.client().await;
+    let name = format!("caller_{}", uuid::Uuid::new_v4().simple());
+    let as_caller = async |grant: &str| {
+        admin.batch_execute(grant).await.unwrap();
+        let mut config: tokio_postgres::Config = weir.url().parse().unwrap();
+        config.user(&name).password("secret");
+        let (client, connection) = config.connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    };
+    let client = as_caller(&format!("CREATE ROLE {name} LOGIN PASSWORD 'secret'")).await;
+    let submits = "SELECT outcome FROM weir.weir_submit('anne', 'analysis', '{}')";
+    assert_eq!(
+        refusal(&client, submits).await,
+        "permission denied for schema weir"
+    );
+    let client = as_caller(&format!("GRANT weir_submitter TO {name}")).await;
+    // Tables of the caller's own, under the names of Weir's, are not taken for them.
+    client
+        .batch_execute("CREATE TEMPORARY TABLE holders (x int); CREATE TEMPORARY TABLE river_job (x int); SET search_path = pg_temp")
+        .await
+        .unwrap();
+    assert_eq!(outcome(&client, submits).await, "admitted");
+    assert_eq!(
+        refusal(&client, "SELECT * FROM weir.weir_complete(1, 1)").await,
+        "permission denied for function weir_complete"
+    );
+    for table in ["weir.holders", "weir.weir_services", "weir.users"] {
+        let denied = refusal(&client, &format!("SELECT * FROM {table}")).await;
+        assert!(denied.starts_with("permission denied"), "{denied}");
+    }
+    let client = as_caller(&format!(
+        "REVOKE weir_submitter FROM {name}; GRANT weir_worker TO {name}"
+    ))
+    .await;
+    admin
+        .batch_execute("UPDATE jobs.river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{x}'")
+        .await
+        .unwrap();
+    assert_eq!(
+        refusal(&client, submits).await,
+        "permission denied for function weir_submit"
+    );
+    assert_eq!(
+        outcome(&client, "SELECT outcome FROM weir.weir_progress(1, 1, 0.5)").await,
+        "done"
+    );
+    assert_eq!(
+        outcome(&client, "SELECT outcome FROM weir.weir_complete(1, 1)").await,
+        "done"
+    );
+    drop(client);
+    admin
+        .batch_execute(&format!("DROP OWNED BY {name}; DROP ROLE {name}"))
+        .await
+        .unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_foreign_worker_ends_is_settled_within_a_tenth_of_a_second() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let stopped = tokio_util::sync::CancellationToken::new();
+    let reconciling = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut waits = Vec::new();
+    let mut current = submit(&client, &subject).await.1.unwrap();
+    for _ in 0..15 {
+        let next = submit(&client, &subject).await.1.unwrap();
+        weir.begun_elsewhere(current).await;
+        weir.ended_elsewhere(current, "completed").await;
+        let ended = Instant::now();
+        while state_of(&client, next).await != "available" {
+            assert!(ended.elapsed() < Duration::from_secs(10), "never settled");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        waits.push(ended.elapsed());
+        current = next;
+    }
+    waits.sort_unstable();
+    eprintln!("{waits:?}");
+    assert!(waits[7] <= Duration::from_millis(150), "the median of {waits:?}");
+    weir.begun_elsewhere(current).await;
+    weir.ended_elsewhere(current, "completed").await;
+    weir.released(Who::User(subject.parse().unwrap()), "analysis")
+        .await;
+    stopped.cancel();
+    reconciling.await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_client_inserted_waits_for_its_slot_before_a_worker_claims_it() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let submitted = submit(&client, &subject).await.1.unwrap();
+    let mut foreign = Vec::new();
+    for _ in 0..3 {
+        foreign.push(
+            weir.insert_by_river(json!({ "user_id": subject }), "analysis_default")
+                .await,
+        );
+    }
+    let nobodys = weir.insert_by_river(json!({}), "analysis_default").await;
+    let claim = async || -> Vec<i64> {
+        let rows = client
+            .query(
+                "SELECT * FROM weir_claim('analysis_default', 'elsewhere', 10)",
+                &[],
+            )
+            .await
+            .unwrap();
+        rows.iter().map(|row| row.get("job_id")).collect()
+    };
+    weir.reconcile().await;
+    for id in &foreign {
+        assert_eq!(state_of(&client, *id).await, "pending");
+    }
+    let mut claimed = claim().await;
+    claimed.sort_unstable();
+    assert_eq!(claimed, [submitted, nobodys]);
+    assert!(claim().await.is_empty());
+    for (mut running, next) in [submitted, foreign[0], foreign[1]].into_iter().zip(&foreign) {
+        let done = client
+            .query_one("SELECT * FROM weir_complete($1, 1)", &[&running])
+            .await
+            .unwrap();
+        assert_eq!(
+            done.get::<_, i64>("charged"),
+            i64::from(running == submitted),
+            "only what was submitted"
+        );
+        running = claim().await[0];
+        assert_eq!(running, *next);
+    }
+    for id in [foreign[2], nobodys] {
+        assert_eq!(
+            outcome(&client, &format!("SELECT outcome FROM weir_complete({id}, 1)")).await,
+            "done"
+        );
+    }
+    weir.end().await;
+}

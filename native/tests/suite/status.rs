@@ -1,0 +1,275 @@
+//! `weir status` while something is under way.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+use crate::common::gate::Gate;
+use crate::common::process::{KilledOnDrop, command};
+use crate::common::{GO_TESTS, Weir, Who};
+use serde_json::{Value, json};
+use weir::work::Duty;
+
+fn status(weir: &Weir, more: &[&str]) -> Value {
+    let output = command(weir, &[&["status", "--json"], more].concat())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What it prints for people.
+fn text(weir: &Weir, more: &[&str]) -> String {
+    let output = command(weir, &[&["status"], more].concat()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_counts_what_runs_what_waits_for_a_worker_and_what_waits_for_a_slot() {
+    let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "1")]).await;
+    let submit = async |tier, jobs| {
+        let user = weir.user(tier).await;
+        for _ in 0..jobs {
+            weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        }
+        user
+    };
+    // One job and two parked behind it, then two that wait for the lane's only worker; and one in another lane.
+    let first = submit("free", 3).await;
+    submit("free", 1).await;
+    submit("free", 1).await;
+    submit("pro", 1).await;
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    gate.until_running(&weir, 2).await;
+
+    let lanes = status(&weir, &[]);
+    let analysis = &lanes["services"]["analysis"];
+    let lane = |name: &str| {
+        let lane = &analysis[name];
+        [&lane["queued"], &lane["running"], &lane["workers"]].map(|number| number.as_i64().unwrap())
+    };
+    assert_eq!(lane("default"), [2, 1, 1], "{lanes}");
+    assert_eq!(lane("priority"), [0, 1, 5], "{lanes}");
+    assert_eq!(lane("scheduled"), [0, 0, 2], "{lanes}");
+    assert_eq!(
+        (&analysis["slots_in_use"], &analysis["parked"]),
+        (&json!(4), &json!(2)),
+        "{lanes}"
+    );
+    assert!(
+        analysis["default"]["oldest_wait_ms"].as_i64().unwrap() > 0,
+        "{lanes}"
+    );
+    assert_eq!(analysis["priority"]["oldest_wait_ms"], 0, "nobody waits there");
+    assert_eq!(lanes["oldest_wait_ms"], analysis["default"]["oldest_wait_ms"]);
+    assert_eq!(
+        lanes["held_back"],
+        json!({
+            "analysis": {"priority": "nothing_waits", "default": "workers_busy", "scheduled": "nothing_waits"},
+            "specview": {"priority": "nothing_waits", "default": "nothing_waits", "scheduled": "nothing_waits"},
+        })
+    );
+    assert!(lanes["oldest_turn_ms"].as_i64().unwrap() > 0, "{lanes}");
+    assert_eq!(
+        lanes["last_minute"],
+        json!({"completed": 0, "cancelled": 0, "failed": 0})
+    );
+
+    let user = status(&weir, &["--user", &first.to_string()]);
+    let share = |event_type: &str| {
+        let all = user["event_types"].as_array().unwrap();
+        let share = all.iter().find(|one| one["event_type"] == event_type).unwrap();
+        [&share["running"], &share["slots_in_use"], &share["parked"]].map(|number| number.as_i64().unwrap())
+    };
+    assert_eq!(share("analysis"), [1, 1, 2], "{user}");
+    assert_eq!(share("specview"), [0, 0, 0], "{user}");
+    assert_eq!(user["known"], true);
+
+    gate.open();
+    weir.all_finished().await;
+    let done = status(&weir, &[]);
+    assert_eq!(done["last_minute"]["completed"], 6, "{done}");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_says_what_holds_each_lane_back_and_who_leads() {
+    let weir = Weir::with(&[]).await;
+    let held_back = |lane: &str| status(&weir, &[])["held_back"]["analysis"][lane].clone();
+    assert_eq!(held_back("default"), "nothing_waits");
+    assert_eq!(status(&weir, &[])["leader"], Value::Null);
+    assert!(
+        text(&weir, &[]).contains("leader    nobody"),
+        "{}",
+        text(&weir, &[])
+    );
+
+    let user = weir.user("free").await;
+    let ids = [0, 1].map(|_| weir.analyse(Who::User(user), "a_test.go", GO_TESTS));
+    for id in ids {
+        id.await;
+    }
+    assert_eq!(held_back("default"), "no_workers");
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    weir.until("one to run", async || (gate.running().len() == 1).then_some(()))
+        .await;
+    assert_eq!(held_back("default"), "holders_at_limit");
+    weir.until("a leader", async || {
+        status(&weir, &[])["leader"].is_object().then_some(())
+    })
+    .await;
+
+    let client = weir.client().await;
+    let pause = "UPDATE river_queue SET paused_at = now() WHERE name = 'analysis_default'";
+    weir.until("its queue", async || {
+        (client.execute(pause, &[]).await.unwrap() == 1).then_some(())
+    })
+    .await;
+    assert_eq!(held_back("default"), "paused");
+    client
+        .execute("UPDATE river_queue SET paused_at = NULL", &[])
+        .await
+        .unwrap();
+    gate.open();
+    weir.all_finished().await;
+    assert_eq!(held_back("default"), "nothing_waits");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_fits_sixty_columns_on_a_database_with_long_numbers() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO river_job (kind, queue, args, max_attempts, scheduled_at) \
+                 SELECT 'analysis:analyze', 'analysis_priority', '{}', 3, now() - interval '11111 hours' \
+                 FROM generate_series(1, 100001); \
+             INSERT INTO processes (client_id, pools) VALUES ('away', '{\"analysis_priority\": 1234567890}'); \
+             INSERT INTO river_leader (name, leader_id, elected_at, expires_at) \
+                 VALUES ('default', repeat('leader', 20), now() - interval '30 hours', now() + interval '1 hour')",
+        )
+        .await
+        .unwrap();
+    let text = text(&weir, &[]);
+    assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+    assert!(text.contains("100k") && text.contains("0/1.2G"), "{text}");
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_was_never_seen_is_unknown() {
+    let weir = Weir::new().await;
+    let nobody = uuid::Uuid::new_v4();
+    let said = text(&weir, &["--user", &nobody.to_string()]);
+    assert_eq!(
+        said,
+        format!("user {nobody} is unknown:\nit has no subscription, and nothing was submitted for it\n")
+    );
+    assert_eq!(status(&weir, &["--user", &nobody.to_string()])["known"], false);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watched_status_is_plain_text_again_and_again_where_there_is_no_terminal() {
+    let weir = Weir::new().await;
+    let mut watching = command(&weir, &["status", "--watch"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = BufReader::new(watching.stdout.take().unwrap());
+    let (mut seen, mut line) = (String::new(), String::new());
+    while seen.matches("leader ").count() < 2 {
+        line.clear();
+        assert!(out.read_line(&mut line).unwrap() > 0, "{seen}");
+        seen.push_str(&line);
+    }
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    assert!(!seen.contains('\x1b'), "{seen:?}");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
+    let weir = Weir::new().await;
+    let nix::pty::OpenptyResult { master, slave } = nix::pty::openpty(None, None).unwrap();
+    let spawned = command(&weir, &["status", "--watch"])
+        .stdin(slave.try_clone().unwrap())
+        .stdout(slave)
+        .spawn();
+    // It has both ends of its terminal, and would outlive a test that fails.
+    let mut watching = KilledOnDrop(spawned.unwrap());
+    let mut terminal = std::fs::File::from(master);
+    let mut seen = String::new();
+    let mut read = |until: &str, times: usize| {
+        let mut bytes = [0; 4096];
+        while seen.matches(until).count() < times {
+            let count = terminal.read(&mut bytes).unwrap();
+            seen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+        (seen.clone(), terminal.try_clone().unwrap())
+    };
+    let (seen, mut terminal) = read("q quits", 3);
+    assert_eq!(seen.matches("\x1b[?1049h").count(), 1, "one screen: {seen:?}");
+    assert!(
+        !seen.contains("\x1b[2J"),
+        "nothing is cleared before it is drawn: {seen:?}"
+    );
+
+    // A database that goes away is waited for.
+    let (admin, name) = (weir.admin().await, weir.name());
+    let away = format!("ALTER DATABASE {name} RENAME TO {name}_away");
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
+    weir.until("nobody to use the database", async || {
+        admin.execute(end, &[&name]).await.unwrap();
+        admin.batch_execute(&away).await.ok()
+    })
+    .await;
+    let (seen, _) = read("trying again", 1);
+    let before = seen.matches("held back by").count();
+    let back = format!("ALTER DATABASE {name}_away RENAME TO {name}");
+    admin.batch_execute(&back).await.unwrap();
+    read("held back by", before + 1);
+
+    terminal.write_all(b"q").unwrap();
+    let (seen, _) = read("\x1b[?1049l", 1);
+    assert!(seen.contains("held back by"), "{seen:?}");
+    assert_eq!(watching.0.wait().unwrap().code(), Some(0));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_in_a_lane_is_looked_up_and_not_searched_for() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO river_job (args, kind, max_attempts, state, queue) \
+                 SELECT '{}', 'analysis:analyze', 3, 'pending', 'analysis_default' FROM generate_series(1, 20000); \
+             ANALYZE river_job",
+        )
+        .await
+        .unwrap();
+    // One queue that has them, and one that has not.
+    let sql = include_str!("../../src/status/sql/waiting.sql")
+        .replace("$1::text[]", "ARRAY['analysis_default', 'analysis_priority']");
+    let plan: Value = client
+        .query_one(&format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}"), &[])
+        .await
+        .unwrap()
+        .get(0);
+    let blocks =
+        ["Shared Hit Blocks", "Shared Read Blocks"].map(|name| plan[0]["Plan"][name].as_i64().unwrap());
+    assert!(blocks.iter().sum::<i64>() < 100, "{plan}");
+    client.batch_execute("DELETE FROM river_job").await.unwrap();
+    weir.end().await;
+}

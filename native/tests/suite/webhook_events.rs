@@ -1,0 +1,482 @@
+//! What webhooks are told: which events, once each, in the transaction of what they tell. Nobody delivers here.
+
+use crate::common::{GO_TESTS, Weir, Who};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use uuid::Uuid;
+use weir::webhooks;
+use weir_ledger::control::{self, Effective, Override, Person, PlanChange};
+use weir_ledger::holder::Holders;
+use weir_policy::span::Span;
+
+const SILENT: [(&str, &str); 1] = [("WEBHOOK_WORKERS", "0")];
+
+async fn add(weir: &Weir, url: &str, events: &[&str], thresholds: &[i16]) -> Uuid {
+    let events: Vec<String> = events.iter().map(|event| (*event).to_owned()).collect();
+    let (mut client, settings) = (weir.client().await, &weir.context.settings);
+    let made = webhooks::add(&mut client, settings, "shell:test", url, &events, thresholds).await;
+    made.unwrap().webhook.id
+}
+
+/// The events that wait to be delivered, in the order in which they were told.
+async fn told(weir: &Weir) -> Vec<Value> {
+    let deliveries = "SELECT (args ->> 'body')::jsonb AS event, queue, state::text AS state, max_attempts FROM river_job \
+                      WHERE kind = 'weir:webhook' ORDER BY id";
+    let rows = weir.client().await.query(deliveries, &[]).await.unwrap();
+    rows.iter()
+        .map(|row| {
+            assert!(row.get::<_, &str>("queue").starts_with("weir_webhook_"));
+            assert_eq!(
+                (row.get::<_, &str>("state"), row.get::<_, i16>("max_attempts")),
+                ("available", 10)
+            );
+            row.get("event")
+        })
+        .collect()
+}
+
+async fn told_of_job(weir: &Weir, job_id: i64) -> Vec<String> {
+    let events = told(weir).await;
+    let of_job = events.iter().filter(|event| event["data"]["job_id"] == job_id);
+    of_job
+        .map(|event| event["type"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// The thresholds that were told of a user, as "window percent".
+async fn thresholds(weir: &Weir, user: Uuid) -> Vec<String> {
+    let events = told(weir).await;
+    let of_user = events
+        .iter()
+        .filter(|event| event["type"] == "quota.threshold" && event["data"]["subject"] == json!(user));
+    of_user
+        .map(|event| {
+            format!(
+                "{} {}",
+                event["data"]["window"].as_str().unwrap(),
+                event["data"]["percent"]
+            )
+        })
+        .collect()
+}
+
+async fn person(weir: &Weir, user: Uuid) -> Person {
+    Person::of(Holders::load(&weir.client().await).await.unwrap(), user.into())
+}
+
+async fn set_plan(weir: &Weir, user: Uuid, plan: &str, effective: Effective) {
+    let event_id = Uuid::new_v4().to_string();
+    let change = PlanChange {
+        plan,
+        event_id: &event_id,
+        occurred_at: Timestamp::now(),
+        effective,
+    };
+    let (mut client, person) = (weir.client().await, person(weir, user).await);
+    control::set_plan(&mut client, "shell:test", &person, &change)
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_way_in_which_a_job_ends_is_told_once_and_what_is_rolled_back_is_not() {
+    let weir = Weir::with(&SILENT).await;
+    add(&weir, "https://example.com/a", &[], &[]).await;
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    let client = weir.client().await;
+
+    // A worker of Weir's.
+    let working = weir.work().await;
+    let worked = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.finished(worked, who).await;
+    weir.released(who, "analysis").await;
+    working.stop().await;
+    assert_eq!(told_of_job(&weir, worked).await, ["job.completed"]);
+
+    // By SQL: first rolled back, then failed, then completed.
+    let begin = async |id: i64| weir.begun_elsewhere(id).await;
+    let failing = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    begin(failing).await;
+    let rolled_back =
+        "BEGIN; SELECT weir_complete($1, 1, NULL); ROLLBACK".replace("$1", &failing.to_string());
+    client.batch_execute(&rolled_back).await.unwrap();
+    assert_eq!(told_of_job(&weir, failing).await, [""; 0]);
+    let last = "UPDATE river_job SET max_attempts = 1 WHERE id = $1";
+    client.execute(last, &[&failing]).await.unwrap();
+    client
+        .execute("SELECT weir_fail($1, 1, 'no such file')", &[&failing])
+        .await
+        .unwrap();
+    assert_eq!(told_of_job(&weir, failing).await, ["job.failed"]);
+    let completed = weir.analyse(who, "c_test.go", GO_TESTS).await;
+    begin(completed).await;
+    client
+        .execute("SELECT weir_complete($1, 1, NULL)", &[&completed])
+        .await
+        .unwrap();
+    assert_eq!(told_of_job(&weir, completed).await, ["job.completed"]);
+
+    // Cancelled, and ended by another River client, which reconciliation finds. A reservation that is taken from a job
+    // that goes on is no end.
+    let cancelled = weir.analyse(who, "d_test.go", GO_TESTS).await;
+    let answer = weir
+        .call("DELETE", &format!("/api/jobs/{cancelled}"), who, &[], Vec::new())
+        .await;
+    assert_eq!(answer.status, 200);
+    weir.released(who, "analysis").await;
+    assert_eq!(told_of_job(&weir, cancelled).await, ["job.cancelled"]);
+    let elsewhere = weir.analyse(who, "e_test.go", GO_TESTS).await;
+    begin(elsewhere).await;
+    weir.ended_elsewhere(elsewhere, "completed").await;
+    weir.reconcile().await;
+    assert_eq!(told_of_job(&weir, elsewhere).await, ["job.completed"]);
+    let goes_on = weir.analyse(who, "f_test.go", GO_TESTS).await;
+    client
+        .execute("DELETE FROM quota_reservations WHERE job_id = $1", &[&goes_on])
+        .await
+        .unwrap();
+    assert_eq!(told_of_job(&weir, goes_on).await, [""; 0]);
+
+    let all = told(&weir).await;
+    let failed = &all.iter().find(|event| event["type"] == "job.failed").unwrap()["data"];
+    assert_eq!(
+        (
+            &failed["job_id"],
+            &failed["used"],
+            &failed["error"],
+            &failed["meter"]
+        ),
+        (
+            &json!(failing),
+            &json!(0),
+            &json!("no such file"),
+            &json!("analysis")
+        )
+    );
+    let data = &all[0]["data"];
+    assert_eq!(
+        (
+            &data["subject"],
+            &data["holder"],
+            &data["service"],
+            &data["used"],
+            &data["attempts"]
+        ),
+        (
+            &json!(user),
+            &json!(user),
+            &json!("analysis"),
+            &json!(1),
+            &json!(1)
+        )
+    );
+    assert!(data.get("output").is_none());
+    let finished: Timestamp = data["finished_at"].as_str().unwrap().parse().unwrap();
+    assert!((Timestamp::now().as_second() - finished.as_second()).abs() < 60);
+    // Deliveries are nobody's jobs.
+    let held: i64 = client
+        .query_one("SELECT count(*) FROM quota_reservations r JOIN river_job j ON j.id = r.job_id WHERE j.kind = 'weir:webhook'", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(held, 0);
+    weir.end().await;
+}
+
+/// The ways in which what is used of a free plan's 50 grows by one.
+async fn use_one(weir: &Weir, user: Uuid, way: &str) {
+    let (who, mut client) = (Who::User(user), weir.client().await);
+    match way {
+        "a worker" => {
+            let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+            weir.begun_elsewhere(id).await;
+            let success = weir_ledger::settlement::Success {
+                attempt: 1,
+                output: json!(null),
+                used: None,
+            };
+            let ended = weir_ledger::settlement::Ended {
+                job_id: id,
+                holder: Some(user),
+                success: Some(success),
+            };
+            weir.context.settler.settle(ended).await.unwrap();
+        }
+        "SQL" => {
+            let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+            weir.begun_elsewhere(id).await;
+            client
+                .execute("SELECT weir_complete($1, 1, NULL)", &[&id])
+                .await
+                .unwrap();
+        }
+        "another client" => {
+            let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+            weir.begun_elsewhere(id).await;
+            weir.ended_elsewhere(id, "completed").await;
+            weir.reconcile().await;
+        }
+        "an operator" => {
+            let person = person(weir, user).await;
+            let booked =
+                control::adjust(&mut client, "shell:test", &person, "analysis", 1, "a test", None).await;
+            booked.unwrap();
+        }
+        _ => weir.use_up(user, "analysis", 1).await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_threshold_is_told_when_it_is_reached_and_once_whoever_reaches_it() {
+    let weir = Weir::with(&SILENT).await;
+    add(&weir, "https://example.com/a", &["quota.threshold"], &[]).await;
+    for way in ["a worker", "SQL", "another client", "an operator", "by hand"] {
+        let user = weir.user("free").await;
+        weir.use_up(user, "analysis", 38).await;
+        use_one(&weir, user, way).await;
+        assert_eq!(thresholds(&weir, user).await, [""; 0], "{way}");
+        use_one(&weir, user, way).await;
+        assert_eq!(thresholds(&weir, user).await, ["month 80"], "{way}");
+        use_one(&weir, user, way).await;
+        weir.use_up(user, "analysis", 8).await;
+        assert_eq!(thresholds(&weir, user).await, ["month 80"], "{way}");
+        use_one(&weir, user, way).await;
+        assert_eq!(thresholds(&weir, user).await, ["month 80", "month 100"], "{way}");
+    }
+    let last = told(&weir).await.pop().unwrap();
+    let data = &last["data"];
+    assert_eq!(
+        (&data["used"], &data["limit"], &data["meter"]),
+        (&json!(50), &json!(50), &json!("analysis"))
+    );
+    let reset: Timestamp = data["reset_at"].as_str().unwrap().parse().unwrap();
+    assert!(reset > Timestamp::now());
+
+    // Many at once, of which one reaches it; a transaction that is rolled back has reached nothing.
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    let insert = format!(
+        "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{user}', 'analysis', 49)"
+    );
+    client
+        .batch_execute(&format!("BEGIN; {insert}; ROLLBACK"))
+        .await
+        .unwrap();
+    assert_eq!(thresholds(&weir, user).await, [""; 0]);
+    futures_util::future::join_all((0..25).map(|_| weir.use_up(user, "analysis", 3))).await;
+    assert_eq!(thresholds(&weir, user).await, ["month 80", "month 100"]);
+    // What is given back and used again reaches it no second time.
+    let mut client = weir.client().await;
+    let person = person(&weir, user).await;
+    for amount in [-70, 60] {
+        let booked = control::adjust(
+            &mut client,
+            "shell:test",
+            &person,
+            "analysis",
+            amount,
+            "a test",
+            None,
+        )
+        .await;
+        booked.unwrap();
+    }
+    assert_eq!(thresholds(&weir, user).await.len(), 2);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lower_limit_is_reached_by_what_was_used_before() {
+    let weir = Weir::with(&SILENT).await;
+    add(&weir, "https://example.com/a", &[], &[50, 100, 120]).await;
+    // A downgrade in the middle of the month.
+    let user = weir.user("pro").await;
+    let (mut client, person) = (weir.client().await, person(&weir, user).await);
+    control::adjust(&mut client, "shell:test", &person, "analysis", 40, "a test", None)
+        .await
+        .unwrap();
+    assert_eq!(thresholds(&weir, user).await, [""; 0]);
+    set_plan(&weir, user, "free", Effective::Now).await;
+    assert_eq!(thresholds(&weir, user).await, ["month 50"]);
+    // Limits of one's own, by day, too.
+    let own = Override {
+        limits: [(Span::Month, Some(33))].into(),
+        slots: None,
+        expires_at: None,
+    };
+    control::set_override(&mut client, "shell:test", &person, "analysis", &own)
+        .await
+        .unwrap();
+    assert_eq!(
+        thresholds(&weir, user).await,
+        ["month 50", "month 100", "month 120"]
+    );
+    set_plan(&weir, user, "pro", Effective::Now).await;
+    assert_eq!(thresholds(&weir, user).await.len(), 3);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_of_which_a_threshold_was_told_is_renewed_once_whoever_looks() {
+    let weir = Weir::with(&SILENT).await;
+    add(
+        &weir,
+        "https://example.com/a",
+        &["quota.threshold", "quota.renewed"],
+        &[],
+    )
+    .await;
+    let (user, other) = (weir.user("free").await, weir.user("free").await);
+    weir.use_up(user, "analysis", 50).await;
+    weir.use_up(other, "analysis", 10).await;
+    assert_eq!(thresholds(&weir, user).await, ["month 80", "month 100"]);
+    weir.reconcile().await;
+    assert_eq!(told(&weir).await.len(), 2, "the month is not over");
+    // A month later.
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "UPDATE user_subscriptions SET current_period_start = now() - interval '1 hour';
+             UPDATE quota_thresholds SET ends_at = now() - interval '1 hour'",
+        )
+        .await
+        .unwrap();
+    let others = [weir.client().await, weir.client().await];
+    let looked = futures_util::future::join_all(others.iter().map(control::tell_renewals)).await;
+    assert_eq!(looked.into_iter().map(Result::unwrap).sum::<i64>(), 2);
+    weir.reconcile().await;
+    let renewed: Vec<Value> = told(&weir)
+        .await
+        .into_iter()
+        .filter(|event| event["type"] == "quota.renewed")
+        .collect();
+    assert_eq!(renewed.len(), 1);
+    let data = &renewed[0]["data"];
+    assert_eq!(
+        (&data["subject"], &data["used"], &data["limit"], &data["window"]),
+        (&json!(user), &json!(0), &json!(50), &json!("month"))
+    );
+    // The next month has thresholds of its own.
+    weir.use_up(user, "analysis", 40).await;
+    assert_eq!(
+        thresholds(&weir, user).await,
+        ["month 80", "month 100", "month 80"]
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_plan_is_told_when_it_is_one() {
+    let weir = Weir::with(&SILENT).await;
+    add(&weir, "https://example.com/a", &["plan.changed"], &[]).await;
+    let user = weir.user("free").await;
+    let changes = async || {
+        let events = told(&weir).await;
+        let of_user = events
+            .iter()
+            .filter(|event| event["data"]["subject"] == json!(user));
+        of_user
+            .map(|event| format!("{} {}", event["data"]["before"], event["data"]["plan"]).replace('"', ""))
+            .collect::<Vec<String>>()
+    };
+    set_plan(&weir, user, "free", Effective::Now).await;
+    assert_eq!(changes().await, [""; 0], "nothing changed");
+    set_plan(&weir, user, "pro", Effective::Now).await;
+    set_plan(&weir, user, "pro_plus", Effective::PeriodEnd).await;
+    assert_eq!(changes().await, ["free pro"], "the other is to come");
+    let client = weir.client().await;
+    client
+        .batch_execute("UPDATE user_subscriptions SET next_plan_at = now() WHERE next_plan_at IS NOT NULL")
+        .await
+        .unwrap();
+    weir.reconcile().await;
+    assert_eq!(changes().await, ["free pro", "pro pro_plus"]);
+    let ends = "UPDATE user_subscriptions SET status = 'canceled', canceled_at = now() WHERE user_id = $1";
+    client.execute(ends, &[&user]).await.unwrap();
+    assert_eq!(
+        changes().await.last().unwrap(),
+        "pro_plus free",
+        "the default one"
+    );
+    // Whoever is first seen with a plan of its own.
+    let seen_first = weir.user("enterprise").await;
+    let last = told(&weir).await.pop().unwrap();
+    assert_eq!(
+        (&last["data"]["subject"], &last["data"]["plan"]),
+        (&json!(seen_first), &json!("enterprise"))
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_webhook_is_told_what_it_wants_by_the_same_id_and_nobody_else_pays() {
+    let weir = Weir::with(&SILENT).await;
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 45).await;
+    use_one(&weir, user, "SQL").await;
+    assert_eq!(weir.count("quota_thresholds").await, 0, "nobody wants to know");
+    let (a, b) = (
+        add(&weir, "https://example.com/a", &["job.completed"], &[]).await,
+        add(
+            &weir,
+            "https://example.com/b",
+            &["job.completed", "quota.threshold"],
+            &[98],
+        )
+        .await,
+    );
+    add(&weir, "https://example.com/c", &["job.failed"], &[]).await;
+    for _ in 0..3 {
+        use_one(&weir, user, "a worker").await;
+    }
+    let events = told(&weir).await;
+    let completed: Vec<&Value> = events
+        .iter()
+        .filter(|event| event["type"] == "job.completed")
+        .collect();
+    assert_eq!((completed.len(), events.len()), (6, 7));
+    let ids: std::collections::BTreeSet<&str> = completed
+        .iter()
+        .map(|event| event["id"].as_str().unwrap())
+        .collect();
+    assert_eq!(ids.len(), 3, "an event has one id for all");
+    assert_eq!(thresholds(&weir, user).await, ["month 98"]);
+
+    // Nothing more for those that are disabled or removed, and nothing that waits.
+    let mut client = weir.client().await;
+    control::disable_webhook(&mut client, a, "410").await.unwrap();
+    assert_eq!(
+        control::remove_webhook(&mut client, "shell:test", b)
+            .await
+            .unwrap(),
+        4
+    );
+    use_one(&weir, user, "a worker").await;
+    let open = "SELECT count(*) FROM river_job WHERE kind = 'weir:webhook' AND finalized_at IS NULL";
+    let open: i64 = client.query_one(open, &[]).await.unwrap().get(0);
+    assert_eq!(open, 3, "those of the disabled one, which can be enabled");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_waits_to_be_told_of_somebody_who_was_deleted() {
+    let weir = Weir::with(&SILENT).await;
+    add(&weir, "https://example.com/a", &[], &[]).await;
+    let (user, other) = (weir.user("free").await, weir.user("free").await);
+    for one in [user, other] {
+        weir.use_up(one, "analysis", 45).await;
+        use_one(&weir, one, "SQL").await;
+    }
+    let (mut client, person) = (weir.client().await, person(&weir, user).await);
+    control::delete(&mut client, "shell:test", &person).await.unwrap();
+    let events = told(&weir).await;
+    assert!(
+        events
+            .iter()
+            .all(|event| !event.to_string().contains(&user.to_string())),
+        "{events:?}"
+    );
+    assert_eq!(events.len(), 2);
+    weir.end().await;
+}

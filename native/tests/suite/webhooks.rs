@@ -1,0 +1,497 @@
+//! Deliveries to webhooks: signed, once by id, and no receiver delays another, whatever it does.
+
+use crate::common::programs;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::common::process::command;
+use crate::common::receiver::{Answers, Receiver};
+use crate::common::{GO_TESTS, Weir, Who};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use uuid::Uuid;
+use weir::outbound;
+use weir::webhooks::{self, Revealed};
+use weir_ledger::control::{self, Replay, Webhook};
+
+const ALLOWED: [(&str, &str); 1] = [("WEBHOOK_PRIVATE_NETWORKS", "true")];
+
+async fn add(weir: &Weir, url: &str, events: &[&str]) -> Revealed {
+    let events: Vec<String> = events.iter().map(|event| (*event).to_owned()).collect();
+    let (mut client, settings) = (weir.client().await, &weir.context.settings);
+    let made = webhooks::add(&mut client, settings, "shell:test", url, &events, &[]).await;
+    made.unwrap()
+}
+
+async fn webhook(weir: &Weir, id: Uuid) -> Webhook {
+    let all = control::webhooks(&weir.client().await).await.unwrap();
+    all.into_iter().find(|one| one.id == id).unwrap()
+}
+
+/// Sends a test event, and returns its id.
+async fn test(weir: &Weir, id: Uuid) -> String {
+    let told = control::test_webhook(&mut weir.client().await, "shell:test", id).await;
+    told.unwrap().event
+}
+
+/// Why the last attempt failed, once one has.
+async fn last_error(weir: &Weir, id: Uuid) -> String {
+    weir.until("an attempt to fail", async || webhook(weir, id).await.last_error)
+        .await
+}
+
+/// Has so many test events told at once.
+async fn flood(weir: &Weir, id: Uuid, events: i32) {
+    let told = "SELECT deliver(array_agg($1::uuid), array_agg(NULL::uuid), array_agg(jsonb_build_object( \
+                    'id', 'evt_' || n, 'type', 'webhook.test', 'data', '{}'::jsonb))) \
+                FROM generate_series(1, $2::int) AS n";
+    weir.client().await.execute(told, &[&id, &events]).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_is_killed_and_started_again_has_every_event_once_by_id() {
+    let weir = Weir::with(&ALLOWED).await;
+    let mut receiver = Receiver::new();
+    let made = add(&weir, &receiver.url(), &["job.completed"]).await;
+    let working = weir.work().await;
+    let submit = async |users: usize| {
+        let mut jobs = BTreeSet::new();
+        for _ in 0..users {
+            let who = Who::User(weir.user("free").await);
+            jobs.insert(weir.analyse(who, "a_test.go", GO_TESTS).await);
+        }
+        jobs
+    };
+    let mut jobs = submit(4).await;
+    weir.until("the first events", async || {
+        (receiver.by_id().len() == 4).then_some(())
+    })
+    .await;
+    receiver.kill();
+    jobs.extend(submit(8).await);
+    let error = last_error(&weir, made.webhook.id).await;
+    assert!(error.contains("refused"), "{error}");
+    assert!(!error.contains("127.0.0.1"), "{error}");
+    receiver.start_again().await;
+    weir.until("all events", async || {
+        (receiver.by_id().len() == jobs.len()).then_some(())
+    })
+    .await;
+    let told: BTreeSet<i64> = receiver
+        .by_id()
+        .values()
+        .map(|one| one.event["data"]["job_id"].as_i64().unwrap())
+        .collect();
+    assert_eq!(told, jobs, "each job by one id");
+    for one in receiver.received() {
+        assert!(one.is_signed_by(&made.secret), "{one:?}");
+        assert_eq!(one.event["id"], json!(one.id));
+        let sent: i64 = one.timestamp.parse().unwrap();
+        assert!((Timestamp::now().as_second() - sent).abs() < 120);
+    }
+    weir.until("nothing to wait", async || {
+        let state = webhook(&weir, made.webhook.id).await;
+        (state.waiting == 0 && state.failed == 0 && state.last_error.is_none()).then_some(())
+    })
+    .await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_secrets_rotate_both_sign_and_the_log_has_neither() {
+    let weir = Weir::with(&ALLOWED).await;
+    let receiver = Receiver::new();
+    let made = add(&weir, &receiver.url(), &[]).await;
+    let id = made.webhook.id;
+    let working = weir.work().await;
+    let delivered = async |event: String| {
+        weir.until("a delivery", async || receiver.by_id().remove(&event))
+            .await
+    };
+    let mut client = weir.client().await;
+    let rotated = webhooks::rotate(&mut client, "shell:test", id).await.unwrap();
+    // A worker takes a second to notice, in which the old one does.
+    let until_signed = async |by_both: bool| {
+        weir.until("the secrets to be noticed", async || {
+            let one = delivered(test(&weir, id).await).await;
+            let (by_new, by_old) = (one.is_signed_by(&rotated.secret), one.is_signed_by(&made.secret));
+            assert!(by_new || by_old, "{one:?}");
+            (by_new && by_old == by_both).then_some(one)
+        })
+        .await
+    };
+    assert_eq!(until_signed(true).await.kind(), "webhook.test");
+    assert_ne!(rotated.secret, made.secret);
+    client
+        .execute("UPDATE webhooks SET previous_until = now()", &[])
+        .await
+        .unwrap();
+    until_signed(false).await;
+    control::remove_webhook(&mut client, "shell:test", id)
+        .await
+        .unwrap();
+    let kept =
+        "SELECT (SELECT json_agg(l)::text FROM admin_log l) || (SELECT json_agg(w)::text FROM webhooks w)";
+    let kept: String = client.query_one(kept, &[]).await.unwrap().get(0);
+    assert!(!kept.contains("whsec_"), "{kept}");
+    for action in ["add", "rotate", "test", "remove"] {
+        assert!(kept.contains(&format!("webhook.{action}")), "{kept}");
+    }
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn private_networks_are_refused_also_by_a_name_that_leads_there() {
+    let weir = Weir::new().await;
+    let receiver = Receiver::new();
+    let (mut client, settings) = (weir.client().await, &weir.context.settings);
+    for (url, says) in [
+        (receiver.url().as_str(), "WEBHOOK_PRIVATE_NETWORKS"),
+        ("https://[::ffff:10.0.0.1]/hook", "private network"),
+        ("https:/example", "private network"),
+        ("htps://example.com/hook", "https://"),
+        ("example.com/hook", "https://example.com/weir"),
+        ("https://anne:secret@example.com/hook", "password"),
+        ("https://example.com/hook#here", "fragment"),
+    ] {
+        let Err(error) = webhooks::add(&mut client, settings, "shell:test", url, &[], &[]).await else {
+            // Not an address: a name that the resolver is asked for.
+            assert_eq!(url, "https:/example");
+            continue;
+        };
+        assert!(error.to_string().contains(says), "{url}: {error}");
+    }
+    let named = add(&weir, &format!("http://localhost:{}/hook", receiver.port), &[]).await;
+    let working = weir.work().await;
+    test(&weir, named.webhook.id).await;
+    let error = last_error(&weir, named.webhook.id).await;
+    assert!(error.contains("private network"), "{error}");
+    assert!(receiver.received().is_empty());
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redirects_are_not_followed_and_of_an_endless_answer_only_the_start_is_read() {
+    let weir = Weir::with(&ALLOWED).await;
+    let (receiver, elsewhere) = (Receiver::new(), Receiver::new());
+    let made = add(&weir, &receiver.url(), &[]).await;
+    let id = made.webhook.id;
+    let working = weir.work().await;
+    receiver.answer(Answers::Redirect(elsewhere.port));
+    test(&weir, id).await;
+    let error = last_error(&weir, id).await;
+    assert!(error.contains("307"), "{error}");
+    assert!(elsewhere.received().is_empty());
+    receiver.answer(Answers::Endless);
+    let event = test(&weir, id).await;
+    let error = weir
+        .until("the endless answer to be enough", async || {
+            webhook(&weir, id)
+                .await
+                .last_error
+                .filter(|error| error.contains("500"))
+        })
+        .await;
+    assert!(
+        error.ends_with("xxx") && error.len() < 600,
+        "{} bytes",
+        error.len()
+    );
+
+    // Nothing more is wanted: what waits is given up, and nothing new is told.
+    receiver.answer(Answers::Status(410));
+    let mut client = weir.client().await;
+    let all = Replay::UndeliveredSince(Timestamp::now() - SignedDuration::from_hours(1));
+    let replayed = control::replay_webhook(&mut client, "shell:test", id, &all)
+        .await
+        .unwrap();
+    // They may be due by themselves just now.
+    assert!(replayed <= 2, "{replayed}");
+    weir.until("it to be disabled", async || {
+        webhook(&weir, id).await.disabled_because
+    })
+    .await;
+    weir.until("the others to be cancelled", async || {
+        (webhook(&weir, id).await.waiting == 0).then_some(())
+    })
+    .await;
+    assert!(
+        control::test_webhook(&mut client, "shell:test", id)
+            .await
+            .is_err()
+    );
+    assert!(
+        control::replay_webhook(&mut client, "shell:test", id, &all)
+            .await
+            .is_err()
+    );
+
+    // Until somebody enables it: what was given up comes by the id that it had.
+    receiver.answer(Answers::Status(200));
+    assert!(
+        control::enable_webhook(&mut client, "shell:test", id)
+            .await
+            .unwrap()
+    );
+    let before = receiver.received().len();
+    let one = Replay::Event(event.clone());
+    assert_eq!(
+        control::replay_webhook(&mut client, "shell:test", id, &one)
+            .await
+            .unwrap(),
+        1
+    );
+    let again = weir
+        .until("the replay", async || receiver.received().into_iter().nth(before))
+        .await;
+    assert_eq!(again.id, event);
+    let none = Replay::Event("evt_0".to_owned());
+    let error = control::replay_webhook(&mut client, "shell:test", id, &none)
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("evt_0"), "{error}");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn receivers_that_are_slow_or_away_delay_nobody() {
+    let weir = Weir::with(&[ALLOWED[0], ("WEBHOOK_WORKERS", "4")]).await;
+    let (slow, fast, mut away) = (Receiver::new(), Receiver::new(), Receiver::new());
+    slow.answer(Answers::After(Duration::from_secs(60)));
+    let events = ["job.completed"];
+    let (slow_id, fast_id, away_id) = (
+        add(&weir, &slow.url(), &events).await.webhook.id,
+        add(&weir, &fast.url(), &events).await.webhook.id,
+        add(&weir, &away.url(), &events).await.webhook.id,
+    );
+    away.kill();
+    flood(&weir, away_id, 10_000).await;
+    flood(&weir, slow_id, 100).await;
+    let working = weir.work().await;
+    weir.until("the slow one to be asked", async || {
+        (slow.received().len() == 4).then_some(())
+    })
+    .await;
+    let who = Who::User(weir.user("pro").await);
+    for _ in 0..20 {
+        weir.analyse(who, "a_test.go", GO_TESTS).await;
+    }
+    weir.until("all events", async || (fast.by_id().len() == 20).then_some(()))
+        .await;
+    assert_eq!(slow.received().len(), 4, "as many at once as it may have");
+    weir.until("the slow one to be given up on", async || {
+        let error = webhook(&weir, slow_id).await.last_error?;
+        assert!(error.contains("15 s"), "{error}");
+        Some(())
+    })
+    .await;
+    assert_eq!(webhook(&weir, fast_id).await.waiting, 0);
+    // 10 000 that were refused and 20 that were told since: none is lost.
+    let waiting = webhook(&weir, away_id).await.waiting;
+    assert_eq!(waiting, 10_020);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_adds_tests_rotates_and_removes_from_a_shell() {
+    let weir = Weir::with(&ALLOWED).await;
+    let mut receiver = Receiver::new();
+    let run = async |arguments: &[&str]| {
+        let mut command = command(&weir, &[&["webhook"], arguments].concat());
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+            .await
+            .unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.success(), said)
+    };
+    let (well, said) = run(&["add", &receiver.url(), "--events", "job.completed,plan.changed"]).await;
+    assert!(well, "{said}");
+    let secret = said.lines().last().unwrap().to_owned();
+    assert!(secret.starts_with("whsec_"), "{said}");
+    for (wrong, says) in [
+        (
+            &["add", "https://example.com", "--events", "job.done"][..],
+            "job.cancelled",
+        ),
+        (&["add", &receiver.url()], "already"),
+        (&["add", "nowhere"], "https://example.com/weir"),
+        (&["add", "https://example.com", "--thresholds", "0"], "1 to 1000"),
+        (&["remove", &Uuid::new_v4().to_string()], "weir webhook list"),
+    ] {
+        let (well, said) = run(wrong).await;
+        assert!(!well && said.contains(says), "{wrong:?}: {said}");
+    }
+    let (_, listed) = run(&["list", "--json"]).await;
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    assert_eq!(listed[0]["events"], json!(["job.completed", "plan.changed"]));
+    assert!(listed[0].get("secret").is_none());
+    let id = listed[0]["id"].as_str().unwrap();
+
+    let working = weir.work().await;
+    let (well, said) = run(&["test", id]).await;
+    assert!(well && said.contains("204"), "{said}");
+    assert!(receiver.received()[0].is_signed_by(&secret));
+    let event = receiver.received()[0].id.clone();
+    let (well, said) = run(&["replay", id, "--event", &event]).await;
+    assert!(well && said.starts_with("1 delivery"), "{said}");
+    weir.until("the same again", async || {
+        (receiver.received().len() == 2).then_some(())
+    })
+    .await;
+    assert_eq!(receiver.by_id().len(), 1);
+    receiver.kill();
+    let (well, said) = run(&["test", id]).await;
+    assert!(!well && said.contains("refused"), "{said}");
+    let (_, listed) = run(&["list"]).await;
+    assert!(listed.contains("refused") && listed.contains(id), "{listed}");
+    let (well, said) = run(&["rotate", id]).await;
+    assert!(
+        well && said.lines().last().unwrap().starts_with("whsec_"),
+        "{said}"
+    );
+    let (well, said) = run(&["remove", id]).await;
+    assert!(well && said.contains("1 delivery"), "{said}");
+    let (_, listed) = run(&["list"]).await;
+    assert!(listed.contains("weir webhook add"), "{listed}");
+    working.stop().await;
+    weir.end().await;
+}
+
+/// What the page says that receivers do, and a program around it: it prints whether each case of a file is to be believed.
+const LANGUAGES: [(&str, &str, &[&str], &str); 3] = [
+    (
+        "js",
+        "verify.mjs",
+        &["node"],
+        "import { readFileSync } from \"node:fs\";\n\
+         const cases = JSON.parse(readFileSync(process.argv[2]));\n\
+         console.log(JSON.stringify(cases.map((one) => verify(one.secret, one.headers, one.body))));\n",
+    ),
+    (
+        "python",
+        "verify.py",
+        &["python3"],
+        "import json, sys\n\
+         cases = json.load(open(sys.argv[1]))\n\
+         print(json.dumps([verify(one['secret'], one['headers'], one['body'].encode()) for one in cases]))\n",
+    ),
+    (
+        "go",
+        "verify.go",
+        &["go", "run"],
+        "func main() {\n\
+         file, _ := os.ReadFile(os.Args[1])\n\
+         var cases []struct { Secret, Body string; Headers map[string]string }\n\
+         if err := json.Unmarshal(file, &cases); err != nil { panic(err) }\n\
+         said := []bool{}\n\
+         for _, one := range cases {\n\
+         header := http.Header{}\n\
+         for name, value := range one.Headers { header.Set(name, value) }\n\
+         said = append(said, verify(one.Secret, header, []byte(one.Body)))\n\
+         }\n\
+         json.NewEncoder(os.Stdout).Encode(said)\n\
+         }\n",
+    ),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_how_to_has_receivers_do_believes_what_is_delivered_and_nothing_else() {
+    let weir = Weir::with(&ALLOWED).await;
+    let receiver = Receiver::new();
+    let made = add(&weir, &receiver.url(), &[]).await;
+    let rotated = webhooks::rotate(&mut weir.client().await, "shell:test", made.webhook.id)
+        .await
+        .unwrap();
+    let working = weir.work().await;
+    test(&weir, made.webhook.id).await;
+    let delivery = weir.until("a delivery", async || receiver.received().pop()).await;
+    working.stop().await;
+    let case = |secret: &str, headers: &Value, body: &str| json!({ "secret": secret, "headers": headers, "body": body });
+    let body = String::from_utf8(delivery.body).unwrap();
+    let delivered = json!({
+        "webhook-id": delivery.id,
+        "webhook-timestamp": delivery.timestamp,
+        "webhook-signature": delivery.signatures.join(" "),
+    });
+    let (changed, unsigned) = (body.replace("test", "best"), {
+        let mut headers = delivered.clone();
+        headers["webhook-signature"] = json!("v1,");
+        headers
+    });
+    let ten_minutes_ago = Timestamp::now() - SignedDuration::from_mins(10);
+    let old = outbound::headers(
+        &[made.secret.parse().unwrap()],
+        "evt_1",
+        ten_minutes_ago,
+        body.as_bytes(),
+    );
+    let old: Value = json!(old.into_iter().collect::<BTreeMap<_, _>>());
+    let cases = json!([
+        case(&made.secret, &delivered, &body),
+        case(&rotated.secret, &delivered, &body),
+        case(
+            "whsec_c29tZWJvZHkgZWxzZSdzIHNlY3JldCBvZiAyNCBieXRlcw==",
+            &delivered,
+            &body
+        ),
+        case(&made.secret, &delivered, &changed),
+        case(&made.secret, &unsigned, &body),
+        case(&made.secret, &old, &body),
+    ]);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/webhooks.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let folder = std::env::temp_dir().join(format!("weir-verify-{}", Uuid::new_v4().simple()));
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("cases.json"), cases.to_string()).unwrap();
+    for (language, file, program, around) in LANGUAGES {
+        if std::process::Command::new(program[0])
+            .arg(if language == "go" { "version" } else { "--version" })
+            .output()
+            .is_err()
+        {
+            programs::missing(&format!("{} is not installed", program[0]));
+            continue;
+        }
+        let code = page
+            .split(&format!("```{language}\n"))
+            .nth(1)
+            .unwrap()
+            .split("```")
+            .next()
+            .unwrap();
+        let code = match language {
+            "go" => format!(
+                "package main\n{}\n{around}",
+                code.replace("import (", "import (\"encoding/json\"; \"os\"; ")
+            ),
+            _ => format!("{code}\n{around}"),
+        };
+        std::fs::write(folder.join(file), code).unwrap();
+        let mut run = std::process::Command::new(program[0]);
+        run.args(&program[1..])
+            .arg(file)
+            .arg("cases.json")
+            .current_dir(&folder);
+        let output = tokio::task::spawn_blocking(move || run.output().unwrap())
+            .await
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{language}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(
+            said,
+            json!([true, true, false, false, false, false]),
+            "{language}"
+        );
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
+    weir.end().await;
+}

@@ -1,0 +1,427 @@
+//! A job's life through the API, River and settlement, on a real PostgreSQL.
+
+use crate::common;
+use crate::common::{GO_TESTS, Weir, Who, files};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use weir::handler::{Attempt, Reporter, Worked};
+use weir_ledger::holder::Holders;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_analysis_is_reserved_then_worked_then_charged_once() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let answer = weir
+        .post("/api/jobs/analysis", who, &files(&[("a_test.go", GO_TESTS)]))
+        .await;
+    assert_eq!(answer.status, 202, "{}", answer.body);
+    let id = answer.body["job"]["id"].as_i64().unwrap();
+    assert_eq!(answer.headers["location"], format!("/api/jobs/{id}"));
+    assert_eq!(answer.body["job"]["status"], "queued");
+    assert_eq!(answer.body["job"]["waiting_for"], "worker");
+    assert_eq!(answer.body["job"]["queue"], "analysis_default");
+    assert_eq!(answer.body["job"]["reserved"], 1);
+    assert_eq!(answer.body["quota"]["reserved"], 1);
+    assert_eq!(answer.body["quota"]["remaining"], 49);
+    weir.is_clean().await;
+
+    let working = weir.work().await;
+    let job = weir.finished(id, who).await;
+    assert_eq!(job["status"], "completed", "{job}");
+    assert_eq!(job["output"]["count"], 2);
+    assert_eq!(
+        job["output"]["tests"][1],
+        json!({"file": "a_test.go", "name": "TestSubtract", "line": 5})
+    );
+    assert_eq!((&job["reserved"], &job["charged"]), (&json!(0), &json!(1)));
+    let quota = weir.quota(who, "analysis").await;
+    assert_eq!((&quota["used"], &quota["reserved"]), (&json!(1), &json!(0)));
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_specview_costs_its_tests_and_the_second_one_nothing() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("pro").await);
+    let working = weir.work().await;
+    let analysis = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.finished(analysis, who).await;
+    let wanted = json!({ "analysis_id": analysis });
+    for charged in [2, 0] {
+        let answer = weir.post("/api/jobs/specview", who, &wanted).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        assert_eq!(answer.body["job"]["reserved"], 2);
+        let job = weir
+            .finished(answer.body["job"]["id"].as_i64().unwrap(), who)
+            .await;
+        assert_eq!(job["output"]["count"], 2, "{job}");
+        assert!(
+            job["output"]["markdown"]
+                .as_str()
+                .unwrap()
+                .contains("- Add. (line 3)"),
+            "{job}"
+        );
+        assert_eq!(job["charged"], charged);
+    }
+    assert_eq!(weir.quota(who, "specview").await["used"], 2);
+    let korean = weir
+        .post(
+            "/api/jobs/specview",
+            who,
+            &json!({"analysis_id": analysis, "language": "ko"}),
+        )
+        .await;
+    let job = weir
+        .finished(korean.body["job"]["id"].as_i64().unwrap(), who)
+        .await;
+    assert_eq!(job["charged"], 2, "another language is another rendering");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await;
+    let who = Who::User(user);
+    let working = weir.work().await;
+    let analysis = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.finished(analysis, who).await;
+    working.stop().await;
+    let wanted = json!({ "analysis_id": analysis });
+    let handler = &weir.context.handlers["specview:generate"];
+    let mut used = Vec::new();
+    for _ in 0..2 {
+        let answer = weir.post("/api/jobs/specview", who, &wanted).await;
+        let job_id = answer.body["job"]["id"].as_i64().unwrap();
+        weir.begun_elsewhere(job_id).await;
+        let attempt = Attempt {
+            job_id,
+            attempt: 1,
+            holder: Some(Holders::user(user)),
+            args: wanted.as_object().unwrap().clone(),
+            token: None,
+            progress: Reporter::default(),
+            traceparent: None,
+            cancelled: CancellationToken::new(),
+        };
+        // Neither is settled when the other one renders.
+        let Worked::Done(outcome) = handler.work(attempt).await.unwrap() else {
+            panic!("it has nobody to wait for")
+        };
+        used.push(outcome.used);
+    }
+    assert_eq!(used, [Some(2), Some(0)]);
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_specview_of_no_tests_or_of_somebody_elses_analysis_is_422() {
+    let weir = Weir::new().await;
+    let (who, other) = (
+        Who::User(weir.user("free").await),
+        Who::User(weir.user("free").await),
+    );
+    let working = weir.work().await;
+    let empty = weir.analyse(who, "a_test.go", "package a\n").await;
+    let theirs = weir.analyse(other, "a_test.go", GO_TESTS).await;
+    weir.finished(empty, who).await;
+    weir.finished(theirs, other).await;
+    for args in [
+        json!({ "analysis_id": empty }),
+        json!({ "analysis_id": theirs }),
+        json!({ "analysis_id": 999_999 }),
+        json!({ "analysis_id": "1" }),
+        json!({ "analysis_id": theirs, "language": "fr" }),
+        json!({}),
+    ] {
+        let answer = weir.post("/api/jobs/specview", who, &args).await;
+        assert_eq!(answer.status, 422, "{args}: {}", answer.body);
+        assert!(
+            answer.body["detail"].as_str().unwrap().len() > 20,
+            "{}",
+            answer.body
+        );
+    }
+    assert_eq!(weir.quota(who, "specview").await["reserved"], 0);
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_requests_get_a_problem_with_the_right_status_and_leave_nothing() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let big = files(&[("a.go", &"x".repeat(256 * 1024))]).to_string();
+    let cases: [(&str, Vec<u8>, u16); 9] = [
+        ("/api/jobs/analysis", b"{".to_vec(), 400),
+        ("/api/jobs/analysis", b"\xff\xfe".to_vec(), 400),
+        ("/api/jobs/analysis", b"[1]".to_vec(), 422),
+        ("/api/jobs/analysis", b"{\"files\": []}".to_vec(), 422),
+        (
+            "/api/jobs/analysis",
+            b"{\"files\": [{\"path\": \"\", \"content\": \"\"}]}".to_vec(),
+            422,
+        ),
+        (
+            "/api/jobs/analysis",
+            b"{\"files\": [{\"path\": \"a.go\", \"content\": \"\\u0000\"}]}".to_vec(),
+            422,
+        ),
+        ("/api/jobs/nothing", b"{}".to_vec(), 404),
+        ("/api/jobs/analysis", big.into_bytes(), 413),
+        ("/api/nothing", b"{}".to_vec(), 404),
+    ];
+    for (path, body, status) in cases {
+        let answer = weir.call("POST", path, who, &[], body).await;
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        assert_eq!(
+            answer.headers["content-type"], "application/problem+json",
+            "{path}"
+        );
+        assert_eq!(answer.body["status"], status);
+    }
+    assert_eq!(
+        weir.call("PUT", "/api/usage", who, &[], Vec::new()).await.status,
+        405
+    );
+    assert_eq!(weir.get("/api/jobs?limit=0", who).await.status, 422);
+    assert_eq!(weir.get("/api/jobs/x", who).await.status, 404);
+    assert_eq!(weir.jobs().await, 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_is_believed_without_the_edges_assertion() {
+    use axum::body::Body;
+    use axum::http::Request;
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let naked = Request::get("/api/usage")
+        .header("Authorization", "Bearer x")
+        .body(Body::empty())
+        .unwrap();
+    let answer = weir.send(naked).await;
+    assert_eq!(answer.status, 401);
+    assert_eq!(answer.headers["content-type"], "application/problem+json");
+
+    let key = weir_policy::assertion::AssertionKey::new(common::EDGE_SECRET.as_bytes()).unwrap();
+    let caller = weir_policy::assertion::Caller {
+        user: Some(user.into()),
+        client_address: "192.0.2.1".to_owned(),
+    };
+    let now = jiff::Timestamp::now().as_second().unsigned_abs();
+    let sign = |method: &str, path: &str, at: u64| {
+        weir_policy::assertion::sign(&key, &caller, method, path, "r", at).unwrap()
+    };
+    for (assertion, why) in [
+        (sign("GET", "/api/lanes", now), "another path"),
+        (sign("DELETE", "/api/usage", now), "another method"),
+        (sign("GET", "/api/usage", now - 120), "expired"),
+    ] {
+        let request = Request::get("/api/usage")
+            .header("Weir-Assertion", assertion)
+            .body(Body::empty())
+            .unwrap();
+        assert_eq!(weir.send(request).await.status, 401, "{why}");
+    }
+    let good = Request::get("/api/usage")
+        .header("Weir-Assertion", sign("GET", "/api/usage", now))
+        .body(Body::empty())
+        .unwrap();
+    assert_eq!(weir.send(good).await.status, 200);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_its_owners_alone() {
+    let weir = Weir::new().await;
+    let (mine, theirs) = (
+        Who::User(weir.user("free").await),
+        Who::User(weir.user("free").await),
+    );
+    let anonymous = [Who::Address("198.51.100.1"), Who::Address("198.51.100.2")];
+    let id = weir.analyse(mine, "a_test.go", GO_TESTS).await;
+    let path = format!("/api/jobs/{id}");
+    assert_eq!(weir.get(&path, mine).await.status, 200);
+    for who in [theirs, anonymous[0]] {
+        assert_eq!(weir.get(&path, who).await.status, 404);
+        assert_eq!(weir.call("DELETE", &path, who, &[], Vec::new()).await.status, 404);
+    }
+    assert_eq!(weir.get("/api/jobs", theirs).await.body, json!([]));
+    assert_eq!(weir.get("/api/jobs", anonymous[0]).await.status, 401);
+    let id = weir.analyse(anonymous[0], "a_test.go", GO_TESTS).await;
+    let path = format!("/api/jobs/{id}");
+    let job = weir.get(&path, anonymous[0]).await.body;
+    assert_eq!((&job["tier"], &job["reserved"]), (&json!("anonymous"), &json!(0)));
+    assert_eq!(weir.get(&path, anonymous[1]).await.status, 404);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_behind_the_same_address_reads_or_cancels_an_anonymous_job() {
+    let weir = Weir::new().await;
+    let here = Who::Address("198.51.100.1");
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let answers = [
+        weir.post("/api/jobs/analysis", here, &body).await.body,
+        weir.post("/api/jobs/analysis", here, &body).await.body,
+    ];
+    let [first, second] = [&answers[0], &answers[1]];
+    assert_ne!(first["job"]["id"], second["job"]["id"]);
+    let path = format!("/api/jobs/{}", first["job"]["id"]);
+    let ask = async |method: &str, token: Option<&Value>, who: Who| {
+        let mut request = axum::http::Request::builder().method(method).uri(&path).header(
+            weir_policy::assertion::HEADER,
+            who.assertion(common::EDGE_SECRET, method, &path, "request-1"),
+        );
+        if let Some(token) = token {
+            request = request.header("weir-job-token", token.as_str().unwrap());
+        }
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        weir.send(request).await.status.as_u16()
+    };
+    for method in ["GET", "DELETE"] {
+        assert_eq!(ask(method, None, here).await, 404, "{method} without a token");
+        assert_eq!(
+            ask(method, Some(&second["token"]), here).await,
+            404,
+            "{method} with another's"
+        );
+    }
+    // The token is enough, also from another network.
+    let elsewhere = Who::Address("203.0.113.9");
+    assert_eq!(ask("GET", Some(&first["token"]), elsewhere).await, 200);
+    assert_eq!(ask("DELETE", Some(&first["token"]), elsewhere).await, 200);
+    // A signed-in user's job has no token, and its answer none to show.
+    let user = Who::User(weir.user("free").await);
+    assert!(
+        weir.post("/api/jobs/analysis", user, &body)
+            .await
+            .body
+            .get("token")
+            .is_none()
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_body_does_not_say_whose_job_it_is() {
+    let weir = Weir::new().await;
+    let (user, victim) = (weir.user("free").await, weir.user("free").await);
+    let mut body = files(&[("a_test.go", GO_TESTS)]);
+    body["user_id"] = victim.to_string().into();
+    for (who, expected) in [
+        (Who::User(user), Some(user.to_string())),
+        (Who::Address("198.51.100.1"), None),
+    ] {
+        let answer = weir.post("/api/jobs/analysis", who, &body).await;
+        let id = answer.body["job"]["id"].as_i64().unwrap();
+        let row = weir
+            .client()
+            .await
+            .query_one("SELECT args ->> 'user_id' FROM river_job WHERE id = $1", &[&id])
+            .await
+            .unwrap();
+        assert_eq!(row.get::<_, Option<String>>(0), expected);
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_list_is_newest_first_and_pages_by_id() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
+    }
+    ids.reverse();
+    let list = |body: &Value| -> Vec<i64> {
+        body.as_array()
+            .unwrap()
+            .iter()
+            .map(|job| job["id"].as_i64().unwrap())
+            .collect()
+    };
+    assert_eq!(list(&weir.get("/api/jobs?limit=3", who).await.body), ids[..3]);
+    assert_eq!(
+        list(&weir.get(&format!("/api/jobs?before={}", ids[2]), who).await.body),
+        ids[3..]
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelling_a_queued_job_frees_quota_and_slot_at_once() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let second = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let waiting = async |id: i64| weir.get(&format!("/api/jobs/{id}"), who).await.body["waiting_for"].clone();
+    assert_eq!(
+        (waiting(first).await, waiting(second).await),
+        (json!("worker"), json!("slot"))
+    );
+    let answer = weir
+        .call("DELETE", &format!("/api/jobs/{first}"), who, &[], Vec::new())
+        .await;
+    assert_eq!(
+        (answer.status.as_u16(), &answer.body["status"]),
+        (200, &json!("cancelled"))
+    );
+    assert_eq!(
+        waiting(second).await,
+        "worker",
+        "the freed slot goes to the next one"
+    );
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
+    assert_eq!(weir.quota(who, "analysis").await["used"], 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_secret_before_is_believed_while_secrets_are_rotated_and_no_other() {
+    use axum::body::Body;
+    use axum::http::Request;
+    let before = "the secret of the edge before this one";
+    let weir = Weir::with(&[("EDGE_SECRET_PREVIOUS", before)]).await;
+    let now = jiff::Timestamp::now().as_second().unsigned_abs();
+    for (secret, status) in [
+        (common::EDGE_SECRET, 200),
+        (before, 200),
+        ("a secret that was never the edge's own", 401),
+    ] {
+        let key = weir_policy::assertion::AssertionKey::new(secret.as_bytes()).unwrap();
+        let caller = weir_policy::assertion::Caller {
+            user: None,
+            client_address: "192.0.2.1".to_owned(),
+        };
+        let assertion = weir_policy::assertion::sign(&key, &caller, "GET", "/api/lanes", "r", now).unwrap();
+        let request = Request::get("/api/lanes")
+            .header("Weir-Assertion", assertion)
+            .body(Body::empty())
+            .unwrap();
+        assert_eq!(weir.send(request).await.status, status, "{secret}");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_origin_without_a_secret_does_not_start() {
+    let weir = Weir::new().await;
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_weir"))
+        .arg("serve")
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+        .env("DATABASE_URL", weir.url())
+        .env("WEIR_ORIGIN_PORT", "0")
+        .env_remove("EDGE_SECRET")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(words.contains("EDGE_SECRET is not set"), "{words}");
+    weir.end().await;
+}

@@ -1,0 +1,134 @@
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { globSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, describe, it } from "node:test";
+import { state } from "../../scripts/lib/paths.ts";
+import { attempt, type Outcome, Service } from "../../scripts/lib/process.ts";
+import { untilOk } from "../../scripts/lib/ready.ts";
+import { type Database, freshDatabase } from "../harness/database.ts";
+import { freshSecrets } from "../harness/identity.ts";
+import { type Lifetime, whenOver } from "../harness/lifetime.ts";
+import { showOnFailure } from "../harness/logs.ts";
+import { freePort } from "../harness/ports.ts";
+import { descendants } from "../harness/processes.ts";
+import { until } from "../harness/until.ts";
+
+// The image needs the binary for musl, which takes minutes to build: this is about the one that a release has made.
+const [archive] = globSync(join(state, "release", "weir-v*-image.tar"));
+const program = "/usr/local/bin/weir";
+
+function whyNot(): string | false {
+  if (!archive) return "no image: npm run release -- v0.1.0 x86_64-unknown-linux-musl image";
+  if (process.getuid?.() !== 0) return "needs root, for a container with the loopback interface of this machine";
+  try {
+    execFileSync("buildah", ["--version"], { stdio: "ignore" });
+  } catch {
+    return "buildah is not installed";
+  }
+  return false;
+}
+
+/** The process of the image, below the one that entered the image's file system. */
+function inside(service: Service): number {
+  const isIt = (pid: number): boolean => {
+    try {
+      return readFileSync(`/proc/${pid}/cmdline`, "utf8").startsWith(`${program}\0`);
+    } catch {
+      return false;
+    }
+  };
+  const [pid, ...others] = descendants(service.pid ?? 0).filter(isIt);
+  assert.ok(pid && others.length === 0, `${pid} and ${others}`);
+  return pid;
+}
+
+describe("the image", { skip: whyNot() }, () => {
+  const lifetime: Lifetime = { after };
+  // Inside `before`, `after` is the end of that hook: the first one is registered here.
+  whenOver(lifetime, () => {});
+  let container: string;
+  let database: Database;
+
+  const command = (env: Record<string, string>, args: string[]): string[] => [
+    "run",
+    "--isolation=chroot",
+    ...Object.entries(env).map(([name, value]) => `--env=${name}=${value}`),
+    container,
+    "--",
+    program,
+    ...args,
+  ];
+  const weir = (env: Record<string, string>, ...args: string[]): Promise<Outcome> =>
+    attempt("buildah", command(env, args));
+
+  before(async () => {
+    database = await freshDatabase(lifetime);
+    const made = await attempt("buildah", ["from", "--quiet", `oci-archive:${archive}`]);
+    assert.equal(made.code, 0, made.output);
+    container = made.stdout.trim();
+    const image = await attempt("buildah", ["inspect", "--format={{.FromImageID}}", container]);
+    whenOver(lifetime, async () => {
+      await attempt("buildah", ["rm", container]);
+      await attempt("buildah", ["rmi", image.stdout.trim()]);
+    });
+  });
+
+  it("starts the binary, as nobody", async () => {
+    const inspected = await attempt("buildah", ["inspect", container]);
+    const { OCIv1 } = JSON.parse(inspected.stdout) as { OCIv1: { config: Record<string, unknown> } };
+    const { User, Entrypoint, StopSignal } = OCIv1.config;
+    assert.deepEqual([User, Entrypoint, StopSignal], ["65534:65534", [program], "SIGTERM"]);
+    const version = /weir-v(.+)-image\.tar$/.exec(archive ?? "")?.[1];
+    const told = await weir({}, "--version");
+    assert.equal(told.stdout, `weir ${version}\n`, told.output);
+  });
+
+  it("finds its services file, and says what is missing", async () => {
+    const told = await weir({}, "migrate");
+    assert.equal(told.code, 2, told.output);
+    assert.match(told.output, /the configuration has a fault:\s+- DATABASE_URL is not set/);
+  });
+
+  it("migrates, serves, works, and ends when it is asked to", { timeout: 120_000 }, async () => {
+    const port = await freePort();
+    const env = {
+      DATABASE_URL: database.url,
+      EDGE_SECRET: freshSecrets().edge,
+      WEIR_ORIGIN_PORT: String(port),
+    };
+    const migrated = await weir(env, "migrate");
+    assert.equal(migrated.code, 0, migrated.output);
+
+    const up = new Service("image", "buildah", command(env, ["up"]), { grace: 15_000 });
+    showOnFailure("the image", () => up.recent.join("\n"));
+    whenOver(lifetime, () => up.stop());
+    await untilOk(`http://127.0.0.1:${port}/readyz`, 30_000);
+    const pid = inside(up);
+    assert.match(readFileSync(`/proc/${pid}/status`, "utf8"), /^Uid:\s+65534\s+65534\s+65534\s+65534$/m);
+    const unknown = await fetch(`http://127.0.0.1:${port}/api/jobs/1`);
+    assert.equal(unknown.status, 401, await unknown.text());
+
+    const files = [{ path: "a_test.go", content: "func TestAdd(t *testing.T) {}" }];
+    const [submitted] = await database.sql`
+      SELECT outcome, job_id FROM weir_submit('anne', 'analysis', ${database.sql.json({ files })})`;
+    assert.equal(submitted?.outcome, "admitted");
+    assert.equal(await found(submitted?.job_id), 1);
+    const audit = await weir(env, "audit");
+    assert.equal(audit.code, 0, audit.output);
+
+    // The program alone: what started it would kill it, and say nothing of how it ended.
+    process.kill(pid, "SIGTERM");
+    assert.equal(await up.ended, "ended with code 0");
+    assert.match(up.recent.join("\n"), /"message":"stopping"/);
+  });
+
+  /** How many tests a job's work has found, once it is done. */
+  async function found(job: string): Promise<number> {
+    return until("the job to be done", async () => {
+      const [row] = await database.sql`
+        SELECT state, metadata->'output'->'count' AS count FROM river_job WHERE id = ${job}`;
+      return row?.state === "completed" && row.count;
+    });
+  }
+});
