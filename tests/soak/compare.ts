@@ -19,22 +19,28 @@ export interface Window {
   requests: Request[];
   /** From a freed slot to the next start, in milliseconds. */
   wakes: number[];
+  /** Commits that nothing of Weir's makes slower, in milliseconds. */
+  commits: number[];
 }
 
 /**
  * What is compared. A time may differ by a few milliseconds, and memory by a few MiB, whatever the part of the whole that
- * is: less is the machine's, not Weir's. A table that keeps history may be larger by as much as it has more rows, and have
- * as many dead rows as autovacuum leaves alone.
+ * is: less is the machine's, not Weir's. Where the machine became slower, a time may grow by as much as that of a commit
+ * that has nothing to do with Weir. A table that keeps history may be larger by as much as it has more rows. Dead
+ * rows come and go with autovacuum, so their mean counts; what it leaves alone does not, and it leaves alone more of a
+ * table with more rows.
  */
 export function compare(first: Window, last: Window): Line[] {
+  const machine = Math.max(1, p99(last.commits) / p99(first.commits) || 1);
   const times = (what: string, one: number, other: number): Line => ({
     what: `p99 of ${what}`,
     unit: " ms",
     first: one,
     last: other,
-    most: Math.max(one * tolerance, one + 5),
+    most: Math.max(one * tolerance, one + 5) * machine,
   });
   return [
+    { ...times("a commit beside it", p99(first.commits), p99(last.commits)), most: Number.POSITIVE_INFINITY },
     times("reservation", p99(took(first)), p99(took(last))),
     times("settlement", settled(first), settled(last)),
     times("wake", p99(first.wakes), p99(last.wakes)),
@@ -77,7 +83,8 @@ function tableLines(name: string, first: Window, last: Window): Line[] {
   const [before, after] = [end(first, name), end(last, name)];
   if (!before || !after) return [];
   const growth = Math.max(1, after.rows / Math.max(1, before.rows));
-  const dead = ({ moments }: Window): number => Math.max(...moments.map(({ tables }) => tables.get(name)?.dead ?? 0));
+  const dead = ({ moments }: Window): number => mean(moments.map(({ tables }) => tables.get(name)?.dead ?? 0));
+  const more = Math.max(0, leftAlone(after.rows) - leftAlone(before.rows));
   const kib = 1024;
   return [
     {
@@ -93,9 +100,14 @@ function tableLines(name: string, first: Window, last: Window): Line[] {
       unit: "",
       first: dead(first),
       last: dead(last),
-      most: Math.max(dead(first), 50 + 0.2 * after.rows) * tolerance,
+      most: Math.max(dead(first) + more, leftAlone(after.rows)) * tolerance,
     },
   ].filter(({ first: one, last: other }) => one > 0 || other > 0);
+}
+
+/** Dead rows that autovacuum does not come for, as PostgreSQL's defaults have it. */
+function leftAlone(rows: number): number {
+  return 50 + 0.2 * rows;
 }
 
 function end({ moments }: Window, table: string): Table | undefined {
@@ -114,6 +126,10 @@ function settled({ moments }: Window): number {
 function p99(values: number[]): number {
   const sorted = values.toSorted((one, other) => one - other);
   return sorted[Math.ceil(sorted.length * 0.99) - 1] ?? 0;
+}
+
+function mean(values: number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
 }
 
 function median(values: number[]): number {

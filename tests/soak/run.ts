@@ -7,6 +7,7 @@ import { judge } from "../chaos/judge.ts";
 import { makeUsers } from "../chaos/users.ts";
 import type { Lifetime } from "../harness/lifetime.ts";
 import { compare, type Line, type Window } from "./compare.ts";
+import { Control } from "./control.ts";
 import { type Moment, measure } from "./measure.ts";
 
 const userCount = 12;
@@ -46,6 +47,7 @@ export async function soak(
   const users = await makeUsers(installation.env, userCount, { minute: 60 });
   const admin = installation.database.admin();
   const clients = new Clients(installation, users, { seed: 1, pause });
+  const control = await Control.start(admin);
   const begun = performance.now();
   const epoch = Date.now();
   const moments: Moment[] = [];
@@ -56,12 +58,14 @@ export async function soak(
       options.tell(`${Math.round((performance.now() - begun) / 60_000)} min: ${clients.entries.length} submissions`);
   }
   await sleep(Math.max(0, begun + span - performance.now()));
+  await control.stop();
   await clients.stop();
   const left = await drained(admin, longest);
   const window = async (from: number, to: number): Promise<Window> => ({
     moments: moments.filter(({ at }) => at >= begun + from && at < begun + to),
     requests: clients.requests.filter(({ at, served }) => served && at >= begun + from && at < begun + to),
     wakes: await wakes(admin, epoch + from, epoch + to),
+    commits: control.commits.filter(({ at }) => at >= begun + from && at < begun + to).map(({ took }) => took),
   });
   const lines = compare(await window(span / 12, span / 4), await window((span * 5) / 6, span));
   const verdict = await judge(installation, admin, clients.entries);
