@@ -31,21 +31,20 @@ export async function bundle(name: string): Promise<string> {
   return built.outputFiles[0]?.text ?? "";
 }
 
-async function peer(
-  name: string,
-  originUrl: string,
-  counter?: string,
-  more?: Partial<V4WorkerOptions>,
-): Promise<V4WorkerOptions> {
+async function peer(file: string, originUrl: string, more: Partial<V4WorkerOptions> = {}): Promise<V4WorkerOptions> {
   return {
-    name: counter === "CountedRateLimiter" ? `${name}-counted` : name,
+    name: file,
     modules: true,
-    script: await bundle(name),
+    script: await bundle(file),
     compatibilityDate: "2026-09-01",
     bindings: { ORIGIN_URL: originUrl },
-    ...(counter ? { durableObjects: { COUNTERS: { className: counter, useSQLite: true } } } : {}),
     ...more,
   } as V4WorkerOptions;
+}
+
+/** What counts for a peer: objects of this class. */
+function counters(className: string): Partial<V4WorkerOptions> {
+  return { durableObjects: { COUNTERS: { className, useSQLite: true } } };
 }
 
 export async function startOrigin(): Promise<{ url: string; child: ChildProcess }> {
@@ -66,11 +65,11 @@ export async function startField(storage: string): Promise<Field> {
   });
   const workers = [
     weir,
-    await peer("minimal", origin.url, "PerAddress"),
-    await peer("memory", origin.url, "PerAddress"),
-    await peer("hono", origin.url, "DurableObjectRateLimiter"),
-    await peer("hono", origin.url, "CountedRateLimiter"),
-    await peer("binding", origin.url, undefined, {
+    await peer("minimal", origin.url, counters("PerAddress")),
+    await peer("memory", origin.url, counters("PerAddress")),
+    await peer("hono", origin.url, counters("DurableObjectRateLimiter")),
+    await peer("hono", origin.url, { name: "hono-counted", ...counters("CountedRateLimiter") }),
+    await peer("binding", origin.url, {
       ratelimits: { LIMITER: { namespace_id: "1", simple: { limit: 10, period: 60 } } },
     }),
     await peer("forwarder", origin.url),

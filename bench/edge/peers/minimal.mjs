@@ -1,6 +1,7 @@
 // The edge's job by hand, as small as it gets in JavaScript: one object per address, which writes each admitted request,
 // as it must to be exact when it is taken out of memory. It verifies no token and signs no assertion.
 import { DurableObject } from "cloudflare:workers";
+import { denial } from "./denial.mjs";
 
 const limit = 10;
 const window = 60_000;
@@ -33,12 +34,6 @@ export class PerAddress extends DurableObject {
     return this.ctx.storage.deleteAll();
   }
 }
-
-const denial = JSON.stringify({
-  title: "Too Many Requests",
-  status: 429,
-  detail: "Rate limit exceeded. Please sign in for higher limits or try again later.",
-});
 
 export default {
   async fetch(request, env) {

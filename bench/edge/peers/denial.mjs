@@ -1,0 +1,6 @@
+/** What the edge says to whoever has used up the limit. */
+export const denial = JSON.stringify({
+  title: "Too Many Requests",
+  status: 429,
+  detail: "Rate limit exceeded. Please sign in for higher limits or try again later.",
+});
