@@ -216,8 +216,8 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
         "{samples} samples; freed slot to next start: p50 {:.1} ms, p90 {:.1} ms",
         wake[0], wake[1]
     );
-    // 5 ms on a machine that has nothing else to do.
-    assert!(wake[0] <= 50.0, "a freed slot is idle for {wake:?} ms");
+    // 5 ms on a machine that has nothing else to do; a fleet that nobody wakes looks once a second.
+    assert!(wake[0] <= 250.0, "a freed slot is idle for {wake:?} ms");
     let charged: i64 = client
         .query_one(
             "SELECT count(*) FROM usage_events WHERE job_id = ANY ($1) AND quota_amount = 1",
