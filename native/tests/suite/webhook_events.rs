@@ -184,6 +184,39 @@ async fn every_way_in_which_a_job_ends_is_told_once_and_what_is_rolled_back_is_n
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_is_json_whatever_subjects_and_errors_have_in_them() {
+    const TEXT: &str = "a \"b\" c:\\d %s %1$s\n\t{}],\u{7f}\u{2028}ß😀";
+    let weir = Weir::with(&SILENT).await;
+    add(&weir, "https://example.com/a", &["job.failed"], &[]).await;
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    client
+        .execute("UPDATE users SET subject = $2 WHERE id = $1", &[&user, &TEXT])
+        .await
+        .unwrap();
+    let failing = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    weir.begun_elsewhere(failing).await;
+    client
+        .execute(
+            "UPDATE river_job SET max_attempts = 1, metadata = metadata || jsonb_build_object('weir:request_id', $2::text) \
+             WHERE id = $1",
+            &[&failing, &TEXT],
+        )
+        .await
+        .unwrap();
+    client
+        .execute("SELECT weir_fail($1, 1, $2)", &[&failing, &TEXT])
+        .await
+        .unwrap();
+    let events = told(&weir).await;
+    let [event] = &*events else { panic!("{events:?}") };
+    for member in ["subject", "error", "request_id"] {
+        assert_eq!(event["data"][member], TEXT, "{member}");
+    }
+    weir.end().await;
+}
+
 /// The ways in which what is used of a free plan's 50 grows by one.
 async fn use_one(weir: &Weir, user: Uuid, way: &str) {
     let (who, mut client) = (Who::User(user), weir.client().await);
