@@ -31,11 +31,7 @@ impl Cpu {
             .iter()
             .zip(spent)
             .filter(|(_, spent)| !spent.is_zero())
-            .map(|(process, spent)| Cost {
-                what: format!("CPU of {process}"),
-                each: spent.as_secs_f64() * 1e6 / jobs.max(1) as f64,
-                unit: "µs",
-            })
+            .map(|(process, spent)| Cost::of_time(process, spent, jobs))
             .collect()
     }
 }
@@ -114,6 +110,15 @@ pub(super) struct Cost {
 }
 
 impl Cost {
+    /// Of the processor time that a process has spent on so many jobs.
+    pub(super) fn of_time(process: &str, spent: Duration, jobs: usize) -> Self {
+        Self {
+            what: format!("CPU of {process}"),
+            each: spent.as_secs_f64() * 1e6 / jobs.max(1) as f64,
+            unit: "µs",
+        }
+    }
+
     pub(super) fn line(&self, of: &str) -> Line {
         Line::printed(format!("{of}: {}", self.what), self.each, self.unit)
     }
@@ -155,7 +160,7 @@ fn own_time(id: u32) -> Option<Duration> {
 }
 
 /// The processor time of a process, its children that live, and those that have ended.
-fn family_time(id: u32) -> Duration {
+pub(super) fn family_time(id: u32) -> Duration {
     let mut sum = stat(id).map_or(0, |stat| stat.get(11..15).map_or(0, |times| times.iter().sum()));
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let child = entry.file_name().to_str().and_then(|name| name.parse().ok());

@@ -265,6 +265,7 @@ const NATIVE: &[&str] = &[
     "bench::crash",
     "bench::fairness",
     "bench::faults",
+    "bench::path::edge",
     "bench::path::load",
     "bench::path::parts",
     "bench::path",

@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use uuid::Uuid;
 use weir_policy::assertion::{self, AssertionKey, Caller};
+use weir_policy::token;
 
 use super::super::report::BenchError;
 use super::super::stage::arguments;
@@ -19,8 +20,11 @@ use super::super::stage::arguments;
 /// How many connections submit at once.
 pub(super) const CONNECTIONS: usize = 64;
 
-/// An assertion is good for 30 s; the edge makes one for each request, in a process of its own.
+/// An assertion is good for 30 s; the edge makes one for each request, in a process of its own. Tokens last longer.
 const FRESH: Duration = Duration::from_secs(10);
+
+/// How long a token is good for, in seconds.
+const TOKEN_TTL: u64 = 3600;
 
 /// A user as the load generator knows them.
 pub(super) struct User {
@@ -41,22 +45,42 @@ impl User {
 pub(super) struct Target {
     pub(super) address: SocketAddr,
     pub(super) path: &'static str,
-    /// Signs what the edge would; without it nothing is signed.
-    pub(super) key: Option<AssertionKey>,
+    pub(super) credential: Credential,
+}
+
+/// What tells whose a submission is.
+#[derive(Clone)]
+pub(super) enum Credential {
+    /// Nothing does.
+    None,
+    /// What the edge would sign.
+    Assertion(AssertionKey),
+    /// What the edge verifies, signed with this secret.
+    Token(&'static str),
 }
 
 impl Target {
-    fn assertion(&self, user: Uuid) -> Result<Option<String>, BenchError> {
-        let Some(key) = &self.key else { return Ok(None) };
-        let caller = Caller {
-            user: Some(user.into()),
-            client_address: "192.0.2.1".to_owned(),
-        };
+    /// The header that says who submits.
+    fn header(&self, user: Uuid) -> Result<Option<(&'static str, String)>, BenchError> {
         let now = jiff::Timestamp::now().as_second().unsigned_abs();
-        let signed = assertion::sign(key, &caller, "POST", self.path, "bench", now);
-        signed
-            .map(Some)
-            .map_err(|error| std::io::Error::other(error).into())
+        let header = match &self.credential {
+            Credential::None => return Ok(None),
+            Credential::Assertion(key) => {
+                let caller = Caller {
+                    user: Some(user.into()),
+                    client_address: "192.0.2.1".to_owned(),
+                };
+                assertion::sign(key, &caller, "POST", self.path, "bench", now)
+                    .map(|assertion| (assertion::HEADER, assertion))
+                    .map_err(std::io::Error::other)
+            }
+            Credential::Token(secret) => {
+                token::issue(secret.as_bytes(), &user.into(), now, now + TOKEN_TTL, None, None)
+                    .map(|token| (header::AUTHORIZATION.as_str(), format!("Bearer {token}")))
+                    .map_err(std::io::Error::other)
+            }
+        };
+        Ok(Some(header?))
     }
 
     async fn connect(&self) -> Result<SendRequest<Body>, BenchError> {
@@ -94,7 +118,7 @@ pub(super) async fn submit(
     Ok(latencies)
 }
 
-/// One connection. Its users are its own, so that their assertions are signed once.
+/// One connection. Its users are its own, so that their credentials are signed once.
 async fn one(
     target: Arc<Target>,
     users: Arc<Vec<User>>,
@@ -103,23 +127,23 @@ async fn one(
     until: Instant,
 ) -> Result<Vec<Duration>, BenchError> {
     let own: Vec<&User> = users.iter().skip(index).step_by(CONNECTIONS).collect();
-    let mut assertions = Vec::new();
+    let mut credentials = Vec::new();
     let mut signed = Instant::now();
     let mut latencies = Vec::new();
     while Instant::now() < until {
         let n = latencies.len() % own.len();
-        if n == 0 && (assertions.is_empty() || signed.elapsed() > FRESH) {
+        if n == 0 && (credentials.is_empty() || signed.elapsed() > FRESH) {
             signed = Instant::now();
-            assertions = own
+            credentials = own
                 .iter()
-                .map(|user| target.assertion(user.id))
+                .map(|user| target.header(user.id))
                 .collect::<Result<_, _>>()?;
         }
         let mut request = Request::post(target.path)
             .header(header::HOST, "origin")
             .header(header::CONTENT_TYPE, "application/json");
-        if let Some(assertion) = &assertions[n] {
-            request = request.header(assertion::HEADER, assertion);
+        if let Some((name, value)) = &credentials[n] {
+            request = request.header(*name, value);
         }
         let request = request
             .body(Body::from(own[n].body.clone()))

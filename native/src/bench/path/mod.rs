@@ -1,5 +1,6 @@
 //! `weir bench path`: the whole way of a job, over HTTP and in processes of its own, to its settlement.
 
+mod edge;
 mod load;
 mod parts;
 
@@ -18,13 +19,17 @@ use super::report::{BenchError, Effort, Line, Report, conditions, median, percen
 use super::reserve;
 use super::stage::Stage;
 use crate::config::Settings;
-use load::{CONNECTIONS, Target, User, submit};
+use edge::Edge;
+use load::{CONNECTIONS, Credential, Target, User, submit};
 use parts::WORKERS;
 
 const USERS: i64 = 1000;
 
 /// Signs assertions between the two ends of this benchmark.
 const EDGE_SECRET: &str = "only between the two ends of this benchmark";
+
+/// Signs the tokens that the edge verifies.
+const JWT_SECRET: &str = "of the users of this benchmark, whom nobody else knows";
 
 /// A process that does not serve within this time has failed.
 const START: Duration = Duration::from_secs(30);
@@ -60,6 +65,8 @@ pub async fn part(settings: Settings, part: Part) -> Result<(), BenchError> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Weir,
+    /// The same, through the edge.
+    Edge,
     Bare,
 }
 
@@ -104,6 +111,9 @@ pub async fn path(settings: &Settings, effort: Effort) -> Result<Report, BenchEr
         effort.turns,
         effort.span.as_secs_f64()
     ));
+    if !Edge::is_here() {
+        conditions.push("without the edge, which needs a clone of Weir and Node".to_owned());
+    }
     let scene = Scene {
         services: Services::new(WORKERS, r#"["true"]"#)?,
         users: Arc::new(ids.iter().copied().map(User::new).collect()),
@@ -113,6 +123,9 @@ pub async fn path(settings: &Settings, effort: Effort) -> Result<Report, BenchEr
     let mut lines = Vec::new();
     lines.extend(submitted(&scene, &ours, &ids, effort).await?);
     lines.extend(whole(&scene, &ours, &bare, effort).await?);
+    if Edge::is_here() {
+        lines.extend(through_the_edge(&scene, &ours, effort).await?);
+    }
     lines.extend(conversation(&scene, &ours).await?);
     ours.end().await?;
     bare.end().await?;
@@ -186,6 +199,40 @@ async fn whole(scene: &Scene, ours: &Stage, bare: &Stage, effort: Effort) -> Res
     Ok(lines)
 }
 
+/// The same through the edge, against the origin alone. One workerd process is one core, where Cloudflare has as many as
+/// it takes.
+async fn through_the_edge(scene: &Scene, ours: &Stage, effort: Effort) -> Result<Vec<Line>, BenchError> {
+    let mut lines = Vec::new();
+    for (work, what, each) in [
+        (Work::Left, "submissions over HTTP", "a submission"),
+        (Work::Done, "submitted, worked and settled", "a job, whole,"),
+    ] {
+        let rate = |turn: &Turn| match work {
+            Work::Left => turn.accepted,
+            Work::Done => turn.settled,
+        };
+        let (mut through, mut alone, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cost = Vec::new();
+        for _ in 0..effort.turns {
+            let direct = turn(scene, ours, Side::Weir, work, &ours.url).await?;
+            alone.push(rate(&direct));
+            let turn = turn(scene, ours, Side::Edge, work, &ours.url).await?;
+            through.push(rate(&turn));
+            latencies.extend(turn.latencies);
+            cost = turn.cost;
+        }
+        let name = format!("{what} through edge and origin, against the origin alone");
+        lines.push(Line::compared(name, median(through), median(alone), "1/s"));
+        for (which, of) in [("p50", 0.5), ("p99", 0.99)] {
+            let name = format!("{each} through the edge, accepted after, {which}");
+            lines.push(Line::printed(name, percentile(&mut latencies, of), "ms"));
+        }
+        let of = format!("{each} through the edge");
+        lines.extend(cost.iter().map(|cost| cost.line(&of)));
+    }
+    Ok(lines)
+}
+
 /// What the processes say to PostgreSQL for a job; through a proxy that counts, so on its own.
 async fn conversation(scene: &Scene, ours: &Stage) -> Result<Vec<Line>, BenchError> {
     let mut lines = Vec::new();
@@ -219,7 +266,7 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -
         ("WEIR_ORIGIN_PORT", address.port().to_string()),
     ];
     let (origin, workers): (&[&str], &[&str]) = match side {
-        Side::Weir => (&["serve"], &["bench", "path-workers"]),
+        Side::Weir | Side::Edge => (&["serve"], &["bench", "path-workers"]),
         Side::Bare => (&["bench", "path-bare-origin"], &["bench", "path-bare-workers"]),
     };
     let mut origin = Process::start(url, &scene.services, origin, &variables)?;
@@ -236,13 +283,21 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    let edge = match side {
+        Side::Edge => Some(Edge::start(address, EDGE_SECRET, JWT_SECRET).await?),
+        Side::Weir | Side::Bare => None,
+    };
     let target = Arc::new(Target {
-        address,
+        address: edge.as_ref().map_or(address, Edge::address),
         path: match side {
-            Side::Weir => "/api/jobs/analysis",
+            Side::Weir | Side::Edge => "/api/jobs/analysis",
             Side::Bare => "/jobs",
         },
-        key: (side == Side::Weir).then(|| scene.key.clone()),
+        credential: match side {
+            Side::Weir => Credential::Assertion(scene.key.clone()),
+            Side::Edge => Credential::Token(JWT_SECRET),
+            Side::Bare => Credential::None,
+        },
     });
     // Connections are made and statements prepared.
     let warm = submit(&target, &scene.users, Duration::from_millis(500))
@@ -253,6 +308,7 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -
     }
     let processes = [Some(origin.id()), workers.as_ref().map(Process::id)];
     let cpu = Cpu::read(&client, processes).await;
+    let of_edge = edge.as_ref().map(Edge::time);
     let started = Instant::now();
     let latencies = submit(&target, &scene.users, scene.span).await?;
     let submitting = started.elapsed().as_secs_f64();
@@ -262,7 +318,11 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -
     }
     let settling = started.elapsed().as_secs_f64();
     let mut cost = Cpu::read(&client, processes).await.each(&cpu, submitted);
-    drop((origin, workers));
+    if let (Some(edge), Some(before)) = (&edge, of_edge) {
+        let spent = edge.time().saturating_sub(before);
+        cost.push(Cost::of_time("the edge", spent, submitted));
+    }
+    drop((edge, origin, workers));
     cost.extend(Written::read(&client).await?.each(&written, warm + submitted));
     Ok(Turn {
         submitted,
