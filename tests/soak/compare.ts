@@ -66,10 +66,12 @@ export function fails({ last, most }: Line): boolean {
 export function printed(lines: Line[]): string {
   const number = (value: number): string => (value < 100 ? value.toFixed(1) : Math.round(value).toLocaleString("en"));
   const changed = lines.filter(({ first, last }) => first !== last);
-  const rows = changed.map(
-    (line) =>
-      `| ${line.what} | ${number(line.first)}${line.unit} | ${number(line.last)}${line.unit} | ${number(line.most)}${line.unit} | ${fails(line) ? "**beyond**" : "within"} |`,
-  );
+  const rows = changed.map((line) => {
+    const [first, last, most] = [line.first, line.last, line.most].map((value) => `${number(value)}${line.unit}`);
+    // Without a limit, a line says what the others are measured by.
+    const verdict = Number.isFinite(line.most) ? `${most} | ${fails(line) ? "**beyond**" : "within"}` : " | ";
+    return `| ${line.what} | ${first} | ${last} | ${verdict} |`;
+  });
   return [
     "| what | first | last | at most | |",
     "|---|---|---|---|---|",
