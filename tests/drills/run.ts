@@ -2,6 +2,7 @@ import { onExit } from "../../scripts/lib/lifecycle.ts";
 import { say } from "../../scripts/lib/progress.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Lifetime } from "../harness/lifetime.ts";
+import { until } from "../harness/until.ts";
 import { weir } from "../harness/weir.ts";
 import { Clients, type Visit } from "./clients.ts";
 import { type Fault, faults, upgrade } from "./faults.ts";
@@ -66,11 +67,19 @@ async function drill(installation: Installation, fault: Fault): Promise<Result> 
   const restartsBefore = restarts(installation);
   const clients = new Clients(installation.caller);
   const began = performance.now();
-  await until(() => clients.recovered(began) !== undefined, "the service to be as on a good day before the drill");
+  await until(
+    "the service to be as on a good day before the drill",
+    () => clients.recovered(began) !== undefined,
+    longest,
+  );
   const start = performance.now();
   await fault.happen(installation);
   const end = performance.now();
-  const recovered = await until(() => clients.recovered(end) !== undefined).then(
+  const recovered = await until(
+    "the service to be as before",
+    () => clients.recovered(end) !== undefined,
+    longest,
+  ).then(
     () => clients.recovered(end),
     () => undefined,
   );
@@ -117,12 +126,6 @@ async function settled(
     }
   } finally {
     await sql.end({ timeout: 2 });
-  }
-}
-
-async function until(holds: () => boolean, what = ""): Promise<void> {
-  for (const deadline = performance.now() + longest; !holds(); await sleep(100)) {
-    if (performance.now() > deadline) throw new Error(`waited ${longest / 1000} s for ${what}`);
   }
 }
 

@@ -3,6 +3,7 @@ import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { tokenFor } from "../harness/identity.ts";
 import { freePort } from "../harness/ports.ts";
+import { until } from "../harness/until.ts";
 import { type EdgeReport, type Origin, startOrigin } from "./origin.ts";
 import { costs, type Edge, startEdge } from "./workerd.ts";
 
@@ -26,11 +27,6 @@ function total(reports: EdgeReport[]): { requests: Record<string, number>; event
   return sum;
 }
 
-async function until(holds: () => boolean): Promise<void> {
-  for (let waited = 0; waited < 30_000 && !holds(); waited += 25) await wait(25);
-  assert.ok(holds(), String(holds));
-}
-
 test("the outcome of every request is reported to the origin", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin, { ANON_READ_LIMIT: "2" });
@@ -45,7 +41,7 @@ test("the outcome of every request is reported to the origin", async () => {
     events: {},
   };
   const sum = (of: Record<string, number>): number => Object.values(of).reduce((sum, count) => sum + count, 0);
-  await until(() => sum(total(origin.reports).requests) === 20);
+  await until("all requests to be reported", () => sum(total(origin.reports).requests) === 20);
   assert.deepEqual(total(origin.reports), wanted);
 });
 
@@ -53,12 +49,12 @@ test("a flood of denials is reported in few reports, and neither forwarded nor c
   const origin = await startOrigin({ after });
   const edge = await start(origin);
   for (let sent = 0; sent < 10; sent++) await submit(edge, "203.0.113.1");
-  await until(() => total(origin.reports).requests.anonymous === 10);
+  await until("those that were admitted to be reported", () => total(origin.reports).requests.anonymous === 10);
   const { calls } = await costs(edge);
   const began = Date.now();
   const reported = origin.reports.length;
   for (let sent = 0; sent < 500; sent++) assert.equal((await submit(edge, "203.0.113.1")).status, 429);
-  await until(() => total(origin.reports).requests.denied === 500);
+  await until("all denials to be reported", () => total(origin.reports).requests.denied === 500);
   const most = Math.ceil((Date.now() - began) / interval);
   assert.ok(origin.reports.length - reported <= most, `${origin.reports.length - reported} reports, ${most} intervals`);
   assert.equal((await costs(edge)).calls, calls);
@@ -74,7 +70,7 @@ test("a report that the origin does not accept is repeated under the same id", a
   origin.answerReport = (_, response) => response.writeHead(refusals-- > 0 ? 503 : 204).end();
   const poke = setInterval(() => void submit(edge, "203.0.113.9"), 100);
   await submit(edge, "203.0.113.1");
-  await until(() => origin.reports.length >= 4);
+  await until("four reports", () => origin.reports.length >= 4);
   clearInterval(poke);
   const ids = origin.reports.map((report) => report.id);
   assert.deepEqual([ids[0], ids[0]], [ids[1], ids[2]], "the same until it is accepted");
@@ -90,7 +86,7 @@ test("an unavailable origin and the fallback of the limiter are events", async (
   const hanging = await startOrigin({ after }, () => undefined);
   const edge = await start(hanging, { ORIGIN_TIMEOUT_MS: "150" });
   assert.equal((await submit(edge, "203.0.113.1")).status, 504);
-  await until(() => total(hanging.reports).events.origin_timed_out === 1);
+  await until("the timeout to be reported", () => total(hanging.reports).events.origin_timed_out === 1);
   assert.equal(total(hanging.reports).requests.anonymous, 1, "it was forwarded");
 
   const noObject = await startEdge(
@@ -103,7 +99,7 @@ test("an unavailable origin and the fallback of the limiter are events", async (
     },
   );
   for (let sent = 0; sent < 12; sent++) assert.equal((await submit(noObject, "203.0.113.1")).status, 200);
-  await until(() => total(origin.reports).requests.anonymous === 12);
+  await until("all requests to be reported", () => total(origin.reports).requests.anonymous === 12);
   assert.deepEqual(total(origin.reports).events, { counter_unavailable: 12, shadow_denial: 2 });
 });
 
@@ -113,7 +109,7 @@ test("counts are preserved across a panic, which is counted too", async () => {
   for (let sent = 0; sent < 3; sent++) await submit(edge, "203.0.113.1");
   assert.equal((await submit(edge, "203.0.113.1", { "weir-drill-panic": "1" })).status, 500);
   await submit(edge, "203.0.113.1");
-  await until(() => (total(origin.reports).requests.anonymous ?? 0) >= 4);
+  await until("what comes after the flood to be reported", () => (total(origin.reports).requests.anonymous ?? 0) >= 4);
   assert.deepEqual(total(origin.reports), { requests: { anonymous: 4, failed: 1 }, events: { internal_error: 1 } });
 });
 
@@ -136,7 +132,7 @@ test("no client reaches the origin's route for reports, in any spelling", async 
     }
   }
   assert.equal(origin.received.length, 0);
-  await until(() => total(origin.reports).requests.other === 14);
+  await until("all requests to be reported", () => total(origin.reports).requests.other === 14);
   assert.deepEqual(total(origin.reports).requests, { other: 14 });
 });
 
@@ -149,5 +145,5 @@ test("while the origin is unreachable, limits still apply", async () => {
     assert.equal((await submit(edge, "203.0.113.1")).status, sent < 10 ? 502 : 429);
     await wait(50);
   }
-  await until(() => edge.logs.some((line) => line.includes("counts_not_taken")));
+  await until("the refusal to be logged", () => edge.logs.some((line) => line.includes("counts_not_taken")));
 });
