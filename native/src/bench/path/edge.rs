@@ -87,6 +87,7 @@ impl Drop for Edge {
             if asked.elapsed() > END {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
+                return;
             }
             std::thread::sleep(Duration::from_millis(20));
         }
