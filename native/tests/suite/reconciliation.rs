@@ -4,6 +4,7 @@ use crate::common::{GO_TESTS, Weir, Who};
 use tokio_util::sync::CancellationToken;
 use weir::work::reconcile::Reconciler;
 use weir_ledger::processes;
+use weir_ledger::reconciliation::MOST_ENDED;
 
 /// A job that another client inserted into the default lane.
 async fn insert(client: &tokio_postgres::Client, kind: &str) -> i64 {
@@ -147,17 +148,19 @@ async fn of_three_users(weir: &Weir) -> Vec<i64> {
     jobs
 }
 
-/// Waiting jobs of a user, made in bulk as reservations make them.
-async fn many_waiting(weir: &Weir, user: uuid::Uuid, count: i64) {
+/// Jobs of a user, made in bulk as reservations make them: `pending` ones wait for a slot, `retryable` ones for their next
+/// attempt.
+async fn many(weir: &Weir, user: uuid::Uuid, state: &str, count: i64) {
     weir.client()
         .await
         .execute(
             "WITH jobs AS (INSERT INTO river_job (args, kind, max_attempts, queue, state) \
-                 SELECT jsonb_build_object('user_id', $1::text), 'analysis:analyze', 3, 'analysis_default', 'pending' \
+                 SELECT jsonb_build_object('user_id', $1::text), 'analysis:analyze', 3, 'analysis_default', \
+                        $3::text::river_job_state \
                  FROM generate_series(1, $2::bigint) RETURNING id) \
              INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, admitted_at, parked_at) \
-             SELECT $1::text::uuid, 'analysis', 0, id, NULL, now() FROM jobs",
-            &[&user.to_string(), &count],
+             SELECT $1::text::uuid, 'analysis', 0, id, NULL, CASE WHEN $3 = 'pending' THEN now() END FROM jobs",
+            &[&user.to_string(), &count, &state],
         )
         .await
         .unwrap();
@@ -179,8 +182,9 @@ async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let client = weir.client().await;
+    // And more than the sweep of that round finds, too. What waits for a slot ends with the others of its holder.
     let more_than_a_look_finds = async || {
-        many_waiting(&weir, user, 10_500).await;
+        many(&weir, user, "retryable", MOST_ENDED + 3000).await;
         client
             .execute(
                 "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE finalized_at IS NULL",
@@ -248,7 +252,7 @@ async fn the_waiting_jobs_of_a_deleted_user_are_cancelled_and_say_why() {
 async fn lifted_limits_free_a_backlog_in_transactions_of_bounded_size() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
-    many_waiting(&weir, user, 3_500).await;
+    many(&weir, user, "pending", 3_500).await;
     let lifted = weir.another(&[("FAIRNESS_ENABLED", "false")]);
     let client = weir.client().await;
     let waiting = async || -> i64 {
