@@ -20,7 +20,7 @@ use super::feed::{NEWEST, Watch};
 use super::job::Job;
 use super::problem::ApiError;
 use super::state::Api;
-use super::{jobs, live_view, system};
+use super::{jobs, system};
 use weir_ledger::holder::Holder;
 
 /// Before jobs that could not be read are read again.
@@ -35,6 +35,9 @@ const REMEMBERED: usize = 2000;
 
 /// One event of a stream.
 type Sent = Result<Event, Infallible>;
+
+/// Between two events of the lanes.
+const LANES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Often enough that proxies do not take the stream for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -247,7 +250,7 @@ pub(super) async fn lanes(
     let stopping = api.stopping.clone();
     let events = stream::unfold((api, place, true), |(api, place, first)| async move {
         if !first {
-            tokio::time::sleep(live_view::MAX_AGE).await;
+            tokio::time::sleep(LANES_INTERVAL).await;
         }
         let event = match system::live_view(&api).await {
             Ok(lanes) => event("lanes", lanes),

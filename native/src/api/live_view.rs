@@ -1,4 +1,4 @@
-//! The live view of the lanes: read once a second for all who look, however many they are.
+//! The live view of the lanes: read about once a second for all who look, however many they are.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +11,6 @@ use weir_ledger::database::{DatabaseError, ReadPool};
 use crate::config::service::Service;
 use crate::status::{self, Lanes};
 
-/// How old the view may be.
-pub(super) const MAX_AGE: Duration = Duration::from_secs(1);
-
 /// How many streams of the view a process has open in all.
 const MOST_STREAMS: usize = 1000;
 
@@ -22,25 +19,31 @@ const MOST_STREAMS_OF_HOLDER: usize = 8;
 
 #[derive(Default)]
 pub(super) struct LiveView {
-    /// The last view and when it was read. The lock is held while the next one is read, so that one reads for all, and
+    /// The last view and until when it is shown. The lock is held while the next one is read, so that one reads for all, and
     /// finds out for all that the database is away.
     last: tokio::sync::Mutex<Option<(Instant, Result<Lanes, DatabaseError>)>>,
     streams: Arc<Mutex<HashMap<Uuid, usize>>>,
 }
 
 impl LiveView {
-    /// The lanes as they were at most [`MAX_AGE`] ago.
+    /// The lanes as they were a moment ago.
     pub(super) async fn lanes(&self, pool: &ReadPool, services: &[Service]) -> Result<Lanes, DatabaseError> {
         let mut last = self.last.lock().await;
-        if let Some((at, lanes)) = &*last
-            && at.elapsed() < MAX_AGE
+        if let Some((until, lanes)) = &*last
+            && Instant::now() < *until
         {
             return lanes.clone();
         }
+        let began = Instant::now();
         let lanes = pool
             .read(async |client| status::lanes(client, services).await)
             .await;
-        *last = Some((Instant::now(), lanes.clone()));
+        let took = if lanes.is_ok() {
+            began.elapsed()
+        } else {
+            Duration::ZERO
+        };
+        *last = Some((Instant::now() + status::shown_for(took), lanes.clone()));
         lanes
     }
 

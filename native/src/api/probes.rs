@@ -17,11 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::listen::{self, HEAD_TIMEOUT, ListenError};
 use crate::config::Settings;
+use crate::status::shown_for;
 use crate::telemetry::gauges::{Gauges, leaders};
 use weir_ledger::database::{DatabaseError, ReadPool};
-
-/// The database is asked for the gauges at most this often, however many scrape.
-const GAUGES_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// For how long a probe waits for the database. Less than what those who probe usually wait for an answer.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -35,7 +33,8 @@ pub struct Probes {
     pool: ReadPool,
     metrics: PrometheusHandle,
     gauges: Gauges,
-    refreshed: Mutex<Option<Instant>>,
+    /// Until when the gauges are shown as they are, however many scrape.
+    shown_until: Mutex<Option<Instant>>,
     stopping: CancellationToken,
 }
 
@@ -83,26 +82,29 @@ impl Probes {
             pool,
             metrics,
             gauges: Gauges::new(&settings.services, &settings.catalogue),
-            refreshed: Mutex::new(None),
+            shown_until: Mutex::new(None),
             stopping,
         }
     }
 
     /// Everything in Prometheus' text form.
     async fn render(&self) -> String {
-        let mut refreshed = self.refreshed.lock().await;
-        if refreshed.is_none_or(|at| at.elapsed() >= GAUGES_MAX_AGE) {
+        let mut shown_until = self.shown_until.lock().await;
+        if shown_until.is_none_or(|until| Instant::now() >= until) {
+            let began = Instant::now();
             let seen = self
                 .pool
                 .read_within(DATABASE_TIMEOUT, async |client| self.gauges.refresh(client).await)
                 .await;
+            let mut took = began.elapsed();
             if let Err(error) = seen {
                 tracing::warn!(%error, "scraped without the database");
                 self.gauges.unknown();
+                took = Duration::ZERO;
             }
-            *refreshed = Some(Instant::now());
+            *shown_until = Some(Instant::now() + shown_for(took));
         }
-        drop(refreshed);
+        drop(shown_until);
         self.metrics.render()
     }
 

@@ -2,6 +2,7 @@
 
 mod held_back;
 mod lanes;
+mod look;
 mod overview;
 mod text;
 mod usage;
@@ -9,6 +10,7 @@ mod user;
 
 pub use held_back::HeldBack;
 pub use lanes::{LaneState, Lanes, ServiceLanes, lanes};
+pub use look::shown_for;
 pub use overview::{Duties, LastMinute, Leader, Overview, overview};
 pub(crate) use text::{duration, number, per_second};
 pub use text::{overview_text, user_text, wrapped};

@@ -200,6 +200,7 @@ const NATIVE: &[&str] = &[
     "work::deliveries",
     "work::periodic",
     "work",
+    "status::look",
     "status::usage",
     "status::user",
     "status::lanes",
