@@ -4,6 +4,9 @@ import { type Moment, quantileOf, type Table } from "./measure.ts";
 /** How much larger or slower anything may be at the end. */
 const tolerance = 1.1;
 
+/** As many bytes of a table make no difference: small tables consist of some pages. */
+const smallBytes = 256 * 1024;
+
 /** A line of the table: what was measured in the first minutes, in the last, and what it may be. */
 export interface Line {
   what: string;
@@ -24,11 +27,11 @@ export interface Window {
 }
 
 /**
- * What is compared. A time may differ by a few milliseconds, and memory by a few MiB, whatever the part of the whole that
- * is: less is the machine's, not Weir's. Where the machine became slower, a time may grow by as much as that of a commit
- * that has nothing to do with Weir. A table that keeps history may be larger by as much as it has more rows. Dead
- * rows come and go with autovacuum, so their mean counts; what it leaves alone does not, and it leaves alone more of a
- * table with more rows.
+ * What is compared. A time may differ by a few milliseconds, and memory by a few MiB, whatever the part of the whole
+ * that is: less is the machine's, not Weir's. Where the machine became slower, a time may grow by as much as that of a
+ * commit that has nothing to do with Weir. A table that keeps history may be larger by as much as it has more rows. A
+ * few dead rows make no difference, as a few pages do not. Dead rows come and go with autovacuum, so their mean counts;
+ * what it leaves alone does not, and it leaves alone more of a table with more rows.
  */
 export function compare(first: Window, last: Window): Line[] {
   const machine = Math.max(1, p99(last.commits) / p99(first.commits) || 1);
@@ -87,6 +90,7 @@ function tableLines(name: string, first: Window, last: Window): Line[] {
   const growth = Math.max(1, after.rows / Math.max(1, before.rows));
   const dead = ({ moments }: Window): number => mean(moments.map(({ tables }) => tables.get(name)?.dead ?? 0));
   const more = Math.max(0, leftAlone(after.rows) - leftAlone(before.rows));
+  const small = (smallBytes / Math.max(1, before.bytes)) * (before.rows + dead(first));
   const kib = 1024;
   return [
     {
@@ -94,15 +98,14 @@ function tableLines(name: string, first: Window, last: Window): Line[] {
       unit: " KiB",
       first: before.bytes / kib,
       last: after.bytes / kib,
-      // Some pages more make no difference, and small tables consist of some pages.
-      most: (before.bytes * growth * tolerance) / kib + 256,
+      most: (before.bytes * growth * tolerance + smallBytes) / kib,
     },
     {
       what: `dead rows of ${name}`,
       unit: "",
       first: dead(first),
       last: dead(last),
-      most: Math.max(dead(first) + more, leftAlone(after.rows)) * tolerance,
+      most: Math.max(dead(first) + more, leftAlone(after.rows)) * tolerance + small,
     },
   ].filter(({ first: one, last: other }) => one > 0 || other > 0);
 }

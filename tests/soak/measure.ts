@@ -12,7 +12,7 @@ export interface Table {
 /** What there is at a moment. */
 export interface Moment {
   at: number;
-  /** By process, in MiB. */
+  /** By process, in MiB. Of PostgreSQL's, pools use more or fewer, and each takes some time to get as large as it gets. */
   memory: Map<string, number>;
   tables: Map<string, Table>;
   /** Settlements that took up to as many seconds, counted from the start of the process. */
@@ -20,9 +20,9 @@ export interface Moment {
 }
 
 export async function measure(installation: Installation, admin: postgres.Sql): Promise<Moment> {
-  const memory = new Map(installation.parts.map(({ name, pid }) => [name, proportional([pid])]));
+  const memory = new Map(installation.parts.map(({ name, pid }) => [name, proportional(pid)]));
   const server = installation.database.pid();
-  memory.set("postgres", proportional([server, ...descendants(server)]));
+  memory.set("postgres' largest process", Math.max(...[server, ...descendants(server)].map(proportional)));
   return {
     at: performance.now(),
     memory,
@@ -32,21 +32,18 @@ export async function measure(installation: Installation, admin: postgres.Sql): 
 }
 
 /**
- * Memory of processes in MiB, what they share divided by how many share it; without shared memory, since PostgreSQL's
+ * Memory of a process in MiB, what it shares divided by how many share it; without shared memory, since PostgreSQL's
  * buffers have a fixed size and fill with its tables.
  */
-function proportional(pids: number[]): number {
-  let kilobytes = 0;
-  for (const pid of pids) {
-    try {
-      const rollup = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8");
-      const field = (name: string): number => Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(rollup)?.[1] ?? 0);
-      kilobytes += field("Pss") - field("Pss_Shmem");
-    } catch {
-      // A backend that has just ended.
-    }
+function proportional(pid: number): number {
+  try {
+    const rollup = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8");
+    const field = (name: string): number => Number(new RegExp(`^${name}:\\s+(\\d+)`, "m").exec(rollup)?.[1] ?? 0);
+    return (field("Pss") - field("Pss_Shmem")) / 1024;
+  } catch {
+    // A backend that has just ended.
+    return 0;
   }
-  return kilobytes / 1024;
 }
 
 async function tables(admin: postgres.Sql): Promise<Map<string, Table>> {
