@@ -1,9 +1,10 @@
 //! Reporting the isolate's tally to the origin, which exports it as metrics.
 //!
 //! Counting adds one in the isolate's memory. The first request that finds something to report claims the report:
-//! once it has been answered, it waits for the report interval and then sends everything counted until then. So an
-//! isolate sends at most one report per interval, a flood of denials is reported although none of it is forwarded,
-//! and no client waits for a report. Counts since the last report are lost when Cloudflare evicts the isolate.
+//! once it has been answered, it waits for the report interval and then sends everything counted until then. What is
+//! counted while that report is under way is in another one. So an isolate sends at most one report per interval, a
+//! flood of denials is reported to its end although none of it is forwarded, and no client waits for a report. Counts
+//! since the last report are lost when Cloudflare evicts the isolate.
 
 use std::rc::Rc;
 
@@ -32,14 +33,35 @@ pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
     }
     let (bindings, config) = (bindings.clone(), Rc::clone(config));
     glue::wait_until(&future_to_promise(async move {
-        let _ = JsFuture::from(glue::sleep(interval_ms)).await;
-        if let Some(report) = tally::with(|tally| tally.report(random_uuid)) {
-            match send(&config, &report).await {
-                Ok(()) => tally::with(|tally| tally.acknowledge(&report.id)),
-                Err(reason) => events::report(&bindings, Event::CountsNotTaken, None, &reason),
+        // No more than two: a request may wait for 30 s after its response.
+        for last in [false, true] {
+            let _ = JsFuture::from(glue::sleep(interval_ms)).await;
+            let report = tally::with(|tally| {
+                let report = tally.report(random_uuid);
+                if last || report.is_none() {
+                    // Requests that come while it is under way claim the next one.
+                    tally.release_claim();
+                }
+                report
+            });
+            let Some(report) = report else { break };
+            let accepted = send(&config, &report).await;
+            if let Err(reason) = &accepted {
+                events::report(&bindings, Event::CountsNotTaken, None, reason);
+            } else {
+                tally::with(|tally| tally.acknowledge(&report.id));
+            }
+            if last {
+                break;
+            }
+            let more = tally::with(|tally| {
+                tally.release_claim();
+                accepted.is_ok() && tally.claim(clock::now_ms(), u64::from(interval_ms))
+            });
+            if !more {
+                break;
             }
         }
-        tally::with(|tally| tally.release_claim());
         Ok(JsValue::UNDEFINED)
     }));
 }

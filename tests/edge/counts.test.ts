@@ -63,6 +63,21 @@ test("a flood of denials is reported in few reports, and neither forwarded nor c
   assert.equal(origin.reports.length, quiet, "without counts there are no reports");
 });
 
+test("what is counted while a report is under way is reported without another request", async () => {
+  const origin = await startOrigin({ after });
+  const edge = await start(origin);
+  let release: (() => void) | undefined;
+  origin.answerReport = (_, response) => {
+    if (origin.reports.length > 1) response.writeHead(204).end();
+    else release = () => response.writeHead(204).end();
+  };
+  await submit(edge, "203.0.113.1");
+  await until("the first report", () => release !== undefined);
+  await submit(edge, "203.0.113.1");
+  release?.();
+  await until("the second report", () => total(origin.reports).requests.anonymous === 2);
+});
+
 test("a report that the origin does not accept is repeated under the same id", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin);
