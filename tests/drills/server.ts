@@ -25,10 +25,18 @@ export interface DatabaseBehindProxy {
 
 /**
  * Sessions that a fault may end at any moment. They look up no types when they connect: nobody waits for that look-up,
- * so that its failure would end the whole process. Lists go in and out as JSON therefore.
+ * so that its failure would end the whole process. Lists go in and out as JSON therefore. They last as long as the
+ * server does: the client would end each after half an hour and more, in the middle of a statement if need be.
  */
 export function session(url: string, options: { max?: number; prepare?: boolean } = {}): postgres.Sql {
-  return postgres(url, { max: 1, onnotice: () => {}, connect_timeout: 5, fetch_types: false, ...options });
+  return postgres(url, {
+    max: 1,
+    onnotice: () => {},
+    connect_timeout: 5,
+    fetch_types: false,
+    max_lifetime: null,
+    ...options,
+  });
 }
 
 /** More than any of Weir's processes together need. */
