@@ -121,10 +121,12 @@ pub async fn languages(settings: &Settings, effort: Effort) -> Result<Report, Be
     for _ in 0..effort.turns {
         ours.clear().await?;
         fill(&ours, &ours.rules, &users, enough(effort.span)).await?;
+        ours.tidy().await?;
         with_weir.push(rate(&program, &ours, "weir", effort.span).await?);
         for (how, rates) in [("river-tx", &mut in_transactions), ("river", &mut in_batches)] {
             bare.clear().await?;
             fill_bare(&bare, enough(effort.span)).await?;
+            bare.tidy().await?;
             rates.push(rate(&program, &bare, how, effort.span).await?);
         }
     }

@@ -122,6 +122,15 @@ impl Stage {
         Ok(())
     }
 
+    /// Does what filling leaves to autovacuum and the checkpointer, so that neither falls into what is measured next.
+    pub(super) async fn tidy(&self) -> Result<(), BenchError> {
+        let client = self.database.connect().await?;
+        client.batch_execute("VACUUM (ANALYZE)").await?;
+        // An owner may not ask for one before PostgreSQL 15, nor without `pg_checkpoint` after it.
+        let _ = client.batch_execute("CHECKPOINT").await;
+        Ok(())
+    }
+
     pub(super) async fn end(self) -> Result<(), BenchError> {
         drop_database(&self.server, &self.name).await
     }

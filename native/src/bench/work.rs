@@ -212,6 +212,7 @@ async fn with_weir(
 ) -> Result<f64, BenchError> {
     stage.clear().await?;
     fill(stage, &stage.rules, users, enough(span)).await?;
+    stage.tidy().await?;
     let context = stage
         .context(settings, workers)?
         .with_handler(KIND, Arc::new(count.clone()));
@@ -224,6 +225,7 @@ async fn with_weir(
 async fn with_river(stage: &Stage, workers: u32, count: &Count, span: Duration) -> Result<f64, BenchError> {
     stage.clear().await?;
     fill_bare(stage, enough(span)).await?;
+    stage.tidy().await?;
     let pool = stage.database.river_pool(10)?;
     let counting = count.clone();
     let mut registered = Workers::new();
