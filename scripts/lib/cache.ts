@@ -4,6 +4,7 @@ import { join } from "node:path";
 import { onExit } from "./lifecycle.ts";
 import { withLock, withSharedLock } from "./lock.ts";
 import { cache, cacheLock } from "./paths.ts";
+import { isAlive } from "./process.ts";
 
 /** What no clone has used for this many milliseconds is removed. */
 export const unusedFor = 30 * 24 * 3600 * 1000;
@@ -78,14 +79,5 @@ async function removeUnused(): Promise<void> {
     if (entry === "builds" || entry.startsWith(".")) continue;
     const used = await stat(join(cache, entry)).catch(() => undefined);
     if (used && Date.now() - used.mtimeMs > unusedFor) await rm(join(cache, entry), { recursive: true, force: true });
-  }
-}
-
-function isAlive(pid: number): boolean {
-  try {
-    process.kill(pid, 0);
-    return true;
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === "EPERM";
   }
 }

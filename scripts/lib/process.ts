@@ -56,6 +56,16 @@ function signalGroup(pid: number, signal: NodeJS.Signals): void {
   }
 }
 
+/** Whether there is a process with this number, whoever owns it. */
+export function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code === "EPERM";
+  }
+}
+
 async function groupGone(pid: number, within: number): Promise<boolean> {
   const deadline = Date.now() + within;
   for (;;) {
