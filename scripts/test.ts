@@ -16,7 +16,7 @@ import { say, step } from "./lib/progress.ts";
 import { marked, markRun, nameOf } from "./lib/run-file.ts";
 import { describeSelection, folderOf, kinds, select } from "./lib/selection.ts";
 import { sleep } from "./lib/sleep.ts";
-import { temporaryFolder } from "./lib/temporary-folder.ts";
+import { folderInMemory, temporaryFolder } from "./lib/temporary-folder.ts";
 import { Totals } from "./lib/totals.ts";
 
 await runMain(async () => {
@@ -52,7 +52,7 @@ await runMain(async () => {
   if (uses("scripts", "whole", "browser", "chaos")) env.WEIR_TEST_BINARY = await buildNative();
   if (uses("scripts", "whole", "browser", "edge")) await buildEdge();
   if (selection.cargo.length > 0 || uses("scripts", "whole", "browser"))
-    env.WEIR_TEST_DATABASE_URL = await startDatabase(join(folder, "postgres"));
+    env.WEIR_TEST_DATABASE_URL = await startDatabase(join(folderInMemory("weir-test-postgres-", 4 * 2 ** 30), "data"));
 
   const totals = new Totals();
   for (const tests of selection.cargo) if (!isExiting()) await runCargoTests(tests, env, totals);
@@ -81,6 +81,8 @@ function startDatabase(data: string): Promise<string> {
     const server = await startPostgres({
       data,
       port: await anyFree(),
+      // What a killed run leaves must not be in use by anybody.
+      tied: true,
       password: randomBytes(16).toString("hex"),
       settings: {
         // The data does not outlive the run, so it need not reach the disk.
@@ -88,6 +90,7 @@ function startDatabase(data: string): Promise<string> {
         synchronous_commit: "off",
         full_page_writes: "off",
         max_connections: "400",
+        max_wal_size: "256MB",
         shared_buffers: "256MB",
         log_min_messages: "fatal",
       },
