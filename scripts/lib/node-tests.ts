@@ -1,3 +1,4 @@
+import { availableParallelism } from "node:os";
 import { run } from "node:test";
 import { spec } from "node:test/reporters";
 import { onExit } from "./lifecycle.ts";
@@ -12,8 +13,8 @@ export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, tot
   const events = run({
     files: tests.files,
     ...(tests.named ? { testNamePatterns: new RegExp(RegExp.escape(tests.named), "i") } : {}),
-    // Two files at a time: much of what they do is waiting for the other parts to act.
-    concurrency: 2,
+    // Most of what a test does is waiting for other parts to act.
+    concurrency: Math.min(2 * availableParallelism(), 8),
     // For a file as much as for a test in it; a server that hangs must not hang the whole run.
     timeout: 300_000,
     signal: stop.signal,

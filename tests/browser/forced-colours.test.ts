@@ -5,11 +5,10 @@ import sharp from "sharp";
 import { someAddress, startStack } from "../harness/stack.ts";
 import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
+import { flood, patient } from "./flood.ts";
 import { servicesOfStart } from "./services.ts";
 
 const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
-
-const patient = { timeout: 60_000 };
 
 /** Which part of these pixels (red, green, blue, alpha) can be told from a ground of black or white. */
 function visiblePart(pixels: ArrayLike<number>, ground: "black" | "white"): number {
@@ -52,8 +51,7 @@ describe("the page in forced colours", () => {
       await page.emulateMedia({ forcedColors: "active", colorScheme });
       await page.goto(stack.edge.url);
       await page.getByText("live,").waitFor();
-      await page.getByRole("button", { name: "Flood it" }).click();
-      await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
+      await flood(page);
       await page.getByRole("button", { name: "Join as a newcomer" }).click();
       await page.getByText(/^Yours is done in/).waitFor(patient);
       await page.getByText("105 of 105").waitFor(patient);

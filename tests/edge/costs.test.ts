@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { after, test } from "node:test";
+import { after, describe, it } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
 import { startOrigin } from "./origin.ts";
 import { costs, counterName, type Edge, edgeName, startEdge } from "./workerd.ts";
@@ -8,75 +8,83 @@ const origin = await startOrigin({ after });
 const submit = (edge: Edge, address: string): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
 
-test("1000 admitted requests of 100 addresses write at most 20 rows, and 1000 denied ones call no object", {
-  timeout: 60_000,
-}, async () => {
-  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
-  for (let round = 0; round < 10; round++) {
-    const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
-    assert.ok(answers.every((answer) => answer.status === 200));
-  }
-  // Wait until an alarm has nothing to write.
-  let admitted = await costs(edge);
-  for (let rows = -1; rows !== admitted.rows; admitted = await costs(edge)) {
-    rows = admitted.rows;
+// Each has an edge of its own, and waits most of the time.
+describe("what counting costs", { concurrency: true }, () => {
+  it("1000 admitted requests of 100 addresses write at most 20 rows, and 1000 denied ones call no object", {
+    timeout: 60_000,
+  }, async () => {
+    const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
+    for (let round = 0; round < 10; round++) {
+      const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
+      assert.ok(answers.every((answer) => answer.status === 200));
+    }
+    // Wait until an alarm has nothing to write.
+    let admitted = await costs(edge);
+    for (let rows = -1; rows !== admitted.rows; admitted = await costs(edge)) {
+      rows = admitted.rows;
+      await wait(10_000);
+    }
+    assert.equal(admitted.calls, 1000);
+    assert.equal(admitted.addresses, 100);
+    assert.ok(admitted.rows <= 20, `${admitted.rows} rows`);
+    // The isolate remembers which addresses have used up their limit.
+    for (let round = 0; round < 10; round++) {
+      const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
+      assert.ok(answers.every((answer) => answer.status === 429));
+    }
+    assert.deepEqual(await costs(edge), admitted);
+  });
+
+  it("1000 admitted requests of 100 addresses, evenly over a minute, write at most 20 rows", {
+    timeout: 120_000,
+  }, async () => {
+    const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
+    const began = Date.now();
+    const answers = [];
+    const answered: number[] = [];
+    for (let sent = 0; sent < 1000; sent++) {
+      const due = began + sent * 60;
+      if (due > Date.now()) await wait(due - Date.now());
+      const answer = submit(edge, `198.51.100.${sent % 100}`);
+      answers.push(answer);
+      void answer.then(() => answered.push(Date.now()));
+    }
+    // The last hundred are sent after the first windows have ended.
+    assert.ok((await Promise.all(answers)).every((answer) => answer.status === 200));
+    // After a pause, a request is one of low load, which may be worth a row. A busy machine makes such pauses.
+    const pauses = answered.filter((at, n) => n > 0 && at - (answered[n - 1] ?? at) > 150).length;
     await wait(10_000);
-  }
-  assert.equal(admitted.calls, 1000);
-  assert.equal(admitted.addresses, 100);
-  assert.ok(admitted.rows <= 20, `${admitted.rows} rows`);
-  // The isolate remembers which addresses have used up their limit.
-  for (let round = 0; round < 10; round++) {
-    const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
-    assert.ok(answers.every((answer) => answer.status === 429));
-  }
-  assert.deepEqual(await costs(edge), admitted);
-});
+    const { calls, rows } = await costs(edge);
+    assert.equal(calls, 1000);
+    assert.ok(rows <= 20 + pauses, `${rows} rows, ${pauses} pauses`);
+  });
 
-test("1000 admitted requests of 100 addresses, evenly over a minute, write at most 20 rows", {
-  timeout: 120_000,
-}, async () => {
-  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
-  const began = Date.now();
-  const answers = [];
-  for (let sent = 0; sent < 1000; sent++) {
-    const due = began + sent * 60;
-    if (due > Date.now()) await wait(due - Date.now());
-    answers.push(submit(edge, `198.51.100.${sent % 100}`));
-  }
-  // The last hundred are sent after the first windows have ended.
-  assert.ok((await Promise.all(answers)).every((answer) => answer.status === 200));
-  await wait(10_000);
-  const { calls, rows } = await costs(edge);
-  assert.equal(calls, 1000);
-  assert.ok(rows <= 20, `${rows} rows`);
-});
+  it("nothing is stored after the last window", { timeout: 60_000 }, async () => {
+    const edge = await startEdge(
+      { after },
+      { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_WINDOW: "12" } },
+    );
+    const tables = async (): Promise<string[]> => {
+      const storage = await edge.miniflare.unsafeGetDurableObjectStorage(edgeName, "AddressCounter", {
+        name: counterName,
+      });
+      const rows = (await storage.exec("SELECT name FROM sqlite_master")) as unknown as { name: string }[];
+      return rows.map((row) => row.name);
+    };
+    await submit(edge, "198.51.100.1");
+    assert.ok((await tables()).includes("_cf_KV"));
+    await wait(18_000);
+    assert.deepEqual(await tables(), []);
+    assert.equal((await submit(edge, "198.51.100.1")).headers.get("ratelimit"), '"anon";r=9;t=12');
+  });
 
-test("nothing is stored after the last window", { timeout: 60_000 }, async () => {
-  const edge = await startEdge(
-    { after },
-    { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_WINDOW: "12" } },
-  );
-  const tables = async (): Promise<string[]> => {
-    const storage = await edge.miniflare.unsafeGetDurableObjectStorage(edgeName, "AddressCounter", {
-      name: counterName,
-    });
-    const rows = (await storage.exec("SELECT name FROM sqlite_master")) as unknown as { name: string }[];
-    return rows.map((row) => row.name);
-  };
-  await submit(edge, "198.51.100.1");
-  assert.ok((await tables()).includes("_cf_KV"));
-  await wait(18_000);
-  assert.deepEqual(await tables(), []);
-  assert.equal((await submit(edge, "198.51.100.1")).headers.get("ratelimit"), '"anon";r=9;t=12');
-});
-
-test("an object that is evicted before its snapshot gets its counts back from the isolate", async () => {
-  const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
-  for (let sent = 0; sent < 6; sent++) await submit(edge, "198.51.100.3");
-  await edge.evict();
-  assert.equal((await costs(edge)).calls, 0, "the object was constructed again");
-  const statuses = [];
-  for (let sent = 0; sent < 6; sent++) statuses.push((await submit(edge, "198.51.100.3")).status);
-  assert.deepEqual(statuses, [200, 200, 200, 200, 429, 429]);
+  it("an object that is evicted before its snapshot gets its counts back from the isolate", async () => {
+    const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
+    for (let sent = 0; sent < 6; sent++) await submit(edge, "198.51.100.3");
+    await edge.evict();
+    assert.equal((await costs(edge)).calls, 0, "the object was constructed again");
+    const statuses = [];
+    for (let sent = 0; sent < 6; sent++) statuses.push((await submit(edge, "198.51.100.3")).status);
+    assert.deepEqual(statuses, [200, 200, 200, 200, 429, 429]);
+  });
 });

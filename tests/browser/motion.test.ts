@@ -1,0 +1,71 @@
+import assert from "node:assert/strict";
+import { after, describe, it } from "node:test";
+import { someAddress, startStack } from "../harness/stack.ts";
+import { openPage } from "./browser.ts";
+import { flood, patient } from "./flood.ts";
+import { servicesOfStart } from "./services.ts";
+
+const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
+
+/** Records where dots are drawn. */
+const watchDots = `
+  globalThis.drawn = new Set();
+  const arc = CanvasRenderingContext2D.prototype.arc;
+  CanvasRenderingContext2D.prototype.arc = function (x, y, ...rest) {
+    drawn.add(x.toFixed(1) + "," + y.toFixed(1));
+    return arc.call(this, x, y, ...rest);
+  };
+`;
+
+/** Records how long each frame takes to draw, and the time from one to the next, in milliseconds. */
+const watchFrames = `
+  globalThis.frames = { draws: [], gaps: [] };
+  const request = globalThis.requestAnimationFrame;
+  let last;
+  globalThis.requestAnimationFrame = (draw) => request((now) => {
+    if (last !== undefined) frames.gaps.push(now - last);
+    last = now;
+    const begun = performance.now();
+    draw(now);
+    frames.draws.push(performance.now() - begun);
+  });
+`;
+
+const quantile = (numbers: number[], part: number): number =>
+  numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length * part)] ?? Number.NaN;
+
+describe("the motion of the picture", () => {
+  for (const reducedMotion of ["no-preference", "reduce"] as const) {
+    it(`${reducedMotion === "reduce" ? "stands still for who wants less motion" : "moves smoothly"}`, async (t) => {
+      const { page } = await openPage(t, { address: someAddress() });
+      await page.emulateMedia({ reducedMotion });
+      await page.addInitScript(watchDots);
+      await page.goto(stack.edge.url);
+      await page.getByText("live,").waitFor();
+      await flood(page);
+      await page.getByText("104 of 104").waitFor(patient);
+      const spots = await page.evaluate<number>("drawn.size");
+      // All the places of the lines, the turns, the workers and the end are fewer than this.
+      if (reducedMotion === "reduce") assert.ok(spots < 500, `${spots}`);
+      else assert.ok(spots > 2000, `${spots}`);
+    });
+  }
+
+  it("draws all of a flood in a small part of a frame", async (t) => {
+    const { page } = await openPage(t, { address: someAddress() });
+    await page.addInitScript(watchFrames);
+    await page.goto(stack.edge.url);
+    await page.getByText("live,").waitFor();
+    await flood(page);
+    await page.getByText("104 of 104").waitFor(patient);
+    const { draws, gaps } = await page.evaluate<{ draws: number[]; gaps: number[] }>("frames");
+    const said = (numbers: number[]): string =>
+      [0.5, 0.95, 0.99].map((part) => `${quantile(numbers, part).toFixed(1)} ms`).join(", ");
+    t.diagnostic(
+      `${draws.length} frames; p50, p95, p99: drawn in ${said(draws)}; one after the other in ${said(gaps)}`,
+    );
+    assert.ok(draws.length > 100, `${draws.length} frames`);
+    // A sixtieth of a second is for twice as many dots, and for what the browser does besides.
+    assert.ok(quantile(draws, 0.5) < 1000 / 60 / 4, said(draws));
+  });
+});
