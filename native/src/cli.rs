@@ -8,6 +8,7 @@ mod plans;
 mod screen;
 mod signals;
 mod status;
+mod usage;
 mod user;
 mod webhook;
 
@@ -34,6 +35,7 @@ use key::Key;
 use migrate::Migrate;
 use output::{CommandResult, print};
 use signals::StopSignals;
+use usage::Usage;
 use user::User;
 use webhook::Webhook;
 
@@ -127,6 +129,9 @@ enum Command {
     Key(Key),
     /// Show and change a user: plan, limits, usage, jobs.
     User(User),
+    /// Move usage of long ago out of the database.
+    #[command(subcommand)]
+    Usage(Usage),
     /// Tell others what happens: jobs that end, thresholds of quotas, changes of plans.
     #[command(subcommand)]
     Webhook(Webhook),
@@ -212,6 +217,7 @@ impl Command {
             Self::Plans { .. } => "weir plans",
             Self::Key(_) => "weir key",
             Self::User(_) => "weir user",
+            Self::Usage(_) => "weir usage",
             Self::Webhook(_) => "weir webhook",
             Self::Bench { .. } => "weir bench",
         }
@@ -316,6 +322,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
         }
         Command::Key(key) => key.run(&settings).await,
         Command::User(user) => user.run(&settings).await,
+        Command::Usage(usage) => usage.run(&settings).await,
         Command::Webhook(webhook) => webhook.run(&settings).await,
         Command::Plans { json } => plans::show(&settings, json).await,
         Command::Status { user, json, watch } => status::Status { user, json, watch }.run(&settings).await,

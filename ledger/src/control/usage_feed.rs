@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
 use crate::meter::Meter;
@@ -64,6 +64,24 @@ pub struct UsageEvent {
     pub reason: Option<String>,
 }
 
+impl From<&Row> for UsageEvent {
+    fn from(row: &Row) -> Self {
+        Self {
+            id: row.get("id"),
+            user: row.get("user_id"),
+            subject: row.get("subject"),
+            meter: row.get("event_type"),
+            amount: row.get("quota_amount"),
+            from_grants: row.get("from_grants"),
+            overage: row.get("overage"),
+            at: row.get("created_at"),
+            job_id: row.get("job_id"),
+            period_start: row.get("period_start"),
+            reason: row.get("reason"),
+        }
+    }
+}
+
 /// The events after a cursor, and the cursor after them. What transactions that are still open may write comes after all
 /// that is returned: a transaction that lasts holds up what was written since it began, for everybody who reads here.
 ///
@@ -88,20 +106,7 @@ pub async fn usage_after(
             .unwrap_or(after.transaction),
         id: row.get("id"),
     });
-    let events = rows.iter().map(|row| UsageEvent {
-        id: row.get("id"),
-        user: row.get("user_id"),
-        subject: row.get("subject"),
-        meter: row.get("event_type"),
-        amount: row.get("quota_amount"),
-        from_grants: row.get("from_grants"),
-        overage: row.get("overage"),
-        at: row.get("created_at"),
-        job_id: row.get("job_id"),
-        period_start: row.get("period_start"),
-        reason: row.get("reason"),
-    });
-    Ok((events.collect(), next))
+    Ok((rows.iter().map(UsageEvent::from).collect(), next))
 }
 
 #[cfg(test)]

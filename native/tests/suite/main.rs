@@ -66,6 +66,7 @@ mod strange_json;
 mod tls;
 mod traces;
 mod upgrade;
+mod usage_archive;
 mod webhook_crash;
 mod webhook_events;
 mod webhooks;

@@ -17,6 +17,7 @@ use utoipa_axum::routes;
 use super::state::Api;
 
 pub use holder::{HolderView, holder_view};
+pub use usage_events::CloudEvent;
 
 /// Its routes.
 pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {

@@ -38,7 +38,7 @@ pub(super) struct UsageEvents {
 
 /// A usage event as a CloudEvent (1.0). The same event has the same `id`, however often it is read.
 #[derive(Serialize, ToSchema)]
-pub(super) struct CloudEvent {
+pub struct CloudEvent {
     #[schema(example = "1.0")]
     specversion: &'static str,
     id: Uuid,

@@ -1,0 +1,143 @@
+//! Usage events of long ago leave the database, and their sums stay.
+//!
+//! Balances, grants and the audit's sums are about all periods, so nobody may delete events. A user's events of a period
+//! become one event instead, which counts as much.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+use super::error::ControlError;
+use super::log::Change;
+use super::usage_feed::UsageEvent;
+use crate::meter::Meter;
+
+/// How long ago a period is over at least, so that whoever bills by the feed has read it.
+pub const ARCHIVED_AFTER: Duration = Duration::from_hours(31 * 24);
+
+/// The events of one transaction: what it locks and holds in memory is bounded.
+const BATCH: usize = 10_000;
+
+/// The reason that a sum has.
+const SUM: &str = "archived";
+
+/// Why an archive ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// The database could not, or it must not be.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The events could not be kept.
+    #[error("the events cannot be written: {0}")]
+    Keep(#[from] std::io::Error),
+}
+
+impl From<tokio_postgres::Error> for ArchiveError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Control(error.into())
+    }
+}
+
+/// Moves the usage events of all billing periods that were over before a moment out of the database. `keep` gets them in
+/// batches, each of one user and meter, and has them safe when it returns: they are deleted after that. When the process
+/// dies in between, the next archive has them once more, with the same ids. Returns how many there were.
+///
+/// # Errors
+///
+/// When the moment is less than [`ARCHIVED_AFTER`] ago, the events cannot be kept, or the database cannot be used. What was
+/// kept in earlier batches is archived all the same.
+pub async fn archive_usage(
+    client: &mut Client,
+    actor: &str,
+    before: Timestamp,
+    mut keep: impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
+) -> Result<u64, ArchiveError> {
+    let latest = Timestamp::now() - ARCHIVED_AFTER;
+    if before > latest {
+        return Err(ControlError::Invalid(format!(
+            "only periods that were over 31 days ago can be archived: before {latest:.0} or earlier"
+        ))
+        .into());
+    }
+    let mut archived = 0;
+    let mut page = counters(client, before, None).await?;
+    while let Some(last) = page.last().copied() {
+        for (user, meter) in page {
+            loop {
+                let events = batch(client, actor, before, user, meter, &mut keep).await?;
+                archived += events as u64;
+                if events < BATCH {
+                    break;
+                }
+            }
+        }
+        page = counters(client, before, Some(last)).await?;
+    }
+    Ok(archived)
+}
+
+/// Some users and meters with a period that was over by then, in order.
+async fn counters(
+    client: &Client,
+    before: Timestamp,
+    after: Option<(Uuid, Meter)>,
+) -> Result<Vec<(Uuid, Meter)>, tokio_postgres::Error> {
+    let (user, meter) = after.map_or((Uuid::nil(), ""), |(user, meter)| (user, meter.as_str()));
+    let rows = client
+        .query(
+            "SELECT DISTINCT user_id, event_type FROM quota_balances \
+             WHERE (user_id, event_type::text) > ($2, $3) AND user_id >= $2 \
+               AND span = 'month' AND period_start + interval '1 month' <= $1 \
+             ORDER BY user_id, event_type LIMIT 1000",
+            &[&before, &user, &meter],
+        )
+        .await?;
+    Ok(rows
+        .iter()
+        .map(|row| (row.get("user_id"), row.get("event_type")))
+        .collect())
+}
+
+/// One transaction. Returns how many events it moved.
+async fn batch(
+    client: &mut Client,
+    actor: &str,
+    before: Timestamp,
+    user: Uuid,
+    meter: Meter,
+    keep: &mut impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
+) -> Result<usize, ArchiveError> {
+    let transaction = client.transaction().await?;
+    // Two archives at once would each make a sum. Balances do not change, so the table's triggers have nothing to book.
+    transaction
+        .batch_execute(
+            "SELECT pg_advisory_xact_lock(hashtextextended('weir usage archive', 0)); SET LOCAL weir.books = 'kept'",
+        )
+        .await?;
+    let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
+    let rows = transaction
+        .query(
+            include_str!("sql/archive_usage.sql"),
+            &[&user, &meter, &before, &most, &SUM],
+        )
+        .await?;
+    if rows.is_empty() {
+        return Ok(0);
+    }
+    let events: Vec<_> = rows.iter().map(UsageEvent::from).collect();
+    let change = Change {
+        actor,
+        action: "usage.archive",
+        holder: Some(user),
+        meter: Some(meter),
+        after: Some(json!({ "events": events.len(), "before": before })),
+        ..Change::default()
+    };
+    change.write(&transaction).await?;
+    keep(&events)?;
+    transaction.commit().await?;
+    Ok(events.len())
+}

@@ -1,0 +1,95 @@
+//! `weir usage`: what everybody has used.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Subcommand;
+use jiff::Timestamp;
+use weir::api::admin::CloudEvent;
+use weir::config::Settings;
+use weir_ledger::control::{self, UsageEvent};
+
+use super::connection::connected;
+use super::output::{CommandResult, actor, print};
+
+#[derive(Subcommand)]
+pub(crate) enum Usage {
+    /// Move the usage events of billing periods that are over into a file; their sums stay.
+    ///
+    /// Balances, grants and `weir audit` need the sums, so do not delete usage events by SQL.
+    Archive {
+        /// Periods that were over by then, such as 2026-01-01T00:00:00Z; at least 31 days ago.
+        #[arg(long)]
+        before: Timestamp,
+        /// The file, one CloudEvent a line, as `GET /admin/usage/events` has them. What it has already stays.
+        #[arg(long)]
+        to: PathBuf,
+    },
+}
+
+/// How often the person who waits is told how far it is.
+const TELL: Duration = Duration::from_secs(5);
+
+impl Usage {
+    pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
+        let Self::Archive { before, to } = self;
+        let mut client = connected(settings).await?;
+        let mut archive = Archive::open(&to).map_err(|error| format!("{}: {error}", to.display()))?;
+        let (mut written, mut told) = (0, Instant::now());
+        let archived = control::archive_usage(&mut client, &actor(), before, |events| {
+            archive.keep(events)?;
+            written += events.len();
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                eprintln!("{written} usage events so far");
+            }
+            Ok(())
+        })
+        .await?;
+        print(&format!("{archived} usage event(s) moved to {}\n", to.display()))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A file that usage events are added to.
+struct Archive {
+    file: File,
+}
+
+impl Archive {
+    /// Others on the machine must not read who used what.
+    fn open(path: &Path) -> std::io::Result<Self> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(path)?;
+        // A process that died has left half a line.
+        if file.metadata()?.len() > 0 {
+            let mut last = [0];
+            file.seek(SeekFrom::End(-1))?;
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                file.write_all(b"\n")?;
+            }
+        }
+        Ok(Self { file })
+    }
+
+    /// They are on the disk when it returns.
+    fn keep(&mut self, events: &[UsageEvent]) -> std::io::Result<()> {
+        let mut lines = BufWriter::new(&mut self.file);
+        for event in events {
+            serde_json::to_writer(&mut lines, &CloudEvent::from(event.clone()))?;
+            lines.write_all(b"\n")?;
+        }
+        lines.flush()?;
+        drop(lines);
+        self.file.sync_data()
+    }
+}

@@ -1,0 +1,256 @@
+//! Usage events of long ago leave the database, and everything counts as before.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::common::process::command;
+use crate::common::{GO_TESTS, Weir, Who};
+use serde_json::Value;
+use tokio_postgres::Client;
+use uuid::Uuid;
+use weir_ledger::control::{UsageCursor, archive_usage, usage_after};
+
+/// More than one transaction moves.
+const MANY: i64 = 10_001;
+
+/// A file that is gone at the end of the test.
+struct ArchiveFile(PathBuf);
+
+impl ArchiveFile {
+    fn new() -> Self {
+        Self(std::env::temp_dir().join(format!("weir-usage-{}.ndjson", Uuid::new_v4())))
+    }
+}
+
+impl Drop for ArchiveFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Usage of a period that was over long ago.
+async fn used_long_ago(client: &Client, user: Uuid, amount: i64, events: i64) {
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, period_start) \
+             SELECT $1, 'analysis', $2, p.start + interval '1 hour' + n * interval '1 second', p.start \
+             FROM (SELECT date_trunc('month', now() - interval '100 days') AS start) p, generate_series(1, $3::bigint) AS n",
+            &[&user, &amount, &events],
+        )
+        .await
+        .unwrap();
+}
+
+/// Balances and grants, as text.
+async fn counters(client: &Client) -> Vec<String> {
+    let rows = client
+        .query(
+            "SELECT b::text FROM quota_balances b UNION ALL SELECT g::text FROM grants g ORDER BY 1",
+            &[],
+        )
+        .await
+        .unwrap();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+async fn total(client: &Client, user: Uuid) -> (i64, i64) {
+    let row = client
+        .query_one(
+            "SELECT count(*), sum(quota_amount)::bigint FROM usage_events WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    (row.get(0), row.get(1))
+}
+
+/// A moment some days ago, as the command line takes it.
+fn days_ago(days: i64) -> jiff::Timestamp {
+    jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24 * days)
+}
+
+fn archive(weir: &Weir, days: i64, to: &Path) -> Output {
+    let before = days_ago(days).to_string();
+    command(
+        weir,
+        &[
+            "usage",
+            "archive",
+            "--before",
+            &before,
+            "--to",
+            to.to_str().unwrap(),
+        ],
+    )
+    .output()
+    .unwrap()
+}
+
+/// The ids in a file, whatever is not an event left out.
+fn ids(file: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap();
+    text.lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .map(|event| event["id"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let file = ArchiveFile::new();
+    let (many, few) = (weir.user("enterprise").await, weir.user("free").await);
+    used_long_ago(&client, many, 2, MANY).await;
+    used_long_ago(&client, few, 3, 2).await;
+    weir.use_up(few, "analysis", 5).await;
+    let old: BTreeSet<String> = client
+        .query(
+            "SELECT id::text FROM usage_events WHERE created_at < now() - interval '40 days'",
+            &[],
+        )
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    // A job that can still be looked at, of that time.
+    let job = weir.analyse(Who::User(few), "a_test.go", GO_TESTS).await;
+    let working = weir.work().await;
+    weir.all_finished().await;
+    working.stop().await;
+    client
+        .execute(
+            "UPDATE usage_events SET created_at = now() - interval '99 days', \
+             period_start = date_trunc('month', now() - interval '100 days') WHERE job_id = $1",
+            &[&job],
+        )
+        .await
+        .unwrap();
+    let before = counters(&client).await;
+    let (_, cursor) = usage_after(&client, UsageCursor::default(), i64::MAX)
+        .await
+        .unwrap();
+
+    let output = archive(&weir, 40, &file.0);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        String::from_utf8_lossy(&output.stdout).starts_with("10003 usage event(s)"),
+        "{output:?}"
+    );
+    assert_eq!(counters(&client).await, before);
+    assert_eq!(total(&client, many).await, (1, 2 * MANY));
+    // The sum, what is of now, and the job's.
+    assert_eq!(total(&client, few).await.0, 3);
+    let kept = ids(&file.0);
+    assert_eq!(kept.len(), old.len());
+    assert_eq!(kept.into_iter().collect::<BTreeSet<_>>(), old);
+    let (new, _) = usage_after(&client, cursor, 1000).await.unwrap();
+    assert!(
+        new.iter().all(|event| event.job_id.is_some()),
+        "who has read the events gets no sum of them: {new:?}"
+    );
+    let shown = weir.get(&format!("/api/jobs/{job}"), Who::User(few)).await;
+    assert_eq!(shown.status, 200, "{}", shown.body);
+
+    // Again finds nothing; what comes to the same period goes into the same sum; and half a line is no part of another.
+    let output = archive(&weir, 40, &file.0);
+    assert!(
+        String::from_utf8_lossy(&output.stdout).starts_with("0 usage event(s)"),
+        "{output:?}"
+    );
+    let mut text = std::fs::read_to_string(&file.0).unwrap();
+    text.push_str("{\"id\":\"half");
+    std::fs::write(&file.0, text).unwrap();
+    used_long_ago(&client, many, 7, 1).await;
+    let output = archive(&weir, 40, &file.0);
+    assert!(
+        String::from_utf8_lossy(&output.stdout).starts_with("1 usage event(s)"),
+        "{output:?}"
+    );
+    assert_eq!(total(&client, many).await, (1, 2 * MANY + 7));
+    assert_eq!(ids(&file.0).len(), old.len() + 1);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_grants_paid_for_stays_with_the_sum() {
+    let weir = Weir::new().await;
+    let mut client = weir.client().await;
+    let user = weir.user("free").await;
+    client
+        .execute(
+            "WITH given AS (
+                 INSERT INTO grants (user_id, event_type, amount, used, reason)
+                 VALUES ($1, 'analysis', 10, 4, 'order 7')
+                 RETURNING id
+             )
+             INSERT INTO grant_draws (grant_id, job_id, position, amount, charged) SELECT id, n, 0, 2, 2 FROM given, generate_series(1, 2) AS n",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, from_grants, overage, created_at, period_start) \
+             SELECT $1, 'analysis', 6, 2, 1, p.start, p.start \
+             FROM (SELECT date_trunc('month', now() - interval '100 days') AS start) p, generate_series(1, 2)",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let before = counters(&client).await;
+    let mut kept = Vec::new();
+    let archived = archive_usage(&mut client, "test", days_ago(40), |events| {
+        kept.extend_from_slice(events);
+        Ok(())
+    })
+    .await
+    .unwrap();
+    assert_eq!((archived, kept.len()), (2, 2));
+    assert_eq!(counters(&client).await, before);
+    let row = client
+        .query_one(
+            "SELECT quota_amount, from_grants, overage, reason FROM usage_events WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let sum: (i64, i64, i64, String) = (row.get(0), row.get(1), row.get(2), row.get(3));
+    assert_eq!(sum, (12, 4, 2, "archived".to_owned()));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_that_could_not_be_written_stays() {
+    let weir = Weir::new().await;
+    let mut client = weir.client().await;
+    let user = weir.user("free").await;
+    used_long_ago(&client, user, 1, 3).await;
+    let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let error = archive_usage(&mut client, "test", days_ago(40), |_| Err(full()))
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().starts_with("the events cannot be written"),
+        "{error}"
+    );
+    assert_eq!(total(&client, user).await, (3, 3));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_that_billing_may_not_have_read_is_not_archived() {
+    let weir = Weir::new().await;
+    let file = ArchiveFile::new();
+    let output = archive(&weir, 30, &file.0);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("31 days ago"), "{said}");
+    weir.end().await;
+}
