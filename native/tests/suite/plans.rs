@@ -5,6 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::common::Weir;
+use jiff::Timestamp;
+use tokio_postgres::GenericClient;
+use weir::webhooks;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_statement_of_the_hot_paths_scans_a_table() {
@@ -73,4 +76,79 @@ async fn no_statement_of_the_hot_paths_scans_a_table() {
         .await
         .unwrap();
     weir.end().await;
+}
+
+/// How many entries of River's index of finished jobs this transaction has read.
+async fn finished_read(client: &impl GenericClient) -> i64 {
+    let read = "SELECT pg_stat_get_xact_tuples_returned('river_job_state_and_finalized_at_index'::regclass)";
+    client.query_one(read, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_found_by_its_id_however_many_have_ended_since_anybody_counted() {
+    const JOBS: i64 = 20_000;
+    let weir = Weir::new().await;
+    let events = ["job.completed".to_owned()];
+    webhooks::add(
+        &mut weir.client().await,
+        &weir.context.settings,
+        "shell:test",
+        "https://93.184.215.14/",
+        &events,
+        &[],
+    )
+    .await
+    .unwrap();
+    let user = weir.user("free").await;
+    let mut client = weir.bookkeeper().await;
+    client
+        .batch_execute(&format!(
+            "ALTER TABLE river_job SET (autovacuum_enabled = false); \
+             INSERT INTO river_job (args, kind, max_attempts, state) \
+                 SELECT '{{}}', 'analysis:analyze', 3, 'pending' FROM generate_series(1, {JOBS}); \
+             ANALYZE river_job"
+        ))
+        .await
+        .unwrap();
+    let transaction = client.transaction().await.unwrap();
+    transaction
+        .batch_execute(&format!(
+            "UPDATE river_job SET state = 'completed', attempt = 1, finalized_at = now() - interval '2 minutes'; \
+             INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id) \
+                 SELECT gen_random_uuid(), 'analysis', 0, id FROM river_job ORDER BY id DESC LIMIT 10; \
+             INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount) \
+                 SELECT id, '{user}', '{user}', 'analysis', 0 FROM river_job ORDER BY id DESC LIMIT 10"
+        ))
+        .await
+        .unwrap();
+
+    let before = finished_read(&transaction).await;
+    transaction
+        .batch_execute("DELETE FROM quota_reservations")
+        .await
+        .unwrap();
+    let told = "SELECT count(*) FROM river_job WHERE kind = 'weir:webhook'";
+    let told: i64 = transaction.query_one(told, &[]).await.unwrap().get(0);
+    assert_eq!(told, 10);
+    let read = finished_read(&transaction).await - before;
+    assert!(
+        read < JOBS,
+        "telling of 10 jobs read {read} of the {JOBS} that have ended"
+    );
+
+    // A slice is read once, and its jobs by their ids.
+    let before = finished_read(&transaction).await;
+    let slice = include_str!("../../../ledger/src/reconciliation/sql/keep_finished.sql");
+    let row = transaction
+        .query_one(slice, &[&"completed", &Timestamp::UNIX_EPOCH, &0_i64, &JOBS])
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, i64>("kept"), 10);
+    let read = finished_read(&transaction).await - before;
+    assert!(
+        read < 2 * JOBS,
+        "keeping 10 jobs read {read} of the {JOBS} that have ended"
+    );
+    transaction.rollback().await.unwrap();
+    weir.abandon().await;
 }

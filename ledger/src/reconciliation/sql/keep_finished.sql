@@ -30,8 +30,9 @@ WITH slice AS MATERIALIZED (
            coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error'),
            CASE WHEN j.state = 'completed' THEN j.metadata -> 'output' END, m.review_at
     FROM missing m
-    CROSS JOIN LATERAL (SELECT * FROM river_job r WHERE r.id = m.id AND r.finalized_at IS NOT NULL OFFSET 0) j
-    WHERE m.review_at > now()
+    -- By id alone: with a condition on `finalized_at`, the planner may go through all finished jobs for each one.
+    CROSS JOIN LATERAL (SELECT * FROM river_job r WHERE r.id = m.id OFFSET 0) j
+    WHERE j.finalized_at IS NOT NULL AND m.review_at > now()
     -- One that was tried again after it had failed.
     ON CONFLICT (job_id) DO UPDATE
         SET state = excluded.state, queue = excluded.queue, attempt = excluded.attempt,
