@@ -1,7 +1,12 @@
--- Live jobs under these unique keys, and whose they are. $1 keys.
-SELECT j.unique_key, j.id, s.holder
+-- Live jobs under these unique keys, and whose they are. $1 keys. Each key by itself: where statistics are of a time without
+-- unique jobs, the planner would go through all that have a key.
+SELECT k.unique_key, j.id, s.holder
 FROM unnest($1::bytea[]) AS k (unique_key)
-JOIN river_job j ON j.unique_key = k.unique_key
-    AND j.unique_key IS NOT NULL AND j.unique_states IS NOT NULL
-    AND river_job_state_in_bitmask(j.unique_states, j.state)
-LEFT JOIN submissions s ON s.job_id = j.id
+CROSS JOIN LATERAL (
+    SELECT l.id
+    FROM river_job l
+    WHERE l.unique_key = k.unique_key AND l.unique_key IS NOT NULL AND l.unique_states IS NOT NULL
+      AND river_job_state_in_bitmask(l.unique_states, l.state)
+    OFFSET 0
+) j
+LEFT JOIN LATERAL (SELECT m.holder FROM submissions m WHERE m.job_id = j.id OFFSET 0) s ON true
