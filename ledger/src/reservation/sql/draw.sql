@@ -1,14 +1,17 @@
 -- What new jobs draw on grants, for those that do: the draws, and what the grants, the reservations and the balances have
 -- of them. $1 jobs, $2 positions, $3 grants, $4 amounts. After the reservations and balances were
--- written; the holders are locked, so that a balance's place (ctid) stays what it is.
+-- written; the holders are locked, so that the places (ctid) of their balances and grants stay what they are.
 WITH drawn AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::smallint[], $3::uuid[], $4::bigint[]) AS d (job_id, position, grant_id, amount)
 ), draws AS (
     INSERT INTO grant_draws (job_id, position, grant_id, amount) SELECT * FROM drawn
 ), of_grants AS (
     UPDATE grants g SET reserved = g.reserved + d.amount
-    FROM (SELECT grant_id, sum(amount)::bigint AS amount FROM drawn GROUP BY 1) d
-    WHERE g.id = d.grant_id
+    FROM (
+        SELECT s.amount, (SELECT k.ctid FROM grants k WHERE k.id = s.grant_id) AS place
+        FROM (SELECT grant_id, sum(amount)::bigint AS amount FROM drawn GROUP BY 1) s
+    ) d
+    WHERE g.ctid = d.place
 ), of_jobs AS MATERIALIZED (
     SELECT r.job_id, r.user_id, r.event_type, r.period_start, d.amount
     FROM (SELECT job_id, sum(amount)::bigint AS amount FROM drawn GROUP BY 1) d

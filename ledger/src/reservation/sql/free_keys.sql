@@ -1,5 +1,13 @@
 -- A key is free again after 24 hours. $1 holders, $2 keys, pairwise.
 UPDATE submissions s
 SET idempotency_key = NULL
-FROM unnest($1::uuid[], $2::text[]) AS w (holder, idempotency_key)
-WHERE s.holder = w.holder AND s.idempotency_key = w.idempotency_key AND s.created_at <= now() - interval '24 hours'
+WHERE s.job_id = ANY (ARRAY(
+    SELECT e.job_id
+    FROM unnest($1::uuid[], $2::text[]) AS w (holder, idempotency_key)
+    CROSS JOIN LATERAL (
+        SELECT o.job_id
+        FROM submissions o
+        WHERE o.holder = w.holder AND o.idempotency_key = w.idempotency_key AND o.created_at <= now() - interval '24 hours'
+        OFFSET 0
+    ) e
+))

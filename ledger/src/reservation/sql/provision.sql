@@ -7,8 +7,8 @@ WITH wanted AS (
         AS w (holder, event_type, user_id, subject)
 ), new_users AS (
     INSERT INTO users (id, subject)
-    SELECT DISTINCT ON (w.user_id) w.user_id, CASE WHEN u.id IS NULL THEN w.subject END
-    FROM wanted w LEFT JOIN users u ON u.subject = w.subject
+    SELECT DISTINCT ON (w.user_id) w.user_id, CASE WHEN (SELECT u.id FROM users u WHERE u.subject = w.subject) IS NULL THEN w.subject END
+    FROM wanted w
     WHERE w.user_id IS NOT NULL
     ORDER BY w.user_id, w.subject
     -- Of both keys: two who meet the same user first may meet at either.

@@ -1,11 +1,15 @@
 -- What grants pay for jobs that drew on them and are over. $1 jobs, $2 charged to grants, $3 no longer from grants, $4 user
 -- ids, $5 event types, $6 periods. After the charges and balances were written; the holders are
--- locked, so that a balance's place (ctid) stays what it is.
+-- locked, so that the places (ctid) of their balances and usage events stay what they are.
 WITH ended AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::usage_event_type[], $6::timestamptz[])
         AS e (job_id, charged, returned, user_id, event_type, period_start)
 ), events AS (
-    UPDATE usage_events u SET from_grants = e.charged FROM ended e WHERE u.job_id = e.job_id AND e.charged > 0
+    UPDATE usage_events u SET from_grants = e.charged
+    FROM (
+        SELECT n.charged, (SELECT k.ctid FROM usage_events k WHERE k.job_id = n.job_id) AS place FROM ended n WHERE n.charged > 0
+    ) e
+    WHERE u.ctid = e.place
 ), balances AS (
     UPDATE quota_balances b SET from_grants = b.from_grants - d.returned
     FROM (

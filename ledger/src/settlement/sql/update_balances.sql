@@ -1,7 +1,13 @@
 -- What was charged and what is no longer reserved. $1 user ids, $2 event types, $3 spans, $4 starts of windows,
--- $5 reserved, $6 charged; distinct windows.
+-- $5 reserved, $6 charged; distinct windows. The holders are locked, so that a balance's place (ctid) stays what it is.
 UPDATE quota_balances b
 SET reserved = b.reserved - d.reserved, used = b.used + d.charged
-FROM unnest($1::uuid[], $2::usage_event_type[], $3::text[], $4::timestamptz[], $5::bigint[], $6::bigint[])
-    AS d (user_id, event_type, span, period_start, reserved, charged)
-WHERE b.user_id = d.user_id AND b.event_type = d.event_type AND b.span = d.span AND b.period_start = d.period_start
+FROM (
+    SELECT n.reserved, n.charged,
+           (SELECT k.ctid FROM quota_balances k
+            WHERE k.user_id = n.user_id AND k.event_type = n.event_type AND k.span = n.span
+              AND k.period_start = n.period_start) AS place
+    FROM unnest($1::uuid[], $2::usage_event_type[], $3::text[], $4::timestamptz[], $5::bigint[], $6::bigint[])
+        AS n (user_id, event_type, span, period_start, reserved, charged)
+) d
+WHERE b.ctid = d.place
