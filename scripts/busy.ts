@@ -1,0 +1,45 @@
+import { availableParallelism, loadavg } from "node:os";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { Worker } from "node:worker_threads";
+import { Failure } from "./lib/failure.ts";
+import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
+import { makeStateFolder, root } from "./lib/paths.ts";
+import { attempt } from "./lib/process.ts";
+import { say, step } from "./lib/progress.ts";
+
+/**
+ * `npm run busy -- --times 10 [NAME...]`: `npm test`, again and again, while every core has something else to do. A
+ * test that takes the machine for a quiet one fails here first.
+ */
+await runMain(async () => {
+  const { values, positionals } = parseArgs({
+    options: { times: { type: "string", default: "10" } },
+    allowPositionals: true,
+  });
+  const times = Number(values.times);
+  if (!Number.isSafeInteger(times) || times < 1)
+    throw new Failure("--times is how often the tests run", "npm run busy -- --times 10");
+  makeStateFolder();
+  const cores = availableParallelism();
+  for (let core = 0; core < cores; core++) {
+    const loop = new Worker("for (;;);", { eval: true });
+    onExit(async () => {
+      await loop.terminate();
+    });
+  }
+  say(`${times} runs, with ${cores} loops on ${cores} cores beside them`);
+  let passed = 0;
+  for (let time = 1; time <= times && !isExiting(); time++) {
+    const log = `busy-${time}`;
+    const { code, output } = await step(`run ${time} of ${times}`, (pulse) =>
+      attempt(process.execPath, [join(root, "scripts", "test.ts"), ...positionals], { log, pulse }),
+    );
+    const last = output.trimEnd().split("\n").at(-1);
+    say(`run ${time}: ${last}, load ${loadavg()[0]?.toFixed(1)}`);
+    if (code === 0) passed++;
+    else say(`  its output is in .weir/logs/${log}.log`);
+  }
+  say(`${passed} of ${times} passed`);
+  return passed === times ? 0 : 1;
+});
