@@ -136,7 +136,7 @@ async fn the_page_of_the_tables_is_current() {
 
 #[test]
 fn the_page_of_the_commands_is_current() {
-    let help = |arguments: &[&str]| {
+    let help = |arguments: &[String]| {
         let output = Command::new(env!("CARGO_BIN_EXE_weir"))
             .args(arguments)
             .arg("--help")
@@ -144,23 +144,23 @@ fn the_page_of_the_commands_is_current() {
             .unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
-    let top = help(&[]);
-    let commands = top
-        .split("Commands:\n")
-        .nth(1)
-        .unwrap()
-        .split("\n\n")
-        .next()
-        .unwrap();
-    let names = commands.lines().filter_map(|line| line.split_whitespace().next());
-    let mut body = format!("```\n{}\n```\n", top.trim_end());
-    for name in names.filter(|name| *name != "help") {
-        write!(
-            body,
-            "\n## weir {name}\n\n```\n{}\n```\n",
-            help(&[name]).trim_end()
-        )
-        .unwrap();
+    let mut body = String::new();
+    // Each command, and then its own.
+    let mut paths = vec![Vec::<String>::new()];
+    while let Some(path) = paths.pop() {
+        let text = help(&path);
+        if !path.is_empty() {
+            let level = "#".repeat(1 + path.len());
+            write!(body, "\n{level} weir {}\n\n", path.join(" ")).unwrap();
+        }
+        write!(body, "```\n{}\n```\n", text.trim_end()).unwrap();
+        let commands = text.split("Commands:\n").nth(1).unwrap_or_default();
+        let commands = commands.split("\n\n").next().unwrap_or_default().lines();
+        let names = commands.filter_map(|line| line.split_whitespace().next());
+        let below = names
+            .filter(|name| *name != "help")
+            .map(|name| [&path[..], &[name.to_owned()]].concat());
+        paths.extend(below.collect::<Vec<_>>().into_iter().rev());
     }
     is_current("commands.md", "Commands", &body);
 }
