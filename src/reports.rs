@@ -33,33 +33,16 @@ pub(crate) fn schedule(bindings: &Bindings, config: &Rc<Config>) {
     }
     let (bindings, config) = (bindings.clone(), Rc::clone(config));
     glue::wait_until(&future_to_promise(async move {
-        // No more than two: a request may wait for 30 s after its response.
-        for last in [false, true] {
-            let _ = JsFuture::from(glue::sleep(interval_ms)).await;
-            let report = tally::with(|tally| {
-                let report = tally.report(random_uuid);
-                if last || report.is_none() {
-                    // Requests that come while it is under way claim the next one.
-                    tally.release_claim();
-                }
-                report
-            });
-            let Some(report) = report else { break };
-            let accepted = send(&config, &report).await;
-            if let Err(reason) = &accepted {
-                events::report(&bindings, Event::CountsNotTaken, None, reason);
-            } else {
-                tally::with(|tally| tally.acknowledge(&report.id));
-            }
-            if last {
-                break;
-            }
-            let more = tally::with(|tally| {
-                tally.release_claim();
-                accepted.is_ok() && tally.claim(clock::now_ms(), u64::from(interval_ms))
-            });
-            if !more {
-                break;
+        let _ = JsFuture::from(glue::sleep(interval_ms)).await;
+        let report = tally::with(|tally| {
+            // What is counted from here on is in the next report, which its request claims.
+            tally.release_claim();
+            tally.report(random_uuid)
+        });
+        if let Some(report) = report {
+            match send(&config, &report).await {
+                Ok(()) => tally::with(|tally| tally.acknowledge(&report.id)),
+                Err(reason) => events::report(&bindings, Event::CountsNotTaken, None, &reason),
             }
         }
         Ok(JsValue::UNDEFINED)

@@ -159,8 +159,8 @@ impl Tally {
     }
 
     /// Claims the next report, to be sent `interval_ms` after `now_ms`. Returns false when there is nothing to
-    /// report or another request has claimed it. After true, the caller must call [`Self::release_claim`] once it
-    /// has sent the report.
+    /// report or another request has claimed it. After true, the caller must call [`Self::release_claim`] when it
+    /// takes the report.
     pub fn claim(&mut self, now_ms: u64, interval_ms: u64) -> bool {
         // After the clock has jumped back, a claim must not last longer than usual.
         let claimed =
