@@ -35,7 +35,7 @@ pub use overrides::{MOST_LIMIT, Override, override_of, remove_override, set_over
 pub use person::Person;
 pub use plan::{Effective, PlanChange, PlanOutcome, Standing, apply_scheduled, set_plan, standing};
 pub use requests::Keyed;
-pub use usage_archive::{ARCHIVED_AFTER, ArchiveError, archive_usage};
+pub use usage_archive::{ArchiveError, archive_usage};
 pub use usage_by_period::{PeriodUsage, usage_by_period};
 pub use usage_feed::{UsageCursor, UsageEvent, usage_after};
 pub use webhooks::{

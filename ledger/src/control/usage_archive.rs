@@ -15,8 +15,8 @@ use super::log::Change;
 use super::usage_feed::UsageEvent;
 use crate::meter::Meter;
 
-/// How long ago a period is over at least, so that whoever bills by the feed has read it.
-pub const ARCHIVED_AFTER: Duration = Duration::from_hours(31 * 24);
+/// How many days ago a period is over at least, so that whoever bills by the feed has read it.
+const READ_AFTER_DAYS: u64 = 31;
 
 /// The events of one transaction: what it locks and holds in memory is bounded.
 const BATCH: usize = 10_000;
@@ -47,7 +47,7 @@ impl From<tokio_postgres::Error> for ArchiveError {
 ///
 /// # Errors
 ///
-/// When the moment is less than [`ARCHIVED_AFTER`] ago, the events cannot be kept, or the database cannot be used. What was
+/// When the moment is less than 31 days ago, the events cannot be kept, or the database cannot be used. What was
 /// kept in earlier batches is archived all the same.
 pub async fn archive_usage(
     client: &mut Client,
@@ -55,10 +55,10 @@ pub async fn archive_usage(
     before: Timestamp,
     mut keep: impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
 ) -> Result<u64, ArchiveError> {
-    let latest = Timestamp::now() - ARCHIVED_AFTER;
+    let latest = Timestamp::now() - Duration::from_hours(24 * READ_AFTER_DAYS);
     if before > latest {
         return Err(ControlError::Invalid(format!(
-            "only periods that were over 31 days ago can be archived: before {latest:.0} or earlier"
+            "only periods that were over {READ_AFTER_DAYS} days ago can be archived: before {latest:.0} or earlier"
         ))
         .into());
     }

@@ -15,30 +15,30 @@ WITH old AS (
 ), moved AS (
     DELETE FROM usage_events e USING old WHERE e.id = old.id
     RETURNING e.*
-), sums AS (
-    SELECT m.user_id, m.event_type, m.period_start, max(m.created_at) AS created_at,
-           sum(m.quota_amount)::bigint AS amount, sum(m.from_grants)::bigint AS from_grants, sum(m.overage)::bigint AS overage
-    FROM moved m
-    GROUP BY 1, 2, 3
-), kept AS (
-    SELECT n.period_start, (
+), sums AS MATERIALIZED (
+    SELECT n.*, (
         SELECT e.id FROM usage_events e
         WHERE e.user_id = n.user_id AND e.event_type = n.event_type AND e.period_start = n.period_start
           AND e.xid IS NULL AND e.job_id IS NULL AND e.reason = $5
         ORDER BY e.id LIMIT 1
-    ) AS id
-    FROM sums n
+    ) AS earlier
+    FROM (
+        SELECT m.user_id, m.event_type, m.period_start, max(m.created_at) AS created_at,
+               sum(m.quota_amount)::bigint AS amount, sum(m.from_grants)::bigint AS from_grants, sum(m.overage)::bigint AS overage
+        FROM moved m
+        GROUP BY 1, 2, 3
+    ) n
 ), added AS (
     UPDATE usage_events e
     SET quota_amount = e.quota_amount + n.amount, from_grants = e.from_grants + n.from_grants, overage = e.overage + n.overage
-    FROM sums n JOIN kept k USING (period_start)
-    WHERE e.id = k.id
+    FROM sums n
+    WHERE e.id = n.earlier
 ), made AS (
     -- Without a transaction, so that it comes before all cursors: nobody who has read what it stands for gets it.
     INSERT INTO usage_events (user_id, event_type, quota_amount, from_grants, overage, created_at, period_start, reason, xid)
     SELECT n.user_id, n.event_type, n.amount, n.from_grants, n.overage, n.created_at, n.period_start, $5, NULL
-    FROM sums n JOIN kept k USING (period_start)
-    WHERE k.id IS NULL
+    FROM sums n
+    WHERE n.earlier IS NULL
 )
 SELECT m.id, m.user_id, m.event_type, m.quota_amount, m.from_grants, m.overage, m.created_at, m.job_id, m.period_start, m.reason, u.subject
 FROM moved m
