@@ -21,7 +21,7 @@ use uuid::Uuid;
 use weir_ledger::control::{self, DELIVERY_KIND, Receiver};
 use weir_ledger::database::DatabaseError;
 
-use super::worker::Internal;
+use super::worker::{Internal, storable};
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
 
@@ -220,7 +220,7 @@ impl Deliverer {
         let body = outbound::start_of(response, LONGEST_MESSAGE).await;
         Err(DeliveryError::Refused {
             status,
-            body: String::from_utf8_lossy(&body).trim().replace('\0', "").to_owned(),
+            body: storable(String::from_utf8_lossy(&body).trim().to_owned()),
             after,
         })
     }

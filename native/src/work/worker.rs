@@ -121,6 +121,16 @@ impl Internal {
     }
 }
 
+/// Without the letter that PostgreSQL does not have. River writes how many attempts ended in one statement, and repeats it
+/// until it succeeds: one text that cannot be stored would keep all others from being written.
+pub(super) fn storable(text: String) -> String {
+    if text.contains('\0') {
+        text.replace('\0', "")
+    } else {
+        text
+    }
+}
+
 /// Why an attempt failed, as River records it.
 #[derive(Debug, thiserror::Error)]
 enum AttemptError {
@@ -153,12 +163,15 @@ impl AttemptError {
     /// `timed_out`: the limit, when it was reached, which is then why the handler was told to stop.
     fn from_handler(error: HandlerError, timed_out: Option<Duration>) -> Self {
         match error {
-            HandlerError::Failed(message) => Self::Failed { message, after: None },
+            HandlerError::Failed(message) => Self::Failed {
+                message: storable(message),
+                after: None,
+            },
             HandlerError::RetryAfter { message, after } => Self::Failed {
-                message,
+                message: storable(message),
                 after: Some(after),
             },
-            HandlerError::Permanent(message) => Self::Permanent(message),
+            HandlerError::Permanent(message) => Self::Permanent(storable(message)),
             HandlerError::Cancelled => timed_out.map_or(Self::Cancelled(WorkCancelled), Self::TimedOut),
         }
     }

@@ -1,11 +1,12 @@
 //! How attempts end that nobody ends well: too late, in a panic, with too much to say.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::common::{Weir, Who};
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
@@ -161,6 +162,138 @@ async fn a_program_says_how_far_it_is_and_that_is_no_part_of_why_it_failed() {
         (&json!("exit status: 1: out of paper"), &Value::Null),
         "{job}"
     );
+    working.stop().await;
+    weir.end().await;
+}
+
+/// Fails with what its arguments say, and a letter that PostgreSQL does not have.
+struct Unprintable;
+
+#[async_trait]
+impl Handler for Unprintable {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(5)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
+        let message = "out of\0 paper".to_owned();
+        Err(match attempt.args["how"].as_str() {
+            Some("permanently") => HandlerError::Permanent(message),
+            Some("for a while") => HandlerError::RetryAfter {
+                message,
+                after: Duration::from_millis(10),
+            },
+            _ => HandlerError::Failed(message),
+        })
+    }
+}
+
+/// River writes the ends of many jobs in one statement, again and again until it succeeds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_that_postgres_cannot_store_ends_its_job_and_keeps_nobody_elses_from_ending() {
+    let weir = programs().await;
+    let who = Who::User(weir.user("enterprise").await);
+    let mut jobs = Vec::new();
+    for how in ["permanently", "for a while", "as ever"] {
+        jobs.push(submit(&weir, who, "broken", json!({ "how": how })).await);
+    }
+    let other = Who::User(weir.user("free").await);
+    let others = submit(&weir, other, "complaining", json!({})).await;
+    let context = weir
+        .another(&[])
+        .with_handler("test:broken", Arc::new(Unprintable));
+    let working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    for id in jobs {
+        let job = weir.finished(id, who).await;
+        assert_eq!(
+            (&job["status"], &job["error"]["message"]),
+            (&json!("failed"), &json!("out of paper")),
+            "{job}"
+        );
+    }
+    assert_eq!(weir.finished(others, other).await["status"], "failed");
+    weir.released(who, "specview").await;
+    working.stop().await;
+    weir.end().await;
+}
+
+/// Fails until it is mended, and then waits until it may go on.
+#[derive(Default)]
+struct Mended(OnceLock<()>, Notify);
+
+#[async_trait]
+impl Handler for Mended {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(5)
+    }
+
+    async fn work(&self, _attempt: Attempt) -> Result<Worked, HandlerError> {
+        if self.0.get().is_none() {
+            return Err(HandlerError::Failed("out of paper".to_owned()));
+        }
+        self.1.notified().await;
+        self.1.notify_one();
+        Ok(Outcome {
+            output: json!({}),
+            used: Some(2),
+        }
+        .into())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_failed_jobs_that_an_operator_retries_together_none_runs_free() {
+    let weir = programs().await;
+    let who = Who::User(weir.user("free").await);
+    let mended = Arc::new(Mended::default());
+    let context = weir
+        .another(&[])
+        .with_handler("test:broken", Arc::clone(&mended) as Arc<dyn Handler>);
+    let mut working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    let mut jobs = Vec::new();
+    for _ in 0..5 {
+        jobs.push(submit(&weir, who, "broken", json!({})).await);
+    }
+    for id in &jobs {
+        assert_eq!(weir.finished(*id, who).await["status"], "failed");
+    }
+    weir.released(who, "specview").await;
+    working.stop().await;
+    let pool = weir.context.database.river_pool(1).unwrap();
+    let client = riverqueue::Client::builder(pool).build().unwrap();
+    mended.0.set(()).unwrap();
+    // As River UI does it.
+    for id in &jobs {
+        client.jobs().retry(*id).await.unwrap();
+    }
+    working = Working::start(&context, Duty::Both, &context.settings.services)
+        .await
+        .unwrap();
+    let observer = weir.client().await;
+    weir.until(
+        "those that were claimed together to ask for the one slot",
+        async || {
+            let parked = "SELECT 1 FROM quota_reservations WHERE admitted_at IS NULL";
+            observer.query(parked, &[]).await.unwrap().pop()
+        },
+    )
+    .await;
+    mended.1.notify_one();
+    for id in &jobs {
+        let job = weir
+            .until("the second run", async || {
+                let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+                (job["status"] == "completed").then_some(job)
+            })
+            .await;
+        assert_eq!(job["charged"], 2, "{job}");
+    }
+    weir.released(who, "specview").await;
+    assert_eq!(weir.quota(who, "specview").await["used"], 10);
     working.stop().await;
     weir.end().await;
 }

@@ -3,7 +3,8 @@
 -- $1 kinds, $2 the user_id as the arguments have it, $3 user id, $4 event type, $5 holder, $6 period, $7 seconds to
 -- live, $8 how many at most.
 --
--- A retry that is not due yet keeps its delay. A unique job whose key does not count while it is pending stays as
+-- A retry that is not due yet keeps its delay. A job that was submitted and holds nothing, since it had ended and somebody
+-- retries it, asks for itself what it reserves. A unique job whose key does not count while it is pending stays as
 -- well: another could take its key meanwhile, and then nothing could wake it.
 WITH backlog AS MATERIALIZED (
     SELECT j.id
@@ -12,6 +13,8 @@ WITH backlog AS MATERIALIZED (
       AND j.args @> jsonb_build_object('user_id', $2::text)
       AND (j.unique_key IS NULL OR j.unique_states IS NULL OR river_job_state_in_bitmask(j.unique_states, 'pending'))
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
+      AND (EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
+           OR NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id))
     LIMIT $8::bigint
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ), parked AS (
