@@ -10,8 +10,8 @@ use std::time::Duration;
 use tokio_postgres::{Client, Error};
 
 pub use outstanding::{
-    AttemptError, Claim, Extended, Failure, HandedOver, Over, Progress, Silent, claim_of, complete, extend,
-    fail, hand_over, hear, take_back_silent,
+    AttemptError, Claim, Extended, Failure, HandedOver, Needs, Over, Progress, Silent, claim_of, complete,
+    extend, fail, hand_over, hear, take_back_silent,
 };
 
 /// How many attempts one statement keeps.

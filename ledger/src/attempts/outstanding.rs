@@ -132,6 +132,15 @@ pub struct Failure {
     pub is_permanent: bool,
 }
 
+/// How much quota an attempt asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum Needs {
+    /// So much more than it has.
+    More(i64),
+    /// So much in all. Whoever does not know whether an answer was lost says it again, and it is reserved once.
+    Total(i64),
+}
+
 /// What more quota an attempt got.
 #[derive(Clone, Debug)]
 pub struct Extended {
@@ -235,10 +244,26 @@ pub async fn fail(client: &mut Client, claim: Claim<'_>, failure: &Failure) -> R
 /// # Errors
 ///
 /// When the attempt is not under way, the amount is none, or the database cannot be used.
-pub async fn extend(client: &mut Client, claim: Claim<'_>, more: i64) -> Result<Extended, AttemptError> {
+pub async fn extend(client: &mut Client, claim: Claim<'_>, needs: Needs) -> Result<Extended, AttemptError> {
     let transaction = begin(client).await?;
     lock_holder(&transaction, claim.job_id).await?;
     if let Some((attempt, _)) = said(&transaction, claim, None).await? {
+        let mut more = match needs {
+            Needs::More(more) | Needs::Total(more) => more,
+        };
+        let reserved = include_str!("sql/reserved.sql");
+        if let Needs::Total(total @ 1..) = needs
+            && let Some(row) = transaction.query_opt(reserved, &[&claim.job_id]).await?
+        {
+            more = total.saturating_sub(row.get("reserved_amount"));
+            if more <= 0 {
+                transaction.commit().await?;
+                return Ok(Extended {
+                    is_extended: true,
+                    quota: row.get("quota"),
+                });
+            }
+        }
         let row = transaction
             .query_one(
                 "SELECT outcome, quota FROM weir_extend($1, $2, $3)",

@@ -29,13 +29,14 @@ pub struct Receiver {
 pub async fn receiver(client: &Client, webhook: Uuid) -> Result<Option<Receiver>, tokio_postgres::Error> {
     let row = client
         .query_opt(
-            "SELECT url, secret, CASE WHEN previous_until > now() THEN previous_secret END AS previous \
+            "SELECT url, secret, CASE WHEN previous_until > now() THEN previous_secret END AS previous, \
+                    CASE WHEN previous_until > now() THEN older_secret END AS older \
              FROM webhooks WHERE id = $1 AND disabled_at IS NULL AND removed_at IS NULL",
             &[&webhook],
         )
         .await?;
     Ok(row.map(|row| {
-        let secrets: [Option<String>; 2] = [row.get("secret"), row.get("previous")];
+        let secrets: [Option<String>; 3] = [row.get("secret"), row.get("previous"), row.get("older")];
         Receiver {
             url: row.get("url"),
             secrets: secrets.into_iter().flatten().collect(),

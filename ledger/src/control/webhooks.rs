@@ -31,6 +31,9 @@ const MOST_THRESHOLDS: usize = 20;
 /// The most webhooks: each has a queue, which every process that works looks after.
 const MOST_WEBHOOKS: i64 = 100;
 
+/// Of a webhook that is removed, in one transaction.
+const MOST_CANCELLED_AT_ONCE: i64 = 5000;
+
 /// A webhook that somebody wants. The URL was looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedWebhook<'a> {
@@ -63,11 +66,19 @@ pub struct Webhook {
     pub disabled_at: Option<Timestamp>,
     /// Why.
     pub disabled_because: Option<String>,
-    /// Deliveries that wait, most of them for their next attempt.
+    /// What became of its deliveries, where that was looked up.
+    #[serde(flatten)]
+    pub deliveries: Option<Deliveries>,
+}
+
+/// What became of a webhook's deliveries.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Deliveries {
+    /// How many wait, most of them for their next attempt. At most 100 000 are counted.
     pub waiting: i64,
-    /// Deliveries that were given up in the last days.
+    /// How many were given up in the last days. At most 100 000 are counted.
     pub failed: i64,
-    /// Why the last attempt failed of those that wait or were given up.
+    /// Why a late attempt failed of those that wait or were given up.
     pub last_error: Option<String>,
 }
 
@@ -87,9 +98,7 @@ fn from_row(row: &Row) -> Webhook {
         previous_until: row.get("previous_until"),
         disabled_at: row.get("disabled_at"),
         disabled_because: row.get("disabled_because"),
-        waiting: row.get("waiting"),
-        failed: row.get("failed"),
-        last_error: row.get("last_error"),
+        deliveries: None,
     }
 }
 
@@ -99,27 +108,32 @@ fn from_row(row: &Row) -> Webhook {
 ///
 /// When the database cannot be asked.
 pub async fn webhooks(client: &Client) -> Result<Vec<Webhook>, tokio_postgres::Error> {
-    let rows = client
-        .query(include_str!("sql/webhooks.sql"), &[&None::<Uuid>])
-        .await?;
-    Ok(rows.iter().map(from_row).collect())
+    let rows = client.query(include_str!("sql/webhooks.sql"), &[]).await?;
+    Ok(rows
+        .iter()
+        .map(|row| Webhook {
+            deliveries: Some(Deliveries {
+                waiting: row.get("waiting"),
+                failed: row.get("failed"),
+                last_error: row.get("last_error"),
+            }),
+            ..from_row(row)
+        })
+        .collect())
 }
 
-/// Locks a webhook that was not removed.
+/// Locks a webhook that was not removed. Its deliveries are not looked at: there may be millions, and what is wrong with its
+/// receiver must not keep it from being changed.
 pub(super) async fn locked(transaction: &Transaction<'_>, id: Uuid) -> Result<Webhook, ControlError> {
     let found = transaction
         .query_opt(
-            "SELECT 1 FROM webhooks WHERE id = $1 AND removed_at IS NULL FOR NO KEY UPDATE",
+            "SELECT id, url, events, thresholds, created_at, disabled_at, disabled_because, \
+                    CASE WHEN previous_until > now() THEN previous_until END AS previous_until \
+             FROM webhooks WHERE id = $1 AND removed_at IS NULL FOR NO KEY UPDATE",
             &[&id],
         )
         .await?;
-    if found.is_none() {
-        return Err(ControlError::NoWebhook(id));
-    }
-    let row = transaction
-        .query_one(include_str!("sql/webhooks.sql"), &[&Some(id)])
-        .await?;
-    Ok(from_row(&row))
+    found.as_ref().map(from_row).ok_or(ControlError::NoWebhook(id))
 }
 
 /// Makes a webhook, which is told what is committed from now on.
@@ -162,7 +176,10 @@ pub async fn add_webhook(
         )
         .await?
         .get("id");
-    let made = locked(&transaction, id).await?;
+    let made = Webhook {
+        deliveries: Some(Deliveries::default()),
+        ..locked(&transaction, id).await?
+    };
     let change = Change {
         actor,
         action: "webhook.add",
@@ -212,7 +229,7 @@ fn thresholds(wanted: &[i16]) -> Result<Vec<i16>, ControlError> {
 }
 
 /// Gives a webhook another secret. The one before signs besides for so long, so that the receiver can change over without
-/// a gap.
+/// a gap; and so does the one before that where it still did, since nobody knows which of them the receiver has.
 ///
 /// # Errors
 ///
@@ -228,8 +245,8 @@ pub async fn rotate_webhook(
     let before = locked(&transaction, id).await?;
     transaction
         .execute(
-            "UPDATE webhooks SET previous_secret = secret, previous_until = clock_timestamp() + make_interval(secs => $3), \
-                    secret = $2 \
+            "UPDATE webhooks SET older_secret = CASE WHEN previous_until > clock_timestamp() THEN previous_secret END, \
+                    previous_secret = secret, previous_until = clock_timestamp() + make_interval(secs => $3), secret = $2 \
              WHERE id = $1",
             &[&id, &secret, &both_for.as_secs_f64()],
         )
@@ -307,7 +324,7 @@ pub async fn disable_webhook(client: &mut Client, id: Uuid, because: &str) -> Re
     Ok(())
 }
 
-/// Removes a webhook with what it was to be told yet. Its secrets are gone.
+/// Removes a webhook with what it was to be told yet, of which it returns how much there was. Its secrets are gone.
 ///
 /// # Errors
 ///
@@ -318,15 +335,8 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     transaction
         .execute(
             "UPDATE webhooks SET removed_at = clock_timestamp(), secret = NULL, previous_secret = NULL, \
-                    previous_until = NULL \
+                    older_secret = NULL, previous_until = NULL \
              WHERE id = $1",
-            &[&id],
-        )
-        .await?;
-    let cancelled = transaction
-        .execute(
-            "UPDATE river_job SET state = 'cancelled', finalized_at = now() \
-             WHERE queue = webhook_queue($1) AND state IN ('available', 'pending', 'retryable', 'scheduled')",
             &[&id],
         )
         .await?;
@@ -338,7 +348,20 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     };
     change.write(&transaction).await?;
     transaction.commit().await?;
-    Ok(cancelled)
+    // Apart from that, since there may be millions. Whatever is left goes nowhere.
+    let mut cancelled = 0;
+    loop {
+        let some = client
+            .execute(
+                include_str!("sql/cancel_deliveries.sql"),
+                &[&id, &MOST_CANCELLED_AT_ONCE],
+            )
+            .await?;
+        cancelled += some;
+        if some == 0 {
+            return Ok(cancelled);
+        }
+    }
 }
 
 /// Tells of windows that are over and of which a threshold was told that they are renewed. Returns how many thresholds that

@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
-use weir_ledger::attempts::{self, AttemptError, Claim, Failure};
+use weir_ledger::attempts::{self, AttemptError, Claim, Failure, Needs};
 
 use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
 use super::problem::ApiError;
@@ -282,13 +282,16 @@ async fn hear(
     }))
 }
 
-/// How much more quota an attempt asks for.
+/// How much quota an attempt asks for: `more` than it has, or so much in `total`. To say the latter again changes nothing.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct More {
+pub(super) struct Wanted {
     /// In the meter's unit, from 1.
-    #[schema(minimum = 1)]
-    more: i64,
+    #[schema(minimum = 1, required = false, nullable = false)]
+    more: Option<i64>,
+    /// In the meter's unit, from 1, with what was reserved before.
+    #[schema(minimum = 1, required = false, nullable = false)]
+    total: Option<i64>,
 }
 
 /// What became of a wish for more quota.
@@ -306,7 +309,7 @@ pub(super) struct Extended {
     post,
     path = "/worker/jobs/{id}/extend",
     params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
-    request_body = More,
+    request_body = Wanted,
     responses((status = 200, body = Extended), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
 )]
 pub(super) async fn extend(
@@ -314,10 +317,24 @@ pub(super) async fn extend(
     attempt: Attempt,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Extended>, ApiError> {
-    let More { more } = body(bytes, LARGEST_WORD)?;
+    let needs = match body(bytes, LARGEST_WORD)? {
+        Wanted {
+            more: Some(more),
+            total: None,
+        } => Needs::More(more),
+        Wanted {
+            more: None,
+            total: Some(total),
+        } => Needs::Total(total),
+        _ => {
+            return Err(ApiError::Unprocessable(
+                "The body must have either more or total.".to_owned(),
+            ));
+        }
+    };
     let extended = attempt
         .change(&api, async |client| {
-            attempts::extend(client, attempt.claim(), more).await
+            attempts::extend(client, attempt.claim(), needs).await
         })
         .await?;
     Ok(Json(Extended {

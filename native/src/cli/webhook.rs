@@ -185,7 +185,8 @@ fn table(all: &[Row]) -> String {
         } else {
             webhook.events.join(",")
         };
-        let state = match (&webhook.disabled_because, &webhook.last_error) {
+        let deliveries = webhook.deliveries.clone().unwrap_or_default();
+        let state = match (&webhook.disabled_because, &deliveries.last_error) {
             (Some(because), _) => format!("disabled: {because}"),
             (None, Some(error)) => error.chars().take(100).collect(),
             (None, None) => "well".to_owned(),
@@ -194,8 +195,8 @@ fn table(all: &[Row]) -> String {
             webhook.id.to_string(),
             webhook.url.clone(),
             events,
-            webhook.waiting.to_string(),
-            webhook.failed.to_string(),
+            deliveries.waiting.to_string(),
+            deliveries.failed.to_string(),
             state,
         ]);
     }

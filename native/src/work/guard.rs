@@ -59,10 +59,11 @@ impl WorkMiddleware for Guard {
         next: WorkNext<'_>,
     ) -> Result<WorkOutcome, WorkError> {
         let _lease = self.lease.until_over();
+        let mut under_way = self.under_way.enter(&job);
+        // A delivery: of nobody, and River writes how it ends.
         let Some(service) = self.context.settings.service_of_kind(&job.kind) else {
             return next.run(job).await;
         };
-        let mut under_way = self.under_way.enter(&job);
         let outcome = self.guarded(context, job, service.event_type, next).await;
         if matches!(outcome, Ok(WorkOutcome::Complete)) {
             under_way.settled();

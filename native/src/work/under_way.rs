@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use riverqueue::JobRow;
 use tokio_util::sync::CancellationToken;
 use weir_ledger::attempts::{self, MOST_KEPT};
+use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::processes::DEAD_AFTER;
 
@@ -156,7 +157,11 @@ async fn take_back_lost(
     under_way: &UnderWay,
 ) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
-    let kinds: Vec<&str> = services.iter().map(|service| service.kind.as_str()).collect();
+    let kinds: Vec<&str> = services
+        .iter()
+        .map(|service| service.kind.as_str())
+        .chain([DELIVERY_KIND])
+        .collect();
     let taken = context.pool.read(async |client| {
         let claimed = attempts::claimed(client, client_id, &kinds, LOST_AFTER).await?;
         let unknown = under_way.unknown(claimed);

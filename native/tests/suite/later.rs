@@ -329,3 +329,29 @@ async fn a_job_of_nobodys_is_answered_later_too_and_has_no_quota_to_extend() {
     working.stop().await;
     stage.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_says_again_how_much_it_needs_in_all_reserves_it_once() {
+    let stage = Stage::new("60s", &[]).await;
+    let working = stage.work().await;
+    let who = stage.user().await;
+    let (job, asked) = stage.answered_later(who).await;
+    for _ in 0..2 {
+        let extended = stage.tell(&asked, "extend", &json!({ "total": 12 })).await;
+        assert_eq!(
+            (&extended["extended"], &extended["quota"]["reserved"]),
+            (&json!(true), &json!(12))
+        );
+    }
+    let less = stage.tell(&asked, "extend", &json!({ "total": 1 })).await;
+    assert_eq!(
+        (&less["extended"], &less["quota"]["reserved"]),
+        (&json!(true), &json!(12))
+    );
+    let refused = stage.tell(&asked, "extend", &json!({ "total": 1_000_000 })).await;
+    assert_eq!(refused["extended"], false);
+    assert_eq!(stage.tell(&asked, "complete", &json!({})).await["charged"], 12);
+    assert_eq!(stage.job(job, who).await["charged"], 12);
+    working.stop().await;
+    stage.end().await;
+}

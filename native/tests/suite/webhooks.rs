@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 use weir::outbound;
 use weir::webhooks::{self, Revealed};
-use weir_ledger::control::{self, Replay, Webhook};
+use weir_ledger::control::{self, Deliveries, Replay, Webhook};
 
 const ALLOWED: [(&str, &str); 1] = [("WEBHOOK_PRIVATE_NETWORKS", "true")];
 
@@ -28,6 +28,10 @@ async fn webhook(weir: &Weir, id: Uuid) -> Webhook {
     all.into_iter().find(|one| one.id == id).unwrap()
 }
 
+async fn deliveries(weir: &Weir, id: Uuid) -> Deliveries {
+    webhook(weir, id).await.deliveries.unwrap()
+}
+
 /// Sends a test event, and returns its id.
 async fn test(weir: &Weir, id: Uuid) -> String {
     let told = control::test_webhook(&mut weir.client().await, "shell:test", id).await;
@@ -36,8 +40,10 @@ async fn test(weir: &Weir, id: Uuid) -> String {
 
 /// Why the last attempt failed, once one has.
 async fn last_error(weir: &Weir, id: Uuid) -> String {
-    weir.until("an attempt to fail", async || webhook(weir, id).await.last_error)
-        .await
+    weir.until("an attempt to fail", async || {
+        deliveries(weir, id).await.last_error
+    })
+    .await
 }
 
 /// Has so many test events told at once.
@@ -90,7 +96,7 @@ async fn a_receiver_that_is_killed_and_started_again_has_every_event_once_by_id(
         assert!((Timestamp::now().as_second() - sent).abs() < 120);
     }
     weir.until("nothing to wait", async || {
-        let state = webhook(&weir, made.webhook.id).await;
+        let state = deliveries(&weir, made.webhook.id).await;
         (state.waiting == 0 && state.failed == 0 && state.last_error.is_none()).then_some(())
     })
     .await;
@@ -189,7 +195,7 @@ async fn redirects_are_not_followed_and_of_an_endless_answer_only_the_start_is_r
     let event = test(&weir, id).await;
     let error = weir
         .until("the endless answer to be enough", async || {
-            webhook(&weir, id)
+            deliveries(&weir, id)
                 .await
                 .last_error
                 .filter(|error| error.contains("500"))
@@ -215,7 +221,7 @@ async fn redirects_are_not_followed_and_of_an_endless_answer_only_the_start_is_r
     })
     .await;
     weir.until("the others to be cancelled", async || {
-        (webhook(&weir, id).await.waiting == 0).then_some(())
+        (deliveries(&weir, id).await.waiting == 0).then_some(())
     })
     .await;
     assert!(
@@ -284,14 +290,14 @@ async fn receivers_that_are_slow_or_away_delay_nobody() {
         .await;
     assert_eq!(slow.received().len(), 4, "as many at once as it may have");
     weir.until("the slow one to be given up on", async || {
-        let error = webhook(&weir, slow_id).await.last_error?;
+        let error = deliveries(&weir, slow_id).await.last_error?;
         assert!(error.contains("15 s"), "{error}");
         Some(())
     })
     .await;
-    assert_eq!(webhook(&weir, fast_id).await.waiting, 0);
+    assert_eq!(deliveries(&weir, fast_id).await.waiting, 0);
     // 10 000 that were refused and 20 that were told since: none is lost.
-    let waiting = webhook(&weir, away_id).await.waiting;
+    let waiting = deliveries(&weir, away_id).await.waiting;
     assert_eq!(waiting, 10_020);
     working.stop().await;
     weir.end().await;
@@ -493,5 +499,87 @@ async fn what_the_how_to_has_receivers_do_believes_what_is_delivered_and_nothing
         );
     }
     std::fs::remove_dir_all(&folder).unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_whose_claim_was_not_answered_is_made_by_a_process_that_lives() {
+    let weir = Weir::with(&ALLOWED).await;
+    let receiver = Receiver::new();
+    let made = add(&weir, &receiver.url(), &[]).await;
+    let working = weir.work().await;
+    let mut client = weir.client().await;
+    let told = client.transaction().await.unwrap();
+    let event = json!({ "id": "evt_lost", "type": "webhook.test", "data": {} });
+    told.execute(
+        "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY[$2::jsonb])",
+        &[&made.webhook.id, &event],
+    )
+    .await
+    .unwrap();
+    // River's claim has taken effect, and its answer was lost with the connection.
+    let claimed = told
+        .execute(
+            "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), attempted_by = ARRAY[$1] \
+             WHERE kind = 'weir:webhook'",
+            &[&working.client.id()],
+        )
+        .await
+        .unwrap();
+    assert_eq!(claimed, 1);
+    told.commit().await.unwrap();
+    weir.until("the delivery", async || receiver.by_id().remove("evt_lost"))
+        .await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_secret_that_was_rotated_twice_in_a_day_still_signs() {
+    let weir = Weir::with(&ALLOWED).await;
+    let receiver = Receiver::new();
+    let made = add(&weir, &receiver.url(), &[]).await;
+    let id = made.webhook.id;
+    let mut client = weir.client().await;
+    // The answer to the first one was lost, say.
+    let first = webhooks::rotate(&mut client, "shell:test", id).await.unwrap();
+    let second = webhooks::rotate(&mut client, "shell:test", id).await.unwrap();
+    let working = weir.work().await;
+    let event = test(&weir, id).await;
+    let one = weir
+        .until("a delivery", async || receiver.by_id().remove(&event))
+        .await;
+    for (secret, which) in [
+        (&second.secret, "the newest"),
+        (&first.secret, "the one before"),
+        (&made.secret, "the one that the receiver has"),
+    ] {
+        assert!(one.is_signed_by(secret), "{which}: {one:?}");
+    }
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_webhook_is_managed_however_long_its_backlog_takes_to_count() {
+    let weir = Weir::with(&ALLOWED).await;
+    let made = add(&weir, "http://127.0.0.1:9/hook", &[]).await;
+    let id = made.webhook.id;
+    let mut client = weir.client().await;
+    // Whoever reads River's table waits for this one.
+    let mut other = weir.client().await;
+    let held = other.transaction().await.unwrap();
+    held.batch_execute("LOCK TABLE river_job").await.unwrap();
+    client.batch_execute("SET lock_timeout = '1s'").await.unwrap();
+    webhooks::rotate(&mut client, "shell:test", id).await.unwrap();
+    control::disable_webhook(&mut client, id, "the receiver answered 410 Gone")
+        .await
+        .unwrap();
+    assert!(
+        control::enable_webhook(&mut client, "shell:test", id)
+            .await
+            .unwrap()
+    );
+    held.rollback().await.unwrap();
     weir.end().await;
 }

@@ -39,11 +39,15 @@ pub(super) struct WebhookView {
     disabled_at: Option<Timestamp>,
     /// Why.
     disabled_because: Option<String>,
-    /// Deliveries that wait, most of them for their next attempt.
-    waiting: i64,
-    /// Deliveries that were given up in the last days.
-    failed: i64,
-    /// Why the last attempt failed of those that wait or were given up.
+    /// Deliveries that wait, most of them for their next attempt. At most 100 000 are counted. Not in the answer to a rotation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    waiting: Option<i64>,
+    /// Deliveries that were given up in the last days. At most 100 000 are counted. Not in the answer to a rotation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false, nullable = false)]
+    failed: Option<i64>,
+    /// Why a late attempt failed of those that wait or were given up.
     last_error: Option<String>,
     /// What deliveries are signed by; only in the answer to whom made it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -62,9 +66,9 @@ impl From<Webhook> for WebhookView {
             previous_secret_until: webhook.previous_until,
             disabled_at: webhook.disabled_at,
             disabled_because: webhook.disabled_because,
-            waiting: webhook.waiting,
-            failed: webhook.failed,
-            last_error: webhook.last_error,
+            waiting: webhook.deliveries.as_ref().map(|deliveries| deliveries.waiting),
+            failed: webhook.deliveries.as_ref().map(|deliveries| deliveries.failed),
+            last_error: webhook.deliveries.and_then(|deliveries| deliveries.last_error),
             secret: None,
         }
     }
@@ -275,8 +279,9 @@ pub(super) async fn test(
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
-/// Makes deliveries again, by the same ids, as long as River keeps them: those that were delivered for a day, those that were
-/// given up for a week.
+/// Makes deliveries again, by the same ids, as long as River keeps them.
+///
+/// Those that were delivered are kept for a day, those that were given up for a week.
 #[utoipa::path(
     post,
     path = "/admin/webhooks/{id}/replay",

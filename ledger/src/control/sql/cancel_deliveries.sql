@@ -1,0 +1,10 @@
+-- Cancels deliveries to a webhook that was removed. $1 the webhook, $2 how many at most. A range of its queue's index.
+UPDATE river_job j
+SET state = 'cancelled', finalized_at = now()
+FROM (
+    SELECT id FROM river_job
+    WHERE queue = webhook_queue($1) AND state IN ('available', 'pending', 'retryable', 'scheduled')
+    LIMIT $2
+    FOR NO KEY UPDATE SKIP LOCKED
+) few
+WHERE j.id = few.id
