@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::error::ControlError;
 use super::log::Change;
-use super::usage_feed::UsageEvent;
+use super::usage_feed::{ARCHIVED, UsageEvent};
 use crate::meter::Meter;
 
 /// How many days ago a period is over at least, so that whoever bills by the feed has read it.
@@ -20,9 +20,6 @@ const READ_AFTER_DAYS: u64 = 31;
 
 /// The events of one transaction: what it locks and holds in memory is bounded.
 const BATCH: usize = 10_000;
-
-/// The reason that a sum has.
-const SUM: &str = "archived";
 
 /// Why an archive ended early.
 #[derive(Debug, thiserror::Error)]
@@ -111,17 +108,23 @@ async fn batch(
     keep: &mut impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
 ) -> Result<usize, ArchiveError> {
     let transaction = client.transaction().await?;
-    // Two archives at once would each make a sum. Balances do not change, so the table's triggers have nothing to book.
+    // Two archives at once would each make a sum. Balances do not change, so the table's triggers have nothing to book. A
+    // process that stands still keeps the feed and vacuum from going on, which is not to last.
     transaction
         .batch_execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended('weir usage archive', 0)); SET LOCAL weir.books = 'kept'",
+            "SELECT pg_advisory_xact_lock(hashtextextended('weir usage archive', 0)); SET LOCAL weir.books = 'kept'; \
+             SET LOCAL idle_in_transaction_session_timeout = '60s'",
         )
+        .await?;
+    // A deletion of the user meanwhile would not see the sum.
+    transaction
+        .execute("SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE", &[&user])
         .await?;
     let most = i64::try_from(BATCH).unwrap_or(i64::MAX);
     let rows = transaction
         .query(
             include_str!("sql/archive_usage.sql"),
-            &[&user, &meter, &before, &most, &SUM],
+            &[&user, &meter, &before, &most, &ARCHIVED],
         )
         .await?;
     if rows.is_empty() {
@@ -136,8 +139,9 @@ async fn batch(
         after: Some(json!({ "events": events.len(), "before": before })),
         ..Change::default()
     };
-    change.write(&transaction).await?;
+    // The log is written last: all other changes wait for whoever has.
     keep(&events)?;
+    change.write(&transaction).await?;
     transaction.commit().await?;
     Ok(events.len())
 }

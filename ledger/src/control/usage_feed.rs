@@ -9,6 +9,9 @@ use uuid::Uuid;
 
 use crate::meter::Meter;
 
+/// The reason of a sum that stands for events which were archived. It has no transaction and no job.
+pub(super) const ARCHIVED: &str = "archived";
+
 /// A place between two usage events: nothing turns up before it any more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageCursor {
@@ -96,7 +99,7 @@ pub async fn usage_after(
     let rows = client
         .query(
             include_str!("sql/usage_after.sql"),
-            &[&after.transaction.to_string(), &after.id, &limit],
+            &[&after.transaction.to_string(), &after.id, &limit, &ARCHIVED],
         )
         .await?;
     let next = rows.last().map_or(after, |row| UsageCursor {

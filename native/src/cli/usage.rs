@@ -69,6 +69,9 @@ impl Archive {
             .create(true)
             .mode(0o600)
             .open(path)?;
+        // A name is safe once its folder is.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
         // A process that died has left half a line.
         if file.metadata()?.len() > 0 {
             let mut last = [0];

@@ -9,7 +9,9 @@ use crate::common::{GO_TESTS, Weir, Who};
 use serde_json::Value;
 use tokio_postgres::Client;
 use uuid::Uuid;
-use weir_ledger::control::{UsageCursor, archive_usage, usage_after};
+use weir_ledger::control::{self, Person, UsageCursor, archive_usage, usage_after};
+use weir_ledger::database::Database;
+use weir_ledger::holder::Holders;
 
 /// More than one transaction moves.
 const MANY: i64 = 10_001;
@@ -155,6 +157,11 @@ async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
         new.iter().all(|event| event.job_id.is_some()),
         "who has read the events gets no sum of them: {new:?}"
     );
+    let (all, _) = usage_after(&client, UsageCursor::default(), 1000).await.unwrap();
+    assert!(
+        all.iter().all(|event| event.reason.is_none()),
+        "nor does anybody else, who would bill them twice: {all:?}"
+    );
     let shown = weir.get(&format!("/api/jobs/{job}"), Who::User(few)).await;
     assert_eq!(shown.status, 200, "{}", shown.body);
 
@@ -252,5 +259,90 @@ async fn usage_that_billing_may_not_have_read_is_not_archived() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("31 days ago"), "{said}");
+    weir.end().await;
+}
+
+/// Asks this while the archive writes its file.
+fn meanwhile<T>(question: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(question))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_slow_to_write_keeps_no_change_from_being_logged() {
+    let weir = Weir::new().await;
+    let (mut client, other) = (weir.client().await, weir.client().await);
+    let user = weir.user("free").await;
+    used_long_ago(&client, user, 1, 3).await;
+    other.batch_execute("SET lock_timeout = '1s'").await.unwrap();
+    let archived = archive_usage(&mut client, "test", days_ago(40), |_| {
+        let logged = other.execute(
+            "INSERT INTO admin_log (actor, action) VALUES ('test', 'test')",
+            &[],
+        );
+        meanwhile(logged).map(drop).map_err(std::io::Error::other)
+    })
+    .await;
+    assert_eq!(archived.unwrap(), 3);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn somebody_who_is_deleted_meanwhile_leaves_no_usage_behind() {
+    let weir = Weir::new().await;
+    let mut client = weir.client().await;
+    let user = weir.user("free").await;
+    used_long_ago(&client, user, 1, 3).await;
+    let mut deleting = None;
+    let (url, watch) = (weir.url().to_owned(), weir.client().await);
+    archive_usage(&mut client, "test", days_ago(40), |_| {
+        let database = Database::at(&url).unwrap();
+        deleting = Some(tokio::spawn(async move {
+            let mut client = database.connect().await.unwrap();
+            let holders = Holders::load(&client).await.unwrap();
+            let person = Person::of(holders, user.to_string().parse().unwrap());
+            control::delete(&mut client, "test", &person).await.unwrap();
+        }));
+        meanwhile(weir.until("the deletion to wait", async || {
+            let waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            watch.query_opt(waits, &[]).await.unwrap()
+        }));
+        Ok(())
+    })
+    .await
+    .unwrap();
+    deleting.unwrap().await.unwrap();
+    let left = "SELECT 1 FROM usage_events WHERE user_id = $1";
+    assert!(client.query(left, &[&user]).await.unwrap().is_empty());
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_of_a_day_that_is_still_counted_stays() {
+    let weir = Weir::new().await;
+    let mut client = weir.client().await;
+    let user = weir.user("free").await;
+    // Such as of a day in which something is still reserved for later.
+    client
+        .execute(
+            "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, reserved_at, period_start, windows) \
+             SELECT $1, 'analysis', 1, p.start, p.start, p.start, 1 \
+             FROM (SELECT date_trunc('month', now() - interval '100 days') AS start) p",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let mut archive = async || {
+        archive_usage(&mut client, "test", days_ago(40), |_| Ok(()))
+            .await
+            .unwrap()
+    };
+    assert_eq!(archive().await, 0);
+    assert_eq!(weir.complaints().await, Vec::<String>::new());
+    weir.client()
+        .await
+        .execute("DELETE FROM quota_balances WHERE span = 'day'", &[])
+        .await
+        .unwrap();
+    assert_eq!(archive().await, 1);
     weir.end().await;
 }

@@ -1,7 +1,8 @@
 -- Takes usage events out whose period was over in time, and leaves their sum for each period. $1 user, $2 meter, $3 before
 -- when, $4 how many at most, $5 the reason that sums have. One archiver at a time; balances stay as they are.
 --
--- A job that can still be looked at keeps its event, and so does one that paid for a test in the cache.
+-- A job that can still be looked at keeps its event, and so does one that paid for a test in the cache, and one of a day
+-- (an hour, a minute) whose balance is still there: the sum is of the month alone.
 WITH old AS (
     SELECT e.id
     FROM usage_events e
@@ -10,6 +11,10 @@ WITH old AS (
       AND NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = e.job_id)
       AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = e.job_id)
       AND NOT EXISTS (SELECT 1 FROM specview_cache c WHERE c.holder = e.user_id AND c.job_id = e.job_id)
+      AND NOT (e.windows <> 0 AND EXISTS (
+          SELECT 1 FROM quota_balances b
+          WHERE b.user_id = e.user_id AND b.event_type = e.event_type AND b.span <> 'month'
+            AND b.period_start = date_trunc(b.span, coalesce(e.reserved_at, e.created_at), 'UTC')))
     ORDER BY e.created_at
     LIMIT $4
 ), moved AS (
@@ -34,7 +39,7 @@ WITH old AS (
     FROM sums n
     WHERE e.id = n.earlier
 ), made AS (
-    -- Without a transaction, so that it comes before all cursors: nobody who has read what it stands for gets it.
+    -- Without a transaction, as no other event is written: that tells it from an adjustment with the same reason.
     INSERT INTO usage_events (user_id, event_type, quota_amount, from_grants, overage, created_at, period_start, reason, xid)
     SELECT n.user_id, n.event_type, n.amount, n.from_grants, n.overage, n.created_at, n.period_start, $5, NULL
     FROM sums n

@@ -1,12 +1,13 @@
 -- Usage events after a place, in the order of the transactions that wrote them, as far as all transactions are over. $1 the
--- transaction of the last one, $2 the last one, $3 how many at most.
+-- transaction of the last one, $2 the last one, $3 how many at most, $4 the reason that sums of archived events have: they
+-- stand for events that were read, or are in a file.
 --
 -- Two index ranges: rows without a transaction, which are of before and become no more; and all others.
 SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.from_grants, e.overage, e.created_at, e.job_id, e.period_start, e.reason, u.subject,
        coalesce(e.xid::text, '0') AS transaction
 FROM (
     (SELECT * FROM usage_events
-     WHERE xid IS NULL AND $1::text = '0' AND id > $2::uuid
+     WHERE xid IS NULL AND $1::text = '0' AND id > $2::uuid AND NOT (job_id IS NULL AND reason IS NOT DISTINCT FROM $4)
      ORDER BY id LIMIT $3)
     UNION ALL
     (SELECT * FROM usage_events
