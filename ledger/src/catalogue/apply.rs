@@ -99,7 +99,8 @@ pub async fn apply(client: &mut Client, wanted: &Catalogue) -> Result<Vec<String
     if changes.is_empty() {
         return Ok(changes);
     }
-    let in_use = in_use(&transaction, &now, wanted).await?;
+    let mut in_use = in_use(&transaction, &now, wanted).await?;
+    in_use.extend(own_limits(&transaction, &now, wanted).await?);
     if !in_use.is_empty() {
         return Err(CatalogueError::InUse(in_use));
     }
@@ -155,6 +156,35 @@ async fn in_use(
         )
     });
     Ok(plans.chain(meters).collect())
+}
+
+/// Windows that no plan limits any more, in which somebody has a limit of its own: they would not be counted.
+async fn own_limits(
+    transaction: &Transaction<'_>,
+    now: &Catalogue,
+    wanted: &Catalogue,
+) -> Result<Vec<String>, tokio_postgres::Error> {
+    let mut gone = Vec::new();
+    for meter in wanted.meters.keys() {
+        for span in Span::ALL.into_iter().filter(|span| *span != Span::Month) {
+            if !now.limits(meter, span) || wanted.limits(meter, span) {
+                continue;
+            }
+            let window = span.as_str();
+            let row = transaction
+                .query_one(include_str!("sql/own_limits.sql"), &[&Meter::of(meter), &window])
+                .await?;
+            let holders: i64 = row.get("holders");
+            if holders > 0 {
+                gone.push(format!(
+                    "meter {meter}: no plan limits the {window} any more, but {holders} holder(s) have a limit of their own \
+                     there, such as {}; keep a limit of the {window} in one plan, or delete theirs",
+                    row.get::<_, &str>("example"),
+                ));
+            }
+        }
+    }
+    Ok(gone)
 }
 
 async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), tokio_postgres::Error> {

@@ -51,6 +51,15 @@ impl Catalogue {
         plans.find_map(|(name, plan)| plan.is_default.then_some(name.as_str()))
     }
 
+    /// Whether some plan limits the meter in such a window, which is why all are counted in it.
+    #[must_use]
+    pub fn limits(&self, meter: &str, span: Span) -> bool {
+        self.plans
+            .values()
+            .filter_map(|plan| plan.meters.get(meter))
+            .any(|limits| limits.limits.contains_key(&span))
+    }
+
     /// What must change to make this catalogue the other one, a line each.
     #[must_use]
     pub fn changes_to(&self, wanted: &Self) -> Vec<String> {

@@ -1,5 +1,6 @@
 //! Why a change was not made.
 
+use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use crate::database::DatabaseError;
@@ -32,6 +33,15 @@ pub enum ControlError {
 
 impl From<tokio_postgres::Error> for ControlError {
     fn from(error: tokio_postgres::Error) -> Self {
+        let is_unstorable = [
+            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
+            SqlState::UNTRANSLATABLE_CHARACTER,
+        ]
+        .iter()
+        .any(|state| error.code() == Some(state));
+        if is_unstorable {
+            return Self::Invalid("text must not hold a NUL character".to_owned());
+        }
         Self::Database(error.into())
     }
 }

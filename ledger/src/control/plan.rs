@@ -1,6 +1,6 @@
 //! Changes of plan.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio_postgres::{Client, GenericClient, Transaction};
@@ -9,6 +9,10 @@ use uuid::Uuid;
 use super::error::ControlError;
 use super::log::Change;
 use super::person::Person;
+
+/// How far ahead of this process's clock a payment provider may be. Beyond that a time is a mistake, such as milliseconds
+/// that were taken for seconds, and every later event would count as an earlier one.
+const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
 
 /// From when on a plan counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,6 +102,11 @@ pub async fn set_plan(
 ) -> Result<PlanOutcome, ControlError> {
     if change.event_id.is_empty() || change.event_id.len() > 255 {
         return Err(ControlError::Invalid("event_id has 1 to 255 bytes".to_owned()));
+    }
+    if change.occurred_at.duration_since(Timestamp::now()) > FARTHEST {
+        return Err(ControlError::Invalid(
+            "occurred_at is when it happened, and this is more than a year ahead".to_owned(),
+        ));
     }
     let transaction = person.change(client).await?;
     if let Some(outcome) = told_before(&transaction, person.id, change).await? {

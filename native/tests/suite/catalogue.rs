@@ -649,3 +649,41 @@ async fn a_meter_is_counted_in_every_window_that_some_plan_limits() {
     );
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_in_which_a_holder_has_a_limit_of_its_own_is_not_taken_away() {
+    let weir = images().await;
+    let user = weir.user("hobby").await;
+    let mut client = weir.client().await;
+    client
+        .execute(
+            "INSERT INTO limit_overrides (user_id, event_type, hour) VALUES ($1, 'renders', 3)",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let without = changed(&weir, |catalogue| {
+        for plan in catalogue.plans.values_mut() {
+            if let Some(limits) = plan.meters.get_mut("renders") {
+                limits.limits.remove(&Span::Hour);
+                limits.ceilings.remove(&Span::Hour);
+            }
+        }
+    });
+    let Err(CatalogueError::InUse(reasons)) = catalogue::apply(&mut client, &without).await else {
+        panic!("the limit of its own would not hold any more");
+    };
+    assert_eq!(reasons.len(), 1, "{reasons:?}");
+    assert!(
+        reasons[0].starts_with("meter renders: no plan limits the hour any more, but 1 holder(s)"),
+        "{reasons:?}"
+    );
+    assert!(reasons[0].contains(&user.to_string()), "{reasons:?}");
+    // One that is over stands in nobody's way.
+    client
+        .execute("UPDATE limit_overrides SET expires_at = now()", &[])
+        .await
+        .unwrap();
+    catalogue::apply(&mut client, &without).await.unwrap();
+    weir.end().await;
+}

@@ -268,6 +268,15 @@ async fn an_upgrade_starts_what_waits_and_the_same_or_an_older_event_changes_not
         ),
         (json!({ "plan": "free", "event_id": "evt_3" }), 422),
         (json!({ "plan": "free", "event_id": "", "occurred_at": at }), 422),
+        (
+            json!({ "plan": "free", "event_id": "evt\0", "occurred_at": at }),
+            422,
+        ),
+        // Milliseconds that were taken for seconds, or a mistyped year: every later event would be an earlier one.
+        (
+            json!({ "plan": "free", "event_id": "evt_3", "occurred_at": "2062-01-31T00:00:00Z" }),
+            422,
+        ),
     ] {
         let answer = backend.put(&path, &body).await;
         assert_eq!(answer.status, status, "{}", answer.body);
