@@ -68,10 +68,12 @@ pub async fn script(database: &Database, river: River) -> Result<String, Migrate
     let client = database.connect_as_it_is().await?;
     let found = look(&client, database.schemas()).await?;
     let applies_river = found.plan(river).map_err(MigrateError::Refused)?;
+    let are_led = functions_are_led(&client, Some(&found.weir)).await?;
     script::of(
         &database.clone().in_schemas(found.schemas()),
         &found,
         applies_river,
+        are_led,
     )
     .await
 }
@@ -153,4 +155,22 @@ pub async fn is_current(client: &Client) -> Result<bool, DatabaseError> {
         .map(|migration| i64::from(migration.version()))
         .max();
     Ok(river >= Some(OLDEST_RIVER) && weir >= wanted)
+}
+
+/// Whether [`is_current`] holds, and none was cut short: a migration that replaces a function forgets where it looks for
+/// tables, and the process may have died before it said so again.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn is_complete(client: &Client) -> Result<bool, DatabaseError> {
+    Ok(is_current(client).await? && functions_are_led(client, None).await?)
+}
+
+/// In this schema, or else where the session makes tables.
+async fn functions_are_led(client: &Client, weir: Option<&str>) -> Result<bool, DatabaseError> {
+    let row = client
+        .query_one(include_str!("sql/are_led.sql"), &[&weir])
+        .await?;
+    Ok(row.get("are_led"))
 }

@@ -17,6 +17,7 @@ pub(super) async fn of(
     database: &Database,
     found: &Found,
     applies_river: bool,
+    are_led: bool,
 ) -> Result<String, MigrateError> {
     let mut script = String::new();
     let (weir, river) = (quoted(&found.weir), quoted(&found.river));
@@ -78,6 +79,11 @@ pub(super) async fn of(
             "SET search_path = {weir}, {river};\n\
              CREATE TABLE IF NOT EXISTS {LEDGER}\n    (version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), checksum varchar(255));\n\
              {weirs}\n{LEAD_FUNCTIONS}\n{GRANT_FUNCTIONS}"
+        );
+    } else if !are_led {
+        let _ = write!(
+            script,
+            "SET search_path = {weir}, {river};\n{LEAD_FUNCTIONS}\n{GRANT_FUNCTIONS}"
         );
     }
     Ok(script)

@@ -9,7 +9,7 @@ use weir_ledger::{catalogue, migrate};
 /// A connection to a database that is up to date.
 pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Error>> {
     let client = settings.database()?.connect().await?;
-    if migrate::is_current(&client).await? {
+    if migrate::is_complete(&client).await? {
         Ok(client)
     } else {
         Err("the database lacks migrations; run `weir migrate` first".into())

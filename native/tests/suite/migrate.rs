@@ -238,3 +238,31 @@ async fn a_migration_that_is_refused_says_what_stands_in_its_way() {
     .await;
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_was_cut_short_before_functions_were_led_is_not_taken_for_done() {
+    let weir = Weir::made(&OWN, async |url| {
+        let database = Database::at(url).unwrap().in_schemas(own());
+        migrate::migrate_with(&database, River::Upgrade).await.unwrap();
+        let client = database.connect().await.unwrap();
+        assert!(migrate::is_complete(&client).await.unwrap());
+        // As a migration leaves a function that it replaces.
+        client
+            .batch_execute("ALTER ROUTINE tell_job_ends() RESET ALL")
+            .await
+            .unwrap();
+        assert!(!migrate::is_complete(&client).await.unwrap());
+        let print = ["migrate", "--print", "--upgrade-river"];
+        let printed = weir(url, &print, &OWN);
+        client.batch_execute(&said(&printed)).await.unwrap();
+        assert!(migrate::is_complete(&client).await.unwrap(), "{}", said(&printed));
+        client
+            .batch_execute("ALTER ROUTINE tell_job_ends() RESET ALL")
+            .await
+            .unwrap();
+        migrate::migrate_with(&database, River::Upgrade).await.unwrap();
+        assert!(migrate::is_complete(&client).await.unwrap());
+    })
+    .await;
+    weir.end().await;
+}
