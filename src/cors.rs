@@ -69,7 +69,7 @@ pub(crate) const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 
 /// Request headers that a preflight allows.
 pub(crate) const REQUEST_HEADERS: &str = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, \
-    If-Match, If-None-Match, Cache-Control, Traceparent, Tracestate, Weir-Job-Token";
+    If-Match, If-None-Match, Cache-Control, Traceparent, Tracestate, Weir-Job-Token, Weir-Priority, Weir-Run-At";
 
 #[cfg(test)]
 mod tests {

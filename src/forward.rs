@@ -16,7 +16,7 @@ use crate::trace::Trace;
 
 /// Request headers that are forwarded. All others are dropped: anything that could be taken for an identity, in any
 /// spelling, hop-by-hop headers, and `Authorization` and `Cookie`, which the edge has already checked.
-const REQUEST_HEADERS: [&str; 18] = [
+const REQUEST_HEADERS: [&str; 20] = [
     "accept",
     "accept-language",
     "cache-control",
@@ -36,6 +36,8 @@ const REQUEST_HEADERS: [&str; 18] = [
     "user-agent",
     // What an anonymous submitter proves itself with: not an identity, and only the origin can verify it.
     "weir-job-token",
+    "weir-priority",
+    "weir-run-at",
 ];
 
 /// Response headers that are passed to the client. `Set-Cookie` is not among them: the origin sets no cookies.
@@ -222,11 +224,12 @@ mod tests {
             assert!(!["authorization", "cookie", "forwarded", "host", "connection"].contains(&name));
             // In whose name a backend calls is for backends to say, at the origin.
             assert_ne!(name, "weir-on-behalf-of");
-            // A job token names a job, and the origin verifies it.
-            let names_a_caller = ["x-", "cf-", "weir"]
+            // A job token names a job, and the origin verifies it; the others are about the job that is submitted.
+            let of_jobs = ["weir-job-token", "weir-priority", "weir-run-at"];
+            let may_name_a_caller = ["x-", "cf-", "weir"]
                 .iter()
                 .any(|prefix| name.starts_with(prefix));
-            assert!(!names_a_caller || name == "weir-job-token", "{name}");
+            assert!(!may_name_a_caller || of_jobs.contains(&name), "{name}");
         }
     }
 }

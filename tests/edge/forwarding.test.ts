@@ -131,6 +131,8 @@ test("only listed headers are forwarded in either direction", async () => {
     "user-agent": "test",
     prefer: "wait=1",
     "weir-job-token": "t",
+    "weir-priority": "2",
+    "weir-run-at": "2027-01-31T08:00:00Z",
   };
   await ask("/api/jobs/analysis", { method: "POST", body: "{}", headers: allowed });
   for (const [name, value] of Object.entries(allowed)) assert.equal(origin.last().headers[name], value, name);

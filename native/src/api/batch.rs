@@ -45,7 +45,7 @@ pub(super) struct AcceptedBatch {
     params(
         ("id" = String, Path, description = "The name of the service"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same jobs"),
-        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs are to run; at once unless told"),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs are to run, within 366 days; at once unless told"),
         ("Weir-Priority" = Option<i16>, Header, description = "1 to 4 within their lane; 1, the first, unless told"),
     ),
     request_body(content = Vec<Value>, description = "The arguments of 1 to 100 jobs, JSON objects, of at most 256 KiB in all"),

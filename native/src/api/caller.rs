@@ -32,7 +32,7 @@ pub(super) struct Caller {
 impl Caller {
     /// An anonymous caller has no list of jobs: its address is shared.
     pub(super) fn signed_in(&self) -> Result<(), ApiError> {
-        self.holder.user_id.map(|_| ()).ok_or(ApiError::NoList)
+        self.holder.user_id.map(|_| ()).ok_or(ApiError::NotSignedIn)
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Accepted {
     params(
         ("id" = String, Path, description = "The name of the service"),
         ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job"),
-        ("Weir-Run-At" = Option<String>, Header, description = "When the job is to run; at once unless told"),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the job is to run, within 366 days; at once unless told. For users only"),
         ("Weir-Priority" = Option<i16>, Header, description = "1 to 4 within its lane; 1, the first, unless told"),
     ),
     request_body(content = Value, description = "The job's arguments, a JSON object of at most 256 KiB"),
@@ -86,6 +86,10 @@ pub(super) async fn submit(
     let (body, args) = body_of(body)?;
     let idempotency = idempotency(&headers, &name, &body)?;
     let when = When::of(&headers, Timestamp::now())?;
+    if when.run_at.is_some() {
+        // An address may submit for ever, and its jobs would be kept for a year.
+        caller.signed_in()?;
+    }
     let mut span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
     let origin = Origin {
         caller: &caller,

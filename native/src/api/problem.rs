@@ -77,9 +77,9 @@ pub enum ApiError {
     /// Something else is in the way.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// An anonymous caller asks for a list, or submits one.
-    #[error("no list without signing in")]
-    NoList,
+    /// An anonymous caller asks for what only users have: lists, batches, jobs for later.
+    #[error("not signed in")]
+    NotSignedIn,
     /// A path that does not exist.
     #[error("no such route")]
     NoRoute,
@@ -228,11 +228,11 @@ impl ApiError {
             Self::Forbidden(reason) => (problem(StatusCode::FORBIDDEN, reason), vec![]),
             Self::NotFound(reason) => (problem(StatusCode::NOT_FOUND, reason), vec![]),
             Self::Conflict(reason) => (problem(StatusCode::CONFLICT, reason), vec![]),
-            Self::NoList => (
+            Self::NotSignedIn => (
                 problem(
                     StatusCode::UNAUTHORIZED,
-                    "Sign in to list jobs, or to submit several at once. Without signing in, read each job with the token \
-                     that its submission was answered with (header Weir-Job-Token).",
+                    "Sign in to list jobs, to submit several at once, or to submit one for later. Without signing in, read \
+                     each job with the token that its submission was answered with (header Weir-Job-Token).",
                 ),
                 vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
             ),

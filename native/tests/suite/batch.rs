@@ -158,5 +158,17 @@ async fn a_job_for_later_says_so_and_can_be_cancelled_until_then() {
     for bad in [("Weir-Run-At", "soon"), ("Weir-Priority", "0")] {
         assert_eq!(submit(&[bad]).await.status, 422);
     }
+    let address = Who::Address("198.51.100.10");
+    let kept_for_long = [("Weir-Run-At", later.as_str())];
+    let anonymous = weir
+        .call(
+            "POST",
+            "/api/jobs/analysis",
+            address,
+            &kept_for_long,
+            good.into_bytes(),
+        )
+        .await;
+    assert_eq!(anonymous.status, 401);
     weir.end().await;
 }
