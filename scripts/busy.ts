@@ -33,7 +33,7 @@ await runMain(async () => {
   for (let time = 1; time <= times && !isExiting(); time++) {
     const log = `busy-${time}`;
     const { code, output } = await step(`run ${time} of ${times}`, (pulse) =>
-      attempt(process.execPath, [join(root, "scripts", "test.ts"), ...positionals], { log, pulse }),
+      attempt(process.execPath, [join(root, "scripts", "test.ts"), ...positionals], { log, pulse, grace: 30_000 }),
     );
     const last = output.trimEnd().split("\n").at(-1);
     say(`run ${time}: ${last}, load ${loadavg()[0]?.toFixed(1)}`);

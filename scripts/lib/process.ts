@@ -20,6 +20,8 @@ export interface RunOptions {
   /** What the user can do when it fails. */
   remedy?: string;
   timeout?: number;
+  /** Milliseconds that it has to end by itself when the script stops; 2 000 unless told. */
+  grace?: number;
 }
 
 export interface Outcome {
@@ -92,7 +94,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
     ...(options.uid === undefined ? {} : { uid: options.uid }),
     ...(options.gid === undefined ? {} : { gid: options.gid }),
   });
-  const forget = onExit(() => stopGroup(child, 2000));
+  const forget = onExit(() => stopGroup(child, options.grace ?? 2000));
   const log = options.log ? openLog(options.log) : undefined;
   let stdout = "";
   let output = "";

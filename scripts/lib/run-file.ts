@@ -5,6 +5,7 @@ import { join } from "node:path";
 import { Failure } from "./failure.ts";
 import { onExit } from "./lifecycle.ts";
 import { makeStateFolder, state } from "./paths.ts";
+import { isAlive } from "./process.ts";
 import { say } from "./progress.ts";
 import { sleep } from "./sleep.ts";
 
@@ -112,12 +113,7 @@ function isOf(pid: number, id: string): boolean {
 }
 
 function isUp(run: Run): boolean {
-  try {
-    process.kill(run.pid, 0);
-  } catch {
-    return false;
-  }
-  return startOf(run.pid) === run.started;
+  return isAlive(run.pid) && startOf(run.pid) === run.started;
 }
 
 /** The 22nd field of a process's status. The second one is its name, which may contain spaces and parentheses. */
