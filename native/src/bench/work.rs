@@ -86,8 +86,9 @@ pub async fn work(settings: &Settings, effort: Effort) -> Result<Report, BenchEr
     ));
     let mut lines = Vec::new();
     for (workers, takes, target) in [
-        (10, Duration::ZERO, Some(1.0)),
-        (100, Duration::ZERO, Some(0.7)),
+        (10, Duration::ZERO, Some(2.0)),
+        (100, Duration::ZERO, Some(1.0)),
+        (1000, Duration::ZERO, Some(0.9)),
         (10, Duration::from_millis(5), None),
     ] {
         let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
