@@ -17,10 +17,11 @@ const script = join(root, "scripts", `${command}.ts`);
 if (!command || !/^[a-z-]+$/.test(command) || !existsSync(script)) {
   fail(`there is no script "${command ?? ""}"`, "run one of the commands that package.json lists: npm run");
 }
-if (Number(process.versions.node.split(".")[0]) < 18) {
+const [major = 0, minor = 0] = process.versions.node.split(".").map(Number);
+if (major < 18 || (major === 18 && minor < 19)) {
   fail(
     `Node ${process.versions.node} is too old to set this up`,
-    "install Node 18 or newer, then run the same command again",
+    "install Node 18.19 or newer, then run the same command again",
   );
 }
 

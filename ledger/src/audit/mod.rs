@@ -46,7 +46,7 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 const CHECKS: [(&str, &str, &str); 14] = [
     (
         "I1",
-        "used + reserved stay within the limit, per user, event type and billing period",
+        "used + reserved stay within the limit, per user, event type and window",
         include_str!("sql/i1_limits.sql"),
     ),
     (

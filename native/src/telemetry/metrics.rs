@@ -87,11 +87,11 @@ const COUNTERS: [(&str, &str); 17] = [
     ),
     (
         "weir_reservations_total",
-        "Accepted submissions, by event type and decision (admitted, parked)",
+        "Accepted submissions, by event type and decision (admitted, parked, scheduled)",
     ),
     (
         "weir_rejections_total",
-        "Refused submissions, by event type and reason (over_quota, key_reused)",
+        "Refused submissions, by event type and reason (over_quota, too_many_waiting, key_reused)",
     ),
     (
         "weir_settlements_total",
@@ -133,8 +133,23 @@ const COUNTERS: [(&str, &str); 17] = [
     ),
     (
         "weir_reconciliation_failures_total",
-        "Steps of reconciliation that failed, by step (take_back, ended, sweep, promote, renewals, clean, duties)",
+        "Steps of reconciliation that failed, by step (take_back, silent, ended, just_ended, sweep, adopt, due, promote, renewals, clean, duties)",
     ),
+];
+
+/// The steps of reconciliation that may fail.
+const RECONCILIATION: [&str; 11] = [
+    "take_back",
+    "silent",
+    "ended",
+    "just_ended",
+    "sweep",
+    "adopt",
+    "due",
+    "promote",
+    "renewals",
+    "clean",
+    "duties",
 ];
 
 const HISTOGRAMS: [(&str, &str); 6] = [
@@ -231,7 +246,7 @@ fn register(services: &[Service], catalogue: &Catalogue) {
             &[("outcome", outcome.to_owned())],
         );
     }
-    for step in ["take_back", "ended", "sweep", "promote", "renewals", "clean"] {
+    for step in RECONCILIATION {
         zero("weir_reconciliation_failures_total", &[("step", step.to_owned())]);
     }
     for status in [200, 202, 429, 503] {
@@ -250,7 +265,11 @@ fn register(services: &[Service], catalogue: &Catalogue) {
     }
     for event_type in catalogue.meters.keys() {
         for (name, label, values) in [
-            ("weir_reservations_total", "decision", &["admitted", "parked"][..]),
+            (
+                "weir_reservations_total",
+                "decision",
+                &["admitted", "parked", "scheduled"][..],
+            ),
             (
                 "weir_rejections_total",
                 "reason",

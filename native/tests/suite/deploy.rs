@@ -20,7 +20,7 @@ fn read(path: &str) -> String {
 fn example() -> Variables {
     let both = read("deploy/weir.env.example") + &read("deploy/serve.env.example");
     both.lines()
-        .filter_map(|line| line.trim_start_matches('#').split_once('='))
+        .filter_map(|line| line.trim_start_matches(['#', ' ']).split_once('='))
         .filter(|(name, _)| name.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'))
         .map(|(name, value)| {
             // The placeholder itself is refused.

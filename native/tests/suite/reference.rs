@@ -44,7 +44,9 @@ fn the_page_of_the_settings_is_current() {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
     let mut body = "Settings of `weir` come from the environment. A wrong one stops the start, and all that is wrong is \
-                    said at once.\nA misspelt one is wrong, too. An empty variable is the same as none. What each is for: `deploy/weir.env.example`.\n\n\
+                    said at once.\nA misspelt one is wrong, too. An empty variable is the same as none. What each is for: `deploy/weir.env.example`.\n\
+                    `WEIR_CONFIG` names the file of the services and the catalogue (`weir.toml` of the current folder), and \
+                    `RUST_LOG` says\nhow much is logged.\n\n\
                     | variable | default | must be |\n|---|---|---|\n"
         .to_owned();
     for (name, wants) in Settings::reference(&root().join("weir.toml")) {
