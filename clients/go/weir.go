@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -97,10 +98,18 @@ func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, er
 // CompleteTx completes an attempt inside the transaction: charges the job, frees its slot and gives it on. A nil used
 // charges all that was reserved. It returns what was charged, or ErrFencedOut.
 func (c Client) CompleteTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int, output any, used *int64) (int64, error) {
+	// What pgx is given as text it takes for JSON that is made already.
+	var made json.RawMessage
+	if output != nil {
+		var err error
+		if made, err = json.Marshal(output); err != nil {
+			return 0, fmt.Errorf("weir: the output is no JSON: %w", err)
+		}
+	}
 	var outcome string
 	var charged int64
 	sql := "SELECT outcome, charged FROM " + c.function("weir_complete") + "($1, $2, $3, $4)"
-	if err := tx.QueryRow(ctx, sql, jobID, attempt, output, used).Scan(&outcome, &charged); err != nil {
+	if err := tx.QueryRow(ctx, sql, jobID, attempt, made, used).Scan(&outcome, &charged); err != nil {
 		return 0, err
 	}
 	if outcome == "fenced_out" {
@@ -118,7 +127,7 @@ func (c Client) FailTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int,
 	}
 	var outcome string
 	sql := "SELECT " + c.function("weir_fail") + "($1, $2, $3, $4)"
-	if err := tx.QueryRow(ctx, sql, jobID, attempt, failure.Error(), at).Scan(&outcome); err != nil {
+	if err := tx.QueryRow(ctx, sql, jobID, attempt, storable(failure.Error()), at).Scan(&outcome); err != nil {
 		return "", err
 	}
 	if outcome == "fenced_out" {
@@ -177,5 +186,17 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 		_, err := c.FailTx(ctx, tx, job.ID, job.Attempt, failure, time.Time{})
 		return err
 	})
-	return failure
+	return recordable{failure}
 }
+
+// storable returns the text without what PostgreSQL cannot store: NUL, and bytes that are no UTF-8.
+func storable(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "")
+}
+
+// recordable is a failure that River can record: it does so together with those of other jobs, and would with none.
+type recordable struct{ error }
+
+func (failure recordable) Error() string { return storable(failure.error.Error()) }
+
+func (failure recordable) Unwrap() error { return failure.error }

@@ -66,7 +66,7 @@ class Weir:
 
     def fail(self, connection, job, error, retry_at=None):
         """Records a failed attempt inside the transaction: retry, discarded, cancelled or fenced_out."""
-        return self._call(connection, "weir_fail", job.id, job.attempt, str(error), retry_at).fetchone()[0]
+        return self._call(connection, "weir_fail", job.id, job.attempt, _storable(str(error)), retry_at).fetchone()[0]
 
     def progress(self, connection, job, fraction, message=None):
         """Says how far an attempt is, from 0 to 1. Over a connection with autocommit: nobody sees it before a commit."""
@@ -95,8 +95,15 @@ class Weir:
             while not until():
                 jobs = [job for queue in queues for job in self.claim(connection, queue, worker)]
                 connection.commit()
+                failure = None
                 for job in jobs:
-                    self._attempt(connection, job, handle)
+                    # One that cannot be recorded does not keep the others from being worked: nobody else has them.
+                    try:
+                        self._attempt(connection, job, handle)
+                    except Exception as error:
+                        failure = failure or error
+                if failure:
+                    raise failure
                 if not jobs:
                     # A submission wakes it, or a freed slot; a job that is due later is found by looking.
                     next(idle.notifies(timeout=poll, stop_after=1), None)
@@ -109,12 +116,16 @@ class Weir:
                 self.complete(connection, job, output, used)
         except FencedOut:
             pass
-        except psycopg.OperationalError:
-            raise
         except Exception as error:  # Whatever it is, the job is tried again or given up.
+            if connection.closed:
+                raise
             with connection.transaction():
                 self.fail(connection, job, error)
-        connection.commit()
+
+
+def _storable(text):
+    """The text without what PostgreSQL cannot store: NUL, and halves of surrogate pairs."""
+    return text.replace("\0", "").encode(errors="replace").decode()
 
 
 __all__ = ["FencedOut", "Job", "Submitted", "Weir"]

@@ -95,7 +95,7 @@ export class Weir {
   async fail(sql: TransactionSql, job: Job, error: string, retryAt?: Date): Promise<string> {
     const [row] = await sql`
 			SELECT outcome FROM ${this.#function(sql, "weir_fail")}(
-				${job.id}, ${job.attempt}, ${error}, ${retryAt ?? null}::timestamptz)`;
+				${job.id}, ${job.attempt}, ${storable(error)}, ${retryAt ?? null}::timestamptz)`;
     return row?.outcome;
   }
 
@@ -134,18 +134,25 @@ export class Weir {
     let wake = () => {};
     // A submission wakes it, or a freed slot; a job that is due later is found by looking.
     const listening = await sql.listen(`${riverSchema}.river_insert`, () => wake());
-    while (!signal?.aborted) {
-      const woken = new Promise<void>((resolve) => {
-        wake = resolve;
-      });
-      const claimed = await Promise.all(queues.map((queue) => this.claim(sql, queue, worker)));
-      for (const job of claimed.flat()) await this.#attempt(sql, job, handle);
-      if (claimed.flat().length > 0) continue;
-      let timer: NodeJS.Timeout | undefined;
-      await Promise.race([woken, new Promise((resolve) => (timer = setTimeout(resolve, poll)))]);
-      clearTimeout(timer);
+    try {
+      while (!signal?.aborted) {
+        const woken = new Promise<void>((resolve) => {
+          wake = resolve;
+        });
+        const claims = await Promise.allSettled(queues.map((queue) => this.claim(sql, queue, worker)));
+        const jobs = claims.flatMap((claim) => (claim.status === "fulfilled" ? claim.value : []));
+        const failures = claims.flatMap((claim) => (claim.status === "rejected" ? [claim.reason] : []));
+        // What one failure is about does not keep the others from being worked: nobody else has them.
+        for (const job of jobs) await this.#attempt(sql, job, handle).catch((error) => failures.push(error));
+        if (failures.length > 0) throw failures[0];
+        if (jobs.length > 0) continue;
+        let timer: NodeJS.Timeout | undefined;
+        await Promise.race([woken, new Promise((resolve) => (timer = setTimeout(resolve, poll)))]);
+        clearTimeout(timer);
+      }
+    } finally {
+      await listening.unlisten();
     }
-    await listening.unlisten();
   }
 
   async #attempt(sql: Sql, job: Job, handle: (sql: TransactionSql, job: Job) => Promise<Made>): Promise<void> {
@@ -157,4 +164,9 @@ export class Weir {
       await sql.begin((transaction) => this.fail(transaction, job, message));
     }
   }
+}
+
+/** The text without NUL, which PostgreSQL cannot store. */
+function storable(text: string): string {
+  return text.replaceAll("\0", "");
 }

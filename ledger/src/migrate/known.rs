@@ -1,5 +1,7 @@
 //! What this binary knows of migrations.
 
+use std::collections::BTreeSet;
+
 pub(super) mod embedded {
     refinery::embed_migrations!("migrations");
 }
@@ -11,7 +13,29 @@ pub(super) const LEDGER: &str = "weir_migrations";
 /// states in which they hold.
 pub const OLDEST_RIVER: i64 = 6;
 
-pub(super) const LEAD_FUNCTIONS: &str = include_str!("sql/lead_functions.sql");
+/// Every function that a migration makes. Others beside them are somebody else's.
+pub(super) fn own_functions() -> BTreeSet<String> {
+    let runner = embedded::migrations::runner();
+    let migrations = runner.get_migrations().iter();
+    let lines = migrations.flat_map(|migration| migration.sql().unwrap_or_default().lines());
+    lines
+        .filter_map(|line| {
+            let made = line.strip_prefix("CREATE ")?;
+            let (name, _) = made
+                .strip_prefix("OR REPLACE ")
+                .unwrap_or(made)
+                .strip_prefix("FUNCTION ")?
+                .split_once('(')?;
+            Some(name.to_owned())
+        })
+        .collect()
+}
+
+/// Has Weir's functions find the tables wherever they are called.
+pub(super) fn lead_functions() -> String {
+    let own: Vec<_> = own_functions().into_iter().collect();
+    include_str!("sql/lead_functions.sql").replace("{own}", &format!("{{{}}}", own.join(",")))
+}
 
 pub(super) const GRANT_FUNCTIONS: &str = include_str!("sql/grant_functions.sql");
 

@@ -11,7 +11,7 @@ use riverqueue::migrate::PostgresMigrator;
 use tokio_postgres::Client;
 
 use crate::database::{Database, DatabaseError};
-use known::{GRANT_FUNCTIONS, LEAD_FUNCTIONS, LEDGER, embedded, quoted};
+use known::{GRANT_FUNCTIONS, LEDGER, embedded, lead_functions, own_functions, quoted};
 use look::{Found, look};
 
 pub use error::MigrateError;
@@ -103,7 +103,7 @@ async fn to(database: &Database, river: River, target: Target) -> Result<Applied
     let mut runner = embedded::migrations::runner().set_target(target);
     runner.set_migration_table_name(LEDGER);
     let report = runner.run_async(&mut client).await?;
-    client.batch_execute(LEAD_FUNCTIONS).await?;
+    client.batch_execute(&lead_functions()).await?;
     client.batch_execute(GRANT_FUNCTIONS).await?;
     applied.weir = report
         .applied_migrations()
@@ -169,8 +169,9 @@ pub async fn is_complete(client: &Client) -> Result<bool, DatabaseError> {
 
 /// In this schema, or else where the session makes tables.
 async fn functions_are_led(client: &Client, weir: Option<&str>) -> Result<bool, DatabaseError> {
+    let own: Vec<_> = own_functions().into_iter().collect();
     let row = client
-        .query_one(include_str!("sql/are_led.sql"), &[&weir])
+        .query_one(include_str!("sql/are_led.sql"), &[&weir, &own])
         .await?;
     Ok(row.get("are_led"))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use riverqueue::migrate::{Direction, MigrateOpts, PostgresMigrator};
 
 use super::error::MigrateError;
-use super::known::{GRANT_FUNCTIONS, LEAD_FUNCTIONS, LEDGER, embedded, quoted};
+use super::known::{GRANT_FUNCTIONS, LEDGER, embedded, lead_functions, quoted};
 use super::look::Found;
 use crate::database::Database;
 
@@ -73,17 +73,18 @@ pub(super) async fn of(
             migration.checksum(),
         );
     }
+    let lead_functions = lead_functions();
     if !weirs.is_empty() {
         let _ = write!(
             script,
             "SET search_path = {weir}, {river};\n\
              CREATE TABLE IF NOT EXISTS {LEDGER}\n    (version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), checksum varchar(255));\n\
-             {weirs}\n{LEAD_FUNCTIONS}\n{GRANT_FUNCTIONS}"
+             {weirs}\n{lead_functions}\n{GRANT_FUNCTIONS}"
         );
     } else if !are_led {
         let _ = write!(
             script,
-            "SET search_path = {weir}, {river};\n{LEAD_FUNCTIONS}\n{GRANT_FUNCTIONS}"
+            "SET search_path = {weir}, {river};\n{lead_functions}\n{GRANT_FUNCTIONS}"
         );
     }
     Ok(script)

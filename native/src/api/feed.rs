@@ -296,10 +296,11 @@ impl Watched {
                     };
                     true
                 }
-                // Deleted.
+                // Deleted by River. Its submission is remembered longer, so it may be among the newest for days.
                 None => {
                     changed.push(*id);
-                    false
+                    *seen = JobVersion::Over;
+                    newest.contains(id)
                 }
             }
         });
@@ -357,6 +358,17 @@ mod tests {
             [1, 3, 4],
             "2 is over and forgotten"
         );
+    }
+
+    #[test]
+    fn a_job_that_river_has_deleted_is_told_once_however_long_it_is_among_the_newest() {
+        let mut watched = Watched::default();
+        assert_eq!(look(&mut watched, &[1, 2], &[(1, "a")]), [1, 2], "2 went before");
+        assert_eq!(look(&mut watched, &[1, 2], &[]), [1], "deleted");
+        assert_eq!(look(&mut watched, &[1, 2], &[]), [0; 0]);
+        assert!(watched.followed().next().is_none(), "nothing of it can change");
+        assert_eq!(look(&mut watched, &[3], &[(3, "a")]), [3]);
+        assert_eq!(watched.jobs.keys().copied().collect::<Vec<_>>(), [3], "forgotten");
     }
 
     #[test]

@@ -79,6 +79,16 @@ async fn a_worker_completes_in_its_own_transactions(
     assert_eq!(weir.quota(Who::User(other), "analysis").await["used"], 1);
 }
 
+/// The one that the repository pins, which runs TypeScript as it is.
+fn node() -> Option<PathBuf> {
+    let node = PathBuf::from(CLIENTS).join("../node_modules/node/bin/node");
+    if node.exists() {
+        return Some(node);
+    }
+    programs::missing("node is not installed; run npm install");
+    None
+}
+
 async fn in_language(program: &[PathBuf]) {
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -96,13 +106,138 @@ async fn orders_and_their_jobs_in_python() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn orders_and_their_jobs_in_typescript() {
-    // The one that the repository pins, which runs TypeScript as it is.
-    let node = PathBuf::from(CLIENTS).join("../node_modules/node/bin/node");
-    if !node.exists() {
-        programs::missing("node is not installed; run npm install");
-        return;
-    }
+    let Some(node) = node() else { return };
     in_language(&[node, PathBuf::from(CLIENTS).join("typescript/example.ts")]).await;
+}
+
+const FAILING: [&str; 3] = ["nul", "half", "timeout"];
+
+const FAILING_PYTHON: &str = r#"
+import os, sys
+sys.path.insert(0, sys.argv[1] + "/python")
+from weir import Weir
+
+handled = []
+
+def handle(connection, job):
+    handled.append(job.id)
+    if job.attempt == 1:
+        if job.args["how"] == "nul":
+            raise RuntimeError("out of \0paper")
+        if job.args["how"] == "half":
+            raise RuntimeError("out of \ud800paper")
+        connection.execute("SET LOCAL statement_timeout = 1")
+        connection.execute("SELECT pg_sleep(10)")
+    return "done"
+
+queues = ["analysis_priority", "analysis_default"]
+Weir().work(os.environ["DATABASE_URL"], queues, handle, poll=0.2, until=lambda: len(handled) >= 6)
+"#;
+
+const FAILING_TYPESCRIPT: &str = r#"
+import postgres from "postgres";
+const { Weir } = await import(process.argv[1] + "/typescript/weir.ts");
+const sql = postgres(process.env.DATABASE_URL, { onnotice: () => {} });
+const enough = new AbortController();
+let handled = 0;
+const handle = async (transaction, job) => {
+  if (++handled >= 6) enough.abort();
+  if (job.attempt === 1) {
+    if (job.args.how === "nul") throw new Error("out of \0paper");
+    if (job.args.how === "half") throw new Error("out of \ud800paper");
+    await transaction`SET LOCAL statement_timeout = 1`;
+    await transaction`SELECT pg_sleep(10)`;
+  }
+  return { output: "done" };
+};
+await new Weir().work(sql, ["analysis_priority", "analysis_default"], handle, { signal: enough.signal, poll: 200 });
+await sql.end();
+"#;
+
+/// Jobs whose first attempts fail in ways that PostgreSQL cannot store as they are.
+async fn submit_failing(weir: &Weir, client: &Client) {
+    let user = weir.user("enterprise").await.to_string();
+    for how in FAILING {
+        let submit = "SELECT outcome FROM weir_submit($1, 'analysis', $2)";
+        let args = json!({ "how": how });
+        client.query_one(submit, &[&user, &args]).await.unwrap();
+    }
+}
+
+/// Each was completed by its second attempt, and says why the first one failed.
+async fn each_failed_once(client: &Client) {
+    let jobs = "SELECT args ->> 'how', state::text, attempt::int, errors[1] ->> 'error', metadata -> 'output' \
+                FROM river_job ORDER BY id";
+    let rows = client.query(jobs, &[]).await.unwrap();
+    assert_eq!(rows.len(), FAILING.len());
+    for row in rows {
+        let (how, error): (&str, &str) = (row.get(0), row.get(3));
+        assert_eq!((row.get(1), row.get(2)), ("completed", 2), "{how}");
+        assert_eq!(
+            row.get::<_, Option<serde_json::Value>>(4),
+            Some(json!("done")),
+            "{how}"
+        );
+        match how {
+            "nul" => assert!(error.contains("out of paper"), "{error}"),
+            "half" => assert!(error.contains("out of ") && error.contains("paper"), "{error}"),
+            _ => assert!(error.contains("statement timeout"), "{error}"),
+        }
+    }
+}
+
+async fn failures_are_recorded_in_language(program: &[PathBuf]) {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    submit_failing(&weir, &client).await;
+    let duties = Duties::of(&weir);
+    output(&weir, program, &[CLIENTS]).await;
+    weir.all_finished().await;
+    duties.end().await;
+    each_failed_once(&client).await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_python() {
+    let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
+    let Some(python) = made.await.unwrap() else { return };
+    failures_are_recorded_in_language(&[python, "-c".into(), FAILING_PYTHON.into()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_typescript() {
+    let Some(node) = node() else { return };
+    let program = ["--input-type=module", "--eval", FAILING_TYPESCRIPT].map(PathBuf::from);
+    failures_are_recorded_in_language(&[&[node], &program[..]].concat()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_go() {
+    let folder = std::env::temp_dir().join(format!("weir-go-failing-{}", Uuid::new_v4()));
+    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
+    let file = folder.join("failing");
+    let built = tokio::task::spawn_blocking(move || programs::go_build(module, "./failing", file));
+    let Some(program) = built.await.unwrap() else {
+        return;
+    };
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    submit_failing(&weir, &client).await;
+    let duties = Duties::of(&weir);
+    let mut fleet = Command::new(program)
+        .env("DATABASE_URL", weir.url())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    weir.all_finished().await;
+    drop(fleet.stdin.take());
+    let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
+    assert!(ended.unwrap().success());
+    duties.end().await;
+    each_failed_once(&client).await;
+    weir.end().await;
+    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// River reports how an attempt ended a while after Weir has recorded it: to the next one, when that runs already.

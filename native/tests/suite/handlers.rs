@@ -287,6 +287,7 @@ async fn of_failed_jobs_that_an_operator_retries_together_none_runs_free() {
         let job = weir
             .until("the second run", async || {
                 let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+                assert!(job["status"] != "failed" || job["attempt"] == 1, "{job}");
                 (job["status"] == "completed").then_some(job)
             })
             .await;

@@ -266,3 +266,27 @@ async fn a_migration_that_was_cut_short_before_functions_were_led_is_not_taken_f
     .await;
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_an_application_beside_weirs_are_not_taken_for_its() {
+    let weir = Weir::made(&OWN, async |url| {
+        let database = Database::at(url).unwrap().in_schemas(own());
+        migrate::migrate_with(&database, River::Upgrade).await.unwrap();
+        let client = database.connect().await.unwrap();
+        client
+            .batch_execute(
+                "CREATE FUNCTION weir.weir_of_theirs() RETURNS int LANGUAGE sql AS 'SELECT 1';
+                 CREATE FUNCTION weir.of_theirs() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+                 CREATE TRIGGER of_theirs BEFORE UPDATE ON weir.usage_events EXECUTE FUNCTION weir.of_theirs()",
+            )
+            .await
+            .unwrap();
+        assert!(migrate::is_complete(&client).await.unwrap());
+        migrate::migrate(&database).await.unwrap();
+        let changed = "SELECT proname::text FROM pg_proc WHERE proname LIKE '%of_theirs' AND proconfig IS NOT NULL";
+        let changed = client.query(changed, &[]).await.unwrap();
+        assert!(changed.is_empty(), "{:?}", changed[0].get::<_, String>(0));
+    })
+    .await;
+    weir.end().await;
+}

@@ -11,6 +11,7 @@ BEGIN
         SELECT p.oid::regprocedure
         FROM pg_proc p
         WHERE p.prokind IN ('f', 'p') AND p.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())
+          AND p.proname = ANY ('{own}')
           AND (p.proname LIKE 'weir\_%' OR p.oid IN (
               SELECT t.tgfoid FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
               WHERE c.relnamespace = p.pronamespace AND NOT t.tgisinternal))

@@ -1,0 +1,75 @@
+// A worker by Weir's client whose first attempt at each job fails as its `how` says, in ways that PostgreSQL cannot store
+// as they are. It ends with its standard input.
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"os"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"weir"
+)
+
+type args struct {
+	How string `json:"how"`
+}
+
+func (args) Kind() string { return "analysis:analyze" }
+
+type worker struct {
+	river.WorkerDefaults[args]
+	pool *pgxpool.Pool
+}
+
+func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
+	return weir.Work(ctx, weir.Client{}, w.pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
+		if job.Attempt > 1 {
+			return "done", nil, nil
+		}
+		switch job.Args.How {
+		case "nul":
+			return nil, nil, errors.New("out of \x00paper")
+		case "half":
+			return nil, nil, errors.New("out of \xffpaper")
+		default:
+			_, err := tx.Exec(ctx, "SET LOCAL statement_timeout = 1; SELECT pg_sleep(10)")
+			return nil, nil, err
+		}
+	})
+}
+
+func main() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	workers := river.NewWorkers()
+	river.AddWorker(workers, &worker{pool: pool})
+	lane := river.QueueConfig{MaxWorkers: 3}
+	fleet, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		LeaderElectionDisabled: true,
+		Queues:                 map[string]river.QueueConfig{"analysis_default": lane, "analysis_priority": lane},
+		Workers:                workers,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := fleet.Start(ctx); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
+		log.Fatal(err)
+	}
+	if err := fleet.Stop(ctx); err != nil {
+		log.Fatal(err)
+	}
+}
