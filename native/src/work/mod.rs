@@ -173,13 +173,18 @@ fn client_id() -> String {
     format!("weir_{}_{}", host::name(), Uuid::new_v4().simple())
 }
 
-/// River records failures and cancellations itself; its events tell that they are there to be settled.
+/// River records failures, cancellations and snoozes itself; its events tell that they are there to be settled. What was
+/// refused a slot can be promoted only from now on: a slot that was freed while River was writing has passed it by.
 fn notice_endings(
     client: &Client,
     context: &Context,
     stopped: CancellationToken,
 ) -> Result<tokio::task::JoinHandle<()>, DatabaseError> {
-    let mut events = client.subscribe(&[EventKind::JobCancelled, EventKind::JobFailed])?;
+    let mut kinds = vec![EventKind::JobCancelled, EventKind::JobFailed];
+    if context.settings.fairness.cluster_limits().is_some() {
+        kinds.push(EventKind::JobSnoozed);
+    }
+    let mut events = client.subscribe(&kinds)?;
     let settler = context.settler.clone();
     Ok(tokio::spawn(async move {
         loop {
