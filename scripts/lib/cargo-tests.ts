@@ -22,7 +22,7 @@ async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: To
   const child = spawn("cargo", ["test", "--locked", "--no-fail-fast", ...args], {
     cwd: root,
     // Most of what a test does is waiting for other parts to act. With more, connections run out.
-    env: { RUST_TEST_THREADS: String(Math.min(2 * availableParallelism(), 8)), ...(await cargoEnvironment(env)) },
+    env: { RUST_TEST_THREADS: String(Math.min(3 * availableParallelism(), 8)), ...(await cargoEnvironment(env)) },
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
   });

@@ -152,16 +152,36 @@ pub async fn take_back(client: &Client, longest: &[(&str, Duration)]) -> Result<
         .collect())
 }
 
-/// Deletes old submissions from the slice after this job. Returns where the next slice starts; 0 when there is none.
+/// A slice of what is gone through.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<C> {
+    /// Where the next one starts; `None` when this was the last.
+    pub next: Option<C>,
+    /// How many rows were changed.
+    pub done: i64,
+}
+
+async fn slice_of_jobs(client: &Client, sql: &str, after: i64, size: i64) -> Result<Slice<i64>, Error> {
+    let row = client.query_one(sql, &[&after, &size]).await?;
+    Ok(Slice {
+        next: row.get("last"),
+        done: row.get("done"),
+    })
+}
+
+/// Deletes old submissions from the slice after this job.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_submissions(client: &Client, after: i64) -> Result<i64, Error> {
-    let row = client
-        .query_one(include_str!("sql/clean_submissions.sql"), &[&after, &CLEAN_SLICE])
-        .await?;
-    Ok(row.get::<_, Option<i64>>("last").unwrap_or(0))
+pub async fn clean_submissions(client: &Client, after: i64) -> Result<Slice<i64>, Error> {
+    slice_of_jobs(
+        client,
+        include_str!("sql/clean_submissions.sql"),
+        after,
+        CLEAN_SLICE,
+    )
+    .await
 }
 
 /// Where a slice of finished jobs starts: when the last one of the slice before ended, and which one it is.
@@ -203,34 +223,28 @@ pub async fn clean_finished(client: &Client) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes large outputs whose jobs are gone, from the slice after this job. Returns where the next slice starts; 0 when
-/// there is none.
+/// Deletes large outputs whose jobs are gone, from the slice after this job.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_outputs(client: &Client, after: i64) -> Result<i64, Error> {
-    let row = client
-        .query_one(include_str!("sql/clean_outputs.sql"), &[&after, &CLEAN_SLICE])
-        .await?;
-    Ok(row.get::<_, Option<i64>>("last").unwrap_or(0))
+pub async fn clean_outputs(client: &Client, after: i64) -> Result<Slice<i64>, Error> {
+    slice_of_jobs(client, include_str!("sql/clean_outputs.sql"), after, CLEAN_SLICE).await
 }
 
-/// Cancels jobs without an owner from the slice of submissions after this job. Returns how many, and where the next
-/// slice starts; 0 when there is none.
+/// Cancels jobs without an owner from the slice of submissions after this job.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn cancel_abandoned(client: &Client, after: i64) -> Result<(i64, i64), Error> {
-    let row = client
-        .query_one(
-            include_str!("sql/cancel_abandoned.sql"),
-            &[&after, &ABANDONED_SLICE],
-        )
-        .await?;
-    let next: Option<i64> = row.get("last");
-    Ok((row.get("cancelled"), next.unwrap_or(0)))
+pub async fn cancel_abandoned(client: &Client, after: i64) -> Result<Slice<i64>, Error> {
+    slice_of_jobs(
+        client,
+        include_str!("sql/cancel_abandoned.sql"),
+        after,
+        ABANDONED_SLICE,
+    )
+    .await
 }
 
 /// A holder and one of its event types, from which a slice of holders starts.
@@ -239,19 +253,23 @@ pub type HolderCursor = (Uuid, Meter);
 /// Before every holder.
 pub const FIRST_HOLDER: HolderCursor = (Uuid::nil(), Meter::named(""));
 
-/// Deletes client addresses that hold nothing from the slice after this holder. Returns where the next slice starts.
+/// Deletes client addresses that hold nothing from the slice after this holder.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_holders(client: &Client, after: HolderCursor) -> Result<HolderCursor, Error> {
+pub async fn clean_holders(client: &Client, after: HolderCursor) -> Result<Slice<HolderCursor>, Error> {
     let row = client
-        .query_opt(
+        .query_one(
             include_str!("sql/clean_holders.sql"),
             &[&after.0, &after.1, &CLEAN_SLICE],
         )
         .await?;
-    Ok(row.map_or(FIRST_HOLDER, |row| (row.get("holder"), row.get("event_type"))))
+    let last: Option<Uuid> = row.get("last");
+    Ok(Slice {
+        next: last.map(|holder| (holder, row.get("last_event_type"))),
+        done: row.get("done"),
+    })
 }
 
 /// Forgets windows shorter than a month that were over long ago.

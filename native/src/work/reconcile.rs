@@ -199,7 +199,7 @@ impl Reconciler {
     /// Rounds until all that is there was gone through once.
     pub async fn everything(&mut self, client: &Client) {
         self.swept = 0;
-        self.cleaner.again();
+        self.cleaner.hurry();
         loop {
             self.round(client).await;
             if self.swept == 0 && self.cleaner.has_passed() {

@@ -1,7 +1,7 @@
 -- Cancels submitted jobs without a reservation whose user was deleted with all that was reserved: nothing would ever
 -- wake those that wait for a slot, and nobody pays for the others. From a slice of the submissions, looked up by key:
 -- most have a reservation, and cost nothing more. $1 the last job of the slice before, $2 how many a slice has. `last` is
--- null when the slice was the last.
+-- null when the slice was the last, `done` is how many were cancelled.
 WITH slice AS MATERIALIZED (
     SELECT b.job_id, b.user_id IS NOT NULL AND u.found IS NULL AS is_gone
     FROM (SELECT * FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2) b
@@ -29,4 +29,4 @@ WITH slice AS MATERIALIZED (
     RETURNING j.id
 )
 SELECT (SELECT CASE WHEN count(*) = $2 THEN max(job_id) END FROM slice) AS last,
-       (SELECT count(*) FROM abandoned) AS cancelled
+       (SELECT count(*) FROM abandoned) AS done

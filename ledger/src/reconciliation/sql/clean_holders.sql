@@ -1,6 +1,6 @@
 -- Deletes client addresses that hold nothing and have no submission left, from a slice of all holders. $1 and $2 the
--- last holder and event type of the slice before, $3 how many a slice has. No row comes back when the slice was the
--- last.
+-- last holder and event type of the slice before, $3 how many a slice has. `last` and `last_event_type` are null when
+-- the slice was the last, `done` is how many were deleted.
 WITH slice AS MATERIALIZED (
     SELECT holder, event_type, user_id, slots_in_use, parked, row_number() OVER (ORDER BY holder, event_type) AS n
     FROM (
@@ -17,6 +17,8 @@ WITH slice AS MATERIALIZED (
     ORDER BY 1, 2
     FOR UPDATE OF h SKIP LOCKED
 ), gone AS (
-    DELETE FROM holders h USING idle i WHERE h.holder = i.holder AND h.event_type = i.event_type
+    DELETE FROM holders h USING idle i WHERE h.holder = i.holder AND h.event_type = i.event_type RETURNING 1
 )
-SELECT holder, event_type FROM slice WHERE n = $3
+SELECT l.holder AS last, l.event_type AS last_event_type, (SELECT count(*) FROM gone) AS done
+FROM (SELECT 1) one
+LEFT JOIN slice l ON l.n = $3

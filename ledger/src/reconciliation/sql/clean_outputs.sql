@@ -1,5 +1,6 @@
 -- Deletes large outputs whose job nobody has any more, from a slice in the order of their jobs. $1 the last job of the
--- slice before, $2 how many a slice has. `last` is null when the slice reaches the end.
+-- slice before, $2 how many a slice has. `last` is null when the slice reaches the end,
+-- `done` is how many were deleted.
 WITH slice AS MATERIALIZED (
     SELECT job_id FROM job_outputs WHERE job_id > $1 ORDER BY job_id LIMIT $2
 ), gone AS (
@@ -8,5 +9,6 @@ WITH slice AS MATERIALIZED (
     WHERE o.job_id = l.job_id
       AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = l.job_id)
       AND NOT EXISTS (SELECT 1 FROM finished_jobs f WHERE f.job_id = l.job_id)
+    RETURNING 1
 )
-SELECT CASE WHEN count(*) = $2 THEN max(job_id) END AS last FROM slice
+SELECT CASE WHEN count(*) = $2 THEN max(job_id) END AS last, (SELECT count(*) FROM gone) AS done FROM slice

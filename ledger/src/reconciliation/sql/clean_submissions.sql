@@ -1,6 +1,6 @@
 -- Deletes submissions older than 25 hours whose job is deleted by River and not kept, from a slice in the order of their jobs, which
 -- is nearly that of their age. $1 the last job of the slice before, $2 how many a slice has. `last` is null when the
--- slice reaches those that are too young.
+-- slice reaches those that are too young, `done` is how many were deleted.
 WITH slice AS MATERIALIZED (
     SELECT job_id, created_at FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2
 ), free AS (
@@ -12,6 +12,8 @@ WITH slice AS MATERIALIZED (
       AND NOT EXISTS (SELECT 1 FROM finished_jobs k WHERE k.job_id = o.job_id)
     FOR UPDATE OF s SKIP LOCKED
 ), gone AS (
-    DELETE FROM submissions s USING free f WHERE s.job_id = f.job_id
+    DELETE FROM submissions s USING free f WHERE s.job_id = f.job_id RETURNING 1
 )
-SELECT CASE WHEN max(created_at) < now() - interval '25 hours' AND count(*) = $2 THEN max(job_id) END AS last FROM slice
+SELECT CASE WHEN max(created_at) < now() - interval '25 hours' AND count(*) = $2 THEN max(job_id) END AS last,
+       (SELECT count(*) FROM gone) AS done
+FROM slice
