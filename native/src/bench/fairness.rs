@@ -104,7 +104,7 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
             percentile(&mut waits, 0.99),
             quiet_p99,
             "ms",
-            1.2,
+            1.1,
         ));
         for (name, of, most) in [("p50", 0.5, 5.0), ("p99", 0.99, 15.0)] {
             let value = percentile(&mut wakes, of);

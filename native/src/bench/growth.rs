@@ -153,7 +153,7 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
             &[&all, &size.events],
         )
         .await?;
-    client.batch_execute("VACUUM ANALYZE").await?;
+    client.batch_execute("VACUUM (ANALYZE, INDEX_CLEANUP ON)").await?;
     client.batch_execute("CHECKPOINT").await?;
     Ok(users.iter().copied().take(WORKED).collect())
 }

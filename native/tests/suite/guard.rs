@@ -157,6 +157,47 @@ async fn what_is_refused_together_comes_back_thirty_to_forty_seconds_later_and_n
     weir.end().await;
 }
 
+/// What the guard refuses is parked before River has written that it is snoozed; until then nothing can promote it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_is_freed_while_river_writes_a_snooze_goes_to_the_snoozed_job() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION wait_for_the_test() RETURNS trigger LANGUAGE plpgsql AS \
+                 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN NEW; END'; \
+             CREATE TRIGGER wait BEFORE UPDATE ON river_job FOR EACH ROW \
+                 WHEN (NEW.state = 'scheduled') EXECUTE FUNCTION wait_for_the_test(); \
+             SELECT pg_advisory_lock(1)",
+        )
+        .await
+        .unwrap();
+    let user = weir.user("free").await;
+    for _ in 0..2 {
+        weir.insert_by_river(json!({ "user_id": user }), "analysis_default")
+            .await;
+    }
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    weir.until("one of two to be refused", async || {
+        let refused =
+            "state = 'running' AND id IN (SELECT job_id FROM quota_reservations WHERE parked_at IS NOT NULL)";
+        (count(&client, refused).await == 1).then_some(())
+    })
+    .await;
+    gate.open();
+    weir.until("the slot to be free", async || {
+        let free = "SELECT 1 FROM holders WHERE slots_in_use = 0 AND parked = 1";
+        client.query_opt(free, &[]).await.unwrap()
+    })
+    .await;
+    client.execute("SELECT pg_advisory_unlock(1)", &[]).await.unwrap();
+    weir.all_finished().await;
+    assert_eq!(gate.most(), 1, "never two at once");
+    working.stop().await;
+    weir.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_with_an_empty_user_id_are_nobodys_and_run_together_without_reservations() {
     let weir = Weir::new().await;
