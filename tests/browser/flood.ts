@@ -1,7 +1,7 @@
 import type { Page } from "playwright-core";
 
 /** For a flood to be worked. */
-export const patient = { timeout: 60_000 };
+export const patient = { timeout: 90_000 };
 
 /** Three users submit 104 jobs from the page. */
 export async function flood(page: Page): Promise<void> {

@@ -4,10 +4,10 @@ import { type Stack, someAddress, startStack } from "../harness/stack.ts";
 import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
 import { flood, patient } from "./flood.ts";
-import { servicesOfStart } from "./services.ts";
+import { servicesOfALongFlood } from "./services.ts";
 import { requireStill, watchShifts } from "./shifts.ts";
 
-const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
+const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfALongFlood() } });
 const production = await startStack({ after }, { env: { WEIR_ENV: "production" }, vars: { DEVELOPMENT: "" } });
 
 interface Newcomer {

@@ -1,5 +1,19 @@
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
 import { developmentServices } from "../../scripts/lib/services.ts";
 import { required } from "../harness/lifetime.ts";
 
+const folder = required("WEIR_TEST_FOLDER");
+
 /** The services of `npm start`: the picture's service has a known time of work. */
-export const servicesOfStart = await developmentServices(required("WEIR_TEST_FOLDER"));
+export const servicesOfStart = await developmentServices(folder);
+
+/** The same, with a flood that takes twice as long: a browser on a busy machine gets to do something while it waits. */
+export function servicesOfALongFlood(): string {
+  const text = readFileSync(servicesOfStart, "utf8");
+  const slower = text.replace("sleep 0.25", "sleep 0.5");
+  if (slower === text) throw new Error("the picture's service sleeps for another time than 0.25 s");
+  const path = join(folder, `long-flood-${process.pid}.toml`);
+  writeFileSync(path, slower);
+  return path;
+}

@@ -8,12 +8,26 @@ const origin = await startOrigin({ after });
 const submit = (edge: Edge, address: string): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
 
+/**
+ * Calls the counting object every other second, which it does not count, until it is told to stop. The runtime evicts an
+ * object that nobody calls for ten seconds, and a busy machine makes such pauses.
+ */
+function keepAwake(edge: Edge): () => void {
+  const calling = setInterval(() => void costs(edge).catch(() => {}), 2000);
+  return () => clearInterval(calling);
+}
+
 // Each has an edge of its own, and waits most of the time.
 describe("what counting costs", { concurrency: true }, () => {
   it("1000 admitted requests of 100 addresses write at most 20 rows, and 1000 denied ones call no object", {
     timeout: 120_000,
-  }, async () => {
-    const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
+  }, async (t) => {
+    const edge = await startEdge(
+      { after },
+      // However long a busy machine takes, the window lasts until the end.
+      { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_WINDOW: "300" } },
+    );
+    t.after(keepAwake(edge));
     const began = Date.now();
     for (let round = 0; round < 10; round++) {
       const answers = await Promise.all(Array.from({ length: 100 }, (_, n) => submit(edge, `198.51.100.${n}`)));
@@ -40,8 +54,9 @@ describe("what counting costs", { concurrency: true }, () => {
 
   it("1000 admitted requests of 100 addresses, evenly over a minute, write at most 20 rows", {
     timeout: 120_000,
-  }, async () => {
+  }, async (t) => {
     const edge = await startEdge({ after }, { originUrl: origin.url, secrets: origin.secrets });
+    t.after(keepAwake(edge));
     const began = Date.now();
     const answers = [];
     const answered: number[] = [];
@@ -72,7 +87,8 @@ describe("what counting costs", { concurrency: true }, () => {
         name: counterName,
       });
       const rows = (await storage.exec("SELECT name FROM sqlite_master")) as unknown as { name: string }[];
-      return rows.map((row) => row.name);
+      // The local runtime has one of its own.
+      return rows.map((row) => row.name).filter((name) => !name.startsWith("__miniflare"));
     };
     await submit(edge, "198.51.100.1");
     assert.ok((await tables()).includes("_cf_KV"));

@@ -83,15 +83,18 @@ test("a report that the origin does not accept is repeated under the same id", a
   const edge = await start(origin);
   let refusals = 2;
   origin.answerReport = (_, response) => response.writeHead(refusals-- > 0 ? 503 : 204).end();
-  const poke = setInterval(() => void submit(edge, "203.0.113.9"), 100);
+  const poked: Promise<Response>[] = [];
+  const poke = setInterval(() => poked.push(submit(edge, "203.0.113.9")), 100);
   await submit(edge, "203.0.113.1");
-  await until("four reports", () => origin.reports.length >= 4);
-  clearInterval(poke);
-  const ids = origin.reports.map((report) => report.id);
-  assert.deepEqual([ids[0], ids[0]], [ids[1], ids[2]], "the same until it is accepted");
-  assert.deepEqual(origin.reports[0], origin.reports[2]);
-  assert.notEqual(ids[3], ids[0]);
-  assert.equal(origin.reports[3]?.events.counts_not_taken, 2);
+  const another = (): EdgeReport | undefined => origin.reports.find((report) => report.id !== origin.reports[0]?.id);
+  const next = await until("another report", another).finally(() => clearInterval(poke));
+  // None is under way when the edge ends.
+  await Promise.all(poked);
+  const same = origin.reports.filter((report) => report.id === origin.reports[0]?.id);
+  // Two were refused. On a busy machine, the answer that the third is accepted may come too late.
+  assert.ok(same.length >= 3, `${same.length} times the same until it is accepted`);
+  for (const report of same) assert.deepEqual(report, same[0]);
+  assert.equal(next.events.counts_not_taken, same.length - 1);
   assert.ok(edge.logs.some((line) => line.includes("counts_not_taken") && line.includes("503")));
 });
 
