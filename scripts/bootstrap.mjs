@@ -75,9 +75,6 @@ async function installPackages(reason) {
   const started = Date.now();
   const seconds = () => Math.round((Date.now() - started) / 1000);
   console.error(`weir: installing the npm packages (${reason})`);
-  // Meanwhile the sources of the crates are fetched, which the build waits for. Without a cargo it will say so.
-  if (["start", "test"].includes(command))
-    spawn("cargo", ["fetch", "--locked"], { cwd: root, stdio: "ignore" }).on("error", () => {});
   // Some packages fetch or link their binaries in their install scripts. package.json names them.
   const npmArgs = ["ci", "--no-audit", "--no-fund", "--loglevel=error", "--ignore-scripts=false"];
   const npm = process.env.npm_execpath;

@@ -1,5 +1,5 @@
 import { join, relative } from "node:path";
-import { buildEdge, prepareEdge } from "./lib/edge.ts";
+import { buildEdge } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
 import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
@@ -32,7 +32,7 @@ await runMain(async () => {
   await claimRunFile();
   // Whoever named a port that is taken need not wait for the build to hear of it.
   await choosePorts(wanted.filter(({ name }) => process.env[name]));
-  const [weir] = await Promise.all([buildNative(), prepareEdge()]);
+  const weir = await buildNative();
   await buildEdge();
 
   onExit(() => say("stopped"));

@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { requireCargo } from "./lib/cargo.ts";
 import { runCargoTests } from "./lib/cargo-tests.ts";
 import { chromium } from "./lib/chromium.ts";
-import { buildEdge, prepareEdge } from "./lib/edge.ts";
+import { buildEdge } from "./lib/edge.ts";
 import { wranglerEnvironment } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
 import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
@@ -49,13 +49,8 @@ await runMain(async () => {
   const env: NodeJS.ProcessEnv = { ...process.env, WEIR_TEST_FOLDER: folder };
   // Before any build: a missing browser must not be noticed after minutes.
   if (uses("browser")) env.WEIR_TEST_CHROMIUM = await chromium();
-  const usesEdge = uses("scripts", "whole", "browser", "edge");
-  const [binary] = await Promise.all([
-    uses("scripts", "whole", "browser", "chaos") ? buildNative() : undefined,
-    usesEdge ? prepareEdge() : undefined,
-  ]);
-  if (binary) env.WEIR_TEST_BINARY = binary;
-  if (usesEdge) await buildEdge();
+  if (uses("scripts", "whole", "browser", "chaos")) env.WEIR_TEST_BINARY = await buildNative();
+  if (uses("scripts", "whole", "browser", "edge")) await buildEdge();
   if (selection.cargo.length > 0 || uses("scripts", "whole", "browser"))
     env.WEIR_TEST_DATABASE_URL = await startDatabase(join(folderInMemory("weir-test-postgres-", 4 * 2 ** 30), "data"));
 

@@ -4,13 +4,13 @@ import { readdir, readFile, stat, writeFile } from "node:fs/promises";
 import { join, relative } from "node:path";
 import { usingCache } from "./cache.ts";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
-import { type EdgeTools, edgeTools } from "./edge-tools.ts";
+import { edgeTools } from "./edge-tools.ts";
 import { withLock } from "./lock.ts";
 import { buildPage } from "./page.ts";
 import { buildLock, root } from "./paths.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
-import { type WasmToolchain, wasmToolchain } from "./wasm-toolchain.ts";
+import { wasmToolchain } from "./wasm-toolchain.ts";
 
 const output = join(root, "build");
 const stamp = join(output, ".inputs");
@@ -20,30 +20,14 @@ export function buildEdge(): Promise<void> {
   return withLock(buildLock, "building in this clone", () => usingCache(build));
 }
 
-/**
- * Sets up what `buildEdge` needs besides this clone, where it has something to build. It may run while something else is
- * built: the last crates of a build have no use for a second core.
- */
-export async function prepareEdge(): Promise<void> {
-  if (await isCurrent(await fingerprint())) return;
-  await usingCache(builders);
-}
-
-async function builders(): Promise<{ toolchain: WasmToolchain; tools: EdgeTools }> {
-  await requireCargo();
-  return { toolchain: await wasmToolchain(), tools: await edgeTools() };
-}
-
-async function isCurrent(inputs: string): Promise<boolean> {
-  return existsSync(join(output, "index.js")) && (await readFile(stamp, "utf8").catch(() => "")) === inputs;
-}
-
 async function build(): Promise<void> {
   await buildPage();
   const inputs = await fingerprint();
-  if (await isCurrent(inputs)) return;
+  if (existsSync(join(output, "index.js")) && (await readFile(stamp, "utf8").catch(() => "")) === inputs) return;
 
-  const { toolchain, tools } = await builders();
+  await requireCargo();
+  const toolchain = await wasmToolchain();
+  const tools = await edgeTools();
   await step("building the edge", async (pulse) =>
     run(tools.workerBuild, ["--release", "--", "--locked"], {
       pulse,

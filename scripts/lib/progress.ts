@@ -7,8 +7,8 @@ export function stayQuietFor(milliseconds: number): void {
   silentFor = milliseconds;
 }
 
-/** The steps that are under way, each with its part of the terminal's last line, which is not ended yet. */
-const underWay = new Map<Pulse, string>();
+/** The step that is on the last line of the terminal, which is not ended yet. */
+let open = "";
 
 export function say(line: string): void {
   show(`weir: ${line}`);
@@ -16,18 +16,15 @@ export function say(line: string): void {
 
 /** Prints lines, also in the middle of a step. */
 export function show(lines: string): void {
-  if (isOpen()) process.stderr.write("\r\x1b[K");
+  if (open) process.stderr.write("\r\x1b[K");
   console.error(lines);
-  draw();
+  if (open) process.stderr.write(open);
 }
 
-const isOpen = (): boolean => [...underWay.values()].some((line) => line !== "");
-
-/** Shows what is under way in a line that is written over by the next one; nothing ends it. */
-function draw(): void {
-  if (!isOpen()) return;
-  const lines = [...underWay.values()].filter((line) => line !== "").join(" | ");
-  process.stderr.write(`\r\x1b[K${`weir: ${lines}`.slice(0, (process.stderr.columns || 80) - 1)}`);
+/** Shows a line that is written over by the next one; nothing ends it. */
+function keep(line: string): void {
+  open = `weir: ${line}`.slice(0, (process.stderr.columns || 80) - 1);
+  process.stderr.write(`\r\x1b[K${open}`);
 }
 
 /** What a long step is doing, in its tool's last line of output. */
@@ -37,7 +34,7 @@ export class Pulse {
 
 /**
  * Runs one step of a set-up. On a terminal it has one line, with how long it takes. Elsewhere its title is a line, and
- * so is a sign of life every ten seconds. Steps that run at once share the line, and name themselves in theirs.
+ * so is a sign of life every ten seconds.
  */
 export async function step<T>(title: string, work: (pulse: Pulse) => Promise<T>): Promise<T> {
   const started = Date.now();
@@ -45,23 +42,17 @@ export async function step<T>(title: string, work: (pulse: Pulse) => Promise<T>)
   const pulse = new Pulse();
   const terminal = process.stderr.isTTY;
   let announced = false;
-  const keep = (line: string): void => {
-    underWay.set(pulse, line);
-    draw();
-  };
   const announce = (): void => {
     announced = true;
     if (terminal) keep(`${title} ...`);
     else say(title);
   };
-  underWay.set(pulse, "");
   const announcement = silentFor > 0 ? setTimeout(announce, silentFor) : undefined;
   if (!announcement) announce();
-  const named = (words: string): string => (underWay.size > 1 ? `  ${title}: ${words}` : `  ${words}`);
   const beat = (): void => {
     const words = pulse.latest.trim().replace(/\s+/g, " ").slice(0, 90);
     const whole = `${Math.round((Date.now() - started) / 1000)} s${words ? `  ${words}` : ""}`;
-    if (!terminal) say(named(whole));
+    if (!terminal) say(`  ${whole}`);
     else if (announced) keep(`${title} ... ${whole}`);
   };
   const heartbeat = setInterval(beat, terminal ? 1000 : heartbeatEvery);
@@ -73,13 +64,11 @@ export async function step<T>(title: string, work: (pulse: Pulse) => Promise<T>)
   } finally {
     clearTimeout(announcement);
     clearInterval(heartbeat);
-    const last = named(`${end} ${seconds()}`);
-    underWay.delete(pulse);
     if (terminal && announced) {
-      process.stderr.write("\r\x1b[K");
-      say(`${title}: ${end} ${seconds()}`);
+      open = "";
+      process.stderr.write(`\r\x1b[Kweir: ${title}: ${end} ${seconds()}\n`);
     } else if (announced && Date.now() - started > heartbeatEvery) {
-      say(last);
+      say(`  ${end} ${seconds()}`);
     }
   }
 }
