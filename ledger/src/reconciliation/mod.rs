@@ -20,18 +20,21 @@ pub use adoption::adopt;
 /// How many ended jobs one look returns.
 pub const MOST_ENDED: i64 = 10_000;
 
-/// In how many slices the sweep goes through all reservations, so that each is looked at every few minutes: well within
+/// In how many slices the sweep goes through all reservations, so that each is looked at every ten minutes: well within
 /// its time to live, and what goes on at rest costs next to nothing.
-const SLICES_OF_A_SWEEP: i64 = 600;
+const SLICES_OF_A_SWEEP: i64 = 1200;
 
 /// How many reservations a slice of the sweep has at least: a retry that another client records frees its slot here.
-const LEAST_SWEPT: i64 = 2000;
+const LEAST_SWEPT: i64 = 1000;
 
 /// And at most, however many there are.
 const MOST_SWEPT: i64 = 20_000;
 
 /// How many rows a slice of cleaning has.
 const CLEAN_SLICE: i64 = 5000;
+
+/// How many holders are looked through at once for addresses that hold nothing. They are in no order of the table's.
+const HOLDERS_SLICE: i64 = 500;
 
 /// How many submissions are looked through at once for those whose account is gone.
 const ABANDONED_SLICE: i64 = 1000;
@@ -262,7 +265,7 @@ pub async fn clean_holders(client: &Client, after: HolderCursor) -> Result<Slice
     let row = client
         .query_one(
             include_str!("sql/clean_holders.sql"),
-            &[&after.0, &after.1, &CLEAN_SLICE],
+            &[&after.0, &after.1, &HOLDERS_SLICE],
         )
         .await?;
     let last: Option<Uuid> = row.get("last");

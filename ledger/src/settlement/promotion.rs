@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postgres_types::ToSql;
 use uuid::Uuid;
@@ -19,6 +19,10 @@ use crate::rules::Rules;
 /// How many waiting holders one look goes through.
 const SLICE: i32 = 150;
 
+/// After a slice in which nobody can be given anything. Those who get room are looked at when their limits change or their
+/// jobs end; slices find what was missed.
+const REST: Duration = Duration::from_secs(2);
+
 /// How long ago a subscription may have changed to be looked at first.
 const CHANGED_WITHIN: Duration = Duration::from_secs(5);
 
@@ -31,6 +35,7 @@ pub struct Promoter {
     rules: Arc<Rules>,
     promoted: Promoted,
     after: Key,
+    rested: Option<Instant>,
 }
 
 impl Promoter {
@@ -40,6 +45,7 @@ impl Promoter {
             rules,
             promoted,
             after: FIRST,
+            rested: None,
         }
     }
 
@@ -50,18 +56,34 @@ impl Promoter {
     ///
     /// When the database cannot be used.
     pub async fn promote(&mut self) -> Result<usize, DatabaseError> {
+        let rests = self.rested.is_some_and(|rested| rested > Instant::now());
+        let size = if rests { 0 } else { SLICE };
         // Whatever it is that fails in a slice, the next one is tried next.
         let mut next = FIRST;
         let done = match self.session.connection().await {
             Ok(connection) => {
-                let slice = slice(connection, &self.rules, &self.promoted, self.after, &mut next);
+                let slice = slice(
+                    connection,
+                    &self.rules,
+                    &self.promoted,
+                    self.after,
+                    size,
+                    &mut next,
+                );
                 with_deadline(slice).await
             }
             Err(failure) => Err(failure),
         };
-        self.after = next;
+        if !rests {
+            self.after = next;
+        }
         match done {
-            Ok(promoted) => Ok(promoted),
+            Ok(promoted) => {
+                if !rests && promoted == 0 && self.after != FIRST {
+                    self.rested = Some(Instant::now() + REST);
+                }
+                Ok(promoted)
+            }
             Err(failure) => {
                 self.session.recover(&failure).await;
                 Err(failure.into_error())
@@ -98,6 +120,7 @@ impl Promoter {
         let mut all = 0;
         self.after = FIRST;
         loop {
+            self.rested = None;
             let promoted = self.promote().await?;
             all += promoted;
             if self.after == FIRST && promoted == 0 {
@@ -158,12 +181,14 @@ async fn due(
         .map_err(|error| Failure::of(error, Phase::Committing))
 }
 
-/// One slice; returns how many were promoted, and leaves in `next` where the next slice starts.
+/// One slice of this size; returns how many were promoted, and leaves in `next` where the next slice starts. Those whose
+/// subscription or limits changed are looked at whatever the size.
 async fn slice(
     connection: &Connection<SettlementStatements>,
     rules: &Rules,
     promoted: &Promoted,
     after: Key,
+    size: i32,
     next: &mut Key,
 ) -> Result<usize, Failure> {
     let Connection { client, statements } = connection;
@@ -175,7 +200,7 @@ async fn slice(
     let params: [&(dyn ToSql + Sync); 8] = [
         &after.0,
         &after.1,
-        &SLICE,
+        &size,
         &is_limited,
         &plans,
         &slots,
@@ -185,7 +210,7 @@ async fn slice(
     let rows = client.query(&statements.waiting, &params).await.map_err(open)?;
     let last = rows.iter().max_by_key(|row| row.get::<_, Option<i32>>("n"));
     *next = match last.map(|row| (row.get::<_, Option<i32>>("n"), row)) {
-        Some((Some(SLICE), row)) => (row.get("holder"), row.get("event_type")),
+        Some((Some(n), row)) if n == SLICE => (row.get("holder"), row.get("event_type")),
         _ => FIRST,
     };
     let with_room = rows.iter().filter(|row| row.get("has_room"));
