@@ -5,7 +5,7 @@ import { tokenFor } from "../harness/identity.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
 import { type EdgeReport, type Origin, startOrigin } from "./origin.ts";
-import { costs, type Edge, startEdge } from "./workerd.ts";
+import { costs, type Edge, startEdge, timeInTheMinute } from "./workerd.ts";
 
 const interval = 300;
 const start = (origin: Origin, vars: Record<string, string> = {}): Promise<Edge> =>
@@ -116,6 +116,7 @@ test("an unavailable origin and the fallback of the limiter are events", async (
       worker: { durableObjects: {} },
     },
   );
+  await timeInTheMinute();
   for (let sent = 0; sent < 12; sent++) assert.equal((await submit(noObject, "203.0.113.1")).status, 200);
   await until("all requests to be reported", () => total(origin.reports).requests.anonymous === 12);
   assert.deepEqual(total(origin.reports).events, { counter_unavailable: 12, shadow_denial: 2 });

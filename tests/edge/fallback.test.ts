@@ -1,9 +1,8 @@
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
-import { setTimeout as wait } from "node:timers/promises";
 import type { V4WorkerOptions as WorkerOptions } from "miniflare";
 import { startOrigin } from "./origin.ts";
-import { type Edge, startEdge } from "./workerd.ts";
+import { type Edge, startEdge, timeInTheMinute } from "./workerd.ts";
 
 const origin = await startOrigin({ after });
 
@@ -53,8 +52,7 @@ const submit = (edge: Edge, address: string): Promise<Response> =>
 async function twelveInOneMinute(edge: Edge): Promise<Response[]> {
   const minute = (): number => Math.floor(Date.now() / 60_000);
   for (let host = 1; host <= 3; host++) {
-    const left = 60_000 - (Date.now() % 60_000);
-    if (left < 20_000) await wait(left + 10);
+    await timeInTheMinute();
     const startedIn = minute();
     const responses = [];
     for (let sent = 0; sent < 12; sent++) responses.push(await submit(edge, `203.0.113.${host}`));

@@ -7,6 +7,7 @@ import {
 } from "miniflare";
 import { unstable_getMiniflareWorkerOptions } from "wrangler";
 import { root } from "../../scripts/lib/paths.ts";
+import { sleep } from "../../scripts/lib/sleep.ts";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
 import { type Lifetime, whenOver } from "../harness/lifetime.ts";
 
@@ -111,6 +112,12 @@ export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promi
       },
     evict: (name = counterName) => miniflare.unsafeEvictDurableObject(edgeName, "AddressCounter", { name }),
   };
+}
+
+/** The native limiter counts per minute of the clock: waits for the next one, unless there is time enough in this one. */
+export async function timeInTheMinute(): Promise<void> {
+  const left = 60_000 - (Date.now() % 60_000);
+  if (left < 20_000) await sleep(left + 10);
 }
 
 /** The cost of a counting object since it was constructed: calls, rows written, addresses held. */
