@@ -16,7 +16,7 @@ export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, tot
     // Most of what a test does is waiting for other parts to act.
     concurrency: Math.min(2 * availableParallelism(), 8),
     // For a file as much as for a test in it; a server that hangs must not hang the whole run.
-    timeout: 300_000,
+    timeout: 900_000,
     signal: stop.signal,
     cwd: root,
     env,

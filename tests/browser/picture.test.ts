@@ -1,9 +1,10 @@
 import assert from "node:assert/strict";
 import { after, describe, it } from "node:test";
 import { type Stack, someAddress, startStack } from "../harness/stack.ts";
+import { until } from "../harness/until.ts";
 import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
-import { flood, patient } from "./flood.ts";
+import { flood, patient, whilePaused } from "./flood.ts";
 import { servicesOfALongFlood } from "./services.ts";
 import { requireStill, watchShifts } from "./shifts.ts";
 
@@ -33,14 +34,25 @@ async function newcomer({ database: { sql } }: Stack): Promise<Newcomer> {
   return found;
 }
 
+async function submissions(): Promise<number> {
+  const [{ count } = { count: 0 }] = await stack.database.sql<{ count: number }[]>`
+    SELECT count(*)::int AS count FROM submissions`;
+  return count;
+}
+
 describe("the picture", () => {
   it("shows a newcomer being done while the flood still waits, as the database has it", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress() });
     await page.addInitScript(watchShifts);
     await page.goto(stack.edge.url);
     await page.getByText("live,").waitFor();
-    await flood(page);
-    await page.getByRole("button", { name: "Join as a newcomer" }).click();
+    const { sql } = stack.database;
+    await whilePaused(sql, async () => {
+      await flood(page);
+      const before = await submissions();
+      await page.getByRole("button", { name: "Join as a newcomer" }).click();
+      await until("the newcomer's job", async () => (await submissions()) > before);
+    });
     const says = page.getByText(/^Yours is done in/);
     await says.waitFor(patient);
     const mine = await newcomer(stack);
@@ -55,7 +67,7 @@ describe("the picture", () => {
 
     await page.getByText("105 of 105").waitFor(patient);
     assert.equal(await says.textContent(), words, "the numbers stay");
-    const [all] = await stack.database.sql`
+    const [all] = await sql`
       SELECT count(*)::int AS done, count(DISTINCT s.holder)::int AS users
         FROM river_job j JOIN submissions s ON s.job_id = j.id WHERE j.state = 'completed'`;
     assert.deepEqual({ ...all }, { done: 105, users: 4 });
@@ -74,11 +86,15 @@ describe("the picture", () => {
     await page.getByText("live,").waitFor();
     const focused = (): Promise<string> => page.evaluate("document.activeElement.id");
     while ((await focused()) !== "flood") await page.keyboard.press("Tab");
-    await page.keyboard.press("Enter");
-    await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
-    assert.equal(await focused(), "flood");
-    await page.keyboard.press("Tab");
-    await page.keyboard.press("Enter");
+    await whilePaused(stack.database.sql, async () => {
+      await page.keyboard.press("Enter");
+      await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
+      assert.equal(await focused(), "flood");
+      const before = await submissions();
+      await page.keyboard.press("Tab");
+      await page.keyboard.press("Enter");
+      await until("the newcomer's job", async () => (await submissions()) > before);
+    });
     await page.getByText(/^Yours is done in/).waitFor(patient);
     assert.equal(await focused(), "join");
     await page.getByText("105 of 105").waitFor(patient);

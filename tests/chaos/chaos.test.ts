@@ -42,7 +42,7 @@ describe("a plan of faults", () => {
   });
 });
 
-describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 280_000 }, () => {
+describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 840_000 }, () => {
   let result: Result | undefined;
 
   it("loses nothing that was acknowledged, charges once, and exceeds no limit", async () => {

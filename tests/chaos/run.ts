@@ -66,7 +66,10 @@ export async function chaos(lifetime: Lifetime, options: Options): Promise<Resul
   const begun = performance.now();
   const clients = new Clients(installation, users, { seed, pause });
   // Whatever fails below, they end.
-  lifetime.after(() => clients.abandon());
+  lifetime.after(async () => {
+    clients.abandon();
+    await Promise.all([watch.stop(), stopBurying()]);
+  });
 
   const { failures } = await happen(installation, plan, (fault) => tell(`${seconds(begun)} ${described(fault)}`));
   for (const failure of failures) tell(`cut short: ${failure}`);

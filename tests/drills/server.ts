@@ -28,7 +28,10 @@ export interface DatabaseBehindProxy {
  * so that its failure would end the whole process. Lists go in and out as JSON therefore. They last as long as the
  * server does: the client would end each after half an hour and more, in the middle of a statement if need be.
  */
-export function session(url: string, options: { max?: number; prepare?: boolean } = {}): postgres.Sql {
+export function session(
+  url: string,
+  options: { max?: number; prepare?: boolean; connect_timeout?: number } = {},
+): postgres.Sql {
   return postgres(url, {
     max: 1,
     onnotice: () => {},
@@ -58,7 +61,8 @@ export async function startDatabaseBehindProxy(
   };
   let server: Postgres = await startPostgres(options);
   whenOver(lifetime, () => server.service.stop());
-  const admin = (): postgres.Sql => session(server.url("weir"));
+  // What asks for one session and uses it at once waits as long as it takes on a busy machine.
+  const admin = (): postgres.Sql => session(server.url("weir"), { connect_timeout: 60 });
   // A superuser could use the connections that are reserved for superusers.
   const setup = postgres(server.url("postgres"), { max: 1, onnotice: () => {} });
   // What a login costs in an unoptimised binary would be most of what a reconnection costs.

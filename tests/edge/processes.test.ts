@@ -10,7 +10,7 @@ import { startOrigin } from "./origin.ts";
 import { startEdge } from "./workerd.ts";
 
 test("exactly 10 of 1000 concurrent submissions are admitted by three edges in separate processes", {
-  timeout: 60_000,
+  timeout: 300_000,
 }, async () => {
   const registry = mkdtempSync(join(tmpdir(), "weir-registry-"));
   whenOver({ after }, () => rm(registry, { recursive: true, force: true }));

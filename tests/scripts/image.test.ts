@@ -90,7 +90,7 @@ describe("the image", { skip: whyNot() }, () => {
     assert.match(told.output, /the configuration has a fault:\s+- DATABASE_URL is not set/);
   });
 
-  it("migrates, serves, works, and ends when it is asked to", { timeout: 120_000 }, async () => {
+  it("migrates, serves, works, and ends when it is asked to", { timeout: 600_000 }, async () => {
     const port = await freePort();
     const env = {
       DATABASE_URL: database.url,

@@ -84,7 +84,7 @@ async function nothingListens(): Promise<void> {
   for (const [name, port] of Object.entries(ports)) assert.ok(await isFree(port), `${name} is still in use`);
 }
 
-describe("npm start", { timeout: 240_000 }, () => {
+describe("npm start", { timeout: 600_000 }, () => {
   let stack: Command;
 
   it("starts everything and prints its address when a request passes through all of it", async () => {

@@ -154,9 +154,10 @@ async fn told(
     Ok(Line::at_least(name, median(with), median(without), "1/s", 0.7))
 }
 
-/// Enough that no turn runs dry.
-fn enough(span: Duration) -> usize {
-    (14_000.0 * (span.as_secs_f64() + 1.0)) as usize
+/// Enough that no turn runs dry, which `counted` looks at.
+fn enough(workers: u32, span: Duration) -> usize {
+    let most_a_second = if workers < 100 { 14_000.0 } else { 40_000.0 };
+    (most_a_second * (span.as_secs_f64() + 1.0)) as usize
 }
 
 /// Submits this many jobs of these users in turn.
@@ -192,15 +193,20 @@ pub(super) async fn fill_bare(stage: &Stage, jobs: usize) -> Result<(), BenchErr
     Ok(())
 }
 
-/// Jobs a second once the first is done.
-async fn counted(done: &AtomicU64, span: Duration) -> f64 {
+/// Jobs a second once the first is done. That there were more than these of them is made sure of.
+async fn counted(done: &AtomicU64, span: Duration, jobs: usize) -> Result<f64, BenchError> {
     while done.load(Ordering::Relaxed) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     let (before, started) = (done.load(Ordering::Relaxed), Instant::now());
     tokio::time::sleep(span).await;
-    (done.load(Ordering::Relaxed) - before) as f64 / started.elapsed().as_secs_f64()
+    let (after, elapsed) = (done.load(Ordering::Relaxed), started.elapsed());
+    if usize::try_from(after).is_ok_and(|after| after >= jobs) {
+        let what = format!("all {jobs} jobs were done before the clock stopped");
+        return Err(std::io::Error::other(what).into());
+    }
+    Ok((after - before) as f64 / elapsed.as_secs_f64())
 }
 
 async fn with_weir(
@@ -212,20 +218,22 @@ async fn with_weir(
     span: Duration,
 ) -> Result<f64, BenchError> {
     stage.clear().await?;
-    fill(stage, &stage.rules, users, enough(span)).await?;
+    let jobs = enough(workers, span);
+    fill(stage, &stage.rules, users, jobs).await?;
     stage.tidy().await?;
     let context = stage
         .context(settings, workers)?
         .with_handler(KIND, Arc::new(count.clone()));
     let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
-    let rate = counted(&count.done, span).await;
+    let rate = counted(&count.done, span, jobs).await;
     working.stop().await;
-    Ok(rate)
+    rate
 }
 
 async fn with_river(stage: &Stage, workers: u32, count: &Count, span: Duration) -> Result<f64, BenchError> {
     stage.clear().await?;
-    fill_bare(stage, enough(span)).await?;
+    let jobs = enough(workers, span);
+    fill_bare(stage, jobs).await?;
     stage.tidy().await?;
     let pool = stage.database.river_pool(10)?;
     let counting = count.clone();
@@ -243,8 +251,8 @@ async fn with_river(stage: &Stage, workers: u32, count: &Count, span: Duration) 
         .queue("analysis_default", QueueConfig::new(workers as usize))
         .build()?;
     let mut run = client.start()?;
-    let rate = counted(&count.done, span).await;
+    let rate = counted(&count.done, span, jobs).await;
     run.stop_and_cancel().await?;
     pool.close().await;
-    Ok(rate)
+    rate
 }
