@@ -1,5 +1,6 @@
 import type { Page } from "playwright-core";
 import type postgres from "postgres";
+import { until } from "../harness/until.ts";
 
 /** For a flood to be worked. */
 export const patient = { timeout: 90_000 };
@@ -8,6 +9,22 @@ export const patient = { timeout: 90_000 };
 export async function flood(page: Page): Promise<void> {
   await page.getByRole("button", { name: "Flood it" }).click();
   await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
+}
+
+/** The same, and a newcomer submits one while all of those wait. */
+export async function floodAndJoin(page: Page, sql: postgres.Sql): Promise<void> {
+  await whilePaused(sql, async () => {
+    await flood(page);
+    await joins(sql, () => page.getByRole("button", { name: "Join as a newcomer" }).click());
+  });
+}
+
+/** Does what makes a newcomer submit a job, and waits until it is there. */
+export async function joins(sql: postgres.Sql, doing: () => Promise<void>): Promise<void> {
+  const submissions = async (): Promise<number> => (await sql`SELECT FROM submissions`).length;
+  const before = await submissions();
+  await doing();
+  await until("the newcomer's job", async () => (await submissions()) > before);
 }
 
 /** Nobody starts a job of a flood while this is done, however long a browser on a busy machine takes for it. */

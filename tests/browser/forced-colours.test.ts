@@ -6,7 +6,7 @@ import { someAddress, startStack } from "../harness/stack.ts";
 import { until } from "../harness/until.ts";
 import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
-import { flood, patient } from "./flood.ts";
+import { floodAndJoin, patient } from "./flood.ts";
 import { servicesOfStart } from "./services.ts";
 
 const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
@@ -54,8 +54,7 @@ describe("the page in forced colours", () => {
     await on("dark");
     await page.goto(stack.edge.url);
     await page.getByText("live,").waitFor();
-    await flood(page);
-    await page.getByRole("button", { name: "Join as a newcomer" }).click();
+    await floodAndJoin(page, stack.database.sql);
     await page.getByText(/^Yours is done in/).waitFor(patient);
     await page.getByText("105 of 105").waitFor(patient);
     for (const [colorScheme, ground] of grounds) {

@@ -1,10 +1,9 @@
 import assert from "node:assert/strict";
 import { after, describe, it } from "node:test";
 import { type Stack, someAddress, startStack } from "../harness/stack.ts";
-import { until } from "../harness/until.ts";
 import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
-import { flood, patient, whilePaused } from "./flood.ts";
+import { floodAndJoin, joins, patient, whilePaused } from "./flood.ts";
 import { servicesOfALongFlood } from "./services.ts";
 import { requireStill, watchShifts } from "./shifts.ts";
 
@@ -34,12 +33,6 @@ async function newcomer({ database: { sql } }: Stack): Promise<Newcomer> {
   return found;
 }
 
-async function submissions(): Promise<number> {
-  const [{ count } = { count: 0 }] = await stack.database.sql<{ count: number }[]>`
-    SELECT count(*)::int AS count FROM submissions`;
-  return count;
-}
-
 describe("the picture", () => {
   it("shows a newcomer being done while the flood still waits, as the database has it", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress() });
@@ -47,12 +40,7 @@ describe("the picture", () => {
     await page.goto(stack.edge.url);
     await page.getByText("live,").waitFor();
     const { sql } = stack.database;
-    await whilePaused(sql, async () => {
-      await flood(page);
-      const before = await submissions();
-      await page.getByRole("button", { name: "Join as a newcomer" }).click();
-      await until("the newcomer's job", async () => (await submissions()) > before);
-    });
+    await floodAndJoin(page, sql);
     const says = page.getByText(/^Yours is done in/);
     await says.waitFor(patient);
     const mine = await newcomer(stack);
@@ -90,10 +78,8 @@ describe("the picture", () => {
       await page.keyboard.press("Enter");
       await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
       assert.equal(await focused(), "flood");
-      const before = await submissions();
       await page.keyboard.press("Tab");
-      await page.keyboard.press("Enter");
-      await until("the newcomer's job", async () => (await submissions()) > before);
+      await joins(stack.database.sql, () => page.keyboard.press("Enter"));
     });
     await page.getByText(/^Yours is done in/).waitFor(patient);
     assert.equal(await focused(), "join");

@@ -6,7 +6,7 @@ import { freeze } from "../harness/processes.ts";
 const pause = 500;
 
 /** How long a part may take to end when it is asked to, before it is killed. */
-const grace = 45_000;
+const grace = 150_000;
 
 interface Make {
   file: string;

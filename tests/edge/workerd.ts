@@ -65,6 +65,8 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
       ORIGIN_URL: options.originUrl,
       JWT_SECRET: secrets.jwt,
       EDGE_SECRET: secrets.edge,
+      // An object on a machine that has too much to do is not one that hangs.
+      COUNTER_TIMEOUT_MS: "20000",
       ...options.vars,
     },
     ...options.worker,

@@ -434,7 +434,10 @@ impl Weir {
     pub async fn duties_begun(&self) {
         let client = self.client().await;
         let begun = async || {
-            let row = client.query_opt("SELECT 1 FROM duties", &[]).await.unwrap();
+            let row = client
+                .query_opt("SELECT 1 FROM duties LIMIT 1", &[])
+                .await
+                .unwrap();
             row.map(|_| ())
         };
         self.until("the duties", begun).await;
