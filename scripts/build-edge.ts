@@ -3,4 +3,4 @@ import { runMain } from "./lib/lifecycle.ts";
 import { stayQuietFor } from "./lib/progress.ts";
 
 stayQuietFor(1000);
-await runMain(buildEdge);
+await runMain(() => buildEdge());

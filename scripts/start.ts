@@ -1,5 +1,5 @@
 import { join, relative } from "node:path";
-import { buildEdge } from "./lib/edge.ts";
+import { buildEdge, quickly } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
 import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
@@ -33,7 +33,7 @@ await runMain(async () => {
   // Whoever named a port that is taken need not wait for the build to hear of it.
   await choosePorts(wanted.filter(({ name }) => process.env[name]));
   const weir = await buildNative();
-  await buildEdge();
+  await buildEdge(quickly);
 
   onExit(() => say("stopped"));
   // Of the stacks that start at once, each finds the ports of those before it in use.

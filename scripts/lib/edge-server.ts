@@ -1,4 +1,5 @@
 import { join } from "node:path";
+import { quickly } from "./edge.ts";
 import { logs, nodeModules, root, state } from "./paths.ts";
 import { anyFree, host } from "./ports.ts";
 import { Service } from "./process.ts";
@@ -38,7 +39,7 @@ export async function startEdge(options: {
   ];
   return new Service("edge", process.execPath, args, {
     cwd: root,
-    env: wranglerEnvironment(),
+    env: { ...wranglerEnvironment(), ...quickly },
     grace: 8000,
     onLine: options.onLine,
   });

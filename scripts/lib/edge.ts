@@ -15,21 +15,31 @@ import { wasmToolchain } from "./wasm-toolchain.ts";
 const output = join(root, "build");
 const stamp = join(output, ".inputs");
 
-/** Builds the Worker into build/ and the page into dist/. Returns at once when nothing has changed. */
-export function buildEdge(): Promise<void> {
-  return withLock(buildLock, "building in this clone", () => usingCache(build));
+/** For development: without wasm-opt, which takes longer than the compiler after a change. */
+export const quickly = { WEIR_EDGE_BUILD: "quick" };
+
+/**
+ * Builds the Worker into build/ and the page into dist/. Returns at once when nothing has changed. What is tested and
+ * deployed is optimised; where the environment says `quickly`, as `wrangler dev` hears it, anything that is built will do.
+ */
+export function buildEdge(env: NodeJS.ProcessEnv = process.env): Promise<void> {
+  const isQuick = env.WEIR_EDGE_BUILD === quickly.WEIR_EDGE_BUILD;
+  return withLock(buildLock, "building in this clone", () => usingCache(() => build(isQuick)));
 }
 
-async function build(): Promise<void> {
+async function build(isQuick: boolean): Promise<void> {
   await buildPage();
   const inputs = await fingerprint();
-  if (existsSync(join(output, "index.js")) && (await readFile(stamp, "utf8").catch(() => "")) === inputs) return;
+  const [of, how] = existsSync(join(output, "index.js"))
+    ? (await readFile(stamp, "utf8").catch(() => "")).split(" ")
+    : [];
+  if (of === inputs && (isQuick || how === "optimised")) return;
 
   await requireCargo();
   const toolchain = await wasmToolchain();
   const tools = await edgeTools();
   await step("building the edge", async (pulse) =>
-    run(tools.workerBuild, ["--release", "--", "--locked"], {
+    run(tools.workerBuild, ["--release", ...(isQuick ? ["--no-opt"] : []), "--", "--locked"], {
       pulse,
       log: "edge-build",
       // A backtrace of worker-build would hide the compiler's output.
@@ -38,7 +48,7 @@ async function build(): Promise<void> {
     }),
   );
   // Sources that were edited during the build need another one.
-  if ((await fingerprint()) === inputs) await writeFile(stamp, inputs);
+  if ((await fingerprint()) === inputs) await writeFile(stamp, `${inputs} ${isQuick ? "quick" : "optimised"}`);
 }
 
 /** Everything that the Worker is made from. */
