@@ -25,7 +25,7 @@ export async function openPage(
     ...(options.address ? { extraHTTPHeaders: { "CF-Connecting-IP": options.address } } : {}),
   });
   whenOver(lifetime, () => context.close());
-  // Three times as long as usual, for a machine that has too much to do.
+  // Long enough for a flood to be worked, and for a machine that has too much to do.
   context.setDefaultTimeout(90_000);
   const page = await context.newPage();
   const complaints: string[] = [];

@@ -2,13 +2,10 @@ import type { Page } from "playwright-core";
 import type postgres from "postgres";
 import { until } from "../harness/until.ts";
 
-/** For a flood to be worked. */
-export const patient = { timeout: 90_000 };
-
 /** Three users submit 104 jobs from the page. */
 export async function flood(page: Page): Promise<void> {
   await page.getByRole("button", { name: "Flood it" }).click();
-  await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
+  await page.getByText("104 jobs of 3 users are in.").waitFor();
 }
 
 /** The same, and a newcomer submits one while all of those wait. */

@@ -6,7 +6,7 @@ import { someAddress, startStack } from "../harness/stack.ts";
 import { until } from "../harness/until.ts";
 import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
-import { floodAndJoin, patient } from "./flood.ts";
+import { floodAndJoin } from "./flood.ts";
 import { servicesOfStart } from "./services.ts";
 
 const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
@@ -55,8 +55,8 @@ describe("the page in forced colours", () => {
     await page.goto(stack.edge.url);
     await page.getByText("live,").waitFor();
     await floodAndJoin(page, stack.database.sql);
-    await page.getByText(/^Yours is done in/).waitFor(patient);
-    await page.getByText("105 of 105").waitFor(patient);
+    await page.getByText(/^Yours is done in/).waitFor();
+    await page.getByText("105 of 105").waitFor();
     for (const [colorScheme, ground] of grounds) {
       await on(colorScheme);
       // It is drawn again when the colours change. A hundred dots of two pixels' radius and more.

@@ -4,7 +4,7 @@ import type { Page } from "playwright-core";
 import type { Lifetime } from "../harness/lifetime.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
 import { openPage } from "./browser.ts";
-import { flood, patient } from "./flood.ts";
+import { flood } from "./flood.ts";
 import { servicesOfStart } from "./services.ts";
 
 const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
@@ -46,7 +46,7 @@ describe("the motion of the picture", () => {
     await page.goto(stack.edge.url);
     await page.getByText("live,").waitFor();
     await flood(page);
-    await page.getByText("104 of 104").waitFor(patient);
+    await page.getByText("104 of 104").waitFor();
     return page;
   }
 

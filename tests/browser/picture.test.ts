@@ -3,7 +3,7 @@ import { after, describe, it } from "node:test";
 import { type Stack, someAddress, startStack } from "../harness/stack.ts";
 import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
-import { floodAndJoin, joins, patient, whilePaused } from "./flood.ts";
+import { floodAndJoin, joins, whilePaused } from "./flood.ts";
 import { servicesOfALongFlood } from "./services.ts";
 import { requireStill, watchShifts } from "./shifts.ts";
 
@@ -42,7 +42,7 @@ describe("the picture", () => {
     const { sql } = stack.database;
     await floodAndJoin(page, sql);
     const says = page.getByText(/^Yours is done in/);
-    await says.waitFor(patient);
+    await says.waitFor();
     const mine = await newcomer(stack);
     const words = (await says.textContent()) ?? "";
     await picture(page, "newcomer");
@@ -53,7 +53,7 @@ describe("the picture", () => {
     assert.ok(Math.abs(Number(seconds) - Number(mine.seconds)) < 0.02, `${words}; in truth ${mine.seconds}`);
     assert.ok(Number(shared) > Number(seconds) * 2, words);
 
-    await page.getByText("105 of 105").waitFor(patient);
+    await page.getByText("105 of 105").waitFor();
     assert.equal(await says.textContent(), words, "the numbers stay");
     const [all] = await sql`
       SELECT count(*)::int AS done, count(DISTINCT s.holder)::int AS users
@@ -76,25 +76,25 @@ describe("the picture", () => {
     while ((await focused()) !== "flood") await page.keyboard.press("Tab");
     await whilePaused(stack.database.sql, async () => {
       await page.keyboard.press("Enter");
-      await page.getByText("104 jobs of 3 users are in.").waitFor(patient);
+      await page.getByText("104 jobs of 3 users are in.").waitFor();
       assert.equal(await focused(), "flood");
       await page.keyboard.press("Tab");
       await joins(stack.database.sql, () => page.keyboard.press("Enter"));
     });
-    await page.getByText(/^Yours is done in/).waitFor(patient);
+    await page.getByText(/^Yours is done in/).waitFor();
     assert.equal(await focused(), "join");
-    await page.getByText("105 of 105").waitFor(patient);
+    await page.getByText("105 of 105").waitFor();
   });
 
   it("plays a recording, once and labelled, where there are no development tokens", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 360, colorScheme: "dark" });
     await page.goto(production.edge.url);
     await page.getByText("A recording of a real run").first().waitFor();
-    await page.getByText(/^Yours is done in/).waitFor(patient);
-    await page.getByText("105 of 105").waitFor(patient);
+    await page.getByText(/^Yours is done in/).waitFor();
+    await page.getByText("105 of 105").waitFor();
     assert.ok(await page.getByRole("button", { name: "Join as a newcomer" }).isHidden());
     await page.getByRole("button", { name: "Play the recording" }).click();
-    await page.getByText(/^[1-9]\d? of 105/).waitFor(patient);
+    await page.getByText(/^[1-9]\d? of 105/).waitFor();
     const [{ jobs } = { jobs: -1 }] = await production.database.sql<{ jobs: number }[]>`
       SELECT count(*)::int AS jobs FROM river_job`;
     assert.equal(jobs, 0);
@@ -111,7 +111,7 @@ describe("the picture", () => {
       const { page } = await openPage(t, { address: someAddress(), width, height: 900, colorScheme, locale });
       await page.addInitScript(watchShifts);
       await page.goto(production.edge.url);
-      await page.locator("#flood-result strong").first().waitFor(patient);
+      await page.locator("#flood-result strong").first().waitFor();
       await picture(page, `picture-${width}-${colorScheme}-${locale}`);
       assert.equal(
         await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"),

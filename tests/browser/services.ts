@@ -8,7 +8,7 @@ const folder = required("WEIR_TEST_FOLDER");
 /** The services of `npm start`: the picture's service has a known time of work. */
 export const servicesOfStart = await developmentServices(folder);
 
-/** The same, with a flood that takes twice as long: a browser on a busy machine gets to do something while it waits. */
+/** The same, with a flood that takes twice as long, beside which it is short how long a busy machine holds it back. */
 export function servicesOfALongFlood(): string {
   const text = readFileSync(servicesOfStart, "utf8");
   const slower = text.replace("sleep 0.25", "sleep 0.5");

@@ -5,8 +5,8 @@ import { freeze } from "../harness/processes.ts";
 /** Before it is started again, in milliseconds. */
 const pause = 500;
 
-/** How long a part may take to end when it is asked to, before it is killed. */
-const grace = 150_000;
+/** How long a part may take to end when it is asked to, before it is killed: Weir's own, and a program in Go. */
+const grace = { own: 45_000, others: 150_000 };
 
 interface Make {
   file: string;
@@ -66,10 +66,11 @@ export class Part {
     this.#asked = true;
     if (service.child.stdin) service.child.stdin.end();
     else this.#signal("SIGTERM");
+    const within = service.child.stdin ? grace.others : grace.own;
     const timer = setTimeout(() => {
-      this.unexpected.push(`${this.name} did not end within ${grace / 1000} s`);
+      this.unexpected.push(`${this.name} did not end within ${within / 1000} s`);
       this.#signal("SIGKILL");
-    }, grace);
+    }, within);
     await service.ended;
     clearTimeout(timer);
   }

@@ -105,17 +105,20 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
             turns.push(newcomers_wait(settings, &stage, flood, newcomers).await?);
         }
     }
-    let quiet = middle(&mut turns[0], Waits::newcomers, 0.99);
+    let quiet = middle(
+        turns[0].iter_mut().map(|turn: &mut Waits| &mut turn.newcomers),
+        0.99,
+    );
     for (flood, turns) in floods.into_iter().zip(&mut turns).skip(1) {
         lines.push(Line::at_most(
             format!("newcomer, submit to start, p99, with {flood} jobs of another waiting, against none"),
-            middle(turns, Waits::newcomers, 0.99),
+            middle(turns.iter_mut().map(|turn| &mut turn.newcomers), 0.99),
             quiet,
             "ms",
             1.1,
         ));
         for (name, of, most) in [("p50", 0.5, 5.0), ("p99", 0.99, 15.0)] {
-            let value = middle(turns, Waits::slots, of);
+            let value = middle(turns.iter_mut().map(|turn| &mut turn.slots), of);
             lines.push(Line {
                 target: Some(format!("<= {most} ms")),
                 holds: Some(value <= most),
@@ -173,19 +176,9 @@ struct Waits {
     slots: Vec<Duration>,
 }
 
-impl Waits {
-    fn newcomers(&mut self) -> &mut [Duration] {
-        &mut self.newcomers
-    }
-
-    fn slots(&mut self) -> &mut [Duration] {
-        &mut self.slots
-    }
-}
-
 /// A percentile of each turn's waits, and the middle one of them.
-fn middle(turns: &mut [Waits], which: fn(&mut Waits) -> &mut [Duration], of: f64) -> f64 {
-    median(turns.iter_mut().map(|turn| percentile(which(turn), of)).collect())
+fn middle<'a>(turns: impl Iterator<Item = &'a mut Vec<Duration>>, of: f64) -> f64 {
+    median(turns.map(|waits| percentile(waits, of)).collect())
 }
 
 /// The waits while this many jobs of one user wait.
