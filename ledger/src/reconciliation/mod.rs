@@ -13,6 +13,7 @@ use tokio_postgres::{Client, Error};
 use uuid::Uuid;
 
 use crate::meter::Meter;
+use crate::pass::Slice;
 use crate::processes::DEAD_AFTER;
 
 pub use adoption::adopt;
@@ -153,15 +154,6 @@ pub async fn take_back(client: &Client, longest: &[(&str, Duration)]) -> Result<
             state: row.get("state"),
         })
         .collect())
-}
-
-/// A slice of what is gone through.
-#[derive(Clone, Copy, Debug)]
-pub struct Slice<C> {
-    /// Where the next one starts; `None` when this was the last.
-    pub next: Option<C>,
-    /// How many rows were changed.
-    pub done: i64,
 }
 
 async fn slice_of_jobs(client: &Client, sql: &str, after: i64, size: i64) -> Result<Slice<i64>, Error> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use postgres_types::ToSql;
 use uuid::Uuid;
@@ -14,6 +14,7 @@ use super::transaction::{self, locked_holder};
 use crate::database::session::{Connection, Session, with_deadline};
 use crate::database::{Database, DatabaseError, Failure, Phase};
 use crate::meter::Meter;
+use crate::pass::{Pass, Slice};
 use crate::rules::Rules;
 
 /// How many waiting holders one look goes through.
@@ -34,8 +35,7 @@ pub struct Promoter {
     session: Session<SettlementStatements>,
     rules: Arc<Rules>,
     promoted: Promoted,
-    after: Key,
-    rested: Option<Instant>,
+    pass: Pass<Key>,
 }
 
 impl Promoter {
@@ -44,8 +44,7 @@ impl Promoter {
             session: Session::new(database.clone(), LOCK_TIMEOUT),
             rules,
             promoted,
-            after: FIRST,
-            rested: None,
+            pass: Pass::new(REST),
         }
     }
 
@@ -56,34 +55,33 @@ impl Promoter {
     ///
     /// When the database cannot be used.
     pub async fn promote(&mut self) -> Result<usize, DatabaseError> {
-        let rests = self.rested.is_some_and(|rested| rested > Instant::now());
-        let size = if rests { 0 } else { SLICE };
-        // Whatever it is that fails in a slice, the next one is tried next.
-        let mut next = FIRST;
-        let done = match self.session.connection().await {
+        self.promote_slice(false).await
+    }
+
+    async fn promote_slice(&mut self, hurries: bool) -> Result<usize, DatabaseError> {
+        let has_turn = self.pass.has_turn(true, hurries);
+        let after = self.pass.after().unwrap_or(FIRST);
+        let size = if has_turn { SLICE } else { 0 };
+        let mut next = None;
+        let promoted = match self.session.connection().await {
             Ok(connection) => {
-                let slice = slice(
-                    connection,
-                    &self.rules,
-                    &self.promoted,
-                    self.after,
-                    size,
-                    &mut next,
-                );
+                let slice = slice(connection, &self.rules, &self.promoted, after, size, &mut next);
                 with_deadline(slice).await
             }
             Err(failure) => Err(failure),
         };
-        if !rests {
-            self.after = next;
-        }
-        match done {
-            Ok(promoted) => {
-                if !rests && promoted == 0 && self.after != FIRST {
-                    self.rested = Some(Instant::now() + REST);
-                }
-                Ok(promoted)
+        if has_turn {
+            match promoted {
+                Ok(promoted) => self.pass.go_on(Slice {
+                    next,
+                    done: i64::try_from(promoted).unwrap_or(i64::MAX),
+                }),
+                // Whatever it is that fails in a slice, the next one is tried next.
+                Err(_) => self.pass.skip_to(next),
             }
+        }
+        match promoted {
+            Ok(promoted) => Ok(promoted),
             Err(failure) => {
                 self.session.recover(&failure).await;
                 Err(failure.into_error())
@@ -118,12 +116,11 @@ impl Promoter {
     /// When the database cannot be used.
     pub async fn promote_all(&mut self) -> Result<usize, DatabaseError> {
         let mut all = 0;
-        self.after = FIRST;
+        self.pass.skip_to(None);
         loop {
-            self.rested = None;
-            let promoted = self.promote().await?;
+            let promoted = self.promote_slice(true).await?;
             all += promoted;
-            if self.after == FIRST && promoted == 0 {
+            if !self.pass.is_under_way() && promoted == 0 {
                 return Ok(all);
             }
         }
@@ -189,7 +186,7 @@ async fn slice(
     promoted: &Promoted,
     after: Key,
     size: i32,
-    next: &mut Key,
+    next: &mut Option<Key>,
 ) -> Result<usize, Failure> {
     let Connection { client, statements } = connection;
     let open = |error| Failure::of(error, Phase::Open);
@@ -210,8 +207,8 @@ async fn slice(
     let rows = client.query(&statements.waiting, &params).await.map_err(open)?;
     let last = rows.iter().max_by_key(|row| row.get::<_, Option<i32>>("n"));
     *next = match last.map(|row| (row.get::<_, Option<i32>>("n"), row)) {
-        Some((Some(n), row)) if n == SLICE => (row.get("holder"), row.get("event_type")),
-        _ => FIRST,
+        Some((Some(n), row)) if n == SLICE => Some((row.get("holder"), row.get("event_type"))),
+        _ => None,
     };
     let with_room = rows.iter().filter(|row| row.get("has_room"));
     let (holders, event_types): (Vec<Uuid>, Vec<Meter>) = with_room
@@ -234,7 +231,7 @@ async fn slice(
         .map_err(|error| Failure::of(error, Phase::Committing))?;
     if count >= plan::MOST_PROMOTED {
         // What did not fit into one transaction is next.
-        *next = after;
+        *next = Some(after);
     }
     Ok(count)
 }

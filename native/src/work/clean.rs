@@ -1,13 +1,13 @@
 //! Keeping what plans keep, and deleting what nobody will ask for any more: a slice of each a round, until all is gone
-//! through; then again after a while. Where a slice has nothing to do, the next one has time: what this costs goes by what
-//! there is to do, and not by how much is there.
+//! through; then again after a while.
 
 use std::time::{Duration, Instant};
 
 use tokio_postgres::{Client, Error};
 use weir_ledger::database::DatabaseError;
+use weir_ledger::pass::{Pass, Slice};
 use weir_ledger::reconciliation::{
-    self as ledger, FIRST_FINISHED, FIRST_HOLDER, FinishedCursor, HolderCursor, Slice,
+    self as ledger, FIRST_FINISHED, FIRST_HOLDER, FinishedCursor, HolderCursor,
 };
 
 /// Between two passes through everything.
@@ -20,38 +20,6 @@ const REST: Duration = Duration::from_secs(5);
 /// transaction that commits very late ends its jobs before that.
 const KEEP_ALL_INTERVAL: Duration = Duration::from_hours(1);
 
-/// Where a pass is in what it goes through.
-struct Pass<C> {
-    /// The slice before; `None` between two passes.
-    after: Option<C>,
-    rested: Option<Instant>,
-}
-
-impl<C: Copy> Pass<C> {
-    const fn new() -> Self {
-        Self {
-            after: None,
-            rested: None,
-        }
-    }
-
-    /// Whether it has a slice in this round, in which passes begin or not.
-    fn has_turn(&self, begins: bool, hurries: bool) -> bool {
-        match self.after {
-            None => begins,
-            Some(_) => hurries || self.rested.is_none_or(|rested| rested <= Instant::now()),
-        }
-    }
-
-    /// Goes on behind a slice. One that failed ends the pass.
-    fn go_on(&mut self, slice: Result<Slice<C>, Error>) -> Result<i64, Error> {
-        self.after = slice.as_ref().map_or(None, |slice| slice.next);
-        let done = slice?.done;
-        self.rested = (done == 0).then(|| Instant::now() + REST);
-        Ok(done)
-    }
-}
-
 /// Where the passes are in what they go through.
 pub(super) struct Cleaner {
     passed: Option<Instant>,
@@ -63,6 +31,20 @@ pub(super) struct Cleaner {
     holders: Pass<HolderCursor>,
     finished: [Finished; 3],
     kept_all: Instant,
+}
+
+/// Goes on behind a slice. One that failed ends the pass.
+fn go_on<C: Copy>(pass: &mut Pass<C>, slice: Result<Slice<C>, Error>) -> Result<i64, Error> {
+    match slice {
+        Ok(slice) => {
+            pass.go_on(slice);
+            Ok(slice.done)
+        }
+        Err(error) => {
+            pass.skip_to(None);
+            Err(error)
+        }
+    }
 }
 
 /// The finished jobs of one state.
@@ -78,10 +60,10 @@ impl Cleaner {
         Self {
             passed: None,
             hurries: false,
-            submissions: Pass::new(),
-            abandoned: Pass::new(),
-            outputs: Pass::new(),
-            holders: Pass::new(),
+            submissions: Pass::new(REST),
+            abandoned: Pass::new(REST),
+            outputs: Pass::new(REST),
+            holders: Pass::new(REST),
             finished: ["completed", "cancelled", "discarded"].map(|state| Finished {
                 state,
                 after: FIRST_FINISHED,
@@ -103,10 +85,10 @@ impl Cleaner {
     }
 
     fn is_under_way(&self) -> bool {
-        self.submissions.after.is_some()
-            || self.abandoned.after.is_some()
-            || self.outputs.after.is_some()
-            || self.holders.after.is_some()
+        self.submissions.is_under_way()
+            || self.abandoned.is_under_way()
+            || self.outputs.is_under_way()
+            || self.holders.is_under_way()
             || self.finished.iter().any(|finished| finished.is_under_way)
     }
 
@@ -136,24 +118,24 @@ impl Cleaner {
         }
         let hurries = self.hurries;
         if self.submissions.has_turn(begins, hurries) {
-            let slice = ledger::clean_submissions(client, self.submissions.after.unwrap_or(0)).await;
-            self.submissions.go_on(slice).map_or_else(&mut failed, |_| ());
+            let slice = ledger::clean_submissions(client, self.submissions.after().unwrap_or(0)).await;
+            go_on(&mut self.submissions, slice).map_or_else(&mut failed, |_| ());
         }
         if self.abandoned.has_turn(begins, hurries) {
-            let slice = ledger::cancel_abandoned(client, self.abandoned.after.unwrap_or(0)).await;
-            match self.abandoned.go_on(slice) {
+            let slice = ledger::cancel_abandoned(client, self.abandoned.after().unwrap_or(0)).await;
+            match go_on(&mut self.abandoned, slice) {
                 Ok(0) => {}
                 Ok(cancelled) => tracing::warn!(cancelled, "cancelled jobs of deleted accounts"),
                 Err(error) => failed(error),
             }
         }
         if self.outputs.has_turn(begins, hurries) {
-            let slice = ledger::clean_outputs(client, self.outputs.after.unwrap_or(0)).await;
-            self.outputs.go_on(slice).map_or_else(&mut failed, |_| ());
+            let slice = ledger::clean_outputs(client, self.outputs.after().unwrap_or(0)).await;
+            go_on(&mut self.outputs, slice).map_or_else(&mut failed, |_| ());
         }
         if self.holders.has_turn(begins, hurries) {
-            let slice = ledger::clean_holders(client, self.holders.after.unwrap_or(FIRST_HOLDER)).await;
-            self.holders.go_on(slice).map_or_else(&mut failed, |_| ());
+            let slice = ledger::clean_holders(client, self.holders.after().unwrap_or(FIRST_HOLDER)).await;
+            go_on(&mut self.holders, slice).map_or_else(&mut failed, |_| ());
         }
         if begins {
             ledger::clean_finished(client).await.unwrap_or_else(&mut failed);
@@ -162,29 +144,5 @@ impl Cleaner {
             self.passed = Some(Instant::now());
         }
         failure.map_or(Ok(()), |error| Err(error.into()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn slice(next: Option<i64>, done: i64) -> Result<Slice<i64>, Error> {
-        Ok(Slice { next, done })
-    }
-
-    #[test]
-    fn a_pass_rests_where_nothing_is_to_be_done_and_goes_on_at_once_where_something_is() {
-        let mut pass = Pass::new();
-        assert!(!pass.has_turn(false, false), "it has not begun");
-        assert!(pass.has_turn(true, false));
-        pass.go_on(slice(Some(10), 0)).unwrap();
-        assert!(!pass.has_turn(true, false), "it rests, also when others begin");
-        assert!(pass.has_turn(false, true), "unless somebody waits for it");
-        pass.go_on(slice(Some(20), 1)).unwrap();
-        assert!(pass.has_turn(false, false));
-        pass.go_on(slice(None, 0)).unwrap();
-        assert!(!pass.has_turn(false, true), "it is over");
-        assert!(pass.has_turn(true, false));
     }
 }

@@ -75,6 +75,7 @@ const LEDGER: &[&str] = &[
     "rules",
     "processes",
     "duties",
+    "pass",
     "periodic",
     "database::error",
     "database::tls",
