@@ -25,7 +25,8 @@ use weir_ledger::reservation::Reserver;
 /// How long every job of this benchmark takes.
 const JOB: Duration = Duration::from_millis(20);
 
-/// So many jobs are done before anything is measured.
+/// So many newcomers come in each turn, after so many that are not measured.
+const NEWCOMERS: usize = 100;
 const WARM_UP: usize = 20;
 
 /// Workers in the lane.
@@ -87,38 +88,36 @@ impl Handler for Endless {
 /// When the database cannot be used; its own database may then be left on the server.
 pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
-    let newcomers = effort.turns * 100;
-    // A disk stands still now and then, and makes a 99th percentile of its own: each is the middle one of several, which
-    // take turns.
-    let rounds = effort.turns * 2 - 1;
+    let rounds = effort.turns * effort.turns * 4;
     let mut conditions = conditions(&stage.database.connect().await?).await?;
     conditions.push(format!(
-        "one lane with {WORKERS} workers, jobs of {} ms, one slot a user; {newcomers} newcomers, one after the other; \
-         the middle one of {rounds} turns each",
+        "one lane with {WORKERS} workers, jobs of {} ms, one slot a user; {rounds} turns of {NEWCOMERS} newcomers each, \
+         one newcomer after the other",
         JOB.as_millis()
     ));
     let mut lines = Vec::new();
-    let floods = [0, effort.history / 100, effort.history / 10];
-    let mut turns = [const { Vec::new() }; 3];
+    let mut scenes = Vec::new();
+    for flood in [0, effort.history / 100, effort.history / 10] {
+        scenes.push(Scene::new(settings, usize::try_from(flood).unwrap_or_default()).await?);
+    }
+    // A disk has slow seconds, which make a 99th percentile of their own. In many short turns, each gets its share.
     for _ in 0..rounds {
-        for (flood, turns) in floods.into_iter().zip(&mut turns) {
-            turns.push(newcomers_wait(settings, &stage, flood, newcomers).await?);
+        for scene in &mut scenes {
+            scene.turn(settings, WARM_UP, NEWCOMERS).await?;
         }
     }
-    let quiet = middle(
-        turns[0].iter_mut().map(|turn: &mut Waits| &mut turn.newcomers),
-        0.99,
-    );
-    for (flood, turns) in floods.into_iter().zip(&mut turns).skip(1) {
+    let quiet = percentile(&mut scenes[0].newcomers, 0.99);
+    for scene in &mut scenes[1..] {
+        let flood = scene.flood;
         lines.push(Line::at_most(
             format!("newcomer, submit to start, p99, with {flood} jobs of another waiting, against none"),
-            middle(turns.iter_mut().map(|turn| &mut turn.newcomers), 0.99),
+            percentile(&mut scene.newcomers, 0.99),
             quiet,
             "ms",
             1.1,
         ));
         for (name, of, most) in [("p50", 0.5, 5.0), ("p99", 0.99, 15.0)] {
-            let value = middle(turns.iter_mut().map(|turn| &mut turn.slots), of);
+            let value = percentile(&mut scene.slots, of);
             lines.push(Line {
                 target: Some(format!("<= {most} ms")),
                 holds: Some(value <= most),
@@ -129,6 +128,9 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
                 )
             });
         }
+    }
+    for scene in scenes {
+        scene.stage.end().await?;
     }
     let idle = resting(settings, &stage, effort, 0).await?;
     let waiting = effort.history / 10;
@@ -149,7 +151,7 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
             )
         });
     }
-    lines.push(as_written(settings, &stage, effort).await?);
+    lines.push(as_written(settings, effort).await?);
     lines.push(jain(settings, &stage, effort).await?);
     lines.extend(crash::killed(settings, &stage).await?);
     stage.end().await?;
@@ -158,81 +160,97 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
 
 /// ADR-10's limiter as written, in one process's memory: what is over the limit is claimed, refused and snoozed, one
 /// after the other, and a newcomer waits until all of the flood has been.
-async fn as_written(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line, BenchError> {
+async fn as_written(settings: &Settings, effort: Effort) -> Result<Line, BenchError> {
     let mut settings = settings.clone();
     settings.fairness.scope = FairnessScope::Process;
-    let flood = effort.history / 100;
-    let mut waits = newcomers_wait(&settings, stage, flood, 1).await?;
+    let flood = usize::try_from(effort.history / 100).unwrap_or_default();
+    let mut scene = Scene::new(&settings, flood).await?;
+    scene.turn(&settings, 0, 1).await?;
+    scene.stage.end().await?;
     Ok(Line::printed(
         format!("FAIRNESS_SCOPE=process: first newcomer, with {flood} jobs of another waiting"),
-        percentile(&mut waits.newcomers, 1.0),
+        percentile(&mut scene.newcomers, 1.0),
         "ms",
     ))
 }
 
-/// How long newcomers wait, and how long the slot of the user that is before them stays free between two jobs.
-struct Waits {
+/// A database where this many jobs of one user wait.
+struct Scene {
+    stage: Stage,
+    hot: Vec<Uuid>,
+    flood: usize,
+    /// How long newcomers waited.
     newcomers: Vec<Duration>,
+    /// How long the hot user's slot stayed free between two jobs.
     slots: Vec<Duration>,
 }
 
-/// A percentile of each turn's waits, and the middle one of them.
-fn middle<'a>(turns: impl Iterator<Item = &'a mut Vec<Duration>>, of: f64) -> f64 {
-    median(turns.map(|waits| percentile(waits, of)).collect())
+impl Scene {
+    async fn new(settings: &Settings, flood: usize) -> Result<Self, BenchError> {
+        let stage = Stage::new(settings).await?;
+        let hot = stage.users(1).await?;
+        fill(&stage, &stage.rules(settings), &hot, flood).await?;
+        stage.tidy().await?;
+        Ok(Self {
+            stage,
+            hot,
+            flood,
+            newcomers: Vec::new(),
+            slots: Vec::new(),
+        })
+    }
+
+    /// Starts workers and lets so many newcomers come, after others that make connections, statements and plans. What is
+    /// worked of the flood is made up for.
+    async fn turn(
+        &mut self,
+        settings: &Settings,
+        warm_up: usize,
+        newcomers: usize,
+    ) -> Result<(), BenchError> {
+        let rules = self.stage.rules(settings);
+        let users = self.stage.users((warm_up + newcomers) as i64).await?;
+        let diary = Arc::new(Diary::default());
+        let context = self
+            .stage
+            .context(settings, WORKERS)?
+            .with_handler(KIND, Arc::clone(&diary) as Arc<dyn Handler>);
+        let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+        let reserver = Reserver::start(&self.stage.database, Arc::clone(&rules));
+        while self.flood > 0 && diary.of(self.hot[0]).len() < warm_up.max(1) {
+            tokio::time::sleep(JOB).await;
+        }
+        let (first, others) = users.split_at(warm_up);
+        for user in first {
+            newcomer(&reserver, &diary, *user).await?;
+        }
+        let measured = Instant::now();
+        for user in others {
+            self.newcomers.push(newcomer(&reserver, &diary, *user).await?);
+        }
+        let mut entries = diary.of(self.hot[0]);
+        entries.retain(|(begun, _)| *begun > measured);
+        self.slots.extend(
+            entries
+                .windows(2)
+                .map(|pair| pair[1].0.saturating_duration_since(pair[0].1)),
+        );
+        working.stop().await;
+        let worked = diary.of(self.hot[0]).len();
+        fill(&self.stage, &rules, &self.hot, worked).await
+    }
 }
 
-/// The waits while this many jobs of one user wait.
-async fn newcomers_wait(
-    settings: &Settings,
-    stage: &Stage,
-    flood: i64,
-    newcomers: usize,
-) -> Result<Waits, BenchError> {
-    stage.clear().await?;
-    let rules = stage.rules(settings);
-    let hot = stage.users(1).await?;
-    let others = stage.users(newcomers as i64).await?;
-    fill(stage, &rules, &hot, usize::try_from(flood).unwrap_or_default()).await?;
-    stage.tidy().await?;
-    let diary = Arc::new(Diary::default());
-    let context = stage
-        .context(settings, WORKERS)?
-        .with_handler(KIND, Arc::clone(&diary) as Arc<dyn Handler>);
-    let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
-    let reserver = Reserver::start(&stage.database, rules);
-    // Connections, statements and plans are made by the first ones.
-    let warm_up = if settings.fairness.scope == FairnessScope::Cluster {
-        WARM_UP
-    } else {
-        1
-    };
-    while flood > 0 && diary.of(hot[0]).len() < warm_up {
-        tokio::time::sleep(JOB).await;
+/// From submission to start.
+async fn newcomer(reserver: &Reserver, diary: &Diary, user: Uuid) -> Result<Duration, BenchError> {
+    let submitted = Instant::now();
+    reserver.submit(submission(user)).await?;
+    loop {
+        if let Some((begun, _)) = diary.of(user).first() {
+            return Ok(begun.duration_since(submitted));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    let measured = Instant::now();
-    let mut waits = Vec::new();
-    for user in others {
-        let submitted = Instant::now();
-        reserver.submit(submission(user)).await?;
-        let begun = loop {
-            if let Some((begun, _)) = diary.of(user).first() {
-                break *begun;
-            }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        };
-        waits.push(begun.duration_since(submitted));
-    }
-    let mut entries = diary.of(hot[0]);
-    entries.retain(|(begun, _)| *begun > measured);
-    let slots = entries
-        .windows(2)
-        .map(|pair| pair[1].0.saturating_duration_since(pair[0].1))
-        .collect();
-    working.stop().await;
-    Ok(Waits {
-        newcomers: waits,
-        slots,
-    })
 }
 
 /// What the database does in a second.
