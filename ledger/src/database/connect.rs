@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
-use tokio_postgres::Client;
 use tokio_postgres::config::Host;
+use tokio_postgres::{Client, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
@@ -22,8 +22,6 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A silent connection is probed after this long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-
-const READ_ONLY: &str = "the server is read-only";
 
 /// How to reach the database. Cheap to clone.
 #[derive(Clone)]
@@ -163,18 +161,27 @@ impl Database {
     ///
     /// # Errors
     ///
-    /// When the database cannot be reached in time.
+    /// When the database cannot be reached in time, and [`DatabaseError::ReadOnly`] when it cannot be written: a session
+    /// that begins so may stay so when the server no longer is.
     pub async fn connect_bookkeeper(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
         let client = self.connect().await?;
         let setup = format!(
             "SET weir.books = 'kept'; SET statement_timeout = '6s'; SET idle_in_transaction_session_timeout = '10s'; \
-             SET lock_timeout = {}",
+             SET lock_timeout = {}; SHOW transaction_read_only",
             lock_timeout.as_millis().max(1)
         );
-        tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&setup))
+        let said = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&setup))
             .await
             .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
-        Ok(client)
+        let is_writable = said.iter().any(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0) == Some("off"),
+            _ => false,
+        });
+        if is_writable {
+            Ok(client)
+        } else {
+            Err(DatabaseError::ReadOnly)
+        }
     }
 
     /// A bookkeeper whose statements are all look-ups by key, and are planned as such whatever the planner believes
@@ -227,7 +234,7 @@ impl Database {
                     let ready = sqlx::query_scalar(sqlx::AssertSqlSafe(enter.as_ref()));
                     match ready.fetch_one(connection).await? {
                         true => Ok(()),
-                        false => Err(sqlx::Error::Protocol(READ_ONLY.to_owned())),
+                        false => Err(sqlx::Error::Protocol(DatabaseError::ReadOnly.to_string())),
                     }
                 })
             })

@@ -50,6 +50,9 @@ pub enum DatabaseError {
     /// A transaction lost against others each time it was tried.
     #[error("others were changing the same rows")]
     Contended,
+    /// The server takes no writes: it is a replica, or a failover is under way.
+    #[error("the server is read-only")]
+    ReadOnly,
     /// Somebody else's transaction holds a lock on the same rows.
     #[error("another transaction holds a lock on the same rows")]
     Locked,
@@ -131,6 +134,19 @@ fn why(error: &tokio_postgres::Error) -> String {
 }
 
 impl DatabaseError {
+    /// Whether the connection over which it came may be used again: it says what the server thinks of a statement, and
+    /// nothing of the connection.
+    #[must_use]
+    pub fn keeps_connection(&self) -> bool {
+        match self {
+            Self::Postgres(error) => error.as_db_error().is_some_and(|db| {
+                matches!(db.parsed_severity(), Some(Severity::Error)) && !spoils_connection(db.code())
+            }),
+            Self::ReadOnly | Self::Timeout(_) | Self::OutcomeUnknown(_) => false,
+            _ => true,
+        }
+    }
+
     /// Whether the same may succeed later: a statement that took too long, or a server without memory or disk.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
@@ -141,6 +157,11 @@ impl DatabaseError {
             _ => false,
         }
     }
+}
+
+/// Connection exception (a pooler's, too), operator intervention; and read-only after a failover, in both its spellings.
+fn spoils_connection(code: &SqlState) -> bool {
+    matches!(&code.code()[..2], "08" | "25" | "57") && *code != SqlState::QUERY_CANCELED
 }
 
 /// How far a transaction got.
@@ -189,12 +210,11 @@ impl Failure {
         if code == SqlState::LOCK_NOT_AVAILABLE {
             return Self::Blocked;
         }
-        match &code.code()[..2] {
-            // Connection exception (a pooler's, too), operator intervention.
-            "08" | "57" if code != SqlState::QUERY_CANCELED => Self::lost(error.into(), phase),
-            // Read-only after a failover, in both its spellings.
-            "25" => Self::Unavailable(error.into()),
-            _ => Self::Refused(error.into()),
+        match (spoils_connection(&code), &code.code()[..2]) {
+            (false, _) => Self::Refused(error.into()),
+            // It is an answer: nothing was committed.
+            (true, "25") => Self::Unavailable(error.into()),
+            (true, _) => Self::lost(error.into(), phase),
         }
     }
 

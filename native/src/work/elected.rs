@@ -32,16 +32,19 @@ pub(super) struct Elected {
 
 impl Elected {
     pub(super) async fn open(context: &Context) -> Result<Self, DatabaseError> {
-        let client = context.database.connect_bookkeeper(LOCK_TIMEOUT).await?;
-        // A process that vanishes with its machine, or stands still, must not keep the lock.
-        client
-            .batch_execute(
-                "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
-                 SET idle_session_timeout = '10s'",
-            )
-            .await?;
+        let opened = async {
+            let client = context.database.connect_bookkeeper(LOCK_TIMEOUT).await?;
+            // A process that vanishes with its machine, or stands still, must not keep the lock.
+            client
+                .batch_execute(
+                    "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
+                     SET idle_session_timeout = '10s'",
+                )
+                .await?;
+            Ok(client)
+        };
         Ok(Self {
-            client,
+            client: in_time(opened).await?,
             is_elected: false,
             said: None,
         })
@@ -70,14 +73,17 @@ impl Elected {
 
     pub(super) async fn is_elected(&mut self) -> Result<bool, DatabaseError> {
         if !self.is_elected {
-            let asked = self.client.query_one(ELECT, &[&LOCK]);
-            let row = tokio::time::timeout(STEP_TIMEOUT, asked)
-                .await
-                .map_err(|_| DatabaseError::Timeout(STEP_TIMEOUT))??;
-            self.is_elected = row.get("elected");
+            let asked = async { Ok(self.client.query_one(ELECT, &[&LOCK]).await?) };
+            self.is_elected = in_time(asked).await?.get("elected");
         }
         Ok(self.is_elected)
     }
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, DatabaseError>>) -> Result<T, DatabaseError> {
+    tokio::time::timeout(STEP_TIMEOUT, asked)
+        .await
+        .unwrap_or(Err(DatabaseError::Timeout(STEP_TIMEOUT)))
 }
 
 /// What people look for when they look for this process.

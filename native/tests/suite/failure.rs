@@ -11,9 +11,10 @@ use crate::common::submissions::submission;
 use crate::common::{GO_TESTS, Weir, Who, files, lock_holder};
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use weir::work::{Duty, Working};
+use weir::work::{Duty, Working, reconcile};
 use weir_ledger::holder::Holder;
 
 /// Long enough for a busy machine, and far below the 36 s for which everybody used to wait.
@@ -650,5 +651,27 @@ async fn a_locked_job_holds_up_no_settlement_but_its_own() {
         );
     }
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_whose_connection_was_made_while_the_server_was_read_only_does_the_duties_afterwards() {
+    let weir = Weir::new().await;
+    let admin = weir.admin().await;
+    let read_only = |on: bool| {
+        format!(
+            "ALTER DATABASE {} SET default_transaction_read_only = {on}",
+            weir.name()
+        )
+    };
+    admin.batch_execute(&read_only(true)).await.unwrap();
+    let stopped = CancellationToken::new();
+    let leading = tokio::spawn(reconcile::run(weir.context.clone(), stopped.clone()));
+    // It connects at once, and again in each round.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    admin.batch_execute(&read_only(false)).await.unwrap();
+    weir.duties_begun().await;
+    stopped.cancel();
+    leading.await.unwrap();
     weir.end().await;
 }
