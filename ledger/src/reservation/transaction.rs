@@ -165,18 +165,23 @@ pub async fn reserve(
     Ok(answer)
 }
 
-/// Admits several submissions in one transaction, all or none, as [`reserve_all`] does, and commits.
+/// Admits several submissions in one transaction, all or none, as [`reserve_all`] does, and commits. `read` reads, in the
+/// same transaction, what else the answer needs: where it fails, nothing is reserved. It is not called when they are
+/// refused.
 ///
 /// # Errors
 ///
-/// As [`reserve`]; after [`DatabaseError::OutcomeUnknown`] the jobs may have been made.
-pub async fn submit_all(
+/// As [`reserve`], and what `read` returns; after [`DatabaseError::OutcomeUnknown`] the jobs may have been made.
+pub async fn submit_all<T: Default, E: From<ReserveError>>(
     client: &mut Client,
     rules: &Rules,
     group: &[&Submission],
-) -> Result<Vec<Answer>, ReserveError> {
-    let transaction = client.transaction().await?;
-    transaction.batch_execute("SET LOCAL lock_timeout = '5s'").await?;
+    read: impl AsyncFnOnce(&Transaction<'_>, &[Answer]) -> Result<T, E>,
+) -> Result<(Vec<Answer>, T), E> {
+    let failed = |error: tokio_postgres::Error| ReserveError::from(error);
+    let transaction = client.transaction().await.map_err(failed)?;
+    let patience = "SET LOCAL lock_timeout = '5s'";
+    transaction.batch_execute(patience).await.map_err(failed)?;
     let answers = reserve_all(&transaction, rules, group).await?;
     if answers.iter().any(|one| {
         matches!(
@@ -184,12 +189,13 @@ pub async fn submit_all(
             Answer::OverQuota { .. } | Answer::TooManyWaiting { .. } | Answer::KeyReused
         )
     }) {
-        transaction.rollback().await?;
-        return Ok(answers);
+        transaction.rollback().await.map_err(failed)?;
+        return Ok((answers, T::default()));
     }
+    let read = read(&transaction, &answers).await?;
     let committed = transaction.commit().await;
     committed.map_err(|error| refusal(Failure::of(error, Phase::Committing).into_error()))?;
-    Ok(answers)
+    Ok((answers, read))
 }
 
 /// Admits several submissions inside a transaction of the caller's own, all or none: with the first one that is over the

@@ -12,8 +12,9 @@ use axum::response::{AppendHeaders, IntoResponse, Response};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
+use tokio_postgres::Transaction;
 use utoipa::ToSchema;
-use weir_ledger::reservation::{Answer, ReserveError, Submission, submit_all};
+use weir_ledger::reservation::{Answer, Submission, submit_all};
 
 use super::answers::{LacksScope, Unauthenticated, Unavailable};
 use super::caller::Caller;
@@ -110,28 +111,33 @@ pub(super) async fn submit(
         );
     }
     let group: Vec<&Submission> = submissions.iter().collect();
-    let answers = api
+    // What is there already is read before the commit: where it cannot be read, nothing is reserved. Without outputs: a
+    // hundred may have hundreds of megabytes.
+    let read = async |transaction: &Transaction<'_>, answers: &[Answer]| {
+        let ids: Vec<i64> = answers
+            .iter()
+            .filter_map(|answer| match answer {
+                Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => Some(*job_id),
+                _ => None,
+            })
+            .collect();
+        let mut there = HashMap::new();
+        if !ids.is_empty() {
+            let jobs = jobs::by_ids_within(transaction, &api, caller.holder, &ids).await?;
+            there.extend(jobs.into_iter().map(|job| (job.id, job)));
+        }
+        if ids.iter().all(|id| there.contains_key(id)) {
+            Ok(there)
+        } else {
+            Err(ApiError::NoJob)
+        }
+    };
+    let (answers, there) = api
         .changes
-        .of::<_, ReserveError>(caller.holder.id, async |client| {
-            submit_all(client, &api.rules, &group).await
+        .of::<_, ApiError>(caller.holder.id, async |client| {
+            submit_all(client, &api.rules, &group, read).await
         })
         .await?;
-    let there: Vec<i64> = answers
-        .iter()
-        .filter_map(|answer| match answer {
-            Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => Some(*job_id),
-            _ => None,
-        })
-        .collect();
-    // Without their outputs: a hundred may have hundreds of megabytes.
-    let there: HashMap<i64, Job> = match there.len() {
-        0 => HashMap::new(),
-        _ => jobs::by_ids(&api, caller.holder, &there)
-            .await?
-            .into_iter()
-            .map(|job| (job.id, job))
-            .collect(),
-    };
     let mut accepted = Vec::with_capacity(answers.len());
     let mut quotas = None;
     for answer in answers {

@@ -13,6 +13,7 @@ use postgres_types::ToSql;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio_postgres::Transaction;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -386,18 +387,30 @@ pub(super) async fn newest_first(
 
 /// Those of these jobs that the holder has.
 pub(super) async fn by_ids(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec<Job>, ApiError> {
-    select(
-        api,
-        WITHOUT_OUTPUT,
-        "WHERE s.holder = $1 AND s.job_id = ANY ($2)",
-        &[&holder.id, &ids],
-    )
-    .await
+    select(api, WITHOUT_OUTPUT, BY_IDS, &[&holder.id, &ids]).await
 }
+
+/// The same inside a transaction.
+pub(super) async fn by_ids_within(
+    transaction: &Transaction<'_>,
+    api: &Api,
+    holder: Holder,
+    ids: &[i64],
+) -> Result<Vec<Job>, ApiError> {
+    let sql = view(WITHOUT_OUTPUT, BY_IDS);
+    let rows = transaction.query(&sql, &[&holder.id, &ids]).await?;
+    Ok(rows.iter().map(|row| Job::from_row(row, &api.settings)).collect())
+}
+
+const BY_IDS: &str = "WHERE s.holder = $1 AND s.job_id = ANY ($2)";
 
 /// The column `output`, and what stands in its place in lists: a hundred outputs may have hundreds of megabytes.
 const WITH_OUTPUT: &str = "output_of(s.job_id)";
 const WITHOUT_OUTPUT: &str = "NULL::jsonb";
+
+fn view(output: &str, rest: &str) -> String {
+    format!("{} {rest}", SELECT.replace("$output", output))
+}
 
 async fn select(
     api: &Api,
@@ -405,7 +418,6 @@ async fn select(
     rest: &str,
     params: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Job>, ApiError> {
-    let sql = format!("{} {rest}", SELECT.replace("$output", output));
-    let rows = api.pool.query(&sql, params).await?;
+    let rows = api.pool.query(&view(output, rest), params).await?;
     Ok(rows.iter().map(|row| Job::from_row(row, &api.settings)).collect())
 }

@@ -172,3 +172,28 @@ async fn a_job_for_later_says_so_and_can_be_cancelled_until_then() {
     assert_eq!(anonymous.status, 401);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_cannot_be_answered_reserves_nothing() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let key = [("Idempotency-Key", "k")];
+    assert_eq!(batch(&weir, who, &key, 1).await.status, 202);
+    // The first job is there already, and cannot be read.
+    let client = weir.client().await;
+    let rename = |from: &str, to: &str| format!("ALTER TABLE {from} RENAME TO {to}");
+    client
+        .batch_execute(&rename("finished_jobs", "away"))
+        .await
+        .unwrap();
+    let refused = batch(&weir, who, &key, 3).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
+    assert_eq!(weir.count("quota_reservations").await, 1);
+    client
+        .batch_execute(&rename("away", "finished_jobs"))
+        .await
+        .unwrap();
+    let again = batch(&weir, who, &key, 3).await;
+    assert_eq!((again.status.as_u16(), ids(&again).len()), (202, 3));
+    weir.end().await;
+}
