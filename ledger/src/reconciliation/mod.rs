@@ -53,14 +53,17 @@ pub async fn now(client: &Client) -> Result<Timestamp, Error> {
     Ok(row.get("now"))
 }
 
-/// Jobs that ended since then and still have a reservation, at most [`MOST_ENDED`].
+/// Jobs that ended since then and still have a reservation, without these, at most [`MOST_ENDED`].
 ///
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn ended_since(client: &Client, since: Timestamp) -> Result<Vec<i64>, Error> {
+pub async fn ended_since(client: &Client, since: Timestamp, without: &[i64]) -> Result<Vec<i64>, Error> {
     let rows = client
-        .query(include_str!("sql/ended_recently.sql"), &[&since, &MOST_ENDED])
+        .query(
+            include_str!("sql/ended_recently.sql"),
+            &[&since, &MOST_ENDED, &without],
+        )
         .await?;
     Ok(rows.iter().map(|row| row.get("job_id")).collect())
 }

@@ -1,8 +1,8 @@
 //! Promotion without an ended job: after an upgrade, when limits were raised, or when an event was missed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postgres_types::ToSql;
 use uuid::Uuid;
@@ -30,12 +30,24 @@ const CHANGED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a lock is waited for. Promotion skips locked holders; this is for the jobs' rows.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
+/// How long is looked for those for whom a transaction fails. Each waits for a lock.
+const NARROWING: Duration = Duration::from_secs(5);
+
+/// How long a holder whose due jobs could not be started stays out of the next looks; and one whose lock somebody keeps,
+/// when more is due than one look has.
+const LEFT_OUT: Duration = Duration::from_secs(1);
+
+/// How many jobs whose time has come are looked at by one transaction.
+const MOST_DUE: usize = 500;
+
 /// Gives free slots to waiting jobs, a slice of the holders at a time.
 pub struct Promoter {
     session: Session<SettlementStatements>,
     rules: Arc<Rules>,
     promoted: Promoted,
     pass: Pass<Key>,
+    /// Holders whose due jobs are not looked at until then.
+    left_out: BTreeMap<Key, Instant>,
 }
 
 impl Promoter {
@@ -45,6 +57,7 @@ impl Promoter {
             rules,
             promoted,
             pass: Pass::new(REST),
+            left_out: BTreeMap::new(),
         }
     }
 
@@ -62,31 +75,30 @@ impl Promoter {
         let has_turn = self.pass.has_turn(true, hurries);
         let after = self.pass.after().unwrap_or(FIRST);
         let size = if has_turn { SLICE } else { 0 };
-        let mut next = None;
-        let promoted = match self.session.connection().await {
-            Ok(connection) => {
-                let slice = slice(connection, &self.rules, &self.promoted, after, size, &mut next);
-                with_deadline(slice).await
-            }
+        let found = match self.session.connection().await {
+            Ok(connection) => with_deadline(waiting(connection, &self.rules, after, size)).await,
             Err(failure) => Err(failure),
         };
+        let (with_room, mut next) = match found {
+            Ok(found) => found,
+            Err(failure) => return Err(self.give_up(failure).await),
+        };
+        let given = self.each(with_room, &[]).await.map(|given| given.jobs);
+        if matches!(given, Ok(count) if count >= plan::MOST_PROMOTED) {
+            // What did not fit into one transaction is next.
+            next = Some(after);
+        }
         if has_turn {
-            match promoted {
-                Ok(promoted) => self.pass.go_on(Slice {
+            match given {
+                Ok(given) => self.pass.go_on(Slice {
                     next,
-                    done: i64::try_from(promoted).unwrap_or(i64::MAX),
+                    done: i64::try_from(given).unwrap_or(i64::MAX),
                 }),
                 // Whatever it is that fails in a slice, the next one is tried next.
                 Err(_) => self.pass.skip_to(next),
             }
         }
-        match promoted {
-            Ok(promoted) => Ok(promoted),
-            Err(failure) => {
-                self.session.recover(&failure).await;
-                Err(failure.into_error())
-            }
-        }
+        given
     }
 
     /// Gives a slot, or a place in line, to jobs whose time has come: those that were submitted for later, and retries
@@ -96,17 +108,73 @@ impl Promoter {
     ///
     /// When the database cannot be used.
     pub async fn start_due(&mut self) -> Result<usize, DatabaseError> {
-        let started = match self.session.connection().await {
-            Ok(connection) => with_deadline(due(connection, &self.rules, &self.promoted)).await,
+        self.left_out.retain(|_, until| *until > Instant::now());
+        let left_out: Vec<Key> = self.left_out.keys().copied().collect();
+        let found = match self.session.connection().await {
+            Ok(connection) => with_deadline(due(connection, &left_out)).await,
             Err(failure) => Err(failure),
         };
-        match started {
-            Ok(started) => Ok(started),
-            Err(failure) => {
-                self.session.recover(&failure).await;
-                Err(failure.into_error())
-            }
+        let jobs = match found {
+            Ok(jobs) => jobs,
+            Err(failure) => return Err(self.give_up(failure).await),
+        };
+        let is_full = jobs.len() >= MOST_DUE;
+        let holders: BTreeSet<Key> = jobs.iter().map(|(key, _)| *key).collect();
+        let given = self.each(holders.iter().copied().collect(), &jobs).await?;
+        let until = Instant::now() + LEFT_OUT;
+        self.left_out.extend(given.failed.iter().map(|key| (*key, until)));
+        if is_full {
+            let not_served = holders.difference(&given.served);
+            self.left_out.extend(not_served.map(|key| (*key, until)));
         }
+        Ok(given.jobs)
+    }
+
+    /// Gives these holders what is free, and before that a place in line to those of these jobs that are theirs; narrowed
+    /// down to those for whom that fails.
+    async fn each(&mut self, holders: Vec<Key>, due: &[(Key, i64)]) -> Result<Given, DatabaseError> {
+        let started = Instant::now();
+        let (mut parts, mut given) = (vec![holders], Given::default());
+        while let Some(mut part) = parts.pop() {
+            if part.is_empty() {
+                continue;
+            }
+            let done = match self.session.connection().await {
+                Ok(connection) => {
+                    with_deadline(give(connection, &part, due, &self.rules, &self.promoted)).await
+                }
+                Err(failure) => Err(failure),
+            };
+            let failure = match done {
+                Ok((jobs, locked)) => {
+                    given.jobs += jobs;
+                    given.served.extend(locked.into_keys());
+                    continue;
+                }
+                Err(failure) => failure,
+            };
+            let keeps_connection = failure.keeps_connection();
+            let is_blocked = matches!(failure, Failure::Blocked);
+            let error = self.give_up(failure).await;
+            // What a server says to everybody is nobody's fault, and the next look tries again.
+            let is_own = keeps_connection && (is_blocked || !error.is_transient());
+            if !is_own || started.elapsed() > NARROWING {
+                return Err(error);
+            }
+            if let [(holder, event_type)] = part[..] {
+                tracing::warn!(%holder, event_type = event_type.as_str(), %error, "waiting jobs could not be started");
+                given.failed.append(&mut part);
+                continue;
+            }
+            let second = part.split_off(part.len() / 2);
+            parts.extend([second, part]);
+        }
+        Ok(given)
+    }
+
+    async fn give_up(&mut self, failure: Failure) -> DatabaseError {
+        self.session.recover(&failure).await;
+        failure.into_error()
     }
 
     /// The same over everything that waits.
@@ -127,69 +195,107 @@ impl Promoter {
     }
 }
 
+/// What a look gave.
+#[derive(Default)]
+struct Given {
+    /// How many jobs became available.
+    jobs: usize,
+    /// Who was not locked by others.
+    served: BTreeSet<Key>,
+    /// For whom it failed.
+    failed: Vec<Key>,
+}
+
 /// Before every holder.
 const FIRST: Key = (Uuid::nil(), Meter::named(""));
 
-/// How many jobs whose time has come are looked at by one transaction.
-const MOST_DUE: i64 = 500;
+/// As statements take them, pairwise.
+fn columns<'a>(keys: impl IntoIterator<Item = &'a Key>) -> (Vec<Uuid>, Vec<Meter>) {
+    keys.into_iter().copied().unzip()
+}
 
-/// The jobs whose time has come. A holder that is locked right now is looked at again.
-async fn due(
+/// Begins a transaction and locks these holders, without those that are locked right now.
+async fn lock(
     connection: &Connection<SettlementStatements>,
-    rules: &Rules,
-    promoted: &Promoted,
-) -> Result<usize, Failure> {
+    keys: &[Key],
+) -> Result<BTreeMap<Key, LockedHolder>, Failure> {
     let Connection { client, statements } = connection;
-    let open = |error| Failure::of(error, Phase::Open);
-    let most: [&(dyn ToSql + Sync); 1] = [&MOST_DUE];
-    let rows = client.query(&statements.due, &most).await.map_err(open)?;
-    if rows.is_empty() {
-        return Ok(0);
-    }
-    let holders: Vec<Uuid> = rows.iter().map(|row| row.get("holder")).collect();
-    let event_types: Vec<Meter> = rows.iter().map(|row| row.get("event_type")).collect();
+    let (holders, event_types) = columns(keys);
     let params: [&(dyn ToSql + Sync); 2] = [&holders, &event_types];
-    let ((), locked) = tokio::try_join!(
+    let ((), rows) = tokio::try_join!(
         biased;
         client.batch_execute("BEGIN"),
         client.query(&statements.lock_waiting, &params)
     )
-    .map_err(open)?;
-    let mut locked: BTreeMap<Key, LockedHolder> = locked.iter().map(locked_holder).collect();
-    let (mut ids, mut holders, mut event_types) = (Vec::new(), Vec::new(), Vec::new());
-    for row in &rows {
-        let key: Key = (row.get("holder"), row.get("event_type"));
-        if locked.contains_key(&key) {
-            ids.push(row.get::<_, i64>("job_id"));
-            holders.push(key.0);
-            event_types.push(key.1);
-        }
+    .map_err(|error| Failure::of(error, Phase::Open))?;
+    Ok(rows.iter().map(locked_holder).collect())
+}
+
+/// The transaction of these holders: how many jobs became available, and who was locked.
+async fn give(
+    connection: &Connection<SettlementStatements>,
+    holders: &[Key],
+    due: &[(Key, i64)],
+    rules: &Rules,
+    promoted: &Promoted,
+) -> Result<(usize, BTreeMap<Key, LockedHolder>), Failure> {
+    let mut locked = lock(connection, holders).await?;
+    if !due.is_empty() {
+        park_due(connection, due, &mut locked).await?;
     }
+    let changes = plan::plan(&locked, &[], &[], rules);
+    let jobs = transaction::write(connection, &changes, &locked, rules, promoted)
+        .await
+        .map_err(|error| Failure::of(error, Phase::Committing))?;
+    Ok((jobs, locked))
+}
+
+/// The jobs whose time has come, the longest due first, without those of holders that are left out.
+async fn due(
+    connection: &Connection<SettlementStatements>,
+    left_out: &[Key],
+) -> Result<Vec<(Key, i64)>, Failure> {
+    let Connection { client, statements } = connection;
+    let most = i64::try_from(MOST_DUE).unwrap_or(i64::MAX);
+    let (holders, event_types) = columns(left_out);
+    let params: [&(dyn ToSql + Sync); 3] = [&most, &holders, &event_types];
+    let rows = client.query(&statements.due, &params).await;
+    let rows = rows.map_err(|error| Failure::of(error, Phase::Open))?;
+    Ok(rows
+        .iter()
+        .map(|row| ((row.get("holder"), row.get("event_type")), row.get("job_id")))
+        .collect())
+}
+
+/// Puts the jobs of these holders in line, and counts them.
+async fn park_due(
+    connection: &Connection<SettlementStatements>,
+    jobs: &[(Key, i64)],
+    locked: &mut BTreeMap<Key, LockedHolder>,
+) -> Result<(), Failure> {
+    let Connection { client, statements } = connection;
+    let jobs = jobs.iter().filter(|(key, _)| locked.contains_key(key));
+    let (keys, ids): (Vec<Key>, Vec<i64>) = jobs.copied().unzip();
+    let (holders, event_types) = columns(&keys);
     let params: [&(dyn ToSql + Sync); 3] = [&ids, &holders, &event_types];
-    let parked = client.query(&statements.park_due, &params).await.map_err(open)?;
-    for row in &parked {
+    let parked = client.query(&statements.park_due, &params).await;
+    for row in &parked.map_err(|error| Failure::of(error, Phase::Open))? {
         if let Some(holder) = locked.get_mut(&(row.get("holder"), row.get("event_type"))) {
             holder.parked += row.get::<_, i32>("n");
         }
     }
-    let changes = plan::plan(&locked, &[], &[], rules);
-    transaction::write(connection, &changes, &locked, rules, promoted)
-        .await
-        .map_err(|error| Failure::of(error, Phase::Committing))
+    Ok(())
 }
 
-/// One slice of this size; returns how many were promoted, and leaves in `next` where the next slice starts. Those whose
-/// subscription or limits changed are looked at whatever the size.
-async fn slice(
+/// Who can be given something, in one slice of this size, and where the next slice starts. Those whose subscription or
+/// limits changed are looked at whatever the size.
+async fn waiting(
     connection: &Connection<SettlementStatements>,
     rules: &Rules,
-    promoted: &Promoted,
     after: Key,
     size: i32,
-    next: &mut Option<Key>,
-) -> Result<usize, Failure> {
+) -> Result<(Vec<Key>, Option<Key>), Failure> {
     let Connection { client, statements } = connection;
-    let open = |error| Failure::of(error, Phase::Open);
     let limits = rules.slot_limits.clone().unwrap_or_default();
     let (plans, slots, anonymous) = limits.columns();
     let is_limited = rules.slot_limits.is_some();
@@ -204,34 +310,17 @@ async fn slice(
         &anonymous,
         &changed,
     ];
-    let rows = client.query(&statements.waiting, &params).await.map_err(open)?;
+    let rows = client.query(&statements.waiting, &params).await;
+    let rows = rows.map_err(|error| Failure::of(error, Phase::Open))?;
     let last = rows.iter().max_by_key(|row| row.get::<_, Option<i32>>("n"));
-    *next = match last.map(|row| (row.get::<_, Option<i32>>("n"), row)) {
+    let next = match last.map(|row| (row.get::<_, Option<i32>>("n"), row)) {
         Some((Some(n), row)) if n == SLICE => Some((row.get("holder"), row.get("event_type"))),
         _ => None,
     };
-    let with_room = rows.iter().filter(|row| row.get("has_room"));
-    let (holders, event_types): (Vec<Uuid>, Vec<Meter>) = with_room
-        .map(|row| (row.get::<_, Uuid>("holder"), row.get::<_, Meter>("event_type")))
-        .unzip();
-    if holders.is_empty() {
-        return Ok(0);
-    }
-    let params: [&(dyn ToSql + Sync); 2] = [&holders, &event_types];
-    let ((), rows) = tokio::try_join!(
-        biased;
-        client.batch_execute("BEGIN"),
-        client.query(&statements.lock_waiting, &params)
-    )
-    .map_err(open)?;
-    let locked = rows.iter().map(locked_holder).collect();
-    let changes = plan::plan(&locked, &[], &[], rules);
-    let count = transaction::write(connection, &changes, &locked, rules, promoted)
-        .await
-        .map_err(|error| Failure::of(error, Phase::Committing))?;
-    if count >= plan::MOST_PROMOTED {
-        // What did not fit into one transaction is next.
-        *next = Some(after);
-    }
-    Ok(count)
+    let with_room: BTreeSet<Key> = rows
+        .iter()
+        .filter(|row| row.get("has_room"))
+        .map(|row| (row.get("holder"), row.get("event_type")))
+        .collect();
+    Ok((with_room.into_iter().collect(), next))
 }

@@ -1,6 +1,6 @@
 //! Reconciliation: what is stuck goes on, what others must do is left to them, and one process sees to it.
 
-use crate::common::{GO_TESTS, Weir, Who};
+use crate::common::{GO_TESTS, Weir, Who, lock_holder};
 use tokio_util::sync::CancellationToken;
 use weir::work::reconcile::Reconciler;
 use weir_ledger::processes;
@@ -531,4 +531,140 @@ async fn a_reservation_whose_holder_row_is_gone_is_settled_all_the_same() {
     weir.reconcile().await;
     assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 0);
     weir.end().await;
+}
+
+/// Users of this plan with one job that has the slot and two that wait.
+async fn who_wait<const N: usize>(weir: &Weir, plan: &str) -> [(uuid::Uuid, [i64; 3]); N] {
+    let mut users = Vec::new();
+    for _ in 0..N {
+        let user = weir.user(plan).await;
+        let mut jobs = [0; 3];
+        for job in &mut jobs {
+            *job = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        }
+        users.push((user, jobs));
+    }
+    users.try_into().unwrap()
+}
+
+/// Gives these users another plan.
+async fn change_plan(client: &tokio_postgres::Client, users: &[uuid::Uuid], plan: &str) {
+    let change = "UPDATE user_subscriptions s SET plan_id = p.id, updated_at = now() FROM subscription_plans p \
+                  WHERE s.user_id = ANY ($1) AND p.tier::text = $2";
+    let changed = client.execute(change, &[&users, &plan]).await.unwrap();
+    assert_eq!(changed, users.len() as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_lost_the_meter_stops_no_round_and_its_users_take_turns_like_an_address() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let [(_, lost), (other, others)] = who_wait(&weir, "free").await;
+    change_plan(&client, &[other], "pro").await;
+    let gone = "DELETE FROM plan_limits l USING subscription_plans p WHERE l.plan_id = p.id AND p.tier::text = 'free'";
+    client.execute(gone, &[]).await.unwrap();
+    // As a change that frees a slot and is missed.
+    client
+        .batch_execute(&format!(
+            "SET weir.books = 'kept'; UPDATE holders SET slots_in_use = 0; DELETE FROM quota_reservations WHERE job_id = {}; \
+             UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = {}; RESET weir.books",
+            lost[0], lost[0]
+        ))
+        .await
+        .unwrap();
+    let mut promoter = weir.context.settler.promoter();
+    promoter.promote_all().await.unwrap();
+    assert_eq!(state(&client, lost[1]).await.0, "available");
+    assert_eq!(
+        state(&client, lost[2]).await.0,
+        "pending",
+        "one slot, as an address has"
+    );
+    assert_eq!(state(&client, others[1]).await.0, "available");
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_job_that_waits_keeps_nobody_else_from_being_promoted() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let users = who_wait::<4>(&weir, "free").await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    let locked: Vec<i64> = users[1].1[1..].to_vec();
+    open.execute(
+        "UPDATE river_job SET priority = 2 WHERE id = ANY ($1)",
+        &[&locked],
+    )
+    .await
+    .unwrap();
+    change_plan(&client, &users.map(|(user, _)| user), "pro").await;
+    let mut promoter = weir.context.settler.promoter();
+    assert_eq!(promoter.promote().await.unwrap(), 6);
+    for (_, jobs) in [&users[0], &users[2], &users[3]] {
+        assert_eq!(state(&client, jobs[1]).await.0, "available");
+    }
+    open.commit().await.unwrap();
+    promoter.promote_all().await.unwrap();
+    assert_eq!(state(&client, locked[1]).await.0, "available");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_user_with_many_due_jobs_keeps_nobodys_due_job_waiting() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let [busy, other] = [weir.user("free").await, weir.user("free").await];
+    many(&weir, busy, "pending", 600).await;
+    let theirs = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
+    // All are due, and those of the busy user for longer.
+    client
+        .batch_execute(&format!(
+            "SET weir.books = 'kept'; \
+             UPDATE quota_reservations SET parked_at = NULL, admitted_at = NULL, \
+                    due_at = now() - CASE WHEN job_id = {theirs} THEN interval '1 s' ELSE interval '1 hour' END; \
+             UPDATE holders SET parked = 0, slots_in_use = 0; \
+             UPDATE river_job SET state = 'pending'; RESET weir.books"
+        ))
+        .await
+        .unwrap();
+    let mut operator = weir.client().await;
+    let open = lock_holder(&mut operator, busy).await;
+    let mut promoter = weir.context.settler.promoter();
+    for _ in 0..3 {
+        promoter.start_due().await.unwrap();
+    }
+    assert_eq!(state(&client, theirs).await.0, "available");
+    open.rollback().await.unwrap();
+    weir.until("the others' turn", async || {
+        promoter.start_due().await.unwrap();
+        let due = weir.count("quota_reservations WHERE due_at IS NOT NULL").await;
+        (due == 0).then_some(())
+    })
+    .await;
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_users_ended_jobs_by_the_thousand_keep_nobody_elses_from_being_settled() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let [busy, other] = [weir.user("free").await, weir.user("free").await];
+    many(&weir, busy, "retryable", MOST_ENDED + 10).await;
+    // Behind what the sweep of one round looks at, too.
+    let theirs = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
+    let mut operator = weir.client().await;
+    let open = lock_holder(&mut operator, busy).await;
+    // However long that takes, a look finds them.
+    let end = format!(
+        "UPDATE river_job SET state = 'cancelled', \
+                finalized_at = now() + CASE WHEN id = {theirs} THEN interval '2 min' ELSE interval '1 min' END"
+    );
+    client.execute(&end, &[]).await.unwrap();
+    let bookkeeper = weir.bookkeeper().await;
+    assert!(Reconciler::new(&weir.context).round(&bookkeeper).await);
+    let held = format!("quota_reservations WHERE job_id = {theirs}");
+    assert_eq!(weir.count(&held).await, 0);
+    open.rollback().await.unwrap();
+    weir.abandon().await;
 }

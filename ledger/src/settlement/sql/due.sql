@@ -1,6 +1,9 @@
--- Jobs whose time to ask for a slot has come, the longest due first. $1 how many at most.
+-- Jobs whose time to ask for a slot has come, the longest due first. $1 how many at most; $2 and $3 holders and event
+-- types, pairwise, that are left out.
 SELECT r.job_id, r.holder, r.event_type
 FROM quota_reservations r
 WHERE r.due_at <= statement_timestamp()
+  AND NOT EXISTS (SELECT 1 FROM unnest($2::uuid[], $3::usage_event_type[]) AS o (holder, event_type)
+                  WHERE o.holder = r.holder AND o.event_type = r.event_type)
 ORDER BY r.due_at
 LIMIT $1

@@ -36,16 +36,17 @@ WITH RECURSIVE slice AS (
     ) h
     WHERE o.changed_at > now() - make_interval(secs => $8::float8)
 )
-SELECT c.holder, c.event_type, c.n, h.slots_in_use < t.slots AND h.parked > 0 AS has_room
+SELECT c.holder, c.event_type, c.n, coalesce(h.slots_in_use < t.slots AND h.parked > 0, false) AS has_room
 FROM candidates c
-CROSS JOIN LATERAL (
+LEFT JOIN LATERAL (
     SELECT * FROM holders k WHERE k.holder = c.holder AND k.event_type = c.event_type OFFSET 0
-) h
+) h ON true
 CROSS JOIN LATERAL (
     SELECT CASE WHEN NOT $4 THEN 9223372036854775807
-                WHEN h.user_id IS NULL THEN $7
-                ELSE (
+                -- A plan that lost the meter has as many as an address.
+                ELSE coalesce((
                     SELECT coalesce(p.own_slots, ($6::bigint[])[array_position($5::text[], p.tier)], p.slots)
                     FROM plan_of(h.user_id, h.event_type) p
-                ) END AS slots
+                    WHERE h.user_id IS NOT NULL
+                ), $7) END AS slots
 ) t
