@@ -33,8 +33,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long is looked for those for whom a transaction fails. Each waits for a lock.
 const NARROWING: Duration = Duration::from_secs(5);
 
-/// How long a holder whose due jobs could not be started stays out of the next looks; and one whose lock somebody keeps,
-/// when more is due than one look has.
+/// How long a holder whose jobs could not be started stays out of the next looks; and one whose lock somebody keeps, when
+/// more is due than one look has.
 const LEFT_OUT: Duration = Duration::from_secs(1);
 
 /// How many jobs whose time has come are looked at by one transaction.
@@ -46,7 +46,7 @@ pub struct Promoter {
     rules: Arc<Rules>,
     promoted: Promoted,
     pass: Pass<Key>,
-    /// Holders whose due jobs are not looked at until then.
+    /// Holders that are not looked at until then.
     left_out: BTreeMap<Key, Instant>,
 }
 
@@ -79,10 +79,14 @@ impl Promoter {
             Ok(connection) => with_deadline(waiting(connection, &self.rules, after, size)).await,
             Err(failure) => Err(failure),
         };
-        let (with_room, mut next) = match found {
+        let (mut with_room, mut next) = match found {
             Ok(found) => found,
             Err(failure) => return Err(self.give_up(failure).await),
         };
+        self.left_out.retain(|_, until| *until > Instant::now());
+        if !hurries {
+            with_room.retain(|key| !self.left_out.contains_key(key));
+        }
         let given = self.each(with_room, &[]).await.map(|given| given.jobs);
         if matches!(given, Ok(count) if count >= plan::MOST_PROMOTED) {
             // What did not fit into one transaction is next.
@@ -121,9 +125,8 @@ impl Promoter {
         let is_full = jobs.len() >= MOST_DUE;
         let holders: BTreeSet<Key> = jobs.iter().map(|(key, _)| *key).collect();
         let given = self.each(holders.iter().copied().collect(), &jobs).await?;
-        let until = Instant::now() + LEFT_OUT;
-        self.left_out.extend(given.failed.iter().map(|key| (*key, until)));
         if is_full {
+            let until = Instant::now() + LEFT_OUT;
             let not_served = holders.difference(&given.served);
             self.left_out.extend(not_served.map(|key| (*key, until)));
         }
@@ -161,9 +164,9 @@ impl Promoter {
             if !is_own || started.elapsed() > NARROWING {
                 return Err(error);
             }
-            if let [(holder, event_type)] = part[..] {
-                tracing::warn!(%holder, event_type = event_type.as_str(), %error, "waiting jobs could not be started");
-                given.failed.append(&mut part);
+            if let [key] = part[..] {
+                tracing::warn!(holder = %key.0, event_type = key.1.as_str(), %error, "waiting jobs could not be started");
+                self.left_out.insert(key, Instant::now() + LEFT_OUT);
                 continue;
             }
             let second = part.split_off(part.len() / 2);
@@ -202,8 +205,6 @@ struct Given {
     jobs: usize,
     /// Who was not locked by others.
     served: BTreeSet<Key>,
-    /// For whom it failed.
-    failed: Vec<Key>,
 }
 
 /// Before every holder.

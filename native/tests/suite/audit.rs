@@ -23,7 +23,7 @@ impl Scene {
 }
 
 /// What is done to it (`$user` and `$job` are put in), and what the audit must say.
-const VIOLATIONS: [(&str, &str, &str); 22] = [
+const VIOLATIONS: [(&str, &str, &str); 23] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -66,6 +66,12 @@ const VIOLATIONS: [(&str, &str, &str); 22] = [
          DELETE FROM quota_reservations WHERE job_id = $job; \
          INSERT INTO usage_events (user_id, event_type, quota_amount, job_id) VALUES ('$user', 'analysis', 7, $job)",
         "I3: job $job (completed) of user $user: charged 1 time(s), 7 in all, should be 1",
+    ),
+    (
+        "a job whose time came long ago",
+        "UPDATE river_job SET state = 'pending' WHERE id = $job; \
+         UPDATE quota_reservations SET admitted_at = NULL, due_at = now() - interval '1 min' WHERE job_id = $job",
+        "I5: job $job of holder $user (pending) has been due since",
     ),
     (
         "a reservation of a job that ended",

@@ -3,7 +3,6 @@
 SELECT r.job_id, r.holder, r.event_type
 FROM quota_reservations r
 WHERE r.due_at <= statement_timestamp()
-  AND NOT EXISTS (SELECT 1 FROM unnest($2::uuid[], $3::usage_event_type[]) AS o (holder, event_type)
-                  WHERE o.holder = r.holder AND o.event_type = r.event_type)
+  AND (r.holder, r.event_type) NOT IN (SELECT * FROM unnest($2::uuid[], $3::usage_event_type[]))
 ORDER BY r.due_at
 LIMIT $1
