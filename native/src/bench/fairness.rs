@@ -26,7 +26,7 @@ use weir_ledger::reservation::Reserver;
 const JOB: Duration = Duration::from_millis(20);
 
 /// So many newcomers come in each turn, after so many that are not measured.
-const NEWCOMERS: usize = 100;
+const NEWCOMERS: usize = 200;
 const WARM_UP: usize = 20;
 
 /// Workers in the lane.
@@ -88,7 +88,7 @@ impl Handler for Endless {
 /// When the database cannot be used; its own database may then be left on the server.
 pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
-    let rounds = effort.turns * effort.turns * 4;
+    let rounds = effort.turns * 6;
     let mut conditions = conditions(&stage.database.connect().await?).await?;
     conditions.push(format!(
         "one lane with {WORKERS} workers, jobs of {} ms, one slot a user; {rounds} turns of {NEWCOMERS} newcomers each, \
