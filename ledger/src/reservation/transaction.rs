@@ -178,10 +178,12 @@ pub async fn submit_all<T: Default, E: From<ReserveError>>(
     group: &[&Submission],
     read: impl AsyncFnOnce(&Transaction<'_>, &[Answer]) -> Result<T, E>,
 ) -> Result<(Vec<Answer>, T), E> {
-    let failed = |error: tokio_postgres::Error| ReserveError::from(error);
-    let transaction = client.transaction().await.map_err(failed)?;
+    let transaction = client.transaction().await.map_err(ReserveError::from)?;
     let patience = "SET LOCAL lock_timeout = '5s'";
-    transaction.batch_execute(patience).await.map_err(failed)?;
+    transaction
+        .batch_execute(patience)
+        .await
+        .map_err(ReserveError::from)?;
     let answers = reserve_all(&transaction, rules, group).await?;
     if answers.iter().any(|one| {
         matches!(
@@ -189,7 +191,7 @@ pub async fn submit_all<T: Default, E: From<ReserveError>>(
             Answer::OverQuota { .. } | Answer::TooManyWaiting { .. } | Answer::KeyReused
         )
     }) {
-        transaction.rollback().await.map_err(failed)?;
+        transaction.rollback().await.map_err(ReserveError::from)?;
         return Ok((answers, T::default()));
     }
     let read = read(&transaction, &answers).await?;

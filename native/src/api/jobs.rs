@@ -13,7 +13,7 @@ use postgres_types::ToSql;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio_postgres::Transaction;
+use tokio_postgres::{Row, Transaction};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
@@ -399,7 +399,7 @@ pub(super) async fn by_ids_within(
 ) -> Result<Vec<Job>, ApiError> {
     let sql = view(WITHOUT_OUTPUT, BY_IDS);
     let rows = transaction.query(&sql, &[&holder.id, &ids]).await?;
-    Ok(rows.iter().map(|row| Job::from_row(row, &api.settings)).collect())
+    Ok(jobs_of(&rows, api))
 }
 
 const BY_IDS: &str = "WHERE s.holder = $1 AND s.job_id = ANY ($2)";
@@ -412,6 +412,10 @@ fn view(output: &str, rest: &str) -> String {
     format!("{} {rest}", SELECT.replace("$output", output))
 }
 
+fn jobs_of(rows: &[Row], api: &Api) -> Vec<Job> {
+    rows.iter().map(|row| Job::from_row(row, &api.settings)).collect()
+}
+
 async fn select(
     api: &Api,
     output: &str,
@@ -419,5 +423,5 @@ async fn select(
     params: &[&(dyn ToSql + Sync)],
 ) -> Result<Vec<Job>, ApiError> {
     let rows = api.pool.query(&view(output, rest), params).await?;
-    Ok(rows.iter().map(|row| Job::from_row(row, &api.settings)).collect())
+    Ok(jobs_of(&rows, api))
 }

@@ -28,6 +28,15 @@ async fn users(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
     users
 }
 
+/// Has the database's sessions from now on take no writes, or take them again. Those that are open stay as they are.
+async fn make_read_only(weir: &Weir, on: bool) {
+    let alter = format!(
+        "ALTER DATABASE {} SET default_transaction_read_only = {on}",
+        weir.name()
+    );
+    weir.admin().await.batch_execute(&alter).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
     let weir = Weir::new().await;
@@ -368,13 +377,7 @@ async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submi
     let who = Who::User(weir.user("free").await);
     let admin = weir.admin().await;
     let read_only = async |on: bool| {
-        admin
-            .batch_execute(&format!(
-                "ALTER DATABASE {} SET default_transaction_read_only = {on}",
-                weir.name()
-            ))
-            .await
-            .unwrap();
+        make_read_only(&weir, on).await;
         // What a failover does to the connections that are open.
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
         admin.execute(sql, &[&weir.name()]).await.unwrap();
@@ -388,13 +391,7 @@ async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submi
     })
     .await;
     // The server is writable again, and no connection is cut: those that were made meanwhile are read-only still.
-    admin
-        .batch_execute(&format!(
-            "ALTER DATABASE {} SET default_transaction_read_only = false",
-            weir.name()
-        ))
-        .await
-        .unwrap();
+    make_read_only(&weir, false).await;
     weir.until("the next submission", async || {
         (weir.post("/api/jobs/analysis", who, &body).await.status == 202).then_some(())
     })
@@ -412,19 +409,13 @@ async fn workers_keep_no_connection_that_was_made_while_the_server_was_read_only
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
     let admin = weir.admin().await;
-    let read_only = |on: bool| {
-        format!(
-            "ALTER DATABASE {} SET default_transaction_read_only = {on}",
-            weir.name()
-        )
-    };
-    admin.batch_execute(&read_only(true)).await.unwrap();
+    make_read_only(&weir, true).await;
     // What a failover does to the connections that are open.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
     admin.execute(end, &[&weir.name()]).await.unwrap();
     // River connects again meanwhile, once a second at the most.
     tokio::time::sleep(Duration::from_secs(3)).await;
-    admin.batch_execute(&read_only(false)).await.unwrap();
+    make_read_only(&weir, false).await;
     let body = files(&[("a_test.go", GO_TESTS)]);
     let answer = weir
         .until("a submission", async || {
@@ -657,19 +648,12 @@ async fn a_locked_job_holds_up_no_settlement_but_its_own() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_connection_was_made_while_the_server_was_read_only_does_the_duties_afterwards() {
     let weir = Weir::new().await;
-    let admin = weir.admin().await;
-    let read_only = |on: bool| {
-        format!(
-            "ALTER DATABASE {} SET default_transaction_read_only = {on}",
-            weir.name()
-        )
-    };
-    admin.batch_execute(&read_only(true)).await.unwrap();
+    make_read_only(&weir, true).await;
     let stopped = CancellationToken::new();
     let leading = tokio::spawn(reconcile::run(weir.context.clone(), stopped.clone()));
     // It connects at once, and again in each round.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    admin.batch_execute(&read_only(false)).await.unwrap();
+    make_read_only(&weir, false).await;
     weir.duties_begun().await;
     stopped.cancel();
     leading.await.unwrap();

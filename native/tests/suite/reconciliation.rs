@@ -533,11 +533,11 @@ async fn a_reservation_whose_holder_row_is_gone_is_settled_all_the_same() {
     weir.end().await;
 }
 
-/// Users of this plan with one job that has the slot and two that wait.
-async fn who_wait<const N: usize>(weir: &Weir, plan: &str) -> [(uuid::Uuid, [i64; 3]); N] {
+/// Free users with one job that has the slot and two that wait.
+async fn who_wait<const N: usize>(weir: &Weir) -> [(uuid::Uuid, [i64; 3]); N] {
     let mut users = Vec::new();
     for _ in 0..N {
-        let user = weir.user(plan).await;
+        let user = weir.user("free").await;
         let mut jobs = [0; 3];
         for job in &mut jobs {
             *job = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
@@ -547,11 +547,11 @@ async fn who_wait<const N: usize>(weir: &Weir, plan: &str) -> [(uuid::Uuid, [i64
     users.try_into().unwrap()
 }
 
-/// Gives these users another plan.
-async fn change_plan(client: &tokio_postgres::Client, users: &[uuid::Uuid], plan: &str) {
+/// Gives these users the plan `pro`.
+async fn upgrade(client: &tokio_postgres::Client, users: &[uuid::Uuid]) {
     let change = "UPDATE user_subscriptions s SET plan_id = p.id, updated_at = now() FROM subscription_plans p \
-                  WHERE s.user_id = ANY ($1) AND p.tier::text = $2";
-    let changed = client.execute(change, &[&users, &plan]).await.unwrap();
+                  WHERE s.user_id = ANY ($1) AND p.tier::text = 'pro'";
+    let changed = client.execute(change, &[&users]).await.unwrap();
     assert_eq!(changed, users.len() as u64);
 }
 
@@ -559,8 +559,8 @@ async fn change_plan(client: &tokio_postgres::Client, users: &[uuid::Uuid], plan
 async fn a_plan_that_lost_the_meter_stops_no_round_and_its_users_take_turns_like_an_address() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let [(_, lost), (other, others)] = who_wait(&weir, "free").await;
-    change_plan(&client, &[other], "pro").await;
+    let [(_, lost), (other, others)] = who_wait(&weir).await;
+    upgrade(&client, &[other]).await;
     let gone = "DELETE FROM plan_limits l USING subscription_plans p WHERE l.plan_id = p.id AND p.tier::text = 'free'";
     client.execute(gone, &[]).await.unwrap();
     // As a change that frees a slot and is missed.
@@ -588,7 +588,7 @@ async fn a_plan_that_lost_the_meter_stops_no_round_and_its_users_take_turns_like
 async fn a_locked_job_that_waits_keeps_nobody_else_from_being_promoted() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    let users = who_wait::<4>(&weir, "free").await;
+    let users = who_wait::<4>(&weir).await;
     let mut operator = weir.client().await;
     let open = operator.transaction().await.unwrap();
     let locked: Vec<i64> = users[1].1[1..].to_vec();
@@ -598,7 +598,7 @@ async fn a_locked_job_that_waits_keeps_nobody_else_from_being_promoted() {
     )
     .await
     .unwrap();
-    change_plan(&client, &users.map(|(user, _)| user), "pro").await;
+    upgrade(&client, &users.map(|(user, _)| user)).await;
     let mut promoter = weir.context.settler.promoter();
     assert_eq!(promoter.promote().await.unwrap(), 6);
     for (_, jobs) in [&users[0], &users[2], &users[3]] {
