@@ -54,6 +54,8 @@ async fn an_answer_comes_after_the_worker_was_killed_and_another_was_stopped_and
         )
         .await;
     stage.weir.finished(waited_for, other).await;
+    // Nobody settles it once the duties are done by nobody.
+    stage.weir.is_clean().await;
     assert_eq!(schedule.stop().await, Some(0));
     stage.end().await;
 }

@@ -408,6 +408,8 @@ async fn the_database_knows_whose_each_connection_is() {
     for name in &expected[2..] {
         assert!(names.contains(*name), "no {name:?} in {names:?}");
     }
+    // The worker settles what was cancelled, and nobody does once it is stopped.
+    weir.is_clean().await;
     assert_eq!(serve.stop().await, Some(0));
     assert_eq!(work.stop().await, Some(0));
     weir.end().await;
