@@ -86,12 +86,14 @@ process.once("exit", (code) => {
 
 export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promise<Edge> {
   const logs: string[] = [];
+  const edge = edgeWorker(options);
+  const counts = options.worker?.durableObjects === undefined;
   const settings = {
     host: "127.0.0.1",
     port: options.port ?? 0,
     cf: false,
     unsafeInspectDurableObjects: true,
-    workers: [edgeWorker(options), ...(options.beside ?? [])],
+    workers: [edge, ...(counts ? [costsWorker(edge)] : []), ...(options.beside ?? [])],
     handleStructuredLogs: ({ message }: { message: string }) => logs.push(message),
     ...(options.storage ? { resourcePersistencePath: options.storage } : {}),
     ...(options.registry ? { unsafeDevRegistryPath: options.registry } : {}),
@@ -122,15 +124,35 @@ export async function timeInTheMinute(): Promise<void> {
   if (left < 20_000) await sleep(left + 10);
 }
 
+const costsName = "costs";
+
+/**
+ * A Worker that asks a counting object for its costs. Miniflare could ask as well, but stops this process until it has
+ * the answer: for ever, when the runtime waits for this process to read its log.
+ */
+function costsWorker(edge: WorkerOptions): WorkerOptions {
+  return {
+    name: costsName,
+    compatibilityDate: edge.compatibilityDate,
+    modules: true,
+    script: `export default {
+      async fetch(request, { COUNTERS }) {
+        const name = new URL(request.url).searchParams.get("name");
+        return Response.json(await COUNTERS.get(COUNTERS.idFromName(name)).costs());
+      },
+    }`,
+    durableObjects: { COUNTERS: { className: "AddressCounter", scriptName: edgeName } },
+    unsafeDirectSockets: [{ host: "127.0.0.1", port: 0 }],
+  } as WorkerOptions;
+}
+
 /** The cost of a counting object since it was constructed: calls, rows written, addresses held. */
 export async function costs(
   edge: Edge,
   name = counterName,
 ): Promise<{ calls: number; rows: number; addresses: number }> {
-  const namespace = (await edge.miniflare.getDurableObjectNamespace("ADDRESS_COUNTERS", edgeName)) as unknown as {
-    get(id: unknown): { costs(): Promise<[number, number, number]> };
-    idFromName(name: string): unknown;
-  };
-  const [calls, rows, addresses] = await namespace.get(namespace.idFromName(name)).costs();
+  const { host } = await edge.miniflare.unsafeGetDirectURL(costsName);
+  const answer = await fetch(`http://${host}/?name=${name}`);
+  const [calls, rows, addresses] = (await answer.json()) as [number, number, number];
   return { calls, rows, addresses };
 }
