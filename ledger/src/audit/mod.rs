@@ -43,7 +43,7 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 
 /// The first column of each query is a text per violation. $1 is how many at most ([`MOST_SHOWN`]; NULL for all), $2
 /// the slot limits of the tiers and of a client address, $3 the grace in seconds.
-const CHECKS: [(&str, &str, &str); 14] = [
+const CHECKS: [(&str, &str, &str); 15] = [
     (
         "I1",
         "used + reserved stay within the limit, per user, event type and window",
@@ -98,6 +98,11 @@ const CHECKS: [(&str, &str, &str); 14] = [
         "I5",
         "every attempt whose handler answers later is answered or taken back",
         include_str!("sql/i5_unanswered.sql"),
+    ),
+    (
+        "I5",
+        "a job that waits for its next attempt keeps no slot from others",
+        include_str!("sql/i5_kept_slots.sql"),
     ),
     ("I6", "balances equal the sums of their rows", DRIFTED_BALANCES),
     (

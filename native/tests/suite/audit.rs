@@ -23,7 +23,7 @@ impl Scene {
 }
 
 /// What is done to it (`$user` and `$job` are put in), and what the audit must say.
-const VIOLATIONS: [(&str, &str, &str); 23] = [
+const VIOLATIONS: [(&str, &str, &str); 24] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -116,6 +116,13 @@ const VIOLATIONS: [(&str, &str, &str); 23] = [
         "UPDATE river_job SET state = 'pending' WHERE id = $job; \
          UPDATE quota_reservations SET admitted_at = now() - interval '1 minute' WHERE job_id = $job",
         "I5: job $job of holder $user has a slot, and nobody works on it",
+    ),
+    (
+        "a job that failed long ago and keeps its slot",
+        "UPDATE river_job SET state = 'retryable', attempt = 1, scheduled_at = now() + interval '1 hour', \
+             errors = ARRAY[jsonb_build_object('at', now() - interval '11 minutes', 'attempt', 1, 'error', 'x', 'trace', '')] \
+         WHERE id = $job",
+        "I5: job $job of holder $user waits for its next attempt and keeps a slot",
     ),
     (
         "an attempt whose handler should have answered",
