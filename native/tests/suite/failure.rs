@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working, reconcile};
+use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 
 /// Long enough for a busy machine, and far below the 36 s for which everybody used to wait.
@@ -657,5 +658,27 @@ async fn a_leader_whose_connection_was_made_while_the_server_was_read_only_does_
     weir.duties_begun().await;
     stopped.cancel();
     leading.await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_the_connection_gives_it_up_and_one_of_a_statement_does_not() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    for (code, keeps) in [
+        ("22023", true),
+        ("40001", true),
+        ("55P03", true),
+        ("57014", true),
+        ("08006", false),
+        ("08P01", false),
+        ("25006", false),
+        ("57P01", false),
+        ("57P05", false),
+    ] {
+        let raise = format!("DO $$ BEGIN RAISE 'on purpose' USING ERRCODE = '{code}'; END $$");
+        let error = DatabaseError::from(client.batch_execute(&raise).await.unwrap_err());
+        assert_eq!(error.keeps_connection(), keeps, "{code}: {error}");
+    }
     weir.end().await;
 }
