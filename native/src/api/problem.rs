@@ -104,6 +104,9 @@ pub enum ApiError {
     /// The body, or the output in it, has more bytes than that.
     #[error("larger than {0} bytes")]
     LargerThan(usize),
+    /// The body takes too long.
+    #[error("too slow")]
+    TooSlow,
     /// No token of an attempt at the job.
     #[error("no attempt token")]
     NoAttempt,
@@ -276,6 +279,13 @@ impl ApiError {
                     &format!("At most {most} bytes are taken; store the rest elsewhere, and say where it is."),
                 ),
                 vec![],
+            ),
+            Self::TooSlow => (
+                problem(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "The body takes too long to arrive. Send it again, or less of it at a time.",
+                ),
+                vec![(header::CONNECTION, "close".to_owned())],
             ),
             Self::NoAttempt => (
                 problem(

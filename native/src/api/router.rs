@@ -5,8 +5,9 @@ use super::state::Api;
 use super::{access, admin, batch, edge, events, jobs, system, usage, worker};
 use crate::config::Environment;
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::response::IntoResponse;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::Duration;
 use tower_http::timeout::RequestBodyTimeoutLayer;
@@ -18,6 +19,10 @@ use weir_ledger::catalogue::Catalogue;
 
 /// A body of which nothing arrives for this long is given up.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A request whose body takes longer is given up, however steadily it arrives. Nothing else takes as long until the
+/// answer begins.
+const BODY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The most that a request's body may have: 256 KiB.
 pub const LARGEST_BODY: usize = 256 * 1024;
@@ -44,6 +49,12 @@ fn name_plans(document: &mut utoipa::openapi::OpenApi, catalogue: &Catalogue) {
     }
 }
 
+async fn in_time(State(limit): State<Duration>, request: Request, next: Next) -> Response {
+    tokio::time::timeout(limit, next.run(request))
+        .await
+        .unwrap_or_else(|_| ApiError::TooSlow.into_response())
+}
+
 /// All routes, with their description at `/api/openapi.json`.
 pub(super) fn router(api: Arc<Api>) -> Router {
     let mut described = OpenApiRouter::with_openapi(Document::openapi())
@@ -57,6 +68,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(system::lanes))
         .routes(routes!(events::lanes))
         .merge(worker::routes())
+        .layer(axum::middleware::from_fn_with_state(BODY_TIMEOUT, in_time))
         .merge(admin::routes());
     // Nowhere else is there such a route, nor a word of it.
     if api.settings.environment == Environment::Development && api.settings.jwt_secret.is_some() {
@@ -87,4 +99,30 @@ pub(super) fn router(api: Arc<Api>) -> Router {
             axum::routing::post(edge::counts).layer(DefaultBodyLimit::max(weir_policy::counts::MAX_BYTES)),
         )
         .with_state(api)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::{Body, Bytes};
+    use futures_util::stream;
+    use tower::ServiceExt;
+
+    #[tokio::test]
+    async fn a_body_that_never_ends_is_given_up_however_steadily_it_arrives() {
+        let limit = Duration::from_millis(100);
+        let router = Router::new()
+            .route("/", axum::routing::post(async |_: Bytes| ()))
+            .layer(axum::middleware::from_fn_with_state(limit, in_time))
+            .layer(RequestBodyTimeoutLayer::new(BODY_IDLE_TIMEOUT));
+        let steady = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            Some((Ok::<_, std::io::Error>("x"), ()))
+        });
+        let request = Request::post("/").body(Body::from_stream(steady)).unwrap();
+        let answered = tokio::time::timeout(Duration::from_secs(30), router.oneshot(request)).await;
+        let answer = answered.expect("it is read for ever").unwrap();
+        assert_eq!(answer.status(), 408);
+        assert_eq!(answer.headers()["connection"], "close");
+    }
 }
