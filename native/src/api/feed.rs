@@ -7,13 +7,14 @@
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postgres_types::ToSql;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::places::{Place, Places};
 use weir_ledger::database::{DatabaseError, ReadPool};
 
 /// Between two looks, while a watched job is unfinished.
@@ -31,15 +32,21 @@ pub(super) const NEWEST: i64 = 100;
 /// How many unfinished jobs of a holder are followed at once. Newer ones come in when these are over.
 const MOST_FOLLOWED: usize = 1000;
 
-/// How many streams a holder may have open in one process.
-const MOST_STREAMS: usize = 32;
+/// A look takes a fifth of the time at most: the next one waits for so many times as long as it took.
+const RESTS_FOR: u32 = 4;
+
+/// How many streams a process has open in all.
+const MOST_STREAMS: usize = 10_000;
+
+/// How many of them one holder has.
+const MOST_STREAMS_OF_HOLDER: usize = 32;
 
 /// Tells streams what to look at. Cheap to clone.
 #[derive(Clone)]
 pub struct Feed(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
+    places: Places,
     watched: Mutex<HashMap<Uuid, Watched>>,
     hurry: Notify,
 }
@@ -85,31 +92,38 @@ pub(super) struct Watch {
     shared: Arc<Shared>,
     holder: Uuid,
     inbox: Arc<Inbox>,
+    _place: Place,
 }
 
 impl Feed {
     /// Starts to look. Nothing is asked while nobody watches.
     #[must_use]
     pub fn start(pool: ReadPool, stopping: CancellationToken) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared {
+            places: Places::new(MOST_STREAMS, MOST_STREAMS_OF_HOLDER),
+            watched: Mutex::default(),
+            hurry: Notify::new(),
+        });
         let watcher = Arc::clone(&shared);
         tokio::spawn(async move {
             let watching = async {
                 loop {
-                    let pause = match look(&watcher, &pool).await {
+                    let began = Instant::now();
+                    let (pause, took) = match look(&watcher, &pool).await {
                         Ok(None) => {
                             watcher.hurry.notified().await;
                             continue;
                         }
-                        Ok(Some(pause)) => pause,
+                        Ok(Some(pause)) => (pause, began.elapsed()),
                         Err(error) => {
                             tracing::warn!(%error, "event streams wait for the database");
-                            IDLE_PAUSE
+                            (IDLE_PAUSE, Duration::ZERO)
                         }
                     };
-                    tokio::time::sleep(SHORTEST_PAUSE).await;
+                    let rest = rest_after(took);
+                    tokio::time::sleep(rest).await;
                     // Whether it is time or somebody is in a hurry.
-                    let _ = tokio::time::timeout(pause - SHORTEST_PAUSE, watcher.hurry.notified()).await;
+                    let _ = tokio::time::timeout(pause.saturating_sub(rest), watcher.hurry.notified()).await;
                 }
             };
             tokio::select! {
@@ -125,17 +139,15 @@ impl Feed {
         self.0.hurry.notify_one();
     }
 
-    /// Watches a holder's jobs, or only one of them; nothing when the holder has too many streams open.
+    /// Watches a holder's jobs, or only one of them; nothing when there are too many streams.
     pub(super) fn watch(&self, holder: Uuid, only: Option<i64>) -> Option<Watch> {
+        let place = self.0.places.take(holder)?;
         let inbox = Arc::new(Inbox {
             only,
             ..Inbox::default()
         });
         let mut watched = self.0.watched();
         let of_holder = watched.entry(holder).or_default();
-        if of_holder.streams.len() >= MOST_STREAMS {
-            return None;
-        }
         of_holder.streams.push(Arc::clone(&inbox));
         if let Some(id) = only {
             of_holder.jobs.entry(id).or_insert(JobVersion::Never);
@@ -146,6 +158,7 @@ impl Feed {
             shared: Arc::clone(&self.0),
             holder,
             inbox,
+            _place: place,
         })
     }
 }
@@ -179,6 +192,11 @@ impl Drop for Watch {
             }
         }
     }
+}
+
+/// How long nobody looks again after a look that took so long, however much happens.
+fn rest_after(took: Duration) -> Duration {
+    (took * RESTS_FOR).max(SHORTEST_PAUSE)
 }
 
 /// Looks once, tells the streams, and says when to look again; nothing when nobody watches.
@@ -333,6 +351,12 @@ mod tests {
             })
             .collect();
         watched.take(&asked, &now, &newest)
+    }
+
+    #[test]
+    fn a_look_takes_a_fifth_of_the_time_at_most() {
+        let rest = |millis| rest_after(Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 6, 25, 500].map(rest), [25, 25, 100, 2000]);
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod job_token;
 mod jobs;
 pub mod listen;
 mod live_view;
+mod places;
 pub mod probes;
 mod problem;
 mod quota;
