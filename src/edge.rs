@@ -192,10 +192,11 @@ async fn api(
     fields.set("x-request-id", context.request_id);
     let address = address(context, &api_request.address);
     let credentials = credentials(context, &api_request.credentials, target.origin()).await;
-    let user = match &credentials {
-        Credentials::User(user) => Some(&user.identity),
+    let signed_in = match &credentials {
+        Credentials::User(user) => Some(user),
         Credentials::Anonymous | Credentials::Refused(_) => None,
     };
+    let user = signed_in.map(|user| &user.identity);
     let class = config.limited_routes.class(api_request.method, target.path());
     let answered = |outcome, problem, fields: &HeaderChanges| {
         Ok(Handled {
@@ -245,7 +246,7 @@ async fn api(
         host: target.host(),
         scheme: target.scheme(),
         path_and_query: target.path_and_query(),
-        user,
+        user: signed_in,
         address,
         trace: &trace,
     };

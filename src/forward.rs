@@ -5,7 +5,7 @@ use web_sys::{Request, Response};
 use weir_policy::address::ClientAddress;
 use weir_policy::assertion::{self, Caller};
 use weir_policy::problem::Problem;
-use weir_policy::subject::Identity;
+use weir_policy::token::User;
 
 use crate::clock;
 use crate::context::RequestContext;
@@ -80,7 +80,7 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) host: &'a str,
     pub(crate) scheme: &'a str,
     pub(crate) path_and_query: &'a str,
-    pub(crate) user: Option<&'a Identity>,
+    pub(crate) user: Option<&'a User>,
     pub(crate) address: ClientAddress,
     pub(crate) trace: &'a Trace,
 }
@@ -133,8 +133,9 @@ pub(crate) async fn send(
 /// The headers that the edge adds to the client's.
 fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Result<HeaderChanges, JsValue> {
     let caller = Caller {
-        user: outgoing.user.cloned(),
+        user: outgoing.user.map(|user| user.identity.clone()),
         client_address: outgoing.address.key.to_string(),
+        token_expires_at: outgoing.user.map(|user| user.expires_at),
     };
     let assertion = assertion::sign(
         &context.config.assertion_key,

@@ -46,6 +46,9 @@ pub struct Caller {
     /// The text of the client's [`AddressKey`](crate::address::AddressKey): an IPv4 address, an IPv6 prefix such as
     /// `2001:db8:1:2::/64`, `worker:` and a hash, or `unknown`.
     pub client_address: String,
+    /// When the user's token expires, in seconds since the Unix epoch; `None` for an anonymous request. What goes on
+    /// for longer than the token is valid ends then.
+    pub token_expires_at: Option<u64>,
 }
 
 /// A verified assertion.
@@ -180,6 +183,9 @@ struct Claims {
     act: Option<Actor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client_address: Option<String>,
+    /// An edge that does not know this claim leaves it out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    token_exp: Option<u64>,
     htm: String,
     htu: String,
     jti: String,
@@ -251,6 +257,7 @@ fn encode(
             sub: user.subject.clone(),
         }),
         client_address: caller.map(|caller| caller.client_address.clone()),
+        token_exp: caller.and_then(|caller| caller.token_expires_at),
         htm: method.to_owned(),
         htu: path_and_query.to_owned(),
         jti: id.to_owned(),
@@ -282,6 +289,7 @@ pub fn verify(
                 holder,
             }),
             client_address,
+            token_expires_at: claims.token_exp,
         },
         request_id: claims.jti,
         issued_at: claims.iat,
@@ -378,6 +386,7 @@ mod tests {
                 subject: "2b0c5d9e-5ad9-4f43-9f0a-0d4b4e0d3a55".parse().unwrap(),
             }),
             client_address: "203.0.113.7".into(),
+            token_expires_at: Some(NOW + 600),
         }
     }
 
@@ -402,6 +411,7 @@ mod tests {
         let anonymous = Caller {
             user: None,
             client_address: "2001:db8:1:2::/64".into(),
+            token_expires_at: None,
         };
         let token = sign(&key(1), &anonymous, "GET", "/api/lanes", "req-2", NOW).unwrap();
         assert_eq!(
@@ -628,12 +638,13 @@ mod tests {
             path in "/[ -~]{0,60}",
             id in "[a-z0-9-]{1,36}",
             age in 0u64..30,
+            token_expires_at in proptest::option::of(any::<u64>()),
         ) {
             let user = user.map(|(holder, subject)| Identity {
                 holder: holder.parse().unwrap(),
                 subject: subject.parse().unwrap(),
             });
-            let caller = Caller { user, client_address: address };
+            let caller = Caller { user, client_address: address, token_expires_at };
             let token = sign(&key(1), &caller, &method, &path, &id, NOW).unwrap();
             let assertion = verify(&[key(2), key(1)], &token, &method, &path, NOW + age).unwrap();
             prop_assert_eq!(assertion.caller, caller);

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { after, test } from "node:test";
+import { decodeJwt } from "jose";
 import { tokenFor } from "../harness/identity.ts";
 import { startOrigin } from "./origin.ts";
 import { startEdge } from "./workerd.ts";
@@ -22,6 +23,7 @@ test("a user's bearer token bypasses the limit and reaches the origin as an asse
   const { claims, headers } = origin.last();
   assert.equal(claims.sub, user);
   assert.equal(claims.client_address, "203.0.113.10");
+  assert.equal(claims.token_exp, decodeJwt(token).exp, "the origin ends what goes on for longer");
   assert.equal(headers.authorization, undefined);
   assert.equal(
     (await submit("203.0.113.10")).headers.get("ratelimit"),
@@ -46,6 +48,7 @@ test("the assertion of an anonymous request has its address and no user", async 
   await submit("2001:db8:9:9::1");
   assert.equal(origin.last().claims.sub, undefined);
   assert.equal(origin.last().claims.client_address, "2001:db8:9:9::/64");
+  assert.equal(origin.last().claims.token_exp, undefined);
 });
 
 test("a bad bearer token is refused, and counted", async () => {

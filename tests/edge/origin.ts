@@ -13,7 +13,7 @@ export interface Received {
   /** The header names in the order sent, with repetitions. */
   names: string[];
   /** The claims of the edge's assertion, verified as the real origin does. */
-  claims: JWTPayload & { client_address: string; htm: string; htu: string };
+  claims: JWTPayload & { client_address: string; token_exp?: number; htm: string; htu: string };
   body: string;
 }
 

@@ -27,6 +27,8 @@ pub(super) struct Caller {
     pub(super) trace: TraceContext,
     /// The job token that it shows.
     pub(super) job_token: Option<String>,
+    /// When the user's token expires, in seconds since the Unix epoch; `None` for who has none.
+    pub(super) token_expires_at: Option<u64>,
 }
 
 impl Caller {
@@ -120,6 +122,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
                 user: Some(user),
                 request_id: service_key::request_id(parts),
                 job_token: None,
+                token_expires_at: None,
                 trace,
             }
         } else {
@@ -133,6 +136,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
                 .map_err(|error: AssertionError| ApiError::Unauthorized(error.to_string()))?;
             Self {
                 holder: api.holders.of(&verified.caller),
+                token_expires_at: verified.caller.token_expires_at,
                 user: verified.caller.user,
                 request_id: verified.request_id,
                 job_token: job_token(parts),

@@ -22,12 +22,13 @@ use super::problem::ApiError;
 use super::state::Api;
 use super::{jobs, system};
 use weir_ledger::holder::Holder;
+use weir_policy::token::LEEWAY_SECS;
 
 /// Before jobs that could not be read are read again.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// No stream lasts longer. Its client connects again, and is verified again: nobody listens on with a token that has
-/// expired or an account that is gone.
+/// No stream lasts longer. Its client connects again, and is verified again: nobody listens on with an account that is
+/// gone.
 const LONGEST_STREAM: Duration = Duration::from_secs(10 * 60);
 
 /// Of how many jobs a stream remembers what it has sent.
@@ -42,12 +43,22 @@ const LANES_INTERVAL: Duration = Duration::from_secs(1);
 /// Often enough that proxies do not take the stream for dead.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// How long a stream lasts at most. It ends with its caller's token, as new requests do.
+fn longest(token_expires_at: Option<u64>, now_unix_secs: u64) -> Duration {
+    let left = token_expires_at.map(|at| at.saturating_add(LEEWAY_SECS).saturating_sub(now_unix_secs));
+    left.map_or(LONGEST_STREAM, |left| {
+        Duration::from_secs(left).min(LONGEST_STREAM)
+    })
+}
+
 /// The answer. It ends in time, and when the process stops, whatever the next event waits for.
 fn answer(
     stopping: CancellationToken,
+    token_expires_at: Option<u64>,
     events: impl Stream<Item = Sent> + Send + 'static,
 ) -> Sse<impl Stream<Item = Sent>> {
-    let until = tokio::time::timeout(LONGEST_STREAM, stopping.cancelled_owned());
+    let now = jiff::Timestamp::now().as_second().unsigned_abs();
+    let until = tokio::time::timeout(longest(token_expires_at, now), stopping.cancelled_owned());
     Sse::new(events.take_until(until)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
 }
 
@@ -83,6 +94,7 @@ pub(super) async fn job(
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
     let first = jobs::by_id(&api, &caller, id).await?;
     let stopping = api.stopping.clone();
+    let expiry = caller.token_expires_at;
     let start = Following {
         api,
         caller,
@@ -91,7 +103,7 @@ pub(super) async fn job(
         next: Some(first),
     };
     let events = stream::unfold(start, Following::step);
-    Ok(answer(stopping, events))
+    Ok(answer(stopping, expiry, events))
 }
 
 struct Following {
@@ -180,7 +192,7 @@ pub(super) async fn jobs(
         start.is_new(job);
     }
     let events = stream::unfold(start, Everything::step);
-    Ok(answer(stopping, events))
+    Ok(answer(stopping, caller.token_expires_at, events))
 }
 
 struct Everything {
@@ -258,5 +270,19 @@ pub(super) async fn lanes(
         };
         Some((Ok(event), (api, place, false)))
     });
-    Ok(answer(stopping, events))
+    Ok(answer(stopping, caller.token_expires_at, events))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_ends_with_its_callers_token_and_in_ten_minutes_at_the_latest() {
+        let lasts = |expires_at| longest(expires_at, 1000).as_secs();
+        assert_eq!(lasts(None), 600);
+        assert_eq!(lasts(Some(1060)), 60 + LEEWAY_SECS);
+        assert_eq!(lasts(Some(900)), 0);
+        assert_eq!([lasts(Some(5000)), lasts(Some(u64::MAX))], [600, 600]);
+    }
 }

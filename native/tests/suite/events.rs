@@ -8,12 +8,14 @@ use std::time::Duration;
 use crate::common::{GO_TESTS, Weir, Who};
 use async_trait::async_trait;
 use axum::body::{Body, BodyDataStream};
+use axum::http::Response;
 use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::attempts::Progress;
 use weir_ledger::holder::Holder;
+use weir_policy::token::LEEWAY_SECS;
 
 /// An open stream of server-sent events.
 struct Events {
@@ -24,7 +26,10 @@ struct Events {
 
 impl Events {
     async fn open(weir: &Weir, path: &str, who: Who) -> Self {
-        let response = weir.stream(path, who).await;
+        Self::of_answer(weir.stream(path, who).await)
+    }
+
+    fn of_answer(response: Response<Body>) -> Self {
         assert_eq!(response.status(), 200);
         Self {
             body: Body::into_data_stream(response.into_body()),
@@ -223,6 +228,23 @@ async fn a_stream_of_one_job_ends_with_its_last_state() {
     }
     assert_eq!(last["status"], "completed");
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_when_its_callers_token_expires() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let of_one = format!("/api/jobs/{id}/events");
+    for path in ["/api/jobs/events", "/api/lanes/events", &of_one] {
+        // It is accepted for two seconds more, since clocks differ.
+        let expires_at = jiff::Timestamp::now().as_second().unsigned_abs() + 2 - LEEWAY_SECS;
+        let mut events = Events::of_answer(weir.stream_until(path, who, expires_at).await);
+        let end = async { while events.next().await.is_some() {} };
+        let waited = tokio::time::timeout(Duration::from_secs(60), end).await;
+        assert!(waited.is_ok(), "{path} goes on");
+    }
     weir.end().await;
 }
 

@@ -211,6 +211,7 @@ async fn nobody_is_believed_without_the_edges_assertion() {
     let caller = weir_policy::assertion::Caller {
         user: Some(user.into()),
         client_address: "192.0.2.1".to_owned(),
+        token_expires_at: None,
     };
     let now = jiff::Timestamp::now().as_second().unsigned_abs();
     let sign = |method: &str, path: &str, at: u64| {
@@ -398,6 +399,7 @@ async fn the_secret_before_is_believed_while_secrets_are_rotated_and_no_other() 
         let caller = weir_policy::assertion::Caller {
             user: None,
             client_address: "192.0.2.1".to_owned(),
+            token_expires_at: None,
         };
         let assertion = weir_policy::assertion::sign(&key, &caller, "GET", "/api/lanes", "r", now).unwrap();
         let request = Request::get("/api/lanes")

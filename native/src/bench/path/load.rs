@@ -69,6 +69,7 @@ impl Target {
                 let caller = Caller {
                     user: Some(user.into()),
                     client_address: "192.0.2.1".to_owned(),
+                    token_expires_at: None,
                 };
                 assertion::sign(key, &caller, "POST", self.path, "bench", now)
                     .map(|assertion| (assertion::HEADER, assertion))

@@ -293,12 +293,26 @@ impl Weir {
 
     /// An answer whose body has no end.
     pub async fn stream(&self, path: &str, who: Who) -> Response<Body> {
-        let assertion = who.assertion(EDGE_SECRET, "GET", path, "request-1");
         let mut request = Request::builder().uri(path);
         if let Some(token) = self.job_token(path, who) {
             request = request.header("weir-job-token", token);
         }
+        let assertion = who.assertion(EDGE_SECRET, "GET", path, "request-1");
         let request = request.header(assertion::HEADER, assertion).body(Body::empty());
+        self.router.clone().oneshot(request.unwrap()).await.unwrap()
+    }
+
+    /// Such an answer to a user whose token expires at this time, in seconds since the Unix epoch.
+    pub async fn stream_until(&self, path: &str, who: Who, token_expires_at: u64) -> Response<Body> {
+        let caller = Caller {
+            token_expires_at: Some(token_expires_at),
+            ..who.caller()
+        };
+        let assertion = signed(EDGE_SECRET, &caller, "GET", path, "request-1");
+        let request = Request::builder()
+            .uri(path)
+            .header(assertion::HEADER, assertion)
+            .body(Body::empty());
         self.router.clone().oneshot(request.unwrap()).await.unwrap()
     }
 
@@ -529,9 +543,7 @@ pub enum Who {
 impl Who {
     /// What the edge would say of this caller.
     pub fn assertion(self, secret: &str, method: &str, path: &str, request_id: &str) -> String {
-        let key = AssertionKey::new(secret.as_bytes()).unwrap();
-        let now = jiff::Timestamp::now().as_second().unsigned_abs();
-        assertion::sign(&key, &self.caller(), method, path, request_id, now).unwrap()
+        signed(secret, &self.caller(), method, path, request_id)
     }
 
     fn caller(self) -> Caller {
@@ -539,6 +551,7 @@ impl Who {
             Self::User(id) => Caller {
                 user: Some(id.into()),
                 client_address: "192.0.2.1".to_owned(),
+                token_expires_at: None,
             },
             Self::Subject(subject) => Self::Member(subject, subject).caller(),
             Self::Member(holder, subject) => Caller {
@@ -547,13 +560,21 @@ impl Who {
                     subject: subject.parse().unwrap(),
                 }),
                 client_address: "192.0.2.1".to_owned(),
+                token_expires_at: None,
             },
             Self::Address(address) => Caller {
                 user: None,
                 client_address: address.to_owned(),
+                token_expires_at: None,
             },
         }
     }
+}
+
+fn signed(secret: &str, caller: &Caller, method: &str, path: &str, request_id: &str) -> String {
+    let key = AssertionKey::new(secret.as_bytes()).unwrap();
+    let now = jiff::Timestamp::now().as_second().unsigned_abs();
+    assertion::sign(&key, caller, method, path, request_id, now).unwrap()
 }
 
 /// Locks a holder's row, as somebody else's open transaction does, until that ends.
