@@ -188,6 +188,25 @@ async fn every_violation_that_is_made_on_purpose_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_was_charged_and_ran_again_is_no_violation() {
+    let scene = Scene::new().await;
+    let (weir, job) = (&scene.weir, scene.job);
+    weir.ended_elsewhere(job, "completed").await;
+    weir.reconcile().await;
+    weir.is_clean().await;
+    // An operator runs it again, and this time all that it needs is there already, or it fails.
+    for (state, used) in [("completed", "0"), ("cancelled", "1"), ("discarded", "1")] {
+        let again = format!(
+            "UPDATE river_job SET state = '{state}', attempt = attempt + 1, attempted_at = now(), \
+                    finalized_at = now(), metadata = metadata || '{{\"weir:used\": {used}}}' WHERE id = {job}"
+        );
+        weir.client().await.batch_execute(&again).await.unwrap();
+        assert_eq!(weir.complaints().await, [""; 0], "{state}");
+    }
+    scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_repair_beside_reservations_rebuilds_the_counters_and_deadlocks_with_nobody() {
     let weir = Weir::new().await;
     let mut users = Vec::new();

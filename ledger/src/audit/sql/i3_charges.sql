@@ -1,9 +1,11 @@
 -- What each finished job with a user should have been charged, and was. A job whose reservation still stands is not
--- settled yet. $5 seconds that a settlement may take.
+-- settled yet. Of one that was charged and ran again, what it used is what its last attempt did, and nothing more was
+-- charged for that. $5 seconds that a settlement may take.
 SELECT format('job %s (%s) of user %s: charged %s time(s), %s in all, should be %s',
               f.id, f.state, f.user_id, f.times, f.charged, f.due)
 FROM (
     SELECT j.id, j.state, s.user_id, s.reserved_amount,
+           EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id AND u.created_at < j.attempted_at) AS ran_again,
            (SELECT count(*) FROM usage_events u WHERE u.job_id = j.id) AS times,
            (SELECT coalesce(sum(u.quota_amount), 0) FROM usage_events u WHERE u.job_id = j.id) AS charged,
            CASE WHEN j.state = 'completed'
@@ -17,5 +19,5 @@ FROM (
     WHERE EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id) AND j.finalized_at <= now() - make_interval(secs => $5)
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = s.job_id)
 ) f
-WHERE f.charged <> f.due OR f.times > 1
+WHERE f.charged <> f.due AND NOT f.ran_again OR f.times > 1
 LIMIT $1
