@@ -2,12 +2,12 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Transaction};
 use uuid::Uuid;
 
 use super::error::ControlError;
 use super::log::Change;
-use super::webhooks::locked;
+use super::webhooks::{MOST_AT_ONCE, locked};
 
 /// The kind of the jobs that deliver.
 pub const DELIVERY_KIND: &str = "weir:webhook";
@@ -177,26 +177,74 @@ pub async fn replay_webhook(
 ) -> Result<u64, ControlError> {
     let transaction = client.transaction().await?;
     need_enabled(&locked(&transaction, id).await?.disabled_because)?;
+    match what {
+        Replay::Event(event) => {
+            let replayed: i64 = transaction
+                .query_one(include_str!("sql/replay.sql"), &[&id, &event])
+                .await?
+                .get("replayed");
+            if replayed == 0 {
+                return Err(ControlError::Invalid(format!(
+                    "no finished delivery of {event} to this webhook is kept any more"
+                )));
+            }
+            log_replay(&transaction, actor, id, what, replayed).await?;
+            transaction.commit().await?;
+            Ok(replayed.unsigned_abs())
+        }
+        Replay::UndeliveredSince(since) => {
+            transaction.commit().await?;
+            // Apart from that, since there may be millions, and River waits for what one transaction has locked.
+            let mut replayed = 0;
+            let ended = replay_undelivered(client, id, *since, &mut replayed).await;
+            let transaction = client.transaction().await?;
+            log_replay(&transaction, actor, id, what, replayed).await?;
+            transaction.commit().await?;
+            ended?;
+            Ok(replayed.unsigned_abs())
+        }
+    }
+}
+
+/// Makes them again, some thousands a transaction, and adds how many. Those that somebody has locked are left out.
+async fn replay_undelivered(
+    client: &Client,
+    id: Uuid,
+    since: Timestamp,
+    replayed: &mut i64,
+) -> Result<(), tokio_postgres::Error> {
+    let row = client.query_one("SELECT clock_timestamp() AS now", &[]).await?;
+    let began: Timestamp = row.get("now");
+    loop {
+        let row = client
+            .query_one(
+                include_str!("sql/replay_undelivered.sql"),
+                &[&id, &since, &MOST_AT_ONCE, &began],
+            )
+            .await?;
+        match row.get("replayed") {
+            0 => return Ok(()),
+            some => *replayed += some,
+        }
+    }
+}
+
+async fn log_replay(
+    transaction: &Transaction<'_>,
+    actor: &str,
+    id: Uuid,
+    what: &Replay,
+    replayed: i64,
+) -> Result<(), tokio_postgres::Error> {
     let (event, since) = match what {
         Replay::Event(event) => (Some(event), None),
-        Replay::UndeliveredSince(since) => (None, Some(*since)),
+        Replay::UndeliveredSince(since) => (None, Some(since)),
     };
-    let replayed: i64 = transaction
-        .query_one(include_str!("sql/replay.sql"), &[&id, &event, &since])
-        .await?
-        .get("replayed");
-    if let (Some(event), 0) = (event, replayed) {
-        return Err(ControlError::Invalid(format!(
-            "no finished delivery of {event} to this webhook is kept any more"
-        )));
-    }
     let change = Change {
         actor,
         action: "webhook.replay",
         after: Some(json!({ "id": id, "event": event, "since": since, "replayed": replayed })),
         ..Change::default()
     };
-    change.write(&transaction).await?;
-    transaction.commit().await?;
-    Ok(replayed.unsigned_abs())
+    change.write(transaction).await
 }

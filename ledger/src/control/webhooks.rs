@@ -31,8 +31,8 @@ const MOST_THRESHOLDS: usize = 20;
 /// The most webhooks: each has a queue, which every process that works looks after.
 const MOST_WEBHOOKS: i64 = 100;
 
-/// Of a webhook that is removed, in one transaction.
-const MOST_CANCELLED_AT_ONCE: i64 = 5000;
+/// How many deliveries of a webhook are cancelled or made again in one transaction.
+pub(super) const MOST_AT_ONCE: i64 = 5000;
 
 /// A webhook that somebody wants. The URL was looked at.
 #[derive(Clone, Copy, Debug)]
@@ -352,10 +352,7 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     let mut cancelled = 0;
     loop {
         let some = client
-            .execute(
-                include_str!("sql/cancel_deliveries.sql"),
-                &[&id, &MOST_CANCELLED_AT_ONCE],
-            )
+            .execute(include_str!("sql/cancel_deliveries.sql"), &[&id, &MOST_AT_ONCE])
             .await?;
         cancelled += some;
         if some == 0 {

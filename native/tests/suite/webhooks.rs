@@ -583,3 +583,27 @@ async fn a_webhook_is_managed_however_long_its_backlog_takes_to_count() {
     held.rollback().await.unwrap();
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_of_thousands_waits_for_no_delivery_that_somebody_has_locked() {
+    let weir = Weir::with(&ALLOWED).await;
+    let receiver = Receiver::new();
+    let id = add(&weir, &receiver.url(), &[]).await.webhook.id;
+    flood(&weir, id, 2500).await;
+    let mut operator = weir.client().await;
+    let given_up =
+        "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE kind = 'weir:webhook'";
+    assert_eq!(operator.execute(given_up, &[]).await.unwrap(), 2500);
+    let open = operator.transaction().await.unwrap();
+    let lock = "SELECT id FROM river_job WHERE kind = 'weir:webhook' ORDER BY id LIMIT 1 FOR UPDATE";
+    open.execute(lock, &[]).await.unwrap();
+    let mut client = weir.client().await;
+    let all = Replay::UndeliveredSince(Timestamp::now() - SignedDuration::from_hours(1));
+    let replay = control::replay_webhook(&mut client, "shell:test", id, &all);
+    let replayed = tokio::time::timeout(Duration::from_secs(60), replay).await;
+    assert_eq!(replayed.expect("it waits for the lock").unwrap(), 2499);
+    open.rollback().await.unwrap();
+    let again = control::replay_webhook(&mut client, "shell:test", id, &all).await;
+    assert_eq!(again.unwrap(), 1, "the one that was locked");
+    weir.end().await;
+}
