@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio_postgres::{Client, Error};
 
 /// A process that has done no round for this long does them no more.
@@ -17,7 +18,19 @@ pub async fn done(client: &Client, process: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Says that it does them no more.
+/// When somebody last did them, if anybody has.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn last_done(client: &Client) -> Result<Option<Timestamp>, Error> {
+    let row = client
+        .query_one("SELECT max(done_at) AS done_at FROM duties", &[])
+        .await?;
+    Ok(row.get("done_at"))
+}
+
+/// Says that it does them no more, as of now: who does them next looks for what happened since.
 ///
 /// # Errors
 ///

@@ -14,8 +14,28 @@ use crate::reservation::PROVISION;
 /// How far into each queue one look goes.
 const DEPTH: i64 = 100;
 
+/// A submitted job that somebody made available by hand: it was in line, or had given back what it held.
+#[derive(Clone, Copy, Debug)]
+pub struct MadeAvailable {
+    /// River's job id.
+    pub job_id: i64,
+    /// Whom it is counted against.
+    pub holder: Holder,
+    /// What it is counted as.
+    pub event_type: Meter,
+}
+
+/// What one look has found.
+#[derive(Debug, Default)]
+pub struct Adopted {
+    /// How many jobs of other clients have a place in line now.
+    pub jobs: u64,
+    /// What is to be admitted late, each by itself, since it reserves what its submission did.
+    pub made_available: Vec<MadeAvailable>,
+}
+
 /// Gives the next jobs of these queues that belong to somebody and hold no slot a place in line: they ask for a slot when
-/// those that are due do. `meters` says as what the work of each kind is counted; others are left alone. Returns how many.
+/// those that are due do. `meters` says as what the work of each kind is counted; others are left alone.
 ///
 /// # Errors
 ///
@@ -26,14 +46,26 @@ pub async fn adopt(
     queues: &[String],
     meters: &HashMap<&str, Meter>,
     ttl: Duration,
-) -> Result<u64, Error> {
+) -> Result<Adopted, Error> {
     let rows = client
         .query(include_str!("sql/strays.sql"), &[&queues, &DEPTH])
         .await?;
     let (mut jobs, mut event_types) = (Vec::<i64>::new(), Vec::<Meter>::new());
     let (mut ids, mut users) = (Vec::<Uuid>::new(), Vec::<Option<Uuid>>::new());
     let mut subjects = Vec::<Option<String>>::new();
+    let mut made_available = Vec::new();
     for row in &rows {
+        if row.get("is_back") {
+            made_available.push(MadeAvailable {
+                job_id: row.get("job_id"),
+                holder: Holder {
+                    id: row.get("holder"),
+                    user_id: row.get("account"),
+                },
+                event_type: row.get("event_type"),
+            });
+            continue;
+        }
         let Some(meter) = meters.get(row.get::<_, &str>("kind")) else {
             continue;
         };
@@ -47,13 +79,17 @@ pub async fn adopt(
         subjects.push(subject.as_ref().and_then(kept_text).map(str::to_owned));
     }
     if jobs.is_empty() {
-        return Ok(0);
+        return Ok(Adopted {
+            jobs: 0,
+            made_available,
+        });
     }
     client
         .execute(PROVISION, &[&ids, &event_types, &users, &subjects])
         .await?;
     let adopt = include_str!("sql/adopt.sql");
-    client
+    let jobs = client
         .execute(adopt, &[&jobs, &ids, &users, &event_types, &ttl.as_secs_f64()])
-        .await
+        .await?;
+    Ok(Adopted { jobs, made_available })
 }

@@ -16,7 +16,7 @@ use crate::meter::Meter;
 use crate::pass::Slice;
 use crate::processes::DEAD_AFTER;
 
-pub use adoption::adopt;
+pub use adoption::{Adopted, MadeAvailable, adopt};
 
 /// How many ended jobs one look returns.
 pub const MOST_ENDED: i64 = 10_000;
@@ -53,28 +53,45 @@ pub async fn now(client: &Client) -> Result<Timestamp, Error> {
     Ok(row.get("now"))
 }
 
+/// A job that its reservation outlives, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsettled {
+    /// River's job id.
+    pub job_id: i64,
+    /// The reservation's holder.
+    pub holder: Uuid,
+}
+
 /// Jobs that ended since then and still have a reservation, without these, at most [`MOST_ENDED`].
 ///
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn ended_since(client: &Client, since: Timestamp, without: &[i64]) -> Result<Vec<i64>, Error> {
+pub async fn ended_since(
+    client: &Client,
+    since: Timestamp,
+    without: &[i64],
+) -> Result<Vec<Unsettled>, Error> {
     let rows = client
         .query(
             include_str!("sql/ended_recently.sql"),
             &[&since, &MOST_ENDED, &without],
         )
         .await?;
-    Ok(rows.iter().map(|row| row.get("job_id")).collect())
+    let unsettled = rows.iter().map(|row| Unsettled {
+        job_id: row.get("job_id"),
+        holder: row.get("holder"),
+    });
+    Ok(unsettled.collect())
 }
 
 /// What a slice of all reservations holds that its jobs no longer justify.
 #[derive(Debug, Default)]
 pub struct Sweep {
     /// Jobs that are at their end, or wait for a retry while they hold a slot.
-    pub ended: Vec<i64>,
+    pub ended: Vec<Unsettled>,
     /// Jobs that are gone.
-    pub orphans: Vec<i64>,
+    pub orphans: Vec<Unsettled>,
     /// Where the next slice starts; 0 when this was the last.
     pub next: i64,
     /// The last job of this slice.
@@ -112,10 +129,16 @@ pub async fn sweep(client: &Client, after: i64, total: i64) -> Result<Sweep, Err
     let Some(last) = last else {
         return Ok(Sweep::default());
     };
+    let unsettled = |jobs, holders| -> Vec<Unsettled> {
+        let pairs = std::iter::zip(row.get::<_, Vec<i64>>(jobs), row.get::<_, Vec<Uuid>>(holders));
+        pairs
+            .map(|(job_id, holder)| Unsettled { job_id, holder })
+            .collect()
+    };
     Ok(Sweep {
         last,
-        ended: row.get("ended"),
-        orphans: row.get("orphans"),
+        ended: unsettled("ended", "of_ended"),
+        orphans: unsettled("orphans", "of_orphans"),
         next: if size == wanted { last } else { 0 },
         size,
     })

@@ -2,8 +2,11 @@
 //!
 //! It is for jobs that another River client inserted, for retries, and for jobs that somebody made available by hand.
 
+use std::time::Duration;
+
 use postgres_types::ToSql;
-use tokio_postgres::{Client, Transaction};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Error, Transaction};
 use uuid::Uuid;
 use weir_policy::admission::Decision;
 use weir_policy::subject::Subject;
@@ -17,13 +20,14 @@ use crate::rules::Rules;
 /// How much of a backlog is parked by one refusal, so that no transaction is long; the next refusal parks more.
 const MOST_PARKED_AT_ONCE: i64 = 1_000;
 
-/// An attempt under way at a job that holds no slot.
+/// A job that holds no slot, and the attempt under way at it.
 #[derive(Clone, Copy, Debug)]
 pub struct LateJob<'a> {
     /// River's job id.
     pub id: i64,
-    /// The attempt that is under way; one that was taken back meanwhile is given nothing.
-    pub attempt: i16,
+    /// The attempt that is under way; one that was taken back meanwhile is given nothing. `None` when nobody has claimed
+    /// the job yet: it is in line behind those that wait, and not claimed before it has its slot.
+    pub attempt: Option<i16>,
     /// Whom it is counted against.
     pub holder: Holder,
     /// The subject that the holder is made from, when the job's arguments say it.
@@ -42,9 +46,14 @@ pub enum LateAdmission {
     Admitted,
     /// None is free: it waits in line, and the next freed slot wakes it. With the name of its holder's plan.
     Parked(Option<&'static str>),
-    /// The attempt is not under way any more: somebody took the job back.
+    /// The attempt is not under way any more: somebody took the job back. Or somebody has claimed the job.
     FencedOut,
+    /// Somebody else's transaction holds the holder's lock. Nothing is changed.
+    Blocked,
 }
+
+/// How long a lock is waited for. Those who ask are many at once, and each has a connection of those that all share.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Gives a job a slot when one is free, or parks it and the rest of its user's backlog: of ten thousand jobs that
 /// another client inserted, a handful is claimed in vain, not all.
@@ -60,6 +69,13 @@ pub async fn admit_late(
     rules: &Rules,
     job: LateJob<'_>,
 ) -> Result<LateAdmission, DatabaseError> {
+    match admit(client, rules, job).await {
+        Err(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => Ok(LateAdmission::Blocked),
+        admission => Ok(admission?),
+    }
+}
+
+async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<LateAdmission, Error> {
     let LateJob {
         id,
         attempt,
@@ -70,7 +86,10 @@ pub async fn admit_late(
     } = job;
     let transaction = client.transaction().await?;
     transaction
-        .batch_execute("SET LOCAL weir.books = 'kept'; SET LOCAL lock_timeout = '5s'")
+        .batch_execute(&format!(
+            "SET LOCAL weir.books = 'kept'; SET LOCAL lock_timeout = {}",
+            PATIENCE.as_millis()
+        ))
         .await?;
     let (holders, events, users) = ([holder.id], [event_type], [holder.user_id]);
     let subjects = [subject.and_then(kept_text)];
@@ -95,9 +114,11 @@ pub async fn admit_late(
         .query_one(include_str!("sql/read.sql"), &account)
         .await?;
     let mut locked = LockedAccount::from_row(&row, rules);
-    // A slot that is free while others wait is one that they cannot use: a slot is given on in the transaction that
-    // frees it. So a job that is claimed already overtakes nobody, and left alone nobody would wake it.
-    locked.account.parked = 0;
+    if attempt.is_some() {
+        // A slot that is free while others wait is one that they cannot use: a slot is given on in the transaction that
+        // frees it. So a job that is claimed already overtakes nobody, and left alone nobody would wake it.
+        locked.account.parked = 0;
+    }
     // Nobody asked for it to be paid for otherwise, and it is here already, however many wait.
     locked.account.without_grants();
     locked.account.max_waiting = None;
@@ -141,6 +162,10 @@ pub async fn admit_late(
         .await?;
     if let (Some(user), 1..) = (holder.user_id, amount) {
         reserve(&transaction, user, event_type, amount, &locked).await?;
+    }
+    if !admitted && attempt.is_none() {
+        let wait = "UPDATE river_job SET state = 'pending' WHERE id = $1";
+        transaction.execute(wait, &[&id]).await?;
     }
     let mut newly_parked = i64::from(!admitted) - i64::from(was_parked);
     if !admitted && let Some((user, kinds)) = backlog {
@@ -197,7 +222,7 @@ async fn reserve(
     event_type: Meter,
     amount: i64,
     locked: &LockedAccount,
-) -> Result<(), tokio_postgres::Error> {
+) -> Result<(), Error> {
     let count = locked.windows.len();
     let spans: Vec<&str> = locked.windows.iter().map(|window| window.span.as_str()).collect();
     let starts: Vec<_> = locked.windows.iter().map(|window| window.start).collect();

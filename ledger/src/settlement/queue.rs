@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::ended::{Ended, SettleError, Settled};
 use super::promoted::Promoted;
 use super::promotion::Promoter;
@@ -82,10 +84,10 @@ impl Settler {
     }
 
     /// Settles a job that River has ended, without waiting. When it fails, reconciliation does it.
-    pub fn notice(&self, job_id: i64) {
+    pub fn notice(&self, job_id: i64, holder: Option<Uuid>) {
         let ended = Ended {
             job_id,
-            holder: None,
+            holder,
             success: None,
         };
         if !self.committer().notice(ended) {

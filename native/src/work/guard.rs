@@ -3,9 +3,12 @@
 //! Jobs submitted through Weir already have their slot when a worker can claim them. The guard is for the others:
 //! jobs that another River client inserted, retries, and jobs that somebody made available by hand.
 
-use std::time::Duration;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use riverqueue::{JobRow, WorkContext, WorkError, WorkMiddleware, WorkNext, WorkOutcome};
+use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::lookup::{Found, Holds, ReservationLookup};
@@ -23,6 +26,9 @@ use super::worker::Internal;
 use crate::config::fairness::{Fairness, FairnessScope};
 use crate::context::Context;
 
+/// How long nobody asks again for a lock that somebody else's transaction holds.
+const BLOCKED_FOR: Duration = Duration::from_secs(1);
+
 pub(super) struct Guard {
     context: Context,
     lookup: ReservationLookup,
@@ -30,6 +36,8 @@ pub(super) struct Guard {
     lease: Lease,
     under_way: UnderWay,
     local: LocalLimiter,
+    /// Whose lock somebody else's transaction holds, and until when it is not asked for again.
+    blocked: Mutex<HashMap<Uuid, Instant>>,
 }
 
 impl Guard {
@@ -47,6 +55,7 @@ impl Guard {
             lease: lease.clone(),
             under_way: under_way.clone(),
             local: LocalLimiter::default(),
+            blocked: Mutex::default(),
         }
     }
 }
@@ -92,12 +101,14 @@ impl Guard {
         }
         // Without slots in the database, what matters is that a settled job that runs again is charged again.
         if is_cluster || found.is_some_and(|found| found.holds == Holds::Nothing) {
-            let admission = admit(&self.context, &job, attempt, event_type, found)
+            let admission = self
+                .admit(&job, attempt, event_type, found)
                 .await
                 .map_err(no_database)?;
             match admission {
                 LateAdmission::Admitted => {}
                 LateAdmission::Parked(tier) => return Ok(snooze(fairness, &job, tier)),
+                LateAdmission::Blocked => return Ok(sent_back(&job)),
                 LateAdmission::FencedOut => {
                     fenced::wait_out(&self.context.pool, job.id, context.cancellation_token()).await;
                     return Ok(WorkOutcome::Complete);
@@ -121,6 +132,68 @@ impl Guard {
         next.run(job).await
     }
 
+    /// Asks the ledger for a slot. A job of nobody needs none.
+    async fn admit(
+        &self,
+        job: &JobRow,
+        attempt: i16,
+        event_type: Meter,
+        found: Option<Found>,
+    ) -> Result<LateAdmission, DatabaseError> {
+        let context = &self.context;
+        let user = user_id(job);
+        let holder = match (found, &user) {
+            (Some(found), _) => found.holder,
+            (None, Some(user)) => context.holders().await?.user_id(user),
+            (None, None) => return Ok(LateAdmission::Admitted),
+        };
+        // What was submitted has said whose it is already.
+        let subject: Option<Subject> = match (found, &user) {
+            (None, Some(user)) => user.parse().ok(),
+            _ => None,
+        };
+        if holder.user_id.is_none() && found.is_none() {
+            tracing::warn!(
+                job = job.id,
+                "the job's user_id is no subject; it has as many slots as an anonymous client"
+            );
+        }
+        if self
+            .blocked
+            .lock()
+            .get(&holder.id)
+            .is_some_and(|until| *until > Instant::now())
+        {
+            return Ok(LateAdmission::Blocked);
+        }
+        let services = context.settings.services.iter();
+        let kinds: Vec<&str> = services
+            .filter(|service| service.event_type == event_type)
+            .map(|service| service.kind.as_str())
+            .collect();
+        let admission = context
+            .pool
+            .read(async |client| {
+                let late = LateJob {
+                    id: job.id,
+                    attempt: Some(attempt),
+                    holder,
+                    subject: subject.as_ref(),
+                    event_type,
+                    backlog: user.as_deref().map(|user| (user, &*kinds)),
+                };
+                admit_late(client, &context.rules, late).await
+            })
+            .await?;
+        if admission == LateAdmission::Blocked {
+            let now = Instant::now();
+            let mut blocked = self.blocked.lock();
+            blocked.retain(|_, until| *until > now);
+            blocked.insert(holder.id, now + BLOCKED_FOR);
+        }
+        Ok(admission)
+    }
+
     /// ADR-10's TierResolver. An unknown user has the default plan; whoever is no user has none.
     async fn plan_of(&self, holder: Holder, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
         let Some(id) = holder.user_id else {
@@ -131,6 +204,15 @@ impl Guard {
             .read(async |client| Ok(plans::plan_of(&**client, id, meter).await?))
             .await
     }
+}
+
+/// Back to its queue for a moment, since somebody else's transaction holds its holder's lock.
+fn sent_back(job: &JobRow) -> WorkOutcome {
+    tracing::info!(
+        job = job.id,
+        "sent back: another transaction holds the lock of its holder"
+    );
+    WorkOutcome::Snooze(BLOCKED_FOR.mul_f64(1.0 + rand::random::<f64>()))
 }
 
 /// For how long a freed slot was not used: from the promotion, which makes the job available later than it was made,
@@ -150,50 +232,4 @@ fn snooze(fairness: &Fairness, job: &JobRow, tier: Option<&'static str>) -> Work
     // Spread, so that what was refused together does not come back together.
     let jitter = fairness.jitter.as_secs_f64() * rand::random::<f64>();
     WorkOutcome::Snooze(fairness.snooze + Duration::from_secs_f64(jitter))
-}
-
-/// Asks the ledger for a slot. A job of nobody needs none.
-async fn admit(
-    context: &Context,
-    job: &JobRow,
-    attempt: i16,
-    event_type: Meter,
-    found: Option<Found>,
-) -> Result<LateAdmission, DatabaseError> {
-    let user = user_id(job);
-    let holder = match (found, &user) {
-        (Some(found), _) => found.holder,
-        (None, Some(user)) => context.holders().await?.user_id(user),
-        (None, None) => return Ok(LateAdmission::Admitted),
-    };
-    // What was submitted has said whose it is already.
-    let subject: Option<Subject> = match (found, &user) {
-        (None, Some(user)) => user.parse().ok(),
-        _ => None,
-    };
-    if holder.user_id.is_none() && found.is_none() {
-        tracing::warn!(
-            job = job.id,
-            "the job's user_id is no subject; it has as many slots as an anonymous client"
-        );
-    }
-    let services = context.settings.services.iter();
-    let kinds: Vec<&str> = services
-        .filter(|service| service.event_type == event_type)
-        .map(|service| service.kind.as_str())
-        .collect();
-    context
-        .pool
-        .read(async |client| {
-            let late = LateJob {
-                id: job.id,
-                attempt,
-                holder,
-                subject: subject.as_ref(),
-                event_type,
-                backlog: user.as_deref().map(|user| (user, &*kinds)),
-            };
-            admit_late(client, &context.rules, late).await
-        })
-        .await
 }

@@ -195,7 +195,7 @@ fn notice_endings(
             match event {
                 // Deliveries hold nothing.
                 Ok(Event::Job(event)) if event.job.kind == DELIVERY_KIND => {}
-                Ok(Event::Job(event)) => settler.notice(event.job.id),
+                Ok(Event::Job(event)) => settler.notice(event.job.id, None),
                 Ok(_) => {}
                 // Dropped events are found by reconciliation.
                 Err(error) => {

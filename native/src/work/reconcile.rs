@@ -13,12 +13,14 @@ use tokio_util::sync::CancellationToken;
 use weir_ledger::attempts::{self, AttemptError, Silent};
 use weir_ledger::control;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::reconciliation::{self as ledger, MOST_ENDED};
+use weir_ledger::duties;
+use weir_ledger::reconciliation::{self as ledger, MOST_ENDED, MadeAvailable, Unsettled};
+use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 use weir_ledger::settlement::{Ended, Promoter};
 
 use super::clean::Cleaner;
 use super::elected::Elected;
-use super::step::within;
+use super::step::{apart, within};
 use crate::context::Context;
 
 /// Between two rounds. What others end is settled within about a second, and an upgrade helps the jobs that wait.
@@ -82,7 +84,11 @@ pub async fn run(context: Context, stopped: CancellationToken) {
                 }
                 Ok(true) => {
                     last_round = Instant::now();
-                    if held.say().await && reconciler.round(&held.client).await {
+                    // Before it says that it does the duties, which is when the one before did them last.
+                    if reconciler.begin(&held.client).await
+                        && held.say().await
+                        && reconciler.round(&held.client).await
+                    {
                         leader = Some(held);
                     }
                 }
@@ -117,7 +123,7 @@ fn report_silent(taken: Result<Silent, (i64, AttemptError)>) {
 pub struct Reconciler {
     context: Context,
     promoter: Promoter,
-    /// From when on ended jobs are looked for; `None` before the first look.
+    /// From when on ended jobs are looked for; `None` before anybody was asked.
     ended_since: Option<Timestamp>,
     /// When the last glance was.
     glanced: Option<Timestamp>,
@@ -144,22 +150,42 @@ impl Reconciler {
         }
     }
 
-    /// One round. Returns whether the connection is still of use.
+    /// Looks from when on ended jobs are to be found: since somebody last did the duties. Returns whether the connection is
+    /// still of use.
+    async fn begin(&mut self, client: &Client) -> bool {
+        if self.ended_since.is_some() {
+            return true;
+        }
+        let asked = async {
+            let (now, last) = (ledger::now(client).await?, duties::last_done(client).await?);
+            self.ended_since = Some(last.unwrap_or(now - LONGEST_LOOK_BACK));
+            Ok(())
+        };
+        within("begin", asked).await
+    }
+
+    /// One round. A step that fails keeps no other from its turn. Returns whether the connection is still of use.
     pub async fn round(&mut self, client: &Client) -> bool {
-        within("take_back", self.take_back(client)).await
-            && within("silent", self.take_back_silent()).await
+        let mut is_of_use = self.begin(client).await && within("take_back", self.take_back(client)).await;
+        apart("silent", self.take_back_silent()).await;
+        is_of_use = is_of_use
             && within("ended", self.settle_ended(client)).await
             && within("sweep", self.sweep(client)).await
-            && within("adopt", self.adopt(client)).await
-            && within("due", self.start_due()).await
-            && within("promote", self.promote(client)).await
+            && within("adopt", self.adopt(client)).await;
+        apart("due", self.start_due()).await;
+        // A change of plan that fell due counts already; what waits is looked at right after.
+        is_of_use = is_of_use && within("plans", apply_scheduled(client)).await;
+        apart("promote", self.promote()).await;
+        is_of_use
             && within("renewals", tell_renewals(client)).await
             && within("clean", self.cleaner.round(client)).await
     }
 
     /// A look between two rounds at what ended just now and what falls due. Returns whether the connection is still of use.
     pub async fn glance(&mut self, client: &Client) -> bool {
-        within("just_ended", self.notice_ended(client)).await && within("due", self.start_due()).await
+        let is_of_use = within("just_ended", self.notice_ended(client)).await;
+        apart("due", self.start_due()).await;
+        is_of_use
     }
 
     /// Has settled what ended since the last glance, and waits for none of it.
@@ -167,8 +193,8 @@ impl Reconciler {
         let started = ledger::now(client).await?;
         let since = self.glanced.replace(started).unwrap_or(started);
         let since = since.max(started - LONGEST_GLANCE_BACK) - GLANCE_OVERLAP;
-        for job_id in ledger::ended_since(client, since, &[]).await? {
-            self.context.settler.notice(job_id);
+        for ended in ledger::ended_since(client, since, &[]).await? {
+            self.context.settler.notice(ended.job_id, Some(ended.holder));
         }
         Ok(())
     }
@@ -189,8 +215,46 @@ impl Reconciler {
             .collect();
         let holders = self.context.holders().await?;
         let adopted = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl).await?;
-        if adopted > 0 {
-            tracing::info!(adopted, "put jobs that another River client inserted in line");
+        if adopted.jobs > 0 {
+            tracing::info!(
+                adopted = adopted.jobs,
+                "put jobs that another River client inserted in line"
+            );
+        }
+        self.admit_late(&adopted.made_available).await
+    }
+
+    /// Has jobs that were made available by hand reserve again what their submission did, and wait for a slot.
+    async fn admit_late(&self, jobs: &[MadeAvailable]) -> Result<(), DatabaseError> {
+        let mut blocked = HashSet::new();
+        for job in jobs {
+            // Whose lock somebody else holds is not waited for again and again.
+            if blocked.contains(&job.holder.id) {
+                continue;
+            }
+            let late = LateJob {
+                id: job.job_id,
+                attempt: None,
+                holder: job.holder,
+                subject: None,
+                event_type: job.event_type,
+                backlog: None,
+            };
+            let rules = &self.context.rules;
+            let admission = self
+                .context
+                .pool
+                .read(async |client| admit_late(client, rules, late).await)
+                .await;
+            match admission {
+                Ok(LateAdmission::Blocked) => {
+                    blocked.insert(job.holder.id);
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    tracing::warn!(job = job.job_id, %error, "a job that was made available could not be put in line");
+                }
+            }
         }
         Ok(())
     }
@@ -258,7 +322,8 @@ impl Reconciler {
             let ended = ledger::ended_since(client, since, &failed).await?;
             let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MOST_ENDED;
             let settled: HashSet<i64> = self.settle(&ended).await.into_iter().collect();
-            failed.extend(ended.into_iter().filter(|job_id| !settled.contains(job_id)));
+            let left = ended.iter().map(|ended| ended.job_id);
+            failed.extend(left.filter(|job_id| !settled.contains(job_id)));
             if is_all && failed.is_empty() {
                 self.ended_since = Some(started);
             }
@@ -288,14 +353,14 @@ impl Reconciler {
     }
 
     /// Settles these jobs. Returns those that are settled.
-    async fn settle(&self, jobs: &[i64]) -> Vec<i64> {
+    async fn settle(&self, jobs: &[Unsettled]) -> Vec<i64> {
         let mut settlements = tokio::task::JoinSet::new();
-        for &job_id in jobs {
+        for &Unsettled { job_id, holder } in jobs {
             let settler = self.context.settler.clone();
             settlements.spawn(async move {
                 let ended = Ended {
                     job_id,
-                    holder: None,
+                    holder: Some(holder),
                     success: None,
                 };
                 settler
@@ -328,14 +393,15 @@ impl Reconciler {
         settled
     }
 
-    async fn promote(&mut self, client: &Client) -> Result<(), DatabaseError> {
-        // A change of plan that fell due counts already; what waits is looked at right after.
-        let due = control::apply_scheduled(client)
-            .await
-            .map_err(DatabaseError::from);
+    async fn promote(&mut self) -> Result<(), DatabaseError> {
         self.promoter.promote().await?;
-        due.map(|_| ())
+        Ok(())
     }
+}
+
+async fn apply_scheduled(client: &Client) -> Result<(), DatabaseError> {
+    control::apply_scheduled(client).await?;
+    Ok(())
 }
 
 /// Tells which windows are over that webhooks heard of.

@@ -282,12 +282,12 @@ impl Worker<AnyArgs> for AnyWorker {
                         log.end("outstanding", None, None);
                         return Err(AttemptError::Outstanding);
                     }
-                    // The handler was faster, or the job was taken back.
+                    // The handler was faster, or the job was taken back, or an answer was lost that said that it waits.
                     Ok(HandedOver::Over) => {
                         log.end("outstanding", None, None);
                         let _permit = worker.take().map(pool::WorkerPermit::done);
                         fenced::wait_until_over(&self.context.pool, job.row.id, cancelled).await;
-                        return Ok(WorkOutcome::Complete);
+                        return Err(AttemptError::Outstanding);
                     }
                     Ok(HandedOver::Cancelled) => AttemptError::Cancelled(WorkCancelled),
                     Ok(HandedOver::CannotWait) => AttemptError::Permanent(

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::common::gate::Gate;
-use crate::common::{GO_TESTS, Weir, Who};
+use crate::common::{GO_TESTS, Weir, Who, lock_holder};
 use serde_json::json;
 use uuid::Uuid;
 use weir::work::Duty;
@@ -286,4 +286,42 @@ async fn a_user_whom_nobody_knows_and_one_of_a_plan_that_was_written_by_hand_hav
     );
     working.stop().await;
     weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_users_jobs_of_another_client_lose_no_attempt_and_keep_nobody_elses_waiting() {
+    let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "40")]).await;
+    let (locked, other) = (weir.user("free").await, weir.user("free").await);
+    // Their row is there once they have submitted something.
+    weir.analyse(Who::User(locked), "a_test.go", GO_TESTS).await;
+    let mut operator = weir.client().await;
+    let open = lock_holder(&mut operator, locked).await;
+    for _ in 0..60 {
+        weir.insert_by_river(json!({ "user_id": locked }), "analysis_default")
+            .await;
+    }
+    let gate = Gate::new();
+    gate.open();
+    let working = gate.work(weir.another(&[]), Duty::Work).await;
+    let theirs = weir
+        .insert_by_river(json!({ "user_id": other }), "analysis_default")
+        .await;
+    let client = weir.client().await;
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    weir.until("the other user's job to run", async || {
+        let done = format!("id = {theirs} AND state = 'completed'");
+        (count(&client, &done).await == 1).then_some(())
+    })
+    .await;
+    // As long as one wait for the lock used to be, at least.
+    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    assert_eq!(
+        count(&client, "errors IS NOT NULL").await,
+        0,
+        "no attempt is lost"
+    );
+    assert!(std::time::Instant::now() < until, "the other job took too long");
+    open.rollback().await.unwrap();
+    working.stop().await;
+    weir.abandon().await;
 }

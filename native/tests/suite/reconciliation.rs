@@ -668,3 +668,51 @@ async fn a_locked_users_ended_jobs_by_the_thousand_keep_nobody_elses_from_being_
     open.rollback().await.unwrap();
     weir.abandon().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_that_fails_elsewhere_costs_the_leader_neither_its_connection_nor_the_other_steps() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let [(user, jobs)] = who_wait(&weir).await;
+    upgrade(&client, &[user]).await;
+    // What a pooler says when it loses the server, of a statement on the promoter's connection.
+    client
+        .batch_execute(
+            "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$BEGIN RAISE 'the server was lost' USING ERRCODE = '08P01'; END$$; \
+             CREATE TRIGGER lose BEFORE UPDATE ON quota_reservations FOR EACH ROW \
+                 WHEN (OLD.parked_at IS NOT NULL) EXECUTE FUNCTION lose()",
+        )
+        .await
+        .unwrap();
+    let bookkeeper = weir.bookkeeper().await;
+    let mut reconciler = Reconciler::new(&weir.context);
+    assert!(reconciler.round(&bookkeeper).await, "the connection is sound");
+    assert_eq!(state(&client, jobs[1]).await.0, "pending", "the promotion failed");
+    client.batch_execute("DROP FUNCTION lose CASCADE").await.unwrap();
+    weir.reconcile().await;
+    assert_eq!(state(&client, jobs[1]).await.0, "available");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ended_while_nobody_led_is_settled_by_the_first_round_of_the_next_leader() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let [busy, other] = [weir.user("free").await, weir.user("free").await];
+    // Behind what the sweep of one round looks at.
+    many(&weir, busy, "pending", 1500).await;
+    let theirs = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
+    client
+        .batch_execute(&format!(
+            "INSERT INTO duties (process, done_at) VALUES ('gone', now() - interval '40 s'); \
+             UPDATE river_job SET state = 'cancelled', finalized_at = now() - interval '30 s' WHERE id = {theirs}"
+        ))
+        .await
+        .unwrap();
+    let bookkeeper = weir.bookkeeper().await;
+    assert!(Reconciler::new(&weir.context).round(&bookkeeper).await);
+    let held = format!("quota_reservations WHERE job_id = {theirs}");
+    assert_eq!(weir.count(&held).await, 0);
+    weir.abandon().await;
+}

@@ -780,3 +780,60 @@ async fn what_another_client_inserted_waits_for_its_slot_before_a_worker_claims_
     }
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charged_once() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let claim = async || -> Vec<i64> {
+        let rows = client
+            .query(
+                "SELECT * FROM weir_claim('analysis_default', 'elsewhere', 10)",
+                &[],
+            )
+            .await
+            .unwrap();
+        rows.iter().map(|row| row.get("job_id")).collect()
+    };
+    // As River's retry does it, of every state but running.
+    let retry = async |id: i64| {
+        let retried = "UPDATE river_job SET state = 'available', scheduled_at = now(), finalized_at = NULL, \
+                           max_attempts = greatest(max_attempts, attempt + 1) WHERE id = $1";
+        assert_eq!(client.execute(retried, &[&id]).await.unwrap(), 1);
+    };
+    let complete = async |id: i64| {
+        let done = "SELECT outcome, charged FROM weir_complete($1, (SELECT attempt::int FROM river_job WHERE id = $1))";
+        let done = client.query_one(done, &[&id]).await.unwrap();
+        assert_eq!(done.get::<_, String>("outcome"), "done");
+        done.get::<_, i64>("charged")
+    };
+    let first = submit(&client, &subject).await.1.unwrap();
+    let second = submit(&client, &subject).await.1.unwrap();
+    // The one waits for its slot, and River makes it available.
+    retry(second).await;
+    weir.reconcile().await;
+    assert_eq!(claim().await, [first], "one at a time");
+    weir.ended_elsewhere(first, "discarded").await;
+    weir.reconcile().await;
+    assert_eq!(claim().await, [second]);
+    assert_eq!(complete(second).await, 1);
+    // The other ended, and gave back what it held.
+    retry(first).await;
+    weir.reconcile().await;
+    assert_eq!(claim().await, [first]);
+    assert_eq!(complete(first).await, 1, "it reserved again");
+    // What was charged already is not charged again.
+    retry(first).await;
+    retry(second).await;
+    weir.reconcile().await;
+    let [running] = claim().await[..] else {
+        panic!("one at a time");
+    };
+    assert_eq!(complete(running).await, 0);
+    let [running] = claim().await[..] else {
+        panic!("one at a time");
+    };
+    assert_eq!(complete(running).await, 0);
+    weir.end().await;
+}

@@ -1,5 +1,5 @@
 -- Reservations of jobs that ended since $1, in whatever way, without the jobs $3. $2 how many at most.
-SELECT r.job_id
+SELECT r.job_id, r.holder
 FROM river_job j
 JOIN quota_reservations r ON r.job_id = j.id
 WHERE j.state IN ('cancelled', 'completed', 'discarded') AND j.finalized_at > $1 AND j.id <> ALL ($3)

@@ -1,7 +1,11 @@
--- Jobs of somebody's that could be claimed now and hold no slot: another River client inserted them, or River made a retry
--- available. $1 queues, $2 how many of each queue are looked at, the next to be claimed. A submitted job that somebody
--- made available again is not among them: the guard decides what it is charged.
-SELECT j.id AS job_id, j.kind, j.args ->> 'user_id' AS user_id
+-- Jobs of somebody's that could be claimed now and hold no slot: another River client inserted them, River made a retry
+-- available, or somebody made a submitted job available by hand. $1 queues, $2 how many of each queue are looked at, the
+-- next to be claimed. `is_back`: it was in line already, or was submitted and gave back what it held.
+SELECT j.id AS job_id, j.kind, j.args ->> 'user_id' AS user_id,
+       r.parked_at IS NOT NULL OR r.job_id IS NULL AND s.job_id IS NOT NULL AS is_back,
+       coalesce(r.holder, s.holder) AS holder,
+       coalesce(r.event_type, s.event_type) AS event_type,
+       CASE WHEN r.job_id IS NULL THEN s.user_id ELSE r.user_id END AS account
 FROM unnest($1::text[]) AS q (queue)
 CROSS JOIN LATERAL (
     SELECT k.id, k.kind, k.args
@@ -11,6 +15,11 @@ CROSS JOIN LATERAL (
     LIMIT $2
 ) j
 LEFT JOIN LATERAL (SELECT * FROM quota_reservations r WHERE r.job_id = j.id OFFSET 0) r ON true
-WHERE r.admitted_at IS NULL AND r.due_at IS NULL AND jsonb_typeof(j.args -> 'user_id') = 'string'
-  AND j.args ->> 'user_id' <> ''
-  AND (r.job_id IS NOT NULL OR NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id))
+LEFT JOIN LATERAL (SELECT * FROM submissions s WHERE s.job_id = j.id OFFSET 0) s ON r.job_id IS NULL
+WHERE r.admitted_at IS NULL AND r.due_at IS NULL
+  AND CASE WHEN r.job_id IS NOT NULL THEN r.parked_at IS NOT NULL
+           -- The job of a deleted user is nobody's to run.
+           WHEN s.job_id IS NOT NULL THEN s.user_id IS NULL OR EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id)
+           ELSE false END
+   OR r.admitted_at IS NULL AND r.due_at IS NULL AND r.parked_at IS NULL AND s.job_id IS NULL
+      AND jsonb_typeof(j.args -> 'user_id') = 'string' AND j.args ->> 'user_id' <> ''

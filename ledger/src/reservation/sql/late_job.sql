@@ -1,5 +1,6 @@
--- A job whose attempt is under way, and what it holds. Its row is locked, so that nobody takes it back meanwhile.
--- $1 job id, $2 attempt. `submitted_amount` is what its submission reserved, unless that was charged already.
+-- A job whose attempt is under way, or that nobody has claimed, and what it holds. Its row is locked, so that nobody takes it back meanwhile.
+-- $1 job id, $2 attempt, NULL for one that nobody has claimed; a unique job among them stays as it is whose key does not
+-- count while it is pending. `submitted_amount` is what its submission reserved, unless that was charged already.
 SELECT r.job_id IS NOT NULL AS has_reservation,
        coalesce(r.admitted_at IS NOT NULL, false) AS admitted,
        coalesce(r.parked_at IS NOT NULL, false) AS parked,
@@ -8,5 +9,8 @@ SELECT r.job_id IS NOT NULL AS has_reservation,
 FROM river_job j
 LEFT JOIN quota_reservations r ON r.job_id = j.id
 LEFT JOIN submissions s ON s.job_id = j.id
-WHERE j.id = $1 AND j.attempt = $2 AND j.state = 'running'
+WHERE j.id = $1
+  AND CASE WHEN $2::smallint IS NOT NULL THEN j.attempt = $2 AND j.state = 'running'
+           ELSE j.state = 'available' AND (j.unique_key IS NULL OR j.unique_states IS NULL
+                                           OR river_job_state_in_bitmask(j.unique_states, 'pending')) END
 FOR NO KEY UPDATE OF j
