@@ -4,7 +4,7 @@
 //! rescues it, or writes an outcome over it, whichever process ends meanwhile. It keeps its slot and its quota. What ends
 //! the attempt makes it run again in the transaction that ends it, by the functions that other languages have.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -15,6 +15,9 @@ use crate::database::DatabaseError;
 
 /// How many attempts one look for silent ones returns.
 const MOST_SILENT: i64 = 200;
+
+/// How long one look takes attempts back. The duties that come after it wait meanwhile, and the next look goes on.
+const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
 /// How long taking back an attempt waits for the lock of its holder. The next round looks again.
 const TAKE_BACK_PATIENCE: &str = "SET LOCAL lock_timeout = '20ms'";
@@ -302,6 +305,7 @@ pub async fn take_back_silent(
     client: &mut Client,
     mut each: impl FnMut(Result<Silent, (i64, AttemptError)>),
 ) -> Result<(), Error> {
+    let began = Instant::now();
     let silent = client
         .query(include_str!("sql/silent.sql"), &[&MOST_SILENT])
         .await?;
@@ -316,6 +320,9 @@ pub async fn take_back_silent(
             Ok(None) => {}
             Ok(Some(outcome)) => each(Ok(Silent { job_id, outcome })),
             Err(error) => each(Err((job_id, error))),
+        }
+        if began.elapsed() >= LONGEST_LOOK {
+            break;
         }
     }
     Ok(())

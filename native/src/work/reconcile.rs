@@ -48,6 +48,9 @@ const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
 /// How far back a look goes that could not settle all that it found.
 const LONGEST_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 
+/// How long a look goes on in one round. Promotion comes after it.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
+
 /// After so many that could not be settled, a look is over: each ten thousand of them take two seconds.
 const MOST_FAILED: usize = 50_000;
 
@@ -119,12 +122,22 @@ fn report_silent(taken: Result<Silent, (i64, AttemptError)>) {
     }
 }
 
+/// A look at what ended, which takes several rounds when that is very much.
+#[derive(Default)]
+struct Look {
+    /// When it began, by the database's clock.
+    started: Option<Timestamp>,
+    /// What it could not settle.
+    failed: Vec<i64>,
+}
+
 /// Where the rounds are in what they go through.
 pub struct Reconciler {
     context: Context,
     promoter: Promoter,
     /// From when on ended jobs are looked for; `None` before anybody was asked.
     ended_since: Option<Timestamp>,
+    look: Look,
     /// When the last glance was.
     glanced: Option<Timestamp>,
     swept: i64,
@@ -142,6 +155,7 @@ impl Reconciler {
             promoter: context.settler.promoter(),
             context: context.clone(),
             ended_since: None,
+            look: Look::default(),
             glanced: None,
             swept: 0,
             seen: 0,
@@ -309,26 +323,34 @@ impl Reconciler {
             .await
     }
 
-    /// Settles what ended since the last look, however much it is.
+    /// Settles what ended since the last look, however much it is: a look that takes long goes on in the next round, so that
+    /// other duties have their turn.
     async fn settle_ended(&mut self, client: &Client) -> Result<(), DatabaseError> {
-        let started = ledger::now(client).await?;
+        let began = Instant::now();
+        let now = ledger::now(client).await?;
+        let started = *self.look.started.get_or_insert(now);
         let since = self
             .ended_since
             .unwrap_or(started)
             .max(started - LONGEST_LOOK_BACK)
             - OVERLAP;
-        let mut failed = Vec::new();
         loop {
-            let ended = ledger::ended_since(client, since, &failed).await?;
+            let ended = ledger::ended_since(client, since, &self.look.failed).await?;
             let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MOST_ENDED;
             let settled: HashSet<i64> = self.settle(&ended).await.into_iter().collect();
             let left = ended.iter().map(|ended| ended.job_id);
-            failed.extend(left.filter(|job_id| !settled.contains(job_id)));
-            if is_all && failed.is_empty() {
-                self.ended_since = Some(started);
+            self.look
+                .failed
+                .extend(left.filter(|job_id| !settled.contains(job_id)));
+            // What cannot be settled is looked at again by the next look, and keeps nothing else from being settled.
+            if is_all || self.look.failed.len() >= MOST_FAILED {
+                let look = std::mem::take(&mut self.look);
+                if is_all && look.failed.is_empty() {
+                    self.ended_since = Some(started);
+                }
+                return Ok(());
             }
-            // What cannot be settled is looked at again in the next round, and keeps nothing else from being settled.
-            if is_all || failed.len() >= MOST_FAILED {
+            if began.elapsed() >= LONGEST_LOOK {
                 return Ok(());
             }
         }
