@@ -47,19 +47,10 @@ impl Allowance {
     }
 
     /// ADR-21's check: `used + reserved + requested <= limit`, where grants pay for some of it, and a soft limit has a
-    /// ceiling.
-    ///
-    /// A sum that overflows an `i64` exceeds any limit.
+    /// ceiling. What is used beyond a limit that was lowered since is no debt: grants pay for what comes after it.
     #[must_use]
     pub fn has_room_for(&self, requested: i64) -> bool {
-        let Some(most) = self.most() else { return true };
-        self.used
-            .checked_add(self.reserved)
-            .and_then(|taken| taken.checked_add(requested))
-            .is_some_and(|total| {
-                let paid = self.from_grants.saturating_add(self.granted);
-                total <= most.saturating_add(paid)
-            })
+        self.remaining().is_none_or(|left| requested <= left)
     }
 
     /// What would still be accepted, of the plan's, of grants, and up to the ceiling of a soft limit, never below zero;
@@ -481,9 +472,26 @@ mod tests {
                 prop_assert!(account.allowances.iter().all(|allowance| allowance.limit.is_none()));
                 return Ok(());
             };
-            prop_assert!(remaining == 0 || account.has_room_for(remaining));
+            prop_assert!(account.has_room_for(remaining));
             prop_assert!(!account.has_room_for(remaining + 1));
         }
+    }
+
+    #[test]
+    fn grants_pay_for_what_comes_after_usage_beyond_a_lowered_limit() {
+        let mut account = with_month(Some(50), 500, 0, None);
+        account.allowances[0].granted = 100;
+        account.grants = vec![Grant {
+            left: 100,
+            expires_at: None,
+            created_at: 0,
+        }];
+        assert_eq!(account.remaining(), Some(100));
+        let (decision, beyond) = account.decide_and_draw(60);
+        assert_eq!(decision, Decision::Admitted);
+        assert_eq!(beyond.draws.iter().map(|draw| draw.amount).sum::<i64>(), 60);
+        assert_eq!(account.remaining(), Some(40));
+        assert_eq!(account.decide_and_draw(41).0, Decision::OverQuota);
     }
 
     #[test]

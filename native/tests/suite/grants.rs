@@ -259,3 +259,52 @@ async fn no_more_jobs_wait_than_the_plan_allows() {
     assert_eq!(submit().await.status, 202);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grants_pay_for_what_comes_after_usage_beyond_a_lowered_limit_and_the_audit_holds() {
+    let scene = Scene::new(50).await;
+    let client = scene.weir.client().await;
+    let change = async |plan: &str| {
+        let change = "UPDATE user_subscriptions SET plan_id = (SELECT id FROM subscription_plans WHERE tier::text = $2) \
+                      WHERE user_id = $1";
+        assert_eq!(client.execute(change, &[&scene.user, &plan]).await.unwrap(), 1);
+    };
+    change("pro").await;
+    let job = scene.submit(400).await.unwrap();
+    scene.complete(job, 400).await;
+    change("free").await;
+    assert_eq!(scene.submit(1).await, None);
+    scene.grant(100, None).await;
+    let job = scene.submit(60).await.unwrap();
+    scene.weir.is_clean().await;
+    // The same by SQL.
+    let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"files\": []}', $2)";
+    let submit = async |amount: i64| -> String {
+        let row = client
+            .query_one(submit, &[&scene.user.to_string(), &amount])
+            .await;
+        row.unwrap().get(0)
+    };
+    assert_eq!(submit(41).await, "over_quota");
+    assert_eq!(submit(30).await, "parked");
+    scene.complete(job, 60).await;
+    scene.weir.is_clean().await;
+    assert_eq!(scene.submit(11).await, None);
+    let extend = "SELECT outcome FROM weir_extend((SELECT max(job_id) FROM quota_reservations), 1, $1)";
+    scene
+        .weir
+        .begun_elsewhere(
+            client
+                .query_one("SELECT max(job_id) FROM quota_reservations", &[])
+                .await
+                .unwrap()
+                .get(0),
+        )
+        .await;
+    for (more, outcome) in [(11_i64, "over_quota"), (10, "extended")] {
+        let row = client.query_one(extend, &[&more]).await.unwrap();
+        assert_eq!(row.get::<_, &str>(0), outcome);
+    }
+    assert_eq!(scene.left().await, [0]);
+    scene.weir.end().await;
+}
