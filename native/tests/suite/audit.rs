@@ -191,6 +191,7 @@ async fn every_violation_that_is_made_on_purpose_is_named() {
 async fn a_job_that_was_charged_and_ran_again_is_no_violation() {
     let scene = Scene::new().await;
     let (weir, job) = (&scene.weir, scene.job);
+    weir.begun_elsewhere(job).await;
     weir.ended_elsewhere(job, "completed").await;
     weir.reconcile().await;
     weir.is_clean().await;

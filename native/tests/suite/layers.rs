@@ -213,6 +213,7 @@ const NATIVE: &[&str] = &[
     "token",
     "webhooks",
     "api::edge_reports",
+    "api::places",
     "api::feed",
     "api::live_view",
     "api::headers",

@@ -5,7 +5,7 @@ SELECT format('job %s (%s) of user %s: charged %s time(s), %s in all, should be 
               f.id, f.state, f.user_id, f.times, f.charged, f.due)
 FROM (
     SELECT j.id, j.state, s.user_id, s.reserved_amount,
-           EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id AND u.created_at < j.attempted_at) AS ran_again,
+           EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = j.id AND u.created_at < j.attempted_at) AND j.attempt > 1 AS ran_again,
            (SELECT count(*) FROM usage_events u WHERE u.job_id = j.id) AS times,
            (SELECT coalesce(sum(u.quota_amount), 0) FROM usage_events u WHERE u.job_id = j.id) AS charged,
            CASE WHEN j.state = 'completed'
