@@ -133,12 +133,13 @@ const COUNTERS: [(&str, &str); 17] = [
     ),
     (
         "weir_reconciliation_failures_total",
-        "Steps of reconciliation that failed, by step (take_back, silent, ended, just_ended, sweep, adopt, due, promote, renewals, clean, duties)",
+        "Steps of reconciliation that failed, by step (begin, take_back, silent, ended, just_ended, sweep, adopt, due, plans, promote, renewals, clean, duties)",
     ),
 ];
 
 /// The steps of reconciliation that may fail.
-const RECONCILIATION: [&str; 11] = [
+const RECONCILIATION: [&str; 13] = [
+    "begin",
     "take_back",
     "silent",
     "ended",
@@ -146,6 +147,7 @@ const RECONCILIATION: [&str; 11] = [
     "sweep",
     "adopt",
     "due",
+    "plans",
     "promote",
     "renewals",
     "clean",
