@@ -399,16 +399,22 @@ async fn the_database_knows_whose_each_connection_is() {
         "weir work",
         "weir work, River",
     ];
-    let names = names().await;
+    let names = weir
+        .until("each to be connected", async || {
+            let names = names().await;
+            expected[2..]
+                .iter()
+                .all(|name| names.contains(*name))
+                .then_some(names)
+        })
+        .await;
     let strangers: Vec<_> = names
         .iter()
         .filter(|name| !expected.contains(&name.as_str()))
         .collect();
     assert!(strangers.is_empty(), "{strangers:?}");
-    for name in &expected[2..] {
-        assert!(names.contains(*name), "no {name:?} in {names:?}");
-    }
-    // The worker settles what was cancelled, and nobody does once it is stopped.
+    // The worker ends what was cancelled while it ran, and settles it; nobody does once it is stopped.
+    weir.finished(job, Who::User(user)).await;
     weir.is_clean().await;
     assert_eq!(serve.stop().await, Some(0));
     assert_eq!(work.stop().await, Some(0));
