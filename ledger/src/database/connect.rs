@@ -215,6 +215,29 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
+        self.river_pool_entered(size, self.schemas.enter_rivers())
+    }
+
+    /// River's pool for requests, which wait for a locked row at most this long: whoever asks for one that somebody has
+    /// locked takes no connection from the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::river_pool`].
+    pub fn river_pool_of_requests(
+        &self,
+        size: u32,
+        lock_timeout: Duration,
+    ) -> Result<sqlx::PgPool, DatabaseError> {
+        let millis = lock_timeout.as_millis().max(1);
+        let enter = self.schemas.enter_rivers();
+        self.river_pool_entered(
+            size,
+            format!("{enter} AND set_config('lock_timeout', '{millis}', false) IS NOT NULL"),
+        )
+    }
+
+    fn river_pool_entered(&self, size: u32, enter: String) -> Result<sqlx::PgPool, DatabaseError> {
         let name = self.config.get_application_name().unwrap_or_default();
         let mut options = sqlx::postgres::PgConnectOptions::from_str(self.url.expose_secret())?
             .ssl_mode(self.options.for_sqlx())
@@ -224,7 +247,7 @@ impl Database {
         if let Some(path) = &self.options.root_cert {
             options = options.ssl_root_cert(path);
         }
-        let enter: Arc<str> = self.schemas.enter_rivers().into();
+        let enter: Arc<str> = enter.into();
         Ok(sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT)

@@ -1,6 +1,7 @@
 //! `weir serve`: the API over HTTP.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -69,6 +70,9 @@ pub async fn router(context: &Context, stopping: CancellationToken) -> Result<Ro
     Ok(router::router(Arc::clone(&api)).merge(console::router(api)))
 }
 
+/// How long a cancel waits for its job's row. Few are under way at once, and each has one of River's connections.
+const CANCEL_PATIENCE: Duration = Duration::from_millis(500);
+
 /// What the routes share, made from what the process shares.
 ///
 /// # Errors
@@ -78,7 +82,8 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
     let keys = context.settings.assertion_keys()?;
     let client = context.database.connect().await?;
     let holders = Holders::load(&client).await.map_err(DatabaseError::from)?;
-    let river = riverqueue::Client::builder(context.database.river_pool(4)?)
+    let river = context.database.river_pool_of_requests(4, CANCEL_PATIENCE)?;
+    let river = riverqueue::Client::builder(river)
         .build()
         .map_err(DatabaseError::from)?;
     Ok(Api {

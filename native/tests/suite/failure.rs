@@ -682,3 +682,40 @@ async fn an_error_of_the_connection_gives_it_up_and_one_of_a_statement_does_not(
     }
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_somebody_has_locked_holds_up_no_cancel_but_its_own() {
+    let weir = Weir::new().await;
+    let mut paths = Vec::new();
+    for user in users(&weir, "free", 2).await {
+        let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        paths.push((format!("/api/jobs/{id}"), Who::User(user), id));
+    }
+    let [(locked, owner, id), (other, somebody, _)] = &paths[..] else {
+        unreachable!("two jobs")
+    };
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute("UPDATE river_job SET priority = 2 WHERE id = $1", &[id])
+        .await
+        .unwrap();
+    let cancel = |path, who| weir.call("DELETE", path, who, &[], Vec::new());
+    // More than the API has of River's connections.
+    let of_locked = futures_util::future::join_all((0..6).map(|_| cancel(locked, *owner)));
+    let of_other = async {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        cancel(other, *somebody).await
+    };
+    let (refused, cancelled) =
+        tokio::time::timeout(OTHERS_WAIT_AT_MOST, async { tokio::join!(of_locked, of_other) })
+            .await
+            .expect("cancels wait for the lock");
+    assert_eq!(cancelled.status, 200, "{:?}", cancelled.body);
+    for answer in refused {
+        assert_eq!(answer.status, 503);
+        assert!(answer.headers.contains_key("retry-after"));
+    }
+    open.rollback().await.unwrap();
+    assert_eq!(cancel(locked, *owner).await.status, 200);
+    weir.end().await;
+}
