@@ -82,11 +82,14 @@ pub fn check(url: &Url, reach: Reach) -> Result<(), Unreachable> {
 #[must_use]
 pub fn client(reach: Reach) -> Client {
     http_client::build(|builder| {
-        let builder = builder.redirect(Policy::none()).connect_timeout(CONNECT_TIMEOUT);
+        // A proxy would resolve names itself, and see what is sent.
+        let builder = builder
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .no_proxy();
         match reach {
             Reach::Private => builder,
-            // A proxy would resolve names itself.
-            Reach::Public => builder.no_proxy().dns_resolver(PublicOnly),
+            Reach::Public => builder.dns_resolver(PublicOnly),
         }
     })
 }
