@@ -256,7 +256,13 @@ async fn api(
     fields.append("server-timing", &format!("edge;dur={edge}, origin;dur={origin}"));
     let response = match forwarded {
         Forwarded::Response(response) => forward::pass(&response, &fields),
-        Forwarded::Problem(problem) => response::problem(&problem, &fields),
+        Forwarded::Problem(problem) => {
+            // The origin may be there again soon. A method that it cannot have will not.
+            if problem.status != 501 {
+                fields.set("retry-after", "2");
+            }
+            response::problem(&problem, &fields)
+        }
     };
     Ok(Handled {
         outcome: if user.is_some() {

@@ -193,6 +193,7 @@ test("an unreachable origin is a 502, and one that does not respond a 504", asyn
   const gone = await startEdge({ after }, { originUrl: `http://127.0.0.1:${await freePort()}` });
   const refused = await gone.from("203.0.113.23")("/api/usage");
   assert.equal(refused.status, 502);
+  assert.equal(refused.headers.get("retry-after"), "2");
   assert.equal(refused.headers.get("content-type"), "application/problem+json");
   assert.equal(((await refused.json()) as { title: string }).title, "Bad Gateway");
   assert.ok(gone.logs.some((line) => line.includes("origin_unreachable")));
@@ -209,6 +210,7 @@ test("an unreachable origin is a 502, and one that does not respond a 504", asyn
   const started = Date.now();
   const late = await slow.from("203.0.113.24")("/api/usage");
   assert.equal(late.status, 504);
+  assert.equal(late.headers.get("retry-after"), "2");
   assert.ok(Date.now() - started < 20_000, "long before the default timeout");
   assert.equal(((await late.json()) as { title: string }).title, "Gateway Timeout");
 });
