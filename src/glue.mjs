@@ -51,7 +51,8 @@ function headersOf(from, listed, changes) {
 /** Forwards a request, with its body unread. Resolves to the response. */
 export function forward(url, method, request, listed, changes) {
   const headers = headersOf(request.headers, listed, changes);
-  return fetch(url, { method, headers, body: request.body, redirect: "manual" });
+  // Otherwise a rule of the origin's zone may answer one caller with what another one was answered.
+  return fetch(url, { method, headers, body: request.body, redirect: "manual", cache: "no-store" });
 }
 
 /** The same response with other headers, its body unread. */

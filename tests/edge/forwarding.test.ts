@@ -175,6 +175,12 @@ test("only listed headers are forwarded in either direction", async () => {
     assert.equal(answer.headers.get(name), null, name);
 });
 
+test("no cache on the way to the origin answers one caller with another's answer", async () => {
+  await ask("/api/usage");
+  // What the runtime adds to a request that passes its caches by.
+  assert.equal(origin.last().headers["cache-control"], "no-cache");
+});
+
 test("a response without Cache-Control must not be stored", async () => {
   assert.equal((await ask("/api/usage")).headers.get("cache-control"), "no-store");
 });

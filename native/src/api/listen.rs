@@ -14,11 +14,29 @@ use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio_io_timeout::TimeoutWriter;
 use tokio_util::sync::CancellationToken;
 
-/// A client has this long to send the head of its next request. Longer than a proxy keeps an idle connection (60 s in
-/// nginx, 90 s in cloudflared): if the origin closed it first, the proxy's next request could already be on its way.
-pub const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a client may keep its connection without doing its part.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Until the head of its next request is there.
+    pub head: Duration,
+    /// Until its connection takes something more of its answer. What nobody reads is kept in memory.
+    pub write: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            // Longer than a proxy keeps an idle connection (60 s in nginx, 90 s in cloudflared): if the origin closed it
+            // first, the proxy's next request could already be on its way.
+            head: Duration::from_secs(120),
+            // As nginx's `send_timeout` has it.
+            write: Duration::from_secs(60),
+        }
+    }
+}
 
 /// How long answers under way may take when the process stops. A client may read none of its answer, for ever.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,16 +64,15 @@ pub async fn bind(address: SocketAddr, variable: &'static str) -> Result<TcpList
 }
 
 /// Answers until `stopping` is cancelled and the answers under way are given, for at most 10 s. A connection whose client
-/// sends no head of a request for `head_timeout` is closed. Requests carry the connection's peer as
-/// `ConnectInfo<SocketAddr>`.
+/// is out of `patience` is closed. Requests carry the connection's peer as `ConnectInfo<SocketAddr>`.
 pub async fn answer(
     mut listener: TcpListener,
     router: Router,
-    head_timeout: Duration,
+    patience: Patience,
     stopping: CancellationToken,
 ) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(head_timeout);
+    http.timer(TokioTimer::new()).header_read_timeout(patience.head);
     let connections = GracefulShutdown::new();
     let mut tasks = JoinSet::new();
     loop {
@@ -72,7 +89,9 @@ pub async fn answer(
             request.extensions_mut().insert(ConnectInfo(peer));
             routes.call(request)
         });
-        let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
+        let mut stream = TimeoutWriter::new(stream);
+        stream.set_timeout(Some(patience.write));
+        let connection = connections.watch(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
         tasks.spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "an HTTP connection ended early");

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::listen::{self, HEAD_TIMEOUT, ListenError};
+use super::listen::{self, ListenError, Patience};
 use crate::config::Settings;
 use crate::status::shown_for;
 use crate::telemetry::gauges::{Gauges, leaders};
@@ -198,6 +198,6 @@ pub async fn run(probes: Probes, address: SocketAddr) -> Result<(), ListenError>
     let listener = listen::bind(address, "WEIR_METRICS_PORT").await?;
     tracing::info!(%address, "answering probes");
     let stopping = probes.stopping.clone();
-    listen::answer(listener, router(Arc::new(probes)), HEAD_TIMEOUT, stopping).await;
+    listen::answer(listener, router(Arc::new(probes)), Patience::default(), stopping).await;
     Ok(())
 }

@@ -6,10 +6,12 @@ use super::{access, admin, batch, edge, events, jobs, system, usage, worker};
 use crate::config::Environment;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::{HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::Duration;
+use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use utoipa::OpenApi;
 use utoipa::openapi::{RefOr, Schema};
@@ -78,7 +80,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();
     name_plans(&mut document, &api.settings.catalogue);
     let document = document.to_json().unwrap_or_default();
-    let json = [(axum::http::header::CONTENT_TYPE, "application/json")];
+    let json = [(header::CONTENT_TYPE, "application/json")];
     router
         .route(
             "/api/openapi.json",
@@ -91,6 +93,11 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .layer(tower_http::catch_panic::CatchPanicLayer::custom(|_| {
             ApiError::Internal.into_response()
         }))
+        // What one caller is answered is for nobody else, whatever a cache in between would do by itself.
+        .layer(SetResponseHeaderLayer::overriding(
+            header::CACHE_CONTROL,
+            HeaderValue::from_static("no-store"),
+        ))
         // Outside of the net under panics, so that they get their line too.
         .layer(axum::middleware::from_fn(access::log))
         // The edge's reports and probes come every few seconds and have no line.

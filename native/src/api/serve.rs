@@ -12,7 +12,7 @@ use super::console;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
-use super::listen::{self, HEAD_TIMEOUT, ListenError};
+use super::listen::{self, ListenError, Patience};
 use super::live_view::LiveView;
 use super::probes::{self, Probes};
 use super::router;
@@ -56,7 +56,7 @@ pub async fn run(
     let address = context.settings.listen;
     let listener = listen::bind(address, "WEIR_ORIGIN_PORT").await?;
     tracing::info!(%address, "serving");
-    listen::answer(listener, router, HEAD_TIMEOUT, stopping).await;
+    listen::answer(listener, router, Patience::default(), stopping).await;
     Ok(())
 }
 

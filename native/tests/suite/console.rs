@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::common::{Answer, GO_TESTS, Weir, Who};
 use async_trait::async_trait;
@@ -14,7 +13,7 @@ use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
-use weir::api::listen;
+use weir::api::listen::{self, Patience};
 use weir::handler::{Attempt, Handler, HandlerError, Refusal, Worked};
 use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
@@ -412,12 +411,7 @@ async fn the_listener_says_where_a_connection_comes_from() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (router, stopping) = (weir.router.clone(), weir.stopping.clone());
-    let answering = tokio::spawn(listen::answer(
-        listener,
-        router,
-        Duration::from_secs(10),
-        stopping,
-    ));
+    let answering = tokio::spawn(listen::answer(listener, router, Patience::default(), stopping));
     for (host, status) in [("localhost", "200"), ("weir.example", "404")] {
         let mut client = TcpStream::connect(address).await.unwrap();
         let request = format!("GET /console HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");

@@ -543,3 +543,25 @@ async fn a_token_for_the_asking_is_there_and_described_in_development_only() {
     );
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_cache_may_keep_an_answer() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    for path in [
+        "/api/usage",
+        "/api/jobs",
+        &format!("/api/jobs/{id}"),
+        "/api/lanes",
+        "/api/openapi.json",
+        "/api/jobs/events",
+        "/api/lanes/events",
+        "/api/no/such/route",
+        "/admin/holders/anne",
+    ] {
+        let answer = weir.head_of(path, who).await;
+        assert_eq!(answer.headers["cache-control"], "no-store", "{path}");
+    }
+    weir.end().await;
+}

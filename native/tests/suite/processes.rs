@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use weir::api::listen;
+use weir::api::listen::{self, Patience};
 use weir_policy::assertion;
 
 /// Services that run programs which take a while.
@@ -162,7 +162,10 @@ async fn a_client_that_sends_half_a_head_or_nothing_is_hung_up_on() {
     let address = listener.local_addr().unwrap();
     let router = Router::new().route("/", get(async || "hello"));
     let stopping = CancellationToken::new();
-    let patience = Duration::from_secs(1);
+    let patience = Patience {
+        head: Duration::from_secs(1),
+        ..Patience::default()
+    };
     let answering = tokio::spawn(listen::answer(listener, router, patience, stopping.clone()));
     for sent in [
         "",
@@ -177,6 +180,35 @@ async fn a_client_that_sends_half_a_head_or_nothing_is_hung_up_on() {
         // Whoever asked something was answered before.
         assert_eq!(answer.ends_with(b"hello"), sent.ends_with("\r\n\r\n"));
     }
+    stopping.cancel();
+    answering.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_none_of_its_answer_is_hung_up_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // More than all buffers on the way can hold.
+    let router = Router::new().route("/", get(async || vec![b'x'; 64 * 1024 * 1024]));
+    let stopping = CancellationToken::new();
+    let patience = Patience {
+        write: Duration::from_secs(1),
+        ..Patience::default()
+    };
+    let answering = tokio::spawn(listen::answer(listener, router, patience, stopping.clone()));
+    let request = b"GET / HTTP/1.1\r\nHost: origin\r\nConnection: close\r\n\r\n";
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(request).await.unwrap();
+    let started = Instant::now();
+    // Writing shows it, without taking anything: whoever hung up has reset the connection.
+    let hung_up = async {
+        while client.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let hung_up = tokio::time::timeout(Duration::from_secs(30), hung_up).await;
+    assert!(hung_up.is_ok(), "the answer is kept for ever");
+    assert!(started.elapsed() >= patience.write, "{:?}", started.elapsed());
     stopping.cancel();
     answering.await.unwrap();
 }

@@ -47,7 +47,13 @@ pub(super) async fn bare_origin(settings: &Settings) -> Result<(), BenchError> {
     let listener = listen::bind(settings.listen, "WEIR_ORIGIN_PORT")
         .await
         .map_err(std::io::Error::other)?;
-    listen::answer(listener, router, listen::HEAD_TIMEOUT, CancellationToken::new()).await;
+    listen::answer(
+        listener,
+        router,
+        listen::Patience::default(),
+        CancellationToken::new(),
+    )
+    .await;
     Ok(())
 }
 
