@@ -20,6 +20,9 @@ import { supervise } from "./lib/supervisor.ts";
 
 const started = Date.now();
 
+/** Longer than the 30 s that its jobs may take to end: their programs end with it, and not with a killed one. */
+const originGrace = 40_000;
+
 await runMain(async () => {
   const verbose = isVerbose(process.argv.slice(2));
   const ownDatabase = process.env.DATABASE_URL;
@@ -103,7 +106,7 @@ async function startParts(options: {
   const edge = await startEdge({ port: edgePort, originPort, onLine: log.edge.take });
   const originReady = `http://${host}:${originPort}/readyz`;
   const origin = supervise(
-    () => new Service("origin", weir, ["up"], { cwd: root, env, grace: 30_000, onLine: log.origin.take }),
+    () => new Service("origin", weir, ["up"], { cwd: root, env, grace: originGrace, onLine: log.origin.take }),
     () =>
       void untilOk(originReady, 60_000).then(
         () => say("the origin is back"),

@@ -80,17 +80,25 @@ async function endLeftovers(id: string): Promise<void> {
   const left = marked(id);
   if (left.length === 0) return;
   say(`ending ${left.length} processes that a killed run left behind`);
-  for (const pid of left) signal(pid, nameOf(pid) === "postgres" ? "SIGINT" : "SIGTERM");
-  const deadline = Date.now() + 8000;
-  while (marked(id).length > 0) {
-    if (Date.now() > deadline) for (const pid of marked(id)) signal(pid, "SIGKILL");
-    if (Date.now() > deadline + 3000)
-      throw new Failure(
-        `processes of a killed run do not stop: ${marked(id).join(" ")}`,
-        `kill them: kill -9 ${marked(id).join(" ")}`,
-      );
-    await sleep(50);
+  // A worker that is asked twice no longer waits for its jobs, and ends their programs with itself.
+  for (const patience of [3000, 5000]) {
+    for (const pid of marked(id)) signal(pid, nameOf(pid) === "postgres" ? "SIGINT" : "SIGTERM");
+    if (await areGone(id, patience)) return;
   }
+  for (const pid of marked(id)) signal(pid, "SIGKILL");
+  if (await areGone(id, 3000)) return;
+  throw new Failure(
+    `processes of a killed run do not stop: ${marked(id).join(" ")}`,
+    `kill them: kill -9 ${marked(id).join(" ")}`,
+  );
+}
+
+/** Waits until no process of a run is left, for so many milliseconds at most. */
+async function areGone(id: string, within: number): Promise<boolean> {
+  for (const deadline = Date.now() + within; marked(id).length > 0; await sleep(50)) {
+    if (Date.now() > deadline) return false;
+  }
+  return true;
 }
 
 /** Processes that carry a run's mark. Works on Linux only; empty elsewhere. */

@@ -5,14 +5,16 @@ import { join } from "node:path";
 import { after, describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { isFree } from "../../scripts/lib/ports.ts";
+import { isAlive } from "../../scripts/lib/process.ts";
 import type { Run } from "../../scripts/lib/run-file.ts";
-import { marked } from "../../scripts/lib/run-file.ts";
+import { marked, nameOf } from "../../scripts/lib/run-file.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import { freshDatabase } from "../harness/database.ts";
 import { required, whenOver } from "../harness/lifetime.ts";
 import { showOnFailure } from "../harness/logs.ts";
 import { freePort } from "../harness/ports.ts";
-import { canFreeze, freeze } from "../harness/processes.ts";
+import { canFreeze, descendants, freeze } from "../harness/processes.ts";
+import { until } from "../harness/until.ts";
 
 /** The lifetime of what all tests of this file share. */
 const file = { after };
@@ -86,9 +88,10 @@ async function nothingListens(): Promise<void> {
 
 describe("npm start", { timeout: 600_000 }, () => {
   let stack: Command;
+  let ofUser: Record<string, string> = {};
 
   it("starts everything and prints its address when a request passes through all of it", async () => {
-    stack = npm("start");
+    stack = npm("start", [], { WEIR_CONFIG: join(root, "native", "tests", "programs.toml") });
     await stack.prints(`weir: ready ${url}`, 120_000);
     const usage = await fetch(`${url}/api/usage`);
     assert.equal(usage.status, 200);
@@ -115,8 +118,8 @@ describe("npm start", { timeout: 600_000 }, () => {
   it("is the stack that npm run weir uses", async () => {
     const token = npm("weir", ["token", "--tier", "pro"]);
     assert.equal(await token.ends(), 0, token.output());
-    const headers = { Authorization: `Bearer ${token.output().trim().split("\n").at(-1)}` };
-    const usage = (await (await fetch(`${url}/api/usage`, { headers })).json()) as { tier: string };
+    ofUser = { Authorization: `Bearer ${token.output().trim().split("\n").at(-1)}` };
+    const usage = (await (await fetch(`${url}/api/usage`, { headers: ofUser })).json()) as { tier: string };
     assert.equal(usage.tier, "pro");
   });
 
@@ -135,6 +138,13 @@ describe("npm start", { timeout: 600_000 }, () => {
     skip: !canFreeze && "needs Linux",
   }, async (t) => {
     const killed = runFile();
+    const accepted = await fetch(`${url}/api/jobs/slow`, { method: "POST", body: "{}", headers: ofUser });
+    assert.equal(accepted.status, 202, await accepted.text());
+    const origin = marked(killed.id).find((pid) => nameOf(pid) === "weir") ?? 0;
+    const programs = await until("the job's program", () => {
+      const found = descendants(origin);
+      return found.some((pid) => nameOf(pid) === "sleep") && found;
+    });
     process.kill(killed.pid, "SIGKILL");
     await stack.ends();
     assert.ok(marked(killed.id).length > 2, "it has left servers behind");
@@ -146,6 +156,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     await stack.prints(`weir: ready ${url}`);
     assert.match(stack.output(), /^\[origin\] \{/m, "--verbose shows what the parts say");
     assert.deepEqual(marked(killed.id), []);
+    assert.deepEqual(programs.filter(isAlive), [], "a job's program lives on");
     assert.ok(await isFree(ports.WEIR_PG_PORT), "it has started a PostgreSQL all the same");
     const [{ jobs }] = (await database.sql`SELECT to_regclass('river_job') IS NOT NULL AS jobs`) as unknown as [
       { jobs: boolean },
