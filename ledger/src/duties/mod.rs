@@ -30,7 +30,8 @@ pub async fn last_done(client: &Client) -> Result<Option<Timestamp>, Error> {
     Ok(row.get("done_at"))
 }
 
-/// Says that it does them no more, as of now: who does them next looks for what happened since.
+/// Says that it does them no more. Nothing is left of when it did them last: who does them next looks as far back as where
+/// nobody has done them yet.
 ///
 /// # Errors
 ///

@@ -26,7 +26,7 @@ pub struct MadeAvailable {
 }
 
 /// What one look has found.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Adopted {
     /// How many jobs of other clients have a place in line now.
     pub jobs: u64,

@@ -19,8 +19,15 @@ pub(super) async fn within(
 }
 
 /// Runs a step that has a connection of its own, and says nothing of the leader's.
-pub(super) async fn apart(name: &'static str, step: impl Future<Output = Result<(), DatabaseError>>) {
-    tried(name, step).await;
+pub(super) fn apart(
+    name: &'static str,
+    step: impl Future<Output = Result<(), DatabaseError>>,
+) -> impl Future<Output = ()> {
+    // Such a step takes tens of kilobytes, which everything that waits for it would have on its stack.
+    let step = Box::pin(step);
+    async move {
+        tried(name, step).await;
+    }
 }
 
 /// Runs a step, counts its failure and returns it.
