@@ -28,3 +28,5 @@ pub mod reservation;
 pub mod rules;
 pub mod settlement;
 pub mod unique_key;
+
+pub use committer::json_bytes;

@@ -168,18 +168,36 @@ async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &m
     }
 }
 
-/// The bytes that a JSON value takes in memory, roughly; never less than its text has.
-pub(crate) fn json_bytes(value: &Value) -> usize {
-    size_of::<Value>()
-        + match value {
-            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-            Value::String(text) => text.len(),
-            Value::Array(items) => items.iter().map(json_bytes).sum(),
-            Value::Object(members) => members
-                .iter()
-                .map(|(name, value)| size_of::<String>() + name.len() + json_bytes(value))
-                .sum(),
+/// The bytes that a JSON value takes in memory, roughly.
+#[must_use]
+pub fn json_bytes(value: &Value) -> usize {
+    /// A node of an object's tree has room for so many members.
+    const MOST_MEMBERS: usize = 11;
+    /// Each of several nodes has so many at least.
+    const LEAST_MEMBERS: usize = 5;
+    const NODE: usize = MOST_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 2 * size_of::<usize>();
+    fn nodes(members: usize) -> usize {
+        match members {
+            0..=MOST_MEMBERS => members.min(1),
+            _ => members.div_ceil(LEAST_MEMBERS),
         }
+    }
+    fn elsewhere(value: &Value) -> usize {
+        match value {
+            Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+            Value::String(text) => text.capacity(),
+            Value::Array(items) => {
+                items.capacity() * size_of::<Value>() + items.iter().map(elsewhere).sum::<usize>()
+            }
+            Value::Object(members) => {
+                let texts = members
+                    .iter()
+                    .map(|(name, value)| name.capacity() + elsewhere(value));
+                nodes(members.len()) * NODE + texts.sum::<usize>()
+            }
+        }
+    }
+    size_of::<Value>() + elsewhere(value)
 }
 
 /// Serves groups one after the other over one session.
@@ -208,5 +226,22 @@ impl<T: Transact> Lane<T> {
         for (holder, blocked) in served.blocked {
             Aside::push(&self.aside, holder, blocked, Why::Blocked);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_small_object_counts_as_the_node_that_it_takes() {
+        // A name, a value and ten more places for each of them.
+        assert!(json_bytes(&json!({ "": 0 })) > 11 * (24 + 24));
+        let many = Value::Array(vec![json!({ "": 0 }); 1000]);
+        assert!(json_bytes(&many) > 1000 * 11 * (24 + 24));
+        let text = "x".repeat(10_000);
+        assert!((10_000..10_200).contains(&json_bytes(&text.into())));
     }
 }

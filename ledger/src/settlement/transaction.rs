@@ -24,7 +24,7 @@ use crate::plans::Plan;
 use crate::rules::Rules;
 
 /// Outputs of more bytes, as they are in memory, are stored beside River's table, whose index of metadata has entries of everything in there.
-const LARGEST_IN_METADATA: usize = 4096;
+const LARGEST_IN_METADATA: usize = 8192;
 
 /// Settles groups of ended attempts.
 pub(super) struct Settle {

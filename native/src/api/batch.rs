@@ -81,7 +81,9 @@ pub(super) async fn submit(
             "The body must be an array of the arguments of 1 to {MOST_JOBS} jobs."
         ))
     };
-    let Value::Array(all) = body_of(body)?.1 else {
+    let body = body_of(body)?.1;
+    let _room = jobs::room(&api, caller.holder, &body)?;
+    let Value::Array(all) = body else {
         return Err(wants());
     };
     if !(1..=MOST_JOBS).contains(&all.len()) {
@@ -89,26 +91,31 @@ pub(super) async fn submit(
     }
     let when = When::of(&headers, Timestamp::now())?;
     let span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
-    let mut submissions = Vec::with_capacity(all.len());
+    let at = |index: usize, error: ApiError| match error {
+        ApiError::Unprocessable(wants) => ApiError::Unprocessable(format!("[{index}]: {wants}")),
+        other => other,
+    };
+    let (mut keys, mut arguments) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
     for (index, args) in all.into_iter().enumerate() {
-        let at = |error| match error {
-            ApiError::Unprocessable(wants) => ApiError::Unprocessable(format!("[{index}]: {wants}")),
-            other => other,
-        };
         // Each has a key of its own, so that the same batch is answered with the same jobs.
         let mut idempotency = jobs::idempotency(&headers, &name, args.to_string().as_bytes())?;
         if let Some(idempotency) = &mut idempotency {
             idempotency.key = format!("{}#{index}", idempotency.key);
         }
+        keys.push(idempotency);
+        arguments.push(jobs::arguments(args).map_err(|error| at(index, error))?);
+    }
+    let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
+    let amounts = handler.reserve_all(caller.holder, &arguments).await;
+    let amounts = amounts.map_err(|(index, refusal)| at(index, refusal.into()))?;
+    let mut submissions = Vec::with_capacity(arguments.len());
+    for ((args, amount), idempotency) in arguments.into_iter().zip(amounts).zip(keys) {
         let origin = Origin {
             caller: &caller,
             traceparent: span.context().traceparent(),
         };
-        submissions.push(
-            jobs::submission(&api, service, origin, args, idempotency, when)
-                .await
-                .map_err(at)?,
-        );
+        let submission = jobs::submission(service, origin, args, amount, idempotency, when);
+        submissions.push(submission);
     }
     let group: Vec<&Submission> = submissions.iter().collect();
     // What is there already is read before the commit: where it cannot be read, nothing is reserved. Without outputs: a

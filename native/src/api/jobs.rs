@@ -11,7 +11,7 @@ use axum::response::{AppendHeaders, IntoResponse, Response};
 use jiff::Timestamp;
 use postgres_types::ToSql;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio_postgres::{Row, Transaction};
 use utoipa::{IntoParams, ToSchema};
@@ -21,12 +21,14 @@ use super::answers::{LacksScope, NoSuchJob, OutOfRange, Unauthenticated, Unavail
 use super::caller::Caller;
 use super::headers::{self, LONGEST_KEY};
 use super::job::{Job, SELECT};
+use super::places::Place;
 use super::problem::{ApiError, OverQuota, ProblemDetails};
 use super::state::Api;
 use super::when::When;
 use crate::config::service::Service;
 use weir_ledger::holder::Holder;
-use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, Submission};
+use weir_ledger::json_bytes;
+use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, ReserveError, Submission};
 
 use super::quota::{self, Quota};
 use crate::telemetry::traces;
@@ -85,6 +87,7 @@ pub(super) async fn submit(
         .service(&name)
         .ok_or_else(|| ApiError::NoService(name.clone()))?;
     let (body, args) = body_of(body)?;
+    let _room = room(&api, caller.holder, &args)?;
     let idempotency = idempotency(&headers, &name, &body)?;
     let when = When::of(&headers, Timestamp::now())?;
     if when.run_at.is_some() {
@@ -96,8 +99,10 @@ pub(super) async fn submit(
         caller: &caller,
         traceparent: span.context().traceparent(),
     };
-    let submission = submission(&api, service, origin, args, idempotency, when).await?;
-    let amount = submission.amount;
+    let args = arguments(args)?;
+    let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
+    let amount = handler.reserve(caller.holder, &args).await?;
+    let submission = submission(service, origin, args, amount, idempotency, when);
     let answer = api.reserver.submit(submission).await?;
     let (job, quota, folded) = match answer {
         // Described from what was committed: whatever the database does next, the job is accepted.
@@ -144,21 +149,24 @@ pub(super) fn body_of(body: Result<Bytes, BytesRejection>) -> Result<(Bytes, Val
     Ok((body, value))
 }
 
+/// The most that submissions under way keep in memory, in KiB: those of all holders, and those of each.
+pub(super) const MOST_KIB: usize = 256 * 1024;
+pub(super) const MOST_KIB_OF_HOLDER: usize = MOST_KIB / 16;
+
+/// Room for what a holder submits, until it is answered.
+pub(super) fn room(api: &Api, holder: Holder, body: &Value) -> Result<Place, ApiError> {
+    let room = api.bodies.take_many(holder.id, json_bytes(body).div_ceil(1024));
+    room.ok_or_else(|| ReserveError::Overloaded.into())
+}
+
 /// Who submits, and where in a trace.
 pub(super) struct Origin<'a> {
     pub(super) caller: &'a Caller,
     pub(super) traceparent: Option<String>,
 }
 
-/// What is submitted to a service with these arguments, once its handler has looked at them.
-pub(super) async fn submission(
-    api: &Api,
-    service: &Service,
-    Origin { caller, traceparent }: Origin<'_>,
-    args: Value,
-    idempotency: Option<Idempotency>,
-    when: When,
-) -> Result<Submission, ApiError> {
+/// A job's arguments.
+pub(super) fn arguments(args: Value) -> Result<Map<String, Value>, ApiError> {
     let Value::Object(mut args) = args else {
         return Err(ApiError::Unprocessable(
             "The arguments must be a JSON object.".to_owned(),
@@ -166,8 +174,18 @@ pub(super) async fn submission(
     };
     // Whose job it is, is not for the body to say.
     args.remove("user_id");
-    let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
-    let amount = handler.reserve(caller.holder, &args).await?;
+    Ok(args)
+}
+
+/// What is submitted to a service with these arguments, of which its handler said how much the job may use.
+pub(super) fn submission(
+    service: &Service,
+    Origin { caller, traceparent }: Origin<'_>,
+    mut args: Map<String, Value>,
+    amount: i64,
+    idempotency: Option<Idempotency>,
+    when: When,
+) -> Submission {
     // As the token has it, so that the jobs of other River clients can name the same holder.
     if let Some(user) = &caller.user {
         args.insert("user_id".to_owned(), user.holder.as_str().into());
@@ -184,7 +202,7 @@ pub(super) async fn submission(
     if let Some(traceparent) = traceparent {
         metadata[TRACEPARENT] = traceparent.into();
     }
-    Ok(Submission {
+    Submission {
         holder: caller.holder,
         subject: caller.user.as_ref().map(|user| user.holder.clone()),
         service: service.name.clone(),
@@ -198,7 +216,7 @@ pub(super) async fn submission(
         unique_key,
         run_at: when.run_at,
         priority: when.priority,
-    })
+    }
 }
 
 /// The refusal of what is over these windows' limits.

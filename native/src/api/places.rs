@@ -1,4 +1,5 @@
-//! Places for event streams: so many in a process, and so many of them for one holder.
+//! Places for what takes room for a while, such as event streams: so many in a process, and so many of them for one
+//! holder.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use uuid::Uuid;
 
-/// The places for streams of one kind.
+/// The places for things of one kind.
 pub(super) struct Places {
     in_all: usize,
     of_holder: usize,
@@ -19,14 +20,15 @@ struct Taken {
     of_holder: HashMap<Uuid, usize>,
 }
 
-/// A stream's place, until it is dropped.
+/// Places that are taken, until it is dropped.
 pub(super) struct Place {
     taken: Arc<Mutex<Taken>>,
     holder: Uuid,
+    places: usize,
 }
 
 impl Places {
-    /// Places for so many streams in all, and for so many of each holder.
+    /// So many places in all, and so many for each holder.
     pub(super) fn new(in_all: usize, of_holder: usize) -> Self {
         Self {
             in_all,
@@ -35,18 +37,26 @@ impl Places {
         }
     }
 
-    /// A place for one more stream of this holder; `None` when there are too many.
+    /// A place for one more thing of this holder; `None` when there are too many.
     pub(super) fn take(&self, holder: Uuid) -> Option<Place> {
+        self.take_many(holder, 1)
+    }
+
+    /// Places for one thing that needs several; it has all that a holder may have if it needs more. `None` when they are
+    /// taken.
+    pub(super) fn take_many(&self, holder: Uuid, places: usize) -> Option<Place> {
+        let places = places.min(self.of_holder);
         let mut taken = self.taken.lock();
-        let of_holder = taken.of_holder.get(&holder).copied().unwrap_or_default();
-        if taken.in_all >= self.in_all || of_holder >= self.of_holder {
+        let of_holder = taken.of_holder.get(&holder).copied().unwrap_or_default() + places;
+        if taken.in_all + places > self.in_all || of_holder > self.of_holder {
             return None;
         }
-        taken.in_all += 1;
-        taken.of_holder.insert(holder, of_holder + 1);
+        taken.in_all += places;
+        taken.of_holder.insert(holder, of_holder);
         Some(Place {
             taken: Arc::clone(&self.taken),
             holder,
+            places,
         })
     }
 }
@@ -54,9 +64,9 @@ impl Places {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.taken.lock();
-        taken.in_all -= 1;
+        taken.in_all -= self.places;
         if let Some(of_holder) = taken.of_holder.get_mut(&self.holder) {
-            *of_holder -= 1;
+            *of_holder -= self.places;
             if *of_holder == 0 {
                 taken.of_holder.remove(&self.holder);
             }
@@ -82,5 +92,21 @@ mod tests {
         let taken = places.taken.lock();
         assert_eq!(taken.in_all, 0);
         assert!(taken.of_holder.is_empty());
+    }
+
+    #[test]
+    fn what_needs_more_than_a_holder_may_have_waits_for_all_of_it_and_no_longer() {
+        let places = Places::new(10, 4);
+        let take = |holder, many| places.take_many(Uuid::from_u128(holder), many);
+        let small = take(0, 1).unwrap();
+        assert!(take(0, 7).is_none());
+        drop(small);
+        let large = take(0, 7).unwrap();
+        assert!(take(0, 1).is_none());
+        let others = [take(1, 4).unwrap(), take(2, 2).unwrap()];
+        assert!(take(3, 1).is_none(), "ten are taken");
+        drop(large);
+        assert!(take(3, 4).is_some());
+        drop(others);
     }
 }

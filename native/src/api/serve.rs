@@ -12,8 +12,10 @@ use super::console;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
+use super::jobs;
 use super::listen::{self, ListenError, Patience};
 use super::live_view::LiveView;
+use super::places::Places;
 use super::probes::{self, Probes};
 use super::router;
 use super::state::Api;
@@ -91,6 +93,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         rules: Arc::clone(&context.rules),
         settler: context.settler.clone(),
         pool: context.pool.clone(),
+        bodies: Places::new(jobs::MOST_KIB, jobs::MOST_KIB_OF_HOLDER),
         changes: Changes::new(&context.database),
         settings: Arc::clone(&context.settings),
         handlers: context.handlers.clone(),

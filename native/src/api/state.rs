@@ -16,6 +16,7 @@ use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
 use super::live_view::LiveView;
+use super::places::Places;
 use super::wrong_keys::WrongKeys;
 use crate::config::Settings;
 use crate::handler::{AttemptTokens, Handler};
@@ -26,6 +27,8 @@ pub(super) struct Api {
     pub(super) settings: Arc<Settings>,
     /// Connections for reading.
     pub(super) pool: ReadPool,
+    /// Room for what is submitted, in KiB.
+    pub(super) bodies: Places,
     /// Makes changes of one holder that are transactions of their own.
     pub(super) changes: Changes,
     /// Admits submissions.

@@ -152,6 +152,21 @@ pub trait Handler: Send + Sync {
     /// Checks a submission's arguments and says how much the job may use at most.
     async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal>;
 
+    /// The same for all jobs of a batch, in their order; or which of them is refused, and why. One that looks something
+    /// up does so once for all of them.
+    async fn reserve_all(
+        &self,
+        holder: Holder,
+        all: &[Map<String, Value>],
+    ) -> Result<Vec<i64>, (usize, Refusal)> {
+        let mut amounts = Vec::with_capacity(all.len());
+        for (index, args) in all.iter().enumerate() {
+            let amount = self.reserve(holder, args).await;
+            amounts.push(amount.map_err(|refusal| (index, refusal))?);
+        }
+        Ok(amounts)
+    }
+
     /// Works one attempt. May be called more than once for a job, also on another machine.
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError>;
 }

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use tokio_postgres::Row;
 
 use super::analysis::TestCase;
 use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
@@ -58,59 +59,119 @@ impl Specview {
         Self { pool }
     }
 
+    /// How many tests each of the holder's analyses found. Counted where they are stored: they may have megabytes.
+    async fn counts(
+        &self,
+        holder: Holder,
+        analyses: &[i64],
+    ) -> Result<HashMap<i64, Result<i64, String>>, DatabaseError> {
+        // Strictly, what is no array has no size.
+        let question = format!(
+            "SELECT s.job_id, {STATE} AS state, \
+                    jsonb_path_query_first(output_of(s.job_id), 'strict $.tests.size()', '{{}}', true)::bigint AS tests \
+             FROM submissions s \
+             WHERE s.job_id = ANY ($1) AND s.holder = $2"
+        );
+        let rows = self.pool.query(&question, &[&analyses, &holder.id]).await?;
+        let count = |row: &Row| {
+            let analysis: i64 = row.get("job_id");
+            let (state, tests): (Option<String>, Option<i64>) = (row.get("state"), row.get("tests"));
+            (
+                analysis,
+                renderable(analysis, state.as_deref(), tests, |tests| *tests),
+            )
+        };
+        Ok(rows.iter().map(count).collect())
+    }
+
     /// The tests that the holder's analysis found; `Err` says why there are none to render.
     async fn tests(
         &self,
         holder: Holder,
         analysis_id: i64,
     ) -> Result<Result<Vec<TestCase>, String>, DatabaseError> {
-        let question = "SELECT coalesce((SELECT j.state::text FROM river_job j WHERE j.id = s.job_id), \
-                                        (SELECT f.state FROM finished_jobs f WHERE f.job_id = s.job_id)) AS state, \
-                               output_of(s.job_id) AS output \
-                        FROM submissions s \
-                        WHERE s.job_id = $1 AND s.holder = $2";
+        let question = format!(
+            "SELECT {STATE} AS state, output_of(s.job_id) AS output \
+             FROM submissions s \
+             WHERE s.job_id = $1 AND s.holder = $2"
+        );
         let row = self
             .pool
-            .query(question, &[&analysis_id, &holder.id])
+            .query(&question, &[&analysis_id, &holder.id])
             .await?
             .into_iter()
             .next();
         let Some(row) = row else {
-            return Ok(Err(format!(
-                "there is no analysis {analysis_id} of yours; submit it again if it is old"
-            )));
+            return Ok(Err(unknown(analysis_id)));
         };
         let (state, output): (Option<String>, Option<RawJson>) = (row.get("state"), row.get("output"));
-        Ok(
-            match (state.as_deref(), output.map(|output| output.read::<Analysed>())) {
-                (Some("completed"), Some(Some(analysed))) if analysed.tests.is_empty() => Err(format!(
-                    "analysis {analysis_id} found no tests, so there is nothing to render"
-                )),
-                (Some("completed"), Some(Some(analysed))) => Ok(analysed.tests),
-                (Some("completed"), _) => Err(format!("analysis {analysis_id} has no tests in its output")),
-                _ => Err(format!("analysis {analysis_id} is not completed yet")),
-            },
-        )
+        let analysed: Option<Analysed> = output.and_then(|output| output.read());
+        let tests = analysed.map(|analysed| analysed.tests);
+        let count = |tests: &Vec<TestCase>| i64::try_from(tests.len()).unwrap_or(i64::MAX);
+        Ok(renderable(analysis_id, state.as_deref(), tests, count))
     }
+}
+
+/// The state of a submission's job, wherever it is now.
+const STATE: &str = "coalesce((SELECT j.state::text FROM river_job j WHERE j.id = s.job_id), \
+                              (SELECT f.state FROM finished_jobs f WHERE f.job_id = s.job_id))";
+
+fn unknown(analysis_id: i64) -> String {
+    format!("there is no analysis {analysis_id} of yours; submit it again if it is old")
+}
+
+/// What an analysis found, if there is something to render; otherwise why there is not.
+fn renderable<T>(
+    analysis_id: i64,
+    state: Option<&str>,
+    found: Option<T>,
+    count: impl FnOnce(&T) -> i64,
+) -> Result<T, String> {
+    if state != Some("completed") {
+        return Err(format!("analysis {analysis_id} is not completed yet"));
+    }
+    let found = found.ok_or_else(|| format!("analysis {analysis_id} has no tests in its output"))?;
+    if count(&found) == 0 {
+        return Err(format!(
+            "analysis {analysis_id} found no tests, so there is nothing to render"
+        ));
+    }
+    Ok(found)
 }
 
 #[async_trait]
 impl Handler for Specview {
     async fn reserve(&self, holder: Holder, args: &Map<String, Value>) -> Result<i64, Refusal> {
-        let arguments = arguments(args).map_err(Refusal::Arguments)?;
-        // All who share an address would read each other's analyses.
-        if holder.user_id.is_none() {
-            return Err(Refusal::Arguments(
-                "sign in to render a specification: an analysis belongs to the user who submitted it"
-                    .to_owned(),
-            ));
+        let counted = self.reserve_all(holder, std::slice::from_ref(args)).await;
+        let amounts = counted.map_err(|(_, refusal)| refusal)?;
+        Ok(amounts.into_iter().sum())
+    }
+
+    async fn reserve_all(
+        &self,
+        holder: Holder,
+        all: &[Map<String, Value>],
+    ) -> Result<Vec<i64>, (usize, Refusal)> {
+        let mut analyses = Vec::with_capacity(all.len());
+        for (index, args) in all.iter().enumerate() {
+            let arguments = arguments(args).map_err(|wants| (index, Refusal::Arguments(wants)))?;
+            // All who share an address would read each other's analyses.
+            if holder.user_id.is_none() {
+                let wants =
+                    "sign in to render a specification: an analysis belongs to the user who submitted it";
+                return Err((index, Refusal::Arguments(wants.to_owned())));
+            }
+            analyses.push(arguments.analysis_id);
         }
-        let tests = self
-            .tests(holder, arguments.analysis_id)
-            .await?
-            .map_err(Refusal::Arguments)?;
-        i64::try_from(tests.len())
-            .map_err(|_| Refusal::Arguments("the analysis has more tests than can be counted".to_owned()))
+        let counted = self.counts(holder, &analyses).await;
+        let counts = counted.map_err(|error| (0, error.into()))?;
+        let amounts = analyses.iter().enumerate().map(|(index, analysis)| {
+            let count = counts.get(analysis).cloned();
+            count
+                .unwrap_or_else(|| Err(unknown(*analysis)))
+                .map_err(|wants| (index, Refusal::Arguments(wants)))
+        });
+        amounts.collect()
     }
 
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {

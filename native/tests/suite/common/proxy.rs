@@ -43,6 +43,7 @@ impl Cut {
 pub struct Proxy {
     pub address: SocketAddr,
     left: Arc<AtomicUsize>,
+    answered: Arc<AtomicUsize>,
     frozen: watch::Sender<bool>,
 }
 
@@ -53,20 +54,23 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let left = Arc::new(AtomicUsize::new(times));
+        let answered = Arc::new(AtomicUsize::new(0));
         let frozen = watch::Sender::new(false);
-        let (counter, freezes) = (Arc::clone(&left), frozen.subscribe());
+        let counters = (Arc::clone(&left), Arc::clone(&answered));
+        let freezes = frozen.subscribe();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (counter, freezes) = (Arc::clone(&counter), freezes.clone());
+                let ((left, answered), freezes) = (counters.clone(), freezes.clone());
                 tokio::spawn(async move {
                     let server = TcpStream::connect(target).await.unwrap();
-                    carry(client, server, cut, &counter, freezes).await;
+                    carry(client, server, cut, (&left, &answered), freezes).await;
                 });
             }
         });
         Self {
             address,
             left,
+            answered,
             frozen,
         }
     }
@@ -80,6 +84,11 @@ impl Proxy {
     /// How many connections are still to be broken.
     pub fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
+    }
+
+    /// How many bytes PostgreSQL has answered.
+    pub fn answered(&self) -> usize {
+        self.answered.load(Ordering::SeqCst)
     }
 
     /// Lets nothing through, and closes nothing.
@@ -96,7 +105,7 @@ async fn carry(
     mut client: TcpStream,
     mut server: TcpStream,
     cut: Cut,
-    left: &AtomicUsize,
+    (left, answered): (&AtomicUsize, &AtomicUsize),
     mut frozen: watch::Receiver<bool>,
 ) {
     let (mut up, mut down) = (vec![0; 256 * 1024], vec![0; 256 * 1024]);
@@ -132,6 +141,7 @@ async fn carry(
                 if frozen.wait_for(|frozen| !frozen).await.is_err() {
                     return;
                 }
+                answered.fetch_add(read, Ordering::SeqCst);
                 if client.write_all(&down[..read]).await.is_err() {
                     return;
                 }
