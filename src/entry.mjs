@@ -1,6 +1,6 @@
 // The Worker's entry point. Decisions are made in Rust; this file has what only JavaScript can express.
 import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
-import Edge, { AddressCounter as Counter } from "../build/index.js";
+import { AddressCounter as Counter, fetch as handle, __worker_init_state as program } from "../build/index.js";
 
 // Rust's futures resume by microtask, about ten times per request, and the runtime's own queueMicrotask takes 24 times
 // as long as the callback of a resolved promise (2.4 µs and 0.1 µs).
@@ -13,24 +13,36 @@ const batchDelay = 250;
 // The runtime accepts method calls only to objects whose class extends DurableObject.
 export class AddressCounter extends DurableObject {
   #counter;
+  #instance;
 
   constructor(state, env) {
     super(state, env);
-    this.#counter = new Counter(state, env);
+    this.#live();
+  }
+
+  /** The counter in Rust's memory, which is another one after a panic. */
+  #live() {
+    // This call starts Rust again after a panic; each start has a number.
+    const { instanceId } = program();
+    if (this.#instance !== instanceId) {
+      this.#counter = new Counter(this.ctx, this.env);
+      this.#instance = instanceId;
+    }
+    return this.#counter;
   }
 
   take(kind, upper, lower, knownUsed, knownResetAt) {
-    const result = this.#counter.take(kind, upper, lower, knownUsed, knownResetAt);
-    if (result < 0) setTimeout(() => this.#counter.flush(), batchDelay);
+    const result = this.#live().take(kind, upper, lower, knownUsed, knownResetAt);
+    if (result < 0) setTimeout(() => this.#live().flush(), batchDelay);
     return Math.abs(result);
   }
 
   alarm() {
-    return this.#counter.alarm();
+    return this.#live().alarm();
   }
 
   costs() {
-    return [...this.#counter.costs()];
+    return [...this.#live().costs()];
   }
 }
 
@@ -59,16 +71,12 @@ const internalError = JSON.stringify({
   detail: "The edge could not handle the request.",
 });
 
-// One per isolate: it uses the bindings, which are the same for all requests, and no request's context.
-let edge;
-
 export default class extends WorkerEntrypoint {
   async fetch(request) {
     const panicked = Promise.withResolvers();
     running.add(panicked.reject);
     try {
-      edge ??= new Edge(this.ctx, this.env);
-      return await Promise.race([edge.fetch(request), panicked.promise]);
+      return await Promise.race([handle(request, this.env, this.ctx), panicked.promise]);
     } catch (error) {
       // A bug: Rust turns every other error into a response.
       console.error(JSON.stringify({ event: "panic", detail: String(error?.message ?? error) }));

@@ -119,7 +119,7 @@ async function fetchPackages(folder: string, pulse: Pulse): Promise<void> {
   await rm(download, { recursive: true });
 }
 
-/** Programs on the PATH through which worker-build and cargo find the unpacked compiler. */
+/** Programs on the PATH through which cargo finds the unpacked compiler. */
 async function writeWrappers(folder: string, multiarch: string, linker: string): Promise<void> {
   const bin = join(folder, "bin");
   await mkdir(bin);

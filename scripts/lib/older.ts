@@ -1,8 +1,8 @@
 import { chmod, copyFile, mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { executableIn } from "./artifacts.ts";
 import { cached, makeCached, usingCache } from "./cache.ts";
 import { cargoEnvironment } from "./cargo.ts";
-import { executableIn } from "./native.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 

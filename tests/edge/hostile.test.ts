@@ -196,8 +196,8 @@ test("library and tool of wasm-bindgen have the same version, and the release is
   const version = /name = "wasm-bindgen"\nversion = "([^"]+)"/.exec(lock)?.[1];
   assert.match(readFileSync(join(root, "Cargo.toml"), "utf8"), new RegExp(`wasm-bindgen = "=${version}"`));
   assert.match(
-    readFileSync(join(root, "scripts", "lib", "edge-tools.ts"), "utf8"),
-    new RegExp(`version: "${version}"`),
+    readFileSync(join(root, "scripts", "bindgen", "Cargo.toml"), "utf8"),
+    new RegExp(`wasm-bindgen-cli-support = "=${version}"`),
   );
   assert.doesNotMatch(readFileSync(join(root, "Cargo.toml"), "utf8"), /^strip\s*=/m);
 });
