@@ -126,7 +126,7 @@ async fn route(
             cookie: headers.value(),
         },
         traceparent: headers.value(),
-        wants_panic: headers.value().is_some(),
+        drill: headers.value(),
         address: AddressHeaders {
             cf_connecting_ip: headers.value(),
             cf_connecting_ipv6: headers.value(),
@@ -162,8 +162,8 @@ struct ApiRequest<'a> {
     target: Target<'a>,
     credentials: CredentialHeaders<'a>,
     traceparent: Option<&'a str>,
-    /// Whether the header `Weir-Drill-Panic` is present.
-    wants_panic: bool,
+    /// The header `Weir-Drill-Panic`: `trap` is a trap without a panic, anything else a panic.
+    drill: Option<&'a str>,
     address: AddressHeaders<'a>,
 }
 
@@ -235,8 +235,10 @@ async fn api(
         let response = response::problem(&response::unauthenticated(error), &fields);
         return Handled::new(RequestOutcome::BadToken, response);
     }
-    if config.drills && api_request.wants_panic {
-        panic_drill();
+    match api_request.drill {
+        Some("trap") if config.drills => trap_drill(),
+        Some(_) if config.drills => panic_drill(),
+        _ => {}
     }
 
     let trace = Trace::new(context.request_id, api_request.traceparent);
@@ -342,6 +344,12 @@ fn cors_fields(context: &RequestContext<'_>, origin: Option<&str>) -> HeaderChan
         fields.set("access-control-allow-credentials", "true");
     }
     fields
+}
+
+/// Traps on request, as a stack without end does: no panic hook is called.
+fn trap_drill() {
+    #[cfg(target_arch = "wasm32")]
+    core::arch::wasm32::unreachable();
 }
 
 /// Panics on request, to test what happens after a bug in the edge.

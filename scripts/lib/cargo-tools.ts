@@ -11,8 +11,6 @@ export interface CargoTool {
   bin: string;
   /** Further flags of `cargo install`. */
   flags?: string[];
-  /** Throws when the machine lacks what the build needs. */
-  check?: () => Promise<void>;
 }
 
 /** The path of a program that is built from source once per user. */
@@ -23,7 +21,6 @@ export async function cargoInstalled(tool: CargoTool): Promise<string> {
 }
 
 async function install(tool: CargoTool, name: string, folder: string): Promise<void> {
-  await tool.check?.();
   const target = join(folder, "target");
   const flags = ["--locked", "--debug", "--root", folder, "--bin", tool.bin, ...(tool.flags ?? [])];
   await step(`building ${name} (about a minute)`, async (pulse) => {

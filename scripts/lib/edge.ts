@@ -6,16 +6,18 @@ import { build as bundle, stop } from "esbuild";
 import { executableIn, libraryIn } from "./artifacts.ts";
 import { usingCache } from "./cache.ts";
 import { cargoEnvironment, requireCargo } from "./cargo.ts";
+import { Failure } from "./failure.ts";
 import { withLock } from "./lock.ts";
 import { bindgen } from "./native.ts";
 import { buildPage } from "./page.ts";
-import { buildLock, nodeBin, root } from "./paths.ts";
+import { buildLock, nodeModules, root } from "./paths.ts";
 import { run } from "./process.ts";
 import { type Pulse, step } from "./progress.ts";
 import { wasmTarget, wasmToolchain } from "./wasm-toolchain.ts";
 
 const output = join(root, "build");
 const stamp = join(output, ".inputs");
+const wasmOpt = join(nodeModules, "binaryen", "bin", "wasm-opt");
 
 /** What the compiler uses by default, and the exceptions of wasm-bindgen. Of anything newer the runtime may know nothing. */
 const wasmFeatures = [
@@ -54,8 +56,8 @@ async function build(isQuick: boolean): Promise<void> {
     const workshop = join(output, ".new");
     await rm(workshop, { recursive: true, force: true });
     await mkdir(workshop, { recursive: true });
-    const program = await cargoBuild(["--workspace", "--bin", bindgen], pulse);
-    const compiled = await cargoBuild(["--lib", "--release", "--target", wasmTarget], pulse, {
+    const program = await cargoBuild("bindgen-build", ["--workspace", "--bin", bindgen], pulse);
+    const compiled = await cargoBuild("edge-build", ["--lib", "--release", "--target", wasmTarget], pulse, {
       ...toolchain.env,
       // The macros of wasm-bindgen then use what `worker` uses.
       WASM_BINDGEN_USE_JS_SYS: "1",
@@ -63,7 +65,8 @@ async function build(isQuick: boolean): Promise<void> {
     await run(executableIn(program, bindgen), [libraryIn(compiled, "weir_edge", ".wasm"), workshop]);
     if (!isQuick) await optimise(join(workshop, "index_bg.wasm"), pulse);
     await bundleGlue(workshop);
-    await mkdir(output, { recursive: true });
+    // Nobody may take what is half of another build for complete.
+    await rm(stamp, { force: true });
     for (const name of ["index_bg.wasm", "index.js"]) await rename(join(workshop, name), join(output, name));
     await rm(workshop, { recursive: true });
   });
@@ -71,10 +74,10 @@ async function build(isQuick: boolean): Promise<void> {
   if ((await fingerprint()) === inputs) await writeFile(stamp, `${inputs} ${isQuick ? "quick" : "optimised"}`);
 }
 
-async function cargoBuild(flags: string[], pulse: Pulse, env: NodeJS.ProcessEnv = {}): Promise<string> {
+async function cargoBuild(log: string, flags: string[], pulse: Pulse, env: NodeJS.ProcessEnv = {}): Promise<string> {
   return run("cargo", ["build", ...flags, "--locked", "--message-format=json-render-diagnostics"], {
     pulse,
-    log: "edge-build",
+    log,
     env: await cargoEnvironment(env),
     remedy: "correct what the compiler reports above",
   });
@@ -84,28 +87,47 @@ async function optimise(wasm: string, pulse: Pulse): Promise<void> {
   pulse.latest = "wasm-opt";
   const optimised = `${wasm}.optimised`;
   const flags = ["-O", "--debuginfo", ...wasmFeatures.map((feature) => `--enable-${feature}`)];
-  await run(join(nodeBin, "wasm-opt"), [wasm, "-o", optimised, ...flags], { log: "edge-build" });
+  await run(process.execPath, [wasmOpt, wasm, "-o", optimised, ...flags]);
   await rename(optimised, wasm);
 }
 
 /** Makes one file of what wasm-bindgen has written and of the JavaScript that the Rust code brings with it. */
 async function bundleGlue(folder: string): Promise<void> {
   const index = join(folder, "index.js");
+  await writeFile(index, adapt(await readFile(index, "utf8")));
+  try {
+    await bundle({
+      entryPoints: [index],
+      outfile: index,
+      allowOverwrite: true,
+      bundle: true,
+      minify: true,
+      format: "esm",
+      target: "es2022",
+      external: ["./index_bg.wasm", "cloudflare:*"],
+      logLevel: "warning",
+    });
+  } catch {
+    throw new Failure("the edge's JavaScript could not be bundled", "correct what is said above");
+  } finally {
+    // Its helper process would live as long as this one.
+    await stop();
+  }
+}
+
+/** Changes what wasm-bindgen has written to what the runtime takes, and to what is safe after a panic. */
+function adapt(glue: string): string {
+  // An object or a closure is refused that belongs to an earlier start. The next call after a panic starts Rust again,
+  // but after that look: it would go on with an address of the memory before.
+  const looks = /if \((?:this\.__wbg_inst !== undefined && this\.__wbg_inst|state\.instance) !== __wbg_instance_id\)/g;
+  const safe = glue.replace(looks, "__wbg_call_guard(); $&");
+  if (safe === glue || !safe.includes("__wbg_call_guard(); if (state.instance"))
+    throw new Failure(
+      "wasm-bindgen writes something else than it did",
+      "compare its output with `adapt` in scripts/lib/edge.ts, or go back to the version before",
+    );
   // The runtime gives out compiled modules by a plain import.
-  await writeFile(index, (await readFile(index, "utf8")).replaceAll("import source ", "import "));
-  await bundle({
-    entryPoints: [index],
-    outfile: index,
-    allowOverwrite: true,
-    bundle: true,
-    minify: true,
-    format: "esm",
-    target: "es2022",
-    external: ["./index_bg.wasm", "cloudflare:*"],
-    logLevel: "warning",
-  });
-  // Its helper process would live as long as this one.
-  await stop();
+  return safe.replaceAll("import source ", "import ");
 }
 
 /** Everything that the Worker is made from. */
@@ -115,10 +137,12 @@ async function fingerprint(): Promise<string> {
     join(root, "Cargo.toml"),
     join(root, "Cargo.lock"),
     join(root, "package-lock.json"),
+    join(root, ".cargo", "config.toml"),
     join(root, "policy", "Cargo.toml"),
+    join(root, "scripts", "bindgen", "Cargo.toml"),
   ];
-  for (const script of ["edge.ts", "wasm-toolchain.ts"]) files.push(join(import.meta.dirname, script));
-  for (const folder of [join(root, "src"), join(root, "policy", "src"), join(root, "scripts", "bindgen")]) {
+  for (const script of ["artifacts.ts", "edge.ts", "wasm-toolchain.ts"]) files.push(join(import.meta.dirname, script));
+  for (const folder of [join(root, "src"), join(root, "policy", "src"), join(root, "scripts", "bindgen", "src")]) {
     for (const entry of await readdir(folder, { recursive: true })) files.push(join(folder, entry));
   }
   for (const file of files.sort()) {

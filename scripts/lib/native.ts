@@ -24,7 +24,7 @@ async function build(profile: "dev" | "native", target?: string): Promise<string
     ["weir", ...(profile === "dev" ? [] : [profile]), ...(target ? [target] : [])].join("-"),
   );
   // The development build has the features of the whole workspace, as `npm test` has, so that the two share the
-  // dependencies. What is measured and released has only its own.
+  // dependencies. What is measured and released is built without the others.
   const packages = profile === "dev" ? ["--workspace"] : ["--package", "weir-native"];
   const flags = ["--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"];
   // Built beside it, what the edge's build needs costs next to nothing: the last steps leave cores idle.

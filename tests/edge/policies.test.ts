@@ -181,6 +181,23 @@ test("all requests that run during a panic are answered", async () => {
   assert.equal((await submit(edge, "203.0.113.99")).status, 200);
 });
 
+test("a trap that is no panic is answered at once, as is all that runs meanwhile", { timeout: 60_000 }, async () => {
+  const [asked, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+  const slow = await startOrigin({ after }, async (_, response) => {
+    asked.resolve();
+    await released.promise;
+    response.writeHead(200).end("{}");
+  });
+  const edge = await startEdge({ after }, { originUrl: slow.url, secrets: slow.secrets, vars: { DRILLS: "on" } });
+  const running = submit(edge, "203.0.113.61");
+  await asked.promise;
+  const trapped = await submit(edge, "203.0.113.62", { "weir-drill-panic": "trap" });
+  assert.deepEqual([trapped.status, (await running).status], [500, 500]);
+  assert.equal(trapped.headers.get("content-type"), "application/problem+json");
+  released.resolve();
+  assert.equal((await submit(edge, "203.0.113.63")).status, 200);
+});
+
 test("without DRILLS, no request can cause a panic", async () => {
   const edge = await start();
   assert.equal((await submit(edge, "203.0.113.58", { "weir-drill-panic": "1" })).status, 200);

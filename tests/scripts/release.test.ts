@@ -4,6 +4,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
+import { root } from "../../scripts/lib/paths.ts";
 import { notesOf } from "../../scripts/lib/release/notes.ts";
 import { writeSums } from "../../scripts/lib/release/sums.ts";
 
@@ -79,4 +80,11 @@ it("the checksums are those that sha256sum finds, of all files but their own", a
   await writeSums(folder);
   const sums = readFileSync(join(folder, "SHA256SUMS"), "utf8");
   assert.equal(sums, execFileSync("sha256sum", ["a", "b"], { cwd: folder, encoding: "utf8" }));
+});
+
+it("no feature for tests is in the program, although resolver 1 adds what tests turn on", () => {
+  const args = ["tree", "--locked", "--package", "weir-native", "--edges", "no-dev,features", "--prefix", "none"];
+  const features = execFileSync("cargo", args, { cwd: root, encoding: "utf8", maxBuffer: 64 * 1024 * 1024 });
+  assert.match(features, /tokio feature "rt-multi-thread"/);
+  assert.doesNotMatch(features, /feature "test-util"/);
 });
