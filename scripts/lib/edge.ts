@@ -2,10 +2,10 @@ import { createHash } from "node:crypto";
 import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { join, relative } from "node:path";
-import { build as bundle, stop } from "esbuild";
-import { executableIn, libraryIn } from "./artifacts.ts";
+import { bundle } from "./bundle.ts";
 import { usingCache } from "./cache.ts";
-import { cargoEnvironment, requireCargo } from "./cargo.ts";
+import { requireCargo } from "./cargo.ts";
+import { cargoBuild, executableIn, libraryIn } from "./cargo-build.ts";
 import { Failure } from "./failure.ts";
 import { withLock } from "./lock.ts";
 import { bindgen } from "./native.ts";
@@ -56,11 +56,12 @@ async function build(isQuick: boolean): Promise<void> {
     const workshop = join(output, ".new");
     await rm(workshop, { recursive: true, force: true });
     await mkdir(workshop, { recursive: true });
-    const program = await cargoBuild("bindgen-build", ["--workspace", "--bin", bindgen], pulse);
-    const compiled = await cargoBuild("edge-build", ["--lib", "--release", "--target", wasmTarget], pulse, {
-      ...toolchain.env,
+    const program = await cargoBuild(["--workspace", "--bin", bindgen], { pulse, log: "bindgen-build" });
+    const compiled = await cargoBuild(["--lib", "--release", "--target", wasmTarget], {
+      pulse,
+      log: "edge-build",
       // The macros of wasm-bindgen then use what `worker` uses.
-      WASM_BINDGEN_USE_JS_SYS: "1",
+      env: { ...toolchain.env, WASM_BINDGEN_USE_JS_SYS: "1" },
     });
     await run(executableIn(program, bindgen), [libraryIn(compiled, "weir_edge", ".wasm"), workshop]);
     if (!isQuick) await optimise(join(workshop, "index_bg.wasm"), pulse);
@@ -72,15 +73,6 @@ async function build(isQuick: boolean): Promise<void> {
   });
   // Sources that were edited during the build need another one.
   if ((await fingerprint()) === inputs) await writeFile(stamp, `${inputs} ${isQuick ? "quick" : "optimised"}`);
-}
-
-async function cargoBuild(log: string, flags: string[], pulse: Pulse, env: NodeJS.ProcessEnv = {}): Promise<string> {
-  return run("cargo", ["build", ...flags, "--locked", "--message-format=json-render-diagnostics"], {
-    pulse,
-    log,
-    env: await cargoEnvironment(env),
-    remedy: "correct what the compiler reports above",
-  });
 }
 
 async function optimise(wasm: string, pulse: Pulse): Promise<void> {
@@ -95,24 +87,13 @@ async function optimise(wasm: string, pulse: Pulse): Promise<void> {
 async function bundleGlue(folder: string): Promise<void> {
   const index = join(folder, "index.js");
   await writeFile(index, adapt(await readFile(index, "utf8")));
-  try {
-    await bundle({
-      entryPoints: [index],
-      outfile: index,
-      allowOverwrite: true,
-      bundle: true,
-      minify: true,
-      format: "esm",
-      target: "es2022",
-      external: ["./index_bg.wasm", "cloudflare:*"],
-      logLevel: "warning",
-    });
-  } catch {
-    throw new Failure("the edge's JavaScript could not be bundled", "correct what is said above");
-  } finally {
-    // Its helper process would live as long as this one.
-    await stop();
-  }
+  const { outputFiles } = await bundle("the edge's JavaScript", {
+    entryPoints: [index],
+    outfile: index,
+    allowOverwrite: true,
+    external: ["./index_bg.wasm", "cloudflare:*"],
+  });
+  for (const { path, contents } of outputFiles) await writeFile(path, contents);
 }
 
 /** Changes what wasm-bindgen has written to what the runtime takes, and to what is safe after a panic. */
@@ -141,7 +122,8 @@ async function fingerprint(): Promise<string> {
     join(root, "policy", "Cargo.toml"),
     join(root, "scripts", "bindgen", "Cargo.toml"),
   ];
-  for (const script of ["artifacts.ts", "edge.ts", "wasm-toolchain.ts"]) files.push(join(import.meta.dirname, script));
+  for (const script of ["bundle.ts", "cargo-build.ts", "edge.ts", "wasm-toolchain.ts"])
+    files.push(join(import.meta.dirname, script));
   for (const folder of [join(root, "src"), join(root, "policy", "src"), join(root, "scripts", "bindgen", "src")]) {
     for (const entry of await readdir(folder, { recursive: true })) files.push(join(folder, entry));
   }

@@ -1,11 +1,10 @@
 import { chmod, constants, copyFile, mkdir, rename } from "node:fs/promises";
 import { join } from "node:path";
-import { executableIn } from "./artifacts.ts";
 import { usingCache } from "./cache.ts";
-import { cargoEnvironment, requireCargo } from "./cargo.ts";
+import { requireCargo } from "./cargo.ts";
+import { cargoBuild, executableIn } from "./cargo-build.ts";
 import { withLock } from "./lock.ts";
 import { buildLock, state } from "./paths.ts";
-import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
 /** Makes a module for the edge's runtime of the compiled edge. */
@@ -26,19 +25,19 @@ async function build(profile: "dev" | "native", target?: string): Promise<string
   // The development build has the features of the whole workspace, as `npm test` has, so that the two share the
   // dependencies. What is measured and released is built without the others.
   const packages = profile === "dev" ? ["--workspace"] : ["--package", "weir-native"];
-  const flags = ["--bin", "weir", "--profile", profile, "--locked", "--message-format=json-render-diagnostics"];
+  const flags = [...packages, "--bin", "weir", "--profile", profile];
   // Built beside it, what the edge's build needs costs next to nothing: the last steps leave cores idle.
   if (profile === "dev") flags.push("--bin", bindgen);
   if (target) flags.push("--target", target);
-  const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", async (pulse) =>
-    run("cargo", ["build", ...packages, ...flags], {
+  const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", (pulse) =>
+    cargoBuild(flags, {
       pulse,
       log: "native-build",
       // Where the C library is another one than the system's, it has a compiler of its own.
-      env: await cargoEnvironment(target?.endsWith("-musl") ? { TARGET_CC: "musl-gcc" } : {}),
-      remedy: target
-        ? `correct what the compiler reports above; it needs: rustup target add ${target}, and for musl the musl-tools`
-        : "correct what the compiler reports above",
+      env: target?.endsWith("-musl") ? { TARGET_CC: "musl-gcc" } : {},
+      ...(target && {
+        remedy: `correct what the compiler reports above; it needs: rustup target add ${target}, and for musl the musl-tools`,
+      }),
     }),
   );
   const built = executableIn(messages);

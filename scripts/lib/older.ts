@@ -1,8 +1,7 @@
 import { chmod, copyFile, mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { executableIn } from "./artifacts.ts";
 import { cached, makeCached, usingCache } from "./cache.ts";
-import { cargoEnvironment } from "./cargo.ts";
+import { cargoBuild, executableIn } from "./cargo-build.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
@@ -21,12 +20,10 @@ function build(commit: string, folder: string): Promise<void> {
     await mkdir(source);
     await run("git", ["archive", "--format=tar", "--output", join(folder, "source.tar"), commit]);
     await run("tar", ["-xf", join(folder, "source.tar"), "-C", source]);
-    const flags = ["--workspace", "--bin", "weir", "--locked", "--message-format=json-render-diagnostics"];
-    const messages = await run("cargo", ["build", ...flags], {
+    const messages = await cargoBuild(["--workspace", "--bin", "weir"], {
       cwd: source,
       pulse,
       log: "older-build",
-      env: await cargoEnvironment(),
       remedy: "choose a commit that builds with this machine's Rust",
     });
     await copyFile(executableIn(messages), join(folder, "weir"));

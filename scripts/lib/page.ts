@@ -1,42 +1,32 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { build, stop } from "esbuild";
+import { bundle } from "./bundle.ts";
 import { root } from "./paths.ts";
 
 const source = join(root, "www");
 const output = join(root, "dist");
 
-async function bundle() {
-  const bundled = await build({
+function bundlePage() {
+  return bundle("the page", {
     entryPoints: [join(source, "src", "main.ts"), join(source, "style.css")],
     outdir: output,
     entryNames: "[name]",
-    bundle: true,
     // Dynamic imports become files of their own.
     splitting: true,
     chunkNames: "[name]-[hash]",
-    minify: true,
-    format: "esm",
-    target: "es2022",
-    logLevel: "warning",
-    write: false,
-    metafile: true,
   });
-  // Its helper process would live as long as this one.
-  await stop();
-  return bundled;
 }
 
 /** The names of the npm packages that are in the page. */
 export async function packagesInPage(): Promise<Set<string>> {
-  const { metafile } = await bundle();
+  const { metafile } = await bundlePage();
   const names = Object.keys(metafile.inputs).map((file) => /.*node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(file)?.[1]);
   return new Set(names.filter((name) => name !== undefined));
 }
 
 /** Bundles the page into dist/, from where the edge serves it. */
 export async function buildPage(): Promise<void> {
-  const bundled = await bundle();
+  const bundled = await bundlePage();
   const files = new Map<string, Uint8Array>(bundled.outputFiles.map((file) => [file.path, file.contents]));
   for (const name of await readdir(source)) {
     if (/\.(html|svg|txt|webmanifest)$/.test(name) || name === "_headers")

@@ -1,4 +1,6 @@
+import { cargoEnvironment } from "./cargo.ts";
 import { Failure } from "./failure.ts";
+import { type RunOptions, run } from "./process.ts";
 
 /** What cargo says about each thing that it has made or found made, a line each. */
 interface Message {
@@ -6,6 +8,15 @@ interface Message {
   target?: { name?: string };
   executable?: string | null;
   filenames?: string[];
+}
+
+/** Builds with cargo in its environment, with more on top of it, and returns what cargo says about what it has made. */
+export async function cargoBuild(flags: string[], options: RunOptions): Promise<string> {
+  return run("cargo", ["build", ...flags, "--locked", "--message-format=json-render-diagnostics"], {
+    remedy: "correct what the compiler reports above",
+    ...options,
+    env: await cargoEnvironment(options.env),
+  });
 }
 
 /** The program that a build of cargo says it has made. */
