@@ -3,7 +3,7 @@
 mod connection;
 mod key;
 mod migrate;
-mod output;
+pub(crate) mod output;
 mod plans;
 mod screen;
 mod signals;

@@ -14,7 +14,7 @@ async fn main() -> ExitCode {
     match cli::run(cli::Cli::parse()).await {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("weir: {error}");
+            cli::output::tell(&format!("weir: {error}"));
             ExitCode::from(2)
         }
     }

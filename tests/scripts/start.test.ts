@@ -82,6 +82,25 @@ async function answersAgain(within: number): Promise<void> {
   }
 }
 
+/** Kills the stack while a job of this user's has a program, and returns the run and the program's processes. */
+async function killWithAProgram(stack: Command, ofUser: Record<string, string>): Promise<[Run, number[]]> {
+  const run = runFile();
+  const accepted = await fetch(`${url}/api/jobs/slow`, { method: "POST", body: "{}", headers: ofUser });
+  assert.equal(accepted.status, 202, await accepted.text());
+  const origin = marked(run.id).find((pid) => nameOf(pid) === "weir") ?? 0;
+  const programs = await until("the job's program", () => {
+    const found = descendants(origin);
+    return found.some((pid) => nameOf(pid) === "sleep") && found;
+  });
+  process.kill(run.pid, "SIGKILL");
+  await stack.ends();
+  assert.ok(marked(run.id).length > 1, "it has left processes behind");
+  whenOver(file, () =>
+    [...marked(run.id), ...programs.filter(isAlive)].forEach((pid) => void process.kill(pid, "SIGKILL")),
+  );
+  return [run, programs];
+}
+
 async function nothingListens(): Promise<void> {
   for (const [name, port] of Object.entries(ports)) assert.ok(await isFree(port), `${name} is still in use`);
 }
@@ -137,19 +156,7 @@ describe("npm start", { timeout: 600_000 }, () => {
   it("ends what a killed run has left behind, and uses the server of DATABASE_URL", {
     skip: !canFreeze && "needs Linux",
   }, async (t) => {
-    const killed = runFile();
-    const accepted = await fetch(`${url}/api/jobs/slow`, { method: "POST", body: "{}", headers: ofUser });
-    assert.equal(accepted.status, 202, await accepted.text());
-    const origin = marked(killed.id).find((pid) => nameOf(pid) === "weir") ?? 0;
-    const programs = await until("the job's program", () => {
-      const found = descendants(origin);
-      return found.some((pid) => nameOf(pid) === "sleep") && found;
-    });
-    process.kill(killed.pid, "SIGKILL");
-    await stack.ends();
-    assert.ok(marked(killed.id).length > 2, "it has left servers behind");
-    whenOver(file, () => marked(killed.id).forEach((pid) => void process.kill(pid, "SIGKILL")));
-
+    const [killed, programs] = await killWithAProgram(stack, ofUser);
     const database = await freshDatabase(t);
     stack = npm("start", ["--verbose"], { DATABASE_URL: database.url });
     await stack.prints("that a killed run left behind");
@@ -169,6 +176,24 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.equal(await stack.ends(), 143);
     assert.match(stack.output(), /weir: stopped/);
     assert.deepEqual(marked(id), [], "it has left processes behind");
+  });
+
+  // There the worker would wait for its job: nothing else ends it.
+  it("ends the programs of a killed run whose server goes on", {
+    skip: !canFreeze && "needs Linux",
+  }, async (t) => {
+    const { url: DATABASE_URL } = await freshDatabase(t);
+    const env = { DATABASE_URL, WEIR_CONFIG: join(root, "native", "tests", "programs.toml") };
+    stack = npm("start", [], env);
+    await stack.prints(`weir: ready ${url}`);
+    const [killed, programs] = await killWithAProgram(stack, ofUser);
+    stack = npm("start", [], env);
+    await stack.prints("that a killed run left behind");
+    await stack.prints(`weir: ready ${url}`);
+    assert.deepEqual(marked(killed.id), []);
+    assert.deepEqual(programs.filter(isAlive), [], "a job's program lives on");
+    stack.child.kill("SIGTERM");
+    assert.equal(await stack.ends(), 143);
   });
 
   it("ends with the last lines of a part that fails, and with what to do", {

@@ -17,6 +17,11 @@ pub(super) fn print(text: &str) -> std::io::Result<bool> {
     }
 }
 
+/// Writes a line to standard error, where `eprintln!` would panic if nobody reads it.
+pub(crate) fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// Who changes something from here, as the log of changes has it.
 pub(super) fn actor() -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();

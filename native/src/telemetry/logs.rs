@@ -6,13 +6,16 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 
-/// Starts logging to standard error. Calling it twice does nothing.
+/// Starts logging to standard error. What nobody reads there is lost, and nothing else with it. Calling it twice does
+/// nothing.
 pub fn start() {
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn,riverqueue=warn"));
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        // It would say on standard error that nobody reads standard error, and panic in whatever logs.
+        .log_internal_errors(false);
     let started = if std::io::stderr().is_terminal() {
         let clock: fn(&mut Writer<'_>) -> fmt::Result = clock;
         logs.compact().with_target(false).with_timer(clock).try_init()

@@ -51,6 +51,25 @@ async fn when_the_leader_dies_another_one_does_its_duties() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_process_whose_log_nobody_reads_answers_and_works_and_stops_as_any_other() {
+    let weir = naps().await;
+    let unheard = Process::unheard(&weir, &["up"], &NAPS);
+    unheard.ready().await;
+    let user = weir.user("free").await;
+    let submitted = unheard
+        .call("POST", "/api/jobs/nap", Who::User(user), "unheard", "{}")
+        .await;
+    assert_eq!(submitted.status, 202, "{}", submitted.text);
+    weir.all_finished().await;
+    let used = unheard
+        .call("GET", "/api/usage", Who::User(user), "unheard", "")
+        .await;
+    assert_eq!(used.status, 200, "{}", used.text);
+    assert_eq!(unheard.stop().await, Some(0));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_is_told_to_stop_finishes_what_it_runs_and_begins_nothing() {
     let weir = naps().await;
     let client = weir.client().await;

@@ -1,7 +1,7 @@
 //! The binary `weir` itself, as an operator starts it.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -45,6 +45,22 @@ pub struct Reply {
 impl Process {
     /// Starts a subcommand on the test's database.
     pub fn start(weir: &Weir, arguments: &[&str], more: &[(&str, &str)]) -> Self {
+        let (process, stderr) = Self::spawn(weir, arguments, more);
+        let log = Arc::clone(&process.log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                log.lock().unwrap().push(line);
+            }
+        });
+        process
+    }
+
+    /// The same, whose log nobody reads: whatever collected it has ended.
+    pub fn unheard(weir: &Weir, arguments: &[&str], more: &[(&str, &str)]) -> Self {
+        Self::spawn(weir, arguments, more).0
+    }
+
+    fn spawn(weir: &Weir, arguments: &[&str], more: &[(&str, &str)]) -> (Self, ChildStderr) {
         let port = free_port();
         let mut child = command(weir, arguments)
             .env("WEIR_ORIGIN_PORT", port.to_string())
@@ -54,18 +70,13 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let (kept, stderr) = (Arc::clone(&log), child.stderr.take().unwrap());
-        std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                kept.lock().unwrap().push(line);
-            }
-        });
-        Self {
+        let stderr = child.stderr.take().unwrap();
+        let process = Self {
             child: KilledOnDrop(child),
             port,
-            log,
-        }
+            log: Arc::default(),
+        };
+        (process, stderr)
     }
 
     /// Everything it has logged, as JSON; a line that is none fails the test.
