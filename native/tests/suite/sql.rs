@@ -782,6 +782,24 @@ async fn what_another_client_inserted_waits_for_its_slot_before_a_worker_claims_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_kinds_that_nobody_here_works_hide_none_that_waits_for_its_slot() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    submit(&client, &subject).await.1.unwrap();
+    let unknown = "INSERT INTO river_job (args, kind, max_attempts, priority, queue, scheduled_at) \
+                   SELECT '{}', 'report', 3, 1, 'analysis_default', now() - interval '1 hour' \
+                   FROM generate_series(1, 1000)";
+    client.batch_execute(unknown).await.unwrap();
+    let foreign = weir
+        .insert_by_river(json!({ "user_id": subject }), "analysis_default")
+        .await;
+    weir.reconcile().await;
+    assert_eq!(state_of(&client, foreign).await, "pending");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charged_once() {
     let weir = Weir::new().await;
     let client = weir.client().await;
