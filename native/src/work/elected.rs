@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, keep_alive};
 use weir_ledger::duties;
 
 use super::host;
@@ -12,6 +12,9 @@ use crate::context::Context;
 
 /// How often the process that does the duties says so.
 const SAY_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How often the leader's session is used at least: well within the time after which it is ended when it is idle.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Any number, the same everywhere. The lock's key is made of it and of a table, since each Weir of a database has one
 /// leader.
@@ -48,6 +51,12 @@ impl Elected {
             is_elected: false,
             said: None,
         })
+    }
+
+    /// Does some of the duties. Settlements go on over other connections, and may take longer than this session may be
+    /// idle.
+    pub(super) async fn during<T>(&self, duty: impl Future<Output = T>) -> T {
+        keep_alive(&self.client, KEEP_ALIVE_INTERVAL, duty).await
     }
 
     /// Says whose the duties are. Returns whether the connection is still of use.

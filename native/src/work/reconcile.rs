@@ -81,7 +81,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
         match held {
             Ok(mut held) => match held.is_elected().await {
                 Ok(true) if last_round.elapsed() < ROUND_INTERVAL => {
-                    if reconciler.glance(&held.client).await {
+                    if held.during(reconciler.glance(&held.client)).await {
                         leader = Some(held);
                     }
                 }
@@ -90,7 +90,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
                     // Before it says that it does the duties, which is when the one before did them last.
                     if reconciler.begin(&held.client).await
                         && held.say().await
-                        && reconciler.round(&held.client).await
+                        && held.during(reconciler.round(&held.client)).await
                     {
                         leader = Some(held);
                     }

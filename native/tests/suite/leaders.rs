@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use weir::handler::Handler;
 use weir::work::{Duty, Working, reconcile};
 use weir_ledger::attempts;
+use weir_ledger::database::keep_alive;
 
 /// River's rescuer looks every 30 s; this is how long one is waited for.
 const RESCUED_WITHIN: Duration = Duration::from_secs(90);
@@ -271,5 +272,26 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
     weir.ended_elsewhere(id, "completed").await;
     assert_eq!(keep("mine", 1).await, 0, "it is over");
     weir.reconcile().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leaders_session_is_not_ended_for_being_idle_while_what_ended_is_settled_elsewhere() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute("SET idle_session_timeout = '2s'")
+        .await
+        .unwrap();
+    let elsewhere = tokio::time::sleep(Duration::from_secs(4));
+    keep_alive(&client, Duration::from_millis(100), elsewhere).await;
+    client.query_one("SELECT 1", &[]).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), async {
+        while !client.is_closed() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await
+    .expect("an idle session is kept: nothing was tested");
     weir.end().await;
 }
