@@ -88,18 +88,17 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         )
         .fallback(async || ApiError::NoRoute)
         .method_not_allowed_fallback(async || ApiError::NoMethod)
-        .layer(DefaultBodyLimit::max(LARGEST_BODY))
-        .layer(RequestBodyTimeoutLayer::new(BODY_IDLE_TIMEOUT))
-        .layer(tower_http::catch_panic::CatchPanicLayer::custom(|_| {
-            ApiError::Internal.into_response()
-        }))
-        // What one caller is answered is for nobody else, whatever a cache in between would do by itself.
-        .layer(SetResponseHeaderLayer::overriding(
-            header::CACHE_CONTROL,
-            HeaderValue::from_static("no-store"),
+        // As one layer: each call of `layer` would box every request, answer and body once more. The first is the
+        // outermost.
+        .layer((
+            // Outside of the net under panics, so that they get their line too.
+            axum::middleware::from_fn(access::log),
+            // What one caller is answered is for nobody else, whatever a cache in between would do by itself.
+            SetResponseHeaderLayer::overriding(header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+            tower_http::catch_panic::CatchPanicLayer::custom(|_| ApiError::Internal.into_response()),
+            DefaultBodyLimit::max(LARGEST_BODY),
+            RequestBodyTimeoutLayer::new(BODY_IDLE_TIMEOUT),
         ))
-        // Outside of the net under panics, so that they get their line too.
-        .layer(axum::middleware::from_fn(access::log))
         // The edge's reports and probes come every few seconds and have no line.
         .route(
             weir_policy::counts::PATH,

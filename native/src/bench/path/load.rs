@@ -4,18 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::body::{Body, Bytes};
-use axum::http::{Request, StatusCode, header};
-use futures_util::StreamExt;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use axum::http::{StatusCode, header};
 use uuid::Uuid;
 use weir_policy::assertion::{self, AssertionKey, Caller};
 use weir_policy::token;
 
 use super::super::report::BenchError;
 use super::super::stage::arguments;
+use super::connection::Connection;
 
 /// How many connections submit at once.
 pub(super) const CONNECTIONS: usize = 64;
@@ -29,14 +25,14 @@ const TOKEN_TTL: u64 = 3600;
 /// A user as the load generator knows them.
 pub(super) struct User {
     pub(super) id: Uuid,
-    body: Bytes,
+    body: String,
 }
 
 impl User {
     pub(super) fn new(id: Uuid) -> Self {
         Self {
             id,
-            body: Bytes::from(arguments(id).to_string()),
+            body: arguments(id).to_string(),
         }
     }
 }
@@ -84,14 +80,20 @@ impl Target {
         Ok(Some(header?))
     }
 
-    async fn connect(&self) -> Result<SendRequest<Body>, BenchError> {
-        let stream = TcpStream::connect(self.address).await?;
-        stream.set_nodelay(true)?;
-        let (sender, connection) = handshake(TokioIo::new(stream))
-            .await
-            .map_err(std::io::Error::other)?;
-        tokio::spawn(connection);
-        Ok(sender)
+    /// A user's submission as it is sent.
+    fn request(&self, user: &User) -> Result<Vec<u8>, BenchError> {
+        let User { id, body } = user;
+        let mut request = format!(
+            "POST {} HTTP/1.1\r\nhost: origin\r\ncontent-type: application/json\r\ncontent-length: {}\r\n",
+            self.path,
+            body.len()
+        );
+        if let Some((name, value)) = self.header(*id)? {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        request.push_str(body);
+        Ok(request.into_bytes())
     }
 }
 
@@ -104,13 +106,13 @@ pub(super) async fn submit(
 ) -> Result<Vec<Duration>, BenchError> {
     let mut connections = Vec::new();
     for _ in 0..CONNECTIONS {
-        connections.push(target.connect().await?);
+        connections.push(Connection::open(target.address).await?);
     }
     let started = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
-    for (index, sender) in connections.into_iter().enumerate() {
+    for (index, connection) in connections.into_iter().enumerate() {
         let (target, users) = (Arc::clone(target), Arc::clone(users));
-        tasks.spawn(one(target, users, index, sender, started + span));
+        tasks.spawn(one(target, users, index, connection, started + span));
     }
     let mut latencies = Vec::new();
     while let Some(task) = tasks.join_next().await {
@@ -124,42 +126,24 @@ async fn one(
     target: Arc<Target>,
     users: Arc<Vec<User>>,
     index: usize,
-    mut sender: SendRequest<Body>,
+    mut connection: Connection,
     until: Instant,
 ) -> Result<Vec<Duration>, BenchError> {
     let own: Vec<&User> = users.iter().skip(index).step_by(CONNECTIONS).collect();
-    let mut credentials = Vec::new();
+    let mut requests = Vec::new();
     let mut signed = Instant::now();
     let mut latencies = Vec::new();
     while Instant::now() < until {
         let n = latencies.len() % own.len();
-        if n == 0 && (credentials.is_empty() || signed.elapsed() > FRESH) {
+        if n == 0 && (requests.is_empty() || signed.elapsed() > FRESH) {
             signed = Instant::now();
-            credentials = own
+            requests = own
                 .iter()
-                .map(|user| target.header(user.id))
+                .map(|user| target.request(user))
                 .collect::<Result<_, _>>()?;
         }
-        let mut request = Request::post(target.path)
-            .header(header::HOST, "origin")
-            .header(header::CONTENT_TYPE, "application/json");
-        if let Some((name, value)) = &credentials[n] {
-            request = request.header(*name, value);
-        }
-        let request = request
-            .body(Body::from(own[n].body.clone()))
-            .map_err(std::io::Error::other)?;
         let begun = Instant::now();
-        sender.ready().await.map_err(std::io::Error::other)?;
-        let answer = sender
-            .send_request(request)
-            .await
-            .map_err(std::io::Error::other)?;
-        let status = answer.status();
-        let mut body = Body::new(answer.into_body()).into_data_stream();
-        while let Some(part) = body.next().await {
-            part.map_err(std::io::Error::other)?;
-        }
+        let status = connection.send(&requests[n]).await?;
         if status != StatusCode::ACCEPTED {
             return Err(std::io::Error::other(format!("a submission was answered with {status}")).into());
         }

@@ -1,5 +1,6 @@
 //! `weir bench path`: the whole way of a job, over HTTP and in processes of its own, to its settlement.
 
+mod connection;
 mod edge;
 mod load;
 mod parts;
