@@ -19,7 +19,7 @@ use crate::context::RequestContext;
 use crate::cors;
 use crate::events::Event;
 use crate::forward::{self, Forwarded, Outgoing};
-use crate::glue::{self, HeaderChanges, Lines};
+use crate::glue::{self, HeaderChanges, Lines, Names};
 use crate::limiter::{self, RateLimitDecision};
 use crate::reports;
 use crate::response;
@@ -33,6 +33,10 @@ use crate::url;
 const READ_HEADERS: &str = "origin\naccess-control-request-method\nauthorization\ncookie\ntraceparent\n\
     weir-drill-panic\ncf-connecting-ip\ncf-connecting-ipv6\ncf-worker\nx-forwarded-for\nx-real-ip";
 
+thread_local! {
+    static READ: Names = glue::names(READ_HEADERS);
+}
+
 /// Answers any request, counts it and writes its line in the access log.
 pub(crate) async fn handle(
     bindings: &Bindings,
@@ -41,7 +45,7 @@ pub(crate) async fn handle(
 ) -> Result<Response, JsValue> {
     let id = random_uuid();
     let started = clock::now_ms();
-    let facts = glue::facts_of(&request, READ_HEADERS);
+    let facts = READ.with(|names| glue::facts_of(&request, names));
     let mut lines = facts.lines();
     let (method, target) = (lines.text(), Target::of(lines.text()));
     let context = RequestContext {

@@ -1,5 +1,5 @@
 // The Worker's entry point. Decisions are made in Rust; this file has what only JavaScript can express.
-import { DurableObject, WorkerEntrypoint } from "cloudflare:workers";
+import { DurableObject } from "cloudflare:workers";
 import { AddressCounter as Counter, fetch as handle, __worker_init_state as program } from "../build/index.js";
 
 // The first ten frames of a panic are the panic's own.
@@ -80,12 +80,13 @@ const internalError = JSON.stringify({
   detail: "The edge could not handle the request.",
 });
 
-export default class extends WorkerEntrypoint {
-  async fetch(request) {
-    const panicked = Promise.withResolvers();
-    running.add(panicked.reject);
+export default {
+  async fetch(request, env, ctx) {
+    const { promise: answered, resolve, reject } = Promise.withResolvers();
+    running.add(reject);
     try {
-      return await Promise.race([handle(request, this.env, this.ctx), panicked.promise]);
+      handle(request, env, ctx).then(resolve, reject);
+      return await answered;
     } catch (error) {
       // A bug: Rust turns every other error into a response.
       console.error(JSON.stringify({ event: "panic", detail: String(error?.message ?? error) }));
@@ -98,7 +99,7 @@ export default class extends WorkerEntrypoint {
         },
       });
     } finally {
-      running.delete(panicked.reject);
+      running.delete(reject);
     }
-  }
-}
+  },
+};

@@ -99,8 +99,7 @@ pub(crate) async fn send(
     let config = context.config;
     let changes = request_changes(context, outgoing)?;
     let url = format!("{}{}", config.origin, outgoing.path_and_query);
-    let sent = LISTED
-        .with(|(listed, _)| glue::forward(&url, outgoing.method, outgoing.request, listed, changes.packed()));
+    let sent = LISTED.with(|(listed, _)| glue::forward(&url, outgoing.request, listed, changes.packed()));
     // `fetch` refuses some methods, such as CONNECT and TRACE.
     let Ok(response) = sent else {
         return Ok(Forwarded::Problem(Problem::new(
@@ -146,7 +145,7 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
         clock::now_ms() / 1000,
     )
     .map_err(|error| JsValue::from_str(&error.to_string()))?;
-    let mut changes = HeaderChanges::default();
+    let mut changes = HeaderChanges::new();
     changes
         .set(assertion::HEADER, &assertion)
         .set("traceparent", &outgoing.trace.traceparent)
@@ -168,12 +167,9 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
 /// The origin's response with the edge's own fields.
 pub(crate) fn pass(response: &Response, fields: &HeaderChanges) -> Result<Response, JsValue> {
     // Responses depend on the caller. If the origin allows caching, then only in the caller's own cache.
-    let values = glue::values_of(&response.headers(), "cache-control");
-    let cache_control = values
-        .lines()
-        .value()
-        .map_or_else(|| "no-store".to_owned(), private);
-    let mut changes = HeaderChanges::default();
+    let cache_control = glue::cache_control(response)
+        .map_or_else(|| "no-store".to_owned(), |directives| private(&directives));
+    let mut changes = HeaderChanges::new();
     changes.set("cache-control", &cache_control).extend(fields);
     LISTED.with(|(_, listed)| glue::pass(response, listed, changes.packed()))
 }

@@ -2,7 +2,7 @@
 
 use js_sys::Promise;
 use wasm_bindgen::prelude::*;
-use web_sys::{Headers, Request, Response};
+use web_sys::{Request, Response};
 
 #[wasm_bindgen(module = "/src/glue.mjs")]
 extern "C" {
@@ -13,15 +13,16 @@ extern "C" {
     /// A list of header names from a text with one name per line.
     pub(crate) fn names(lines: &str) -> Names;
 
-    fn values(headers: &Headers, lines: &str) -> String;
+    fn facts(request: &Request, read: &Names) -> String;
 
-    fn facts(request: &Request, lines: &str) -> String;
+    /// The header `Cache-Control` of a response.
+    #[wasm_bindgen(js_name = cacheControl)]
+    pub(crate) fn cache_control(response: &Response) -> Option<String>;
 
     /// Forwards a request with its listed headers and these changes. The promise resolves to the response.
     #[wasm_bindgen(catch)]
     pub(crate) fn forward(
         url: &str,
-        method: &str,
         request: &Request,
         listed: &Names,
         changes: &str,
@@ -80,14 +81,9 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A request's method, URL and the values of these headers (one name per line), in this order.
-pub(crate) fn facts_of(request: &Request, lines: &str) -> Packed {
-    Packed(facts(request, lines))
-}
-
-/// The values of these headers (one name per line), in their order.
-pub(crate) fn values_of(headers: &Headers, lines: &str) -> Packed {
-    Packed(values(headers, lines))
+/// A request's method, URL and the values of these headers, in this order.
+pub(crate) fn facts_of(request: &Request, read: &Names) -> Packed {
+    Packed(facts(request, read))
 }
 
 /// HeaderChanges to headers, packed.
@@ -95,6 +91,11 @@ pub(crate) fn values_of(headers: &Headers, lines: &str) -> Packed {
 pub(crate) struct HeaderChanges(String);
 
 impl HeaderChanges {
+    /// No changes, with room for those of a request.
+    pub(crate) fn new() -> Self {
+        Self(String::with_capacity(1024))
+    }
+
     /// Sets a header.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> &mut Self {
         self.push("", name, value)
@@ -127,11 +128,9 @@ impl HeaderChanges {
         self.0.push_str(name);
         self.0.push('\n');
         // A line break would start another header. No current value can contain one; this keeps it so.
-        self.0.extend(
-            value
-                .chars()
-                .filter(|letter| !matches!(letter, '\r' | '\n' | '\0')),
-        );
+        for part in value.split(['\r', '\n', '\0']) {
+            self.0.push_str(part);
+        }
         self
     }
 
