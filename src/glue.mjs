@@ -56,8 +56,8 @@ export function forward(url, request, listed, changes) {
   const { method, body } = request;
   const headers = headersOf(request.headers, listed, changes);
   const init = { method, headers, body, redirect: "manual" };
-  // Otherwise a rule of the origin's zone may answer one caller with what another one was answered. Nothing else is
-  // ever cached, and saying so takes the runtime as long as three headers.
+  // Without it, a cache rule of the origin's zone may answer one caller with what another one was answered. Answers to
+  // other methods are never cached, and the option costs as much as several headers.
   if (method === "GET" || method === "HEAD") init.cache = "no-store";
   return fetch(url, init);
 }

@@ -86,7 +86,7 @@ pub(crate) fn facts_of(request: &Request, read: &Names) -> Packed {
     Packed(facts(request, read))
 }
 
-/// HeaderChanges to headers, packed.
+/// Changes to headers, packed. Names are in lower case: two that differ in case would be two headers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeaderChanges(String);
 
@@ -121,6 +121,7 @@ impl HeaderChanges {
     }
 
     fn push(&mut self, how: &str, name: &str, value: &str) -> &mut Self {
+        debug_assert!(!name.contains(char::is_uppercase), "{name}");
         if !self.0.is_empty() {
             self.0.push('\n');
         }

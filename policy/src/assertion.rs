@@ -14,7 +14,7 @@ use crate::jwt::{malformed_reason, signature_only};
 use crate::subject::{Identity, Subject};
 
 /// The request header that carries an assertion.
-pub const HEADER: &str = "Weir-Assertion";
+pub const HEADER: &str = "weir-assertion";
 
 /// The claim `iss` of every assertion.
 pub const ISSUER: &str = "weir-edge";

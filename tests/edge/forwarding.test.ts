@@ -176,9 +176,12 @@ test("only listed headers are forwarded in either direction", async () => {
 });
 
 test("no cache on the way to the origin answers one caller with another's answer", async () => {
-  await ask("/api/usage");
-  // What the runtime adds to a request that passes its caches by.
-  assert.equal(origin.last().headers["cache-control"], "no-cache");
+  for (const method of ["GET", "HEAD"]) {
+    await ask("/api/usage", { method });
+    assert.equal(origin.last().method, method);
+    // What the runtime adds to a request that passes its caches by.
+    assert.equal(origin.last().headers["cache-control"], "no-cache", method);
+  }
 });
 
 test("a response without Cache-Control must not be stored", async () => {

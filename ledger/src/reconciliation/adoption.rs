@@ -11,11 +11,11 @@ use crate::holder::{Holder, Holders, kept_text};
 use crate::meter::Meter;
 use crate::reservation::PROVISION;
 
-/// How many jobs of each queue one look is for.
+/// How many jobs of each queue a look finds at most.
 const DEPTH: i64 = 100;
 
-/// How many of each queue it passes at most on the way to them: jobs of kinds that nobody here works, which stay where
-/// they are. It costs a few milliseconds where there are as many.
+/// How many jobs of each queue a look passes at most. Those of kinds that nobody here works stay in their queue, and River's
+/// clients pass them, too, with each claim. As many of them cost tens of milliseconds.
 const REACH: i64 = 10_000;
 
 /// A submitted job that somebody made available by hand: it was in line, or had given back what it held.

@@ -88,8 +88,8 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         )
         .fallback(async || ApiError::NoRoute)
         .method_not_allowed_fallback(async || ApiError::NoMethod)
-        // As one layer: each call of `layer` would box every request, answer and body once more. The first is the
-        // outermost.
+        // As one layer, the first outermost: each call of `layer` boxes the service and its future once more for every
+        // request.
         .layer((
             // Outside of the net under panics, so that they get their line too.
             axum::middleware::from_fn(access::log),

@@ -800,6 +800,24 @@ async fn jobs_of_kinds_that_nobody_here_works_hide_none_that_waits_for_its_slot(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_submitted_job_waits_for_its_slot_also_when_its_kind_is_no_longer_worked_here() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    let first = submit(&client, &subject).await.1.unwrap();
+    let second = submit(&client, &subject).await.1.unwrap();
+    weir.ended_elsewhere(first, "discarded").await;
+    weir.reconcile().await;
+    assert_eq!(state_of(&client, second).await, "available");
+    let retried = "UPDATE river_job SET kind = 'analysis:before', state = 'available', scheduled_at = now(), \
+                       finalized_at = NULL, max_attempts = attempt + 1 WHERE id = $1";
+    assert_eq!(client.execute(retried, &[&first]).await.unwrap(), 1);
+    weir.reconcile().await;
+    assert_eq!(state_of(&client, first).await, "pending", "one at a time");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charged_once() {
     let weir = Weir::new().await;
     let client = weir.client().await;
