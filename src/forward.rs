@@ -145,7 +145,7 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
         clock::now_ms() / 1000,
     )
     .map_err(|error| JsValue::from_str(&error.to_string()))?;
-    let mut changes = HeaderChanges::new();
+    let mut changes = HeaderChanges::default();
     changes
         .set(assertion::HEADER, &assertion)
         .set("traceparent", &outgoing.trace.traceparent)
@@ -169,7 +169,7 @@ pub(crate) fn pass(response: &Response, fields: &HeaderChanges) -> Result<Respon
     // Responses depend on the caller. If the origin allows caching, then only in the caller's own cache.
     let cache_control = glue::cache_control(response)
         .map_or_else(|| "no-store".to_owned(), |directives| private(&directives));
-    let mut changes = HeaderChanges::new();
+    let mut changes = HeaderChanges::default();
     changes.set("cache-control", &cache_control).extend(fields);
     LISTED.with(|(_, listed)| glue::pass(response, listed, changes.packed()))
 }

@@ -91,11 +91,6 @@ pub(crate) fn facts_of(request: &Request, read: &Names) -> Packed {
 pub(crate) struct HeaderChanges(String);
 
 impl HeaderChanges {
-    /// No changes, with room for those of a request.
-    pub(crate) fn new() -> Self {
-        Self(String::with_capacity(1024))
-    }
-
     /// Sets a header.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> &mut Self {
         self.push("", name, value)

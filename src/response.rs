@@ -11,7 +11,7 @@ use crate::rate_limit_fields::PolicyStatus;
 
 /// The fields of every response that the edge makes or passes on. HSTS (RFC 6797) is only valid over TLS.
 pub(crate) fn base_fields(is_https: bool) -> HeaderChanges {
-    let mut fields = HeaderChanges::new();
+    let mut fields = HeaderChanges::default();
     fields.set("x-content-type-options", "nosniff");
     if is_https {
         fields.set("strict-transport-security", "max-age=31536000");

@@ -276,7 +276,7 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leaders_session_is_not_ended_for_being_idle_while_what_ended_is_settled_elsewhere() {
+async fn a_session_that_is_kept_alive_is_not_ended_for_being_idle() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client

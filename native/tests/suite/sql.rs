@@ -727,6 +727,13 @@ async fn what_a_foreign_worker_ends_is_settled_within_a_tenth_of_a_second() {
     weir.end().await;
 }
 
+/// Has a job run again as River's retry does, of every state but running.
+async fn retry(client: &Client, id: i64) {
+    let retried = "UPDATE river_job SET state = 'available', scheduled_at = now(), finalized_at = NULL, \
+                       max_attempts = greatest(max_attempts, attempt + 1) WHERE id = $1";
+    assert_eq!(client.execute(retried, &[&id]).await.unwrap(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_another_client_inserted_waits_for_its_slot_before_a_worker_claims_it() {
     let weir = Weir::new().await;
@@ -809,9 +816,9 @@ async fn a_submitted_job_waits_for_its_slot_also_when_its_kind_is_no_longer_work
     weir.ended_elsewhere(first, "discarded").await;
     weir.reconcile().await;
     assert_eq!(state_of(&client, second).await, "available");
-    let retried = "UPDATE river_job SET kind = 'analysis:before', state = 'available', scheduled_at = now(), \
-                       finalized_at = NULL, max_attempts = attempt + 1 WHERE id = $1";
-    assert_eq!(client.execute(retried, &[&first]).await.unwrap(), 1);
+    let renamed = "UPDATE river_job SET kind = 'analysis:before' WHERE id = $1";
+    assert_eq!(client.execute(renamed, &[&first]).await.unwrap(), 1);
+    retry(&client, first).await;
     weir.reconcile().await;
     assert_eq!(state_of(&client, first).await, "pending", "one at a time");
     weir.end().await;
@@ -832,12 +839,6 @@ async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charge
             .unwrap();
         rows.iter().map(|row| row.get("job_id")).collect()
     };
-    // As River's retry does it, of every state but running.
-    let retry = async |id: i64| {
-        let retried = "UPDATE river_job SET state = 'available', scheduled_at = now(), finalized_at = NULL, \
-                           max_attempts = greatest(max_attempts, attempt + 1) WHERE id = $1";
-        assert_eq!(client.execute(retried, &[&id]).await.unwrap(), 1);
-    };
     let complete = async |id: i64| {
         let done = "SELECT outcome, charged FROM weir_complete($1, (SELECT attempt::int FROM river_job WHERE id = $1))";
         let done = client.query_one(done, &[&id]).await.unwrap();
@@ -847,7 +848,7 @@ async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charge
     let first = submit(&client, &subject).await.1.unwrap();
     let second = submit(&client, &subject).await.1.unwrap();
     // The one waits for its slot, and River makes it available.
-    retry(second).await;
+    retry(&client, second).await;
     weir.reconcile().await;
     assert_eq!(claim().await, [first], "one at a time");
     weir.ended_elsewhere(first, "discarded").await;
@@ -855,13 +856,13 @@ async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charge
     assert_eq!(claim().await, [second]);
     assert_eq!(complete(second).await, 1);
     // The other ended, and gave back what it held.
-    retry(first).await;
+    retry(&client, first).await;
     weir.reconcile().await;
     assert_eq!(claim().await, [first]);
     assert_eq!(complete(first).await, 1, "it reserved again");
     // What was charged already is not charged again.
-    retry(first).await;
-    retry(second).await;
+    retry(&client, first).await;
+    retry(&client, second).await;
     weir.reconcile().await;
     let [running] = claim().await[..] else {
         panic!("one at a time");

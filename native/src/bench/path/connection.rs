@@ -1,6 +1,5 @@
-//! A connection to what is measured. The client shares the cores with it, and a client of hyper's would take a fifth of
-//! what a submission costs there: this one writes requests that are made already, and reads of an answer its status and
-//! where it ends.
+//! A connection to what is measured. The client shares the cores with it, so it does as little as it can: it writes
+//! requests that are made already, and reads of an answer its status and where it ends.
 
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
