@@ -58,7 +58,7 @@ async function measure(): Promise<Result[]> {
     `machine     ${cpus().length} cores, ${cpus()[0]?.model.trim()}, load ${loadavg()[0]?.toFixed(2)} before; load generator, workerd and origin share them`,
   );
   say(
-    `runtime     workerd ${version("workerd")}, one process with a socket for each Worker; objects store ${inMemory ? "in memory (/dev/shm)" : "on disk"}`,
+    `runtime     workerd ${version("workerd")}, a process for each Worker; objects store ${inMemory ? "in memory (/dev/shm)" : "on disk"}`,
   );
   say(
     `beside it   hono ${local("hono")} + hono-rate-limiter ${local("hono-rate-limiter")} + @hono-rate-limiter/cloudflare ${local("@hono-rate-limiter/cloudflare")}; see peers/`,
@@ -167,7 +167,7 @@ async function measure(): Promise<Result[]> {
   /** Object calls and rows, from the counters of the objects themselves, and what they cost at list prices. */
   async function measureCosts(): Promise<() => void> {
     const weir = async (): Promise<{ calls: number; rows: number }> => {
-      const namespace = (await field.miniflare.getDurableObjectNamespace(
+      const namespace = (await field.runtimes.weir?.getDurableObjectNamespace(
         "ADDRESS_COUNTERS",
         "weir-edge",
       )) as unknown as {

@@ -2,14 +2,14 @@ import { type ChildProcess, fork } from "node:child_process";
 import { join } from "node:path";
 import { build } from "esbuild";
 import { convertV4MiniflareOptions, Miniflare, type V4MiniflareOptions, type V4WorkerOptions } from "miniflare";
-import { edgeName, edgeWorker } from "../../tests/edge/workerd.ts";
+import { edgeWorker } from "../../tests/edge/workerd.ts";
 import { freshSecrets, type Secrets } from "../../tests/harness/identity.ts";
 
 const here = import.meta.dirname;
 
-/** Everything that is measured, in one workerd, each at a socket of its own without anything in between. */
+/** Everything that is measured, each in a workerd of its own, at a socket without anything in between. */
 export interface Field {
-  miniflare: Miniflare;
+  runtimes: Record<string, Miniflare>;
   secrets: Secrets;
   origin: string;
   urls: Record<string, string>;
@@ -53,6 +53,22 @@ export async function startOrigin(): Promise<{ url: string; child: ChildProcess 
   return { url: `http://127.0.0.1:${port}`, child };
 }
 
+/**
+ * One Worker in a workerd of its own. In a shared one, a Worker would pay for the objects of the others, which leave memory
+ * and whose alarms go off long after their round.
+ */
+function startRuntime(worker: V4WorkerOptions, storage: string): Miniflare {
+  return new Miniflare(
+    convertV4MiniflareOptions({
+      host: "127.0.0.1",
+      port: 0,
+      cf: false,
+      workers: [{ ...worker, unsafeDirectSockets: [{ host: "127.0.0.1", port: 0 }] }],
+      resourcePersistencePath: storage,
+    } as unknown as V4MiniflareOptions),
+  );
+}
+
 export async function startField(storage: string): Promise<Field> {
   const origin = await startOrigin();
   const secrets = freshSecrets();
@@ -63,40 +79,31 @@ export async function startField(storage: string): Promise<Field> {
     vars: { ANON_READ_LIMIT: "1000000" },
     worker: { assets: undefined },
   });
-  const workers = [
+  const workers: Record<string, V4WorkerOptions> = {
     weir,
-    await peer("minimal", origin.url, counters("PerAddress")),
-    await peer("memory", origin.url, counters("PerAddress")),
-    await peer("hono", origin.url, counters("DurableObjectRateLimiter")),
-    await peer("hono", origin.url, { name: "hono-counted", ...counters("CountedRateLimiter") }),
-    await peer("binding", origin.url, {
+    minimal: await peer("minimal", origin.url, counters("PerAddress")),
+    memory: await peer("memory", origin.url, counters("PerAddress")),
+    hono: await peer("hono", origin.url, counters("DurableObjectRateLimiter")),
+    "hono-counted": await peer("hono", origin.url, counters("CountedRateLimiter")),
+    binding: await peer("binding", origin.url, {
       ratelimits: { LIMITER: { namespace_id: "1", simple: { limit: 10, period: 60 } } },
     }),
-    await peer("forwarder", origin.url),
-  ].map((worker) => ({ ...worker, unsafeDirectSockets: [{ host: "127.0.0.1", port: 0 }] }));
-  const miniflare = new Miniflare(
-    convertV4MiniflareOptions({
-      host: "127.0.0.1",
-      port: 0,
-      cf: false,
-      workers,
-      resourcePersistencePath: storage,
-    } as unknown as V4MiniflareOptions),
-  );
-  await miniflare.ready;
+    forwarder: await peer("forwarder", origin.url),
+  };
+  const runtimes: Record<string, Miniflare> = {};
   const urls: Record<string, string> = {};
-  for (const { name } of workers)
-    urls[name === edgeName ? "weir" : String(name)] = (await miniflare.unsafeGetDirectURL(name)).href.replace(
-      /\/$/,
-      "",
-    );
+  for (const [name, worker] of Object.entries(workers)) {
+    const runtime = startRuntime(worker, join(storage, name));
+    runtimes[name] = runtime;
+    urls[name] = (await runtime.unsafeGetDirectURL(worker.name)).href.replace(/\/$/, "");
+  }
   return {
-    miniflare,
+    runtimes,
     secrets,
     origin: origin.url,
     urls,
     async close() {
-      await miniflare.dispose();
+      await Promise.all(Object.values(runtimes).map((runtime) => runtime.dispose()));
       origin.child.disconnect();
     },
   };
