@@ -14,13 +14,22 @@ after(async () => (await browser)?.close());
 /** A page in Chromium, with nothing that another page has stored. `complaints` collects its uncaught exceptions and the errors on its console. */
 export async function openPage(
   lifetime: Lifetime,
-  options: { width?: number; height?: number; colorScheme?: "light" | "dark"; locale?: string; address?: string } = {},
+  options: {
+    width?: number;
+    height?: number;
+    colorScheme?: "light" | "dark";
+    locale?: string;
+    address?: string;
+    /** Whether the picture moves. To draw sixty frames a second takes most of a core where there is no graphics card. */
+    moves?: boolean;
+  } = {},
 ): Promise<{ page: Page; complaints: string[] }> {
   browser ??= launch();
   const context = await (await browser).newContext({
     viewport: { width: options.width ?? 1200, height: options.height ?? 900 },
     colorScheme: options.colorScheme ?? "light",
     locale: options.locale ?? "en-GB",
+    reducedMotion: options.moves ? "no-preference" : "reduce",
     // The visitor's address, as Cloudflare tells it.
     ...(options.address ? { extraHTTPHeaders: { "CF-Connecting-IP": options.address } } : {}),
   });

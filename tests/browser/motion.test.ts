@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import { after, describe, it } from "node:test";
 import type { Page } from "playwright-core";
+import { sleep } from "../../scripts/lib/sleep.ts";
 import type { Lifetime } from "../harness/lifetime.ts";
 import { someAddress, startStack } from "../harness/stack.ts";
+import { until } from "../harness/until.ts";
 import { openPage } from "./browser.ts";
-import { flood } from "./flood.ts";
+import { flood, whilePaused } from "./flood.ts";
 import { servicesOfStart } from "./services.ts";
 
 const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
@@ -38,9 +40,8 @@ const quantile = (numbers: number[], part: number): number =>
 
 describe("the motion of the picture", () => {
   /** A page on which all of a flood was worked. */
-  async function flooded(lifetime: Lifetime, reducedMotion: "no-preference" | "reduce"): Promise<Page> {
-    const { page } = await openPage(lifetime, { address: someAddress() });
-    await page.emulateMedia({ reducedMotion });
+  async function flooded(lifetime: Lifetime, moves: boolean): Promise<Page> {
+    const { page } = await openPage(lifetime, { address: someAddress(), moves });
     await page.addInitScript(watchDots);
     await page.addInitScript(watchFrames);
     await page.goto(stack.edge.url);
@@ -54,7 +55,7 @@ describe("the motion of the picture", () => {
   const spots = (page: Page): Promise<number> => page.evaluate("drawn.size");
 
   it("moves smoothly, and draws all of a flood in a small part of a frame", async (t) => {
-    const page = await flooded(t, "no-preference");
+    const page = await flooded(t, true);
     const places = await spots(page);
     assert.ok(places > 2000, `${places}`);
     const { draws, gaps } = await page.evaluate<{ draws: number[]; gaps: number[] }>("frames");
@@ -68,8 +69,31 @@ describe("the motion of the picture", () => {
     assert.ok(quantile(draws, 0.5) < 1000 / 60 / 4, said(draws));
   });
 
+  it("draws nothing while nothing happens", async (t) => {
+    const { page } = await openPage(t, { address: someAddress(), moves: true });
+    await page.addInitScript(watchFrames);
+    await page.goto(stack.edge.url);
+    await page.getByText("live,").waitFor();
+    await whilePaused(stack.database.sql, async () => {
+      await flood(page);
+      const drawn = (): Promise<number> => page.evaluate("frames.draws.length");
+      assert.ok((await drawn()) > 0);
+      // Twenty seconds are looked at.
+      await until(
+        "a second without frames",
+        async () => {
+          const before = await drawn();
+          await sleep(1000);
+          return (await drawn()) - before < 2;
+        },
+        1000,
+      );
+    });
+    await page.getByText("104 of 104").waitFor();
+  });
+
   it("stands still for who wants less motion", async (t) => {
-    const places = await spots(await flooded(t, "reduce"));
+    const places = await spots(await flooded(t, false));
     assert.ok(places < 500, `${places}`);
   });
 });

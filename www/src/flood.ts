@@ -91,14 +91,17 @@ class Run {
   }
 
   take(user: number, jobs: Job[]): void {
-    this.scene.take(jobs.map((job) => sceneJob(user, job)));
+    let isNew = this.scene.take(jobs.map((job) => sceneJob(user, job)));
     // How many turns a user has is the server's setting; as many as are seen to be taken at once.
     const taken = jobs.filter((job) => !isFinished(job) && job.waiting_for !== "slot").length;
     const whose = this.scene.users[user];
-    if (whose) whose.turns = Math.max(whose.turns, taken);
+    if (whose && whose.turns < taken) {
+      whose.turns = taken;
+      isNew = true;
+    }
     heard();
     if (this.scene.jobs.length > 0) this.#skew = Math.min(this.#skew, Date.now() - this.scene.newest);
-    picture.wake();
+    if (isNew) picture.wake();
   }
 
   /** The moment that the picture shows, by the server's clock. It never goes back. */
@@ -174,6 +177,7 @@ async function newcomer(): Promise<void> {
     mine.tokens[you] ??= await developmentToken("free");
     mine.joined = (await submitOne(mine, you)).id;
     tell(() => t("youJoined"));
+    picture.wake();
   } catch (error) {
     mine.joined = undefined;
     showProblem(error);

@@ -4,6 +4,7 @@ import type { Scene, SceneJob, Standing } from "./scene.ts";
 
 /** Until a dot has gone two thirds of its way, in milliseconds: within a line, and from there on. */
 const [lineTime, wayTime] = [110, 55];
+const frameTime = 1000 / 60;
 const rowCount = 4;
 /** As many as one user submits; all lines have the same measure. */
 const longestLine = 50;
@@ -30,7 +31,9 @@ export class Picture {
   #colours: string[] = [];
   #ink = "";
   #frame: number | undefined;
-  #last = 0;
+  #pause: ReturnType<typeof setTimeout> | undefined;
+  /** When the frame before was, unless there was a rest in between. */
+  #last: number | undefined;
   /** Told at each frame at which moment the picture is. */
   #onMoment: (at: number) => void = () => {};
 
@@ -56,9 +59,17 @@ export class Picture {
     this.wake();
   }
 
-  /** Draws until everything is where it belongs and nothing is to come. */
+  /** Draws until everything is where it belongs, and again whenever something is known to happen. */
   wake(): void {
+    clearTimeout(this.#pause);
     this.#frame ??= requestAnimationFrame((now) => this.#draw(now));
+  }
+
+  /** Nothing moves; a browser that draws all the same would use up a battery. Whoever learns of more wakes it. */
+  #rest(scene: Scene, at: number): void {
+    this.#last = undefined;
+    const next = scene.next(at);
+    if (next !== undefined) this.#pause = setTimeout(() => this.wake(), next - at);
   }
 
   #measure(): void {
@@ -87,7 +98,7 @@ export class Picture {
     const [context, layout, scene] = [this.#context, this.#layout, this.#scene];
     if (!context || !layout || !scene) return;
     const at = this.#clock();
-    const elapsed = Math.min(100, now - this.#last);
+    const elapsed = this.#last === undefined ? frameTime : Math.min(100, now - this.#last);
     this.#last = now;
     context.clearRect(0, 0, layout.width, layout.height);
     const standings = scene.users.map((_, user) => scene.standing(user, at));
@@ -106,7 +117,8 @@ export class Picture {
       this.#drawDot(context, job, scene, dot);
     }
     this.#onMoment(at);
-    if (moving || scene.jobs.some((job) => job.finished === undefined || job.finished > at)) this.wake();
+    if (moving) this.wake();
+    else this.#rest(scene, at);
   }
 
   /** A job comes in from the left, or stands there at once when nothing is to move. */

@@ -49,14 +49,18 @@ export class Scene {
     this.workers = workers;
   }
 
-  take(jobs: SceneJob[]): void {
+  /** Returns whether anything is new. */
+  take(jobs: SceneJob[]): boolean {
+    let isNew = false;
     for (const job of jobs) {
       const before = this.#jobs.get(job.id);
       // An answer that comes late must not bring a job back from its end.
       if (before?.finished !== undefined) continue;
+      isNew ||= before === undefined || before.started !== job.started || before.finished !== job.finished;
       this.#jobs.set(job.id, job);
     }
     this.#inOrder = [...this.#jobs.values()].sort((a, b) => a.id - b.id);
+    return isNew;
   }
 
   get jobs(): readonly SceneJob[] {
@@ -89,6 +93,13 @@ export class Scene {
     return this.#inOrder
       .filter((job) => job.finished !== undefined && job.finished <= at)
       .sort((a, b) => (a.finished ?? 0) - (b.finished ?? 0) || a.id - b.id);
+  }
+
+  /** When the next thing that is known happens after a moment. */
+  next(at: number): number | undefined {
+    const times = this.#inOrder.flatMap(({ created, started, finished }) => [created, started, finished]);
+    const later = times.filter((time) => time !== undefined && time > at) as number[];
+    return later.length > 0 ? Math.min(...later) : undefined;
   }
 
   unfinished(user: number): boolean {
