@@ -145,7 +145,8 @@ impl Window {
                 times.retain(|time| now < time + policy.window_ms);
                 let admitted = times.len() < policy.limit as usize;
                 if admitted {
-                    times.push(now);
+                    // Behind those of a clock that was ahead a little.
+                    times.insert(times.partition_point(|time| *time <= now), now);
                 }
                 let oldest = times.first().copied().unwrap_or(now);
                 LimitResult {
@@ -448,6 +449,18 @@ mod tests {
         (0..times)
             .filter(|_| counters.take(key, None, now).admitted)
             .count()
+    }
+
+    #[test]
+    fn a_sliding_count_outlives_a_clock_that_was_ahead_a_little() {
+        let mut ahead = counters(Algorithm::Sliding);
+        assert_eq!(admitted(&mut ahead, ANNE, 5, START + 500), 5);
+        let mut behind = counters(Algorithm::Sliding);
+        behind.restore(&ahead.encode(), START).unwrap();
+        assert_eq!(behind.take(ANNE, None, START).used, 6);
+        let mut after = counters(Algorithm::Sliding);
+        after.restore(&behind.encode(), START + 10).unwrap();
+        assert_eq!(after.take(ANNE, None, START + 10).used, 7);
     }
 
     #[test]
