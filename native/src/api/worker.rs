@@ -115,7 +115,7 @@ pub(super) struct Completion {
     #[serde(default)]
     output: Value,
     /// What it used of its reservation, in the meter's unit; all of it unless told.
-    #[schema(required = false, nullable = false)]
+    #[schema(required = false, nullable = false, minimum = 0)]
     used: Option<i64>,
 }
 
@@ -140,6 +140,9 @@ pub(super) async fn complete(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Completed>, ApiError> {
     let Completion { output, used } = body(bytes, LARGEST_OUTPUT)?;
+    if used.is_some_and(|used| used < 0) {
+        return Err(ApiError::Unprocessable("used must be 0 or more.".to_owned()));
+    }
     let outcome = Outcome { output, used };
     if !outcome.fits() {
         return Err(ApiError::LargerThan(LARGEST_OUTPUT));

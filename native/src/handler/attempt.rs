@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use secrecy::SecretString;
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use weir_ledger::attempts::Progress;
@@ -65,12 +65,43 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of an output in which a number `used` says what the attempt used.
+    ///
+    /// # Errors
+    ///
+    /// [`HandlerError::Permanent`] when that is no whole number of 0 or more. To charge all of the reservation, or
+    /// nothing, would be a guess that nobody notices.
+    pub fn of_output(output: Value) -> Result<Self, HandlerError> {
+        let used = match output.get("used") {
+            Some(Value::Number(said)) => Some(whole(said).ok_or_else(|| {
+                HandlerError::Permanent(format!(
+                    "\"used\" in the output is {said}, and must be a whole number of 0 or more"
+                ))
+            })?),
+            _ => None,
+        };
+        Ok(Self { output, used })
+    }
+
     /// Whether the output is within [`LARGEST_OUTPUT`].
     #[must_use]
     pub fn fits(&self) -> bool {
         let mut left = Left(LARGEST_OUTPUT);
         serde_json::to_writer(&mut left, &self.output).is_ok()
     }
+}
+
+/// A number that is whole, in whatever way it is written: many languages know no other than 3.0.
+fn whole(number: &Number) -> Option<i64> {
+    match number.as_i64() {
+        Some(whole) => Some(whole),
+        // What is more than anybody can reserve is the most.
+        None => number
+            .as_f64()
+            .filter(|float| float.fract() == 0.0)
+            .map(|float| float as i64),
+    }
+    .filter(|whole| *whole >= 0)
 }
 
 /// Counts bytes down, and refuses those that are too many. Keeps none of them.
@@ -169,4 +200,48 @@ pub trait Handler: Send + Sync {
 
     /// Works one attempt. May be called more than once for a job, also on another machine.
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn used(output: Value) -> Result<Option<i64>, String> {
+        match Outcome::of_output(output) {
+            Ok(outcome) => Ok(outcome.used),
+            Err(HandlerError::Permanent(said)) => Err(said),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_an_output_says_is_used_is_whole_in_whatever_way_it_is_written() {
+        for (said, wanted) in [
+            (json!({ "used": 3 }), Some(3)),
+            (json!({ "used": 3.0 }), Some(3)),
+            (json!({ "used": 0 }), Some(0)),
+            (json!({ "used": -0.0 }), Some(0)),
+            (json!({ "used": 1e30 }), Some(i64::MAX)),
+            (json!({ "used": u64::MAX }), Some(i64::MAX)),
+            (json!({ "used": null }), None),
+            (json!({ "used": "2" }), None),
+            (json!([3]), None),
+            (json!(3), None),
+        ] {
+            assert_eq!(used(said.clone()), Ok(wanted), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_number_that_cannot_be_what_was_used_is_not_guessed_at() {
+        for said in [json!(2.5), json!(-1), json!(-3.0), json!(-1e30)] {
+            let refused = used(json!({ "used": said })).unwrap_err();
+            assert!(
+                refused.contains("must be a whole number of 0 or more"),
+                "{refused}"
+            );
+        }
+    }
 }

@@ -202,8 +202,7 @@ async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerEr
     }
     let output: Value = serde_json::from_slice(&output)
         .map_err(|error| HandlerError::Failed(format!("the output is not JSON: {error}")))?;
-    let used = output.get("used").and_then(Value::as_i64);
-    Ok(Outcome { output, used })
+    Outcome::of_output(output)
 }
 
 /// Reads as much as an output may have, and a byte more if there is more.

@@ -109,8 +109,7 @@ impl Http {
             serde_json::from_slice(&body)
                 .map_err(|error| HandlerError::Failed(format!("the output is not JSON: {error}")))?
         };
-        let used = output.get("used").and_then(Value::as_i64);
-        Ok(Outcome { output, used }.into())
+        Ok(Outcome::of_output(output)?.into())
     }
 }
 

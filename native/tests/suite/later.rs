@@ -153,6 +153,10 @@ async fn an_attempt_asks_for_more_quota_and_goes_on_without_where_there_is_none(
         (&json!(false), &json!(12))
     );
     assert_eq!(stage.job(job, who).await["reserved"], 12);
+    let why = stage
+        .refused(&asked, "complete", &json!({ "used": -1 }), 422)
+        .await;
+    assert!(why.contains("used must be 0 or more"), "{why}");
     assert_eq!(
         stage.tell(&asked, "complete", &json!({ "used": 11 })).await["charged"],
         11
