@@ -12,12 +12,13 @@ import { liveRun } from "./lib/run-file.ts";
 
 /**
  * Removes what was built: of this clone and of clones that are gone, or with --all everything that this user's clones
- * have built. Data stay.
+ * have built. Data stay, unless --data removes the development database.
  */
 await runMain(async () => {
   const args = process.argv.slice(2);
-  const unknown = args.find((arg) => arg !== "--all");
-  if (unknown) throw new Failure(`there is no option ${unknown}`, "npm run clean, or npm run clean -- --all");
+  const unknown = args.find((arg) => arg !== "--all" && arg !== "--data");
+  if (unknown) throw new Failure(`there is no option ${unknown}`, "npm run clean, with -- --all or -- --data or both");
+  const data = args.includes("--data");
   const stack = await liveRun();
   if (stack)
     throw new Failure("this clone's stack is running on what would be removed", `stop it first: kill ${stack.pid}`);
@@ -28,16 +29,19 @@ await runMain(async () => {
       join(state, "bin"),
       join(state, "docs"),
       join(root, ".wrangler"),
+      ...(data ? [join(state, "postgres")] : []),
     ]) {
       if (!existsSync(folder)) continue;
       await rm(folder, { recursive: true });
       say(`removed ${relative(root, folder)}`);
     }
     for (const folder of await removeBuildFolder()) say(`removed ${folder}`);
-    if (args.length > 0) {
+    if (args.includes("--all")) {
       await removeCache();
       say(`removed ${cache}`);
     }
   });
-  say("what was built is gone; data and logs are still in .weir");
+  say(
+    `what was built is gone${data ? ", and so is the database" : ""}; ${data ? "" : "data and "}logs are still in .weir`,
+  );
 });

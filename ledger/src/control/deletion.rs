@@ -43,7 +43,7 @@ pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result
         .get(0);
     if unfinished > 0 {
         return Err(ControlError::Conflict(format!(
-            "{unfinished} job(s) of {} are being worked on; cancel them or wait, and delete again",
+            "{unfinished} job(s) of {} are being worked on; those that waited are cancelled. Delete again when these have ended",
             person.subject
         )));
     }

@@ -127,6 +127,8 @@ fn need_enabled(disabled_because: &Option<String>) -> Result<(), ControlError> {
 pub struct DeliveryState {
     /// Whether the receiver has answered that it has it.
     pub delivered: bool,
+    /// Whether it is not tried again.
+    pub ended: bool,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
     /// What a delivery that worked said: the status, and how long it took.
@@ -141,7 +143,7 @@ pub struct DeliveryState {
 pub async fn delivery(client: &Client, job_id: i64) -> Result<Option<DeliveryState>, tokio_postgres::Error> {
     let row = client
         .query_opt(
-            "SELECT state = 'completed' AS delivered, errors[array_upper(errors, 1)] ->> 'error' AS last_error, \
+            "SELECT state = 'completed' AS delivered, finalized_at IS NOT NULL AS ended, errors[array_upper(errors, 1)] ->> 'error' AS last_error, \
                     metadata -> 'output' AS output \
              FROM river_job WHERE id = $1",
             &[&job_id],
@@ -149,6 +151,7 @@ pub async fn delivery(client: &Client, job_id: i64) -> Result<Option<DeliverySta
         .await?;
     Ok(row.map(|row| DeliveryState {
         delivered: row.get("delivered"),
+        ended: row.get("ended"),
         last_error: row.get("last_error"),
         output: row.get("output"),
     }))

@@ -82,6 +82,11 @@ pub async fn set_override(
             "an override needs limits or slots; to end one, delete it".to_owned(),
         ));
     }
+    if wanted.expires_at.is_some_and(|at| at <= Timestamp::now()) {
+        return Err(ControlError::Invalid(
+            "expires_at must be in the future".to_owned(),
+        ));
+    }
     if wanted
         .limits
         .values()

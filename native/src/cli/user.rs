@@ -202,7 +202,10 @@ impl User {
                 let outcome = control::set_plan(client, &actor, &person, &change).await?;
                 match (outcome.repeated, outcome.applied) {
                     (true, _) => "nothing changed: this event was told before".to_owned(),
-                    (false, false) => "nothing changed: a newer event came before".to_owned(),
+                    (false, false) => {
+                        print("nothing changed: a newer event came before\n")?;
+                        return Ok(ExitCode::FAILURE);
+                    }
                     (false, true) => {
                         let standing = control::standing(client, person.id).await?;
                         match standing.next.zip(standing.next_at) {

@@ -156,7 +156,14 @@ async fn tested(client: &Client, told: &TestDelivery) -> CommandResult {
             break (said, ExitCode::SUCCESS);
         }
         if let Some(error) = state.last_error {
-            let said = format!("{} was not delivered: {error}; it is tried again", told.event);
+            let said = if state.ended {
+                format!(
+                    "{} was not delivered, and is not tried again; `weir webhook list` says why",
+                    told.event
+                )
+            } else {
+                format!("{} was not delivered: {error}; it is tried again", told.event)
+            };
             break (said, ExitCode::FAILURE);
         }
         if started.elapsed() > PATIENCE {
