@@ -7,9 +7,12 @@ use axum::body::Body;
 use axum::http::Request;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir_ledger::control::{self, Person, Scope};
 use weir_ledger::holder::Holders;
+use weir_ledger::migrate;
 
 /// A backend with a key.
 struct Backend<'a> {
@@ -363,6 +366,8 @@ async fn limits_and_slots_of_ones_own_count_everywhere_until_they_end() {
     weir.use_up(user, "analysis", 49).await;
     assert_eq!(submit().await, 202);
     assert_eq!(submit().await, 429);
+    let over = json!({ "slots": 2, "expires_at": Timestamp::now() });
+    assert_eq!(backend.put(&path, &over).await.status, 422);
     let wanted = json!({ "limits": { "month": 53 }, "slots": 2 });
     let answer = backend.put(&path, &wanted).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -670,5 +675,64 @@ async fn usage_is_told_by_period_also_of_those_that_are_over() {
     assert_eq!(shown("?meter=specview").await.0, [of("specview", 3, 0)]);
     assert_eq!(shown("?limit=1").await.0, [of("analysis", 9, 1)]);
     assert_eq!(shown("?window=day").await.0, [], "nothing is limited by day");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_events_that_are_written_while_migrate_runs_again_stay_in_the_feed() {
+    let weir = Weir::new().await;
+    let user = weir.user("enterprise").await;
+    let stopped = CancellationToken::new();
+    let mut writers = JoinSet::new();
+    for _ in 0..4 {
+        let (client, stopped) = (weir.client().await, stopped.clone());
+        writers.spawn(async move {
+            let event =
+                "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, 'analysis', 1)";
+            while !stopped.is_cancelled() {
+                client.execute(event, &[&user]).await.unwrap();
+            }
+        });
+    }
+    for _ in 0..30 {
+        migrate::migrate(&weir.context.database).await.unwrap();
+    }
+    stopped.cancel();
+    writers.join_all().await;
+    let hidden = weir.count("usage_events WHERE xid IS NULL").await;
+    assert_eq!(hidden, 0, "of {}", weir.count("usage_events").await);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_other_clients_inserted_for_somebody_is_cancelled_and_deleted_with_the_rest() {
+    let weir = Weir::new().await;
+    let subject = "zoe@example.com";
+    let args = json!({ "user_id": subject, "files": [] });
+    let first = weir.insert_by_river(args.clone(), "analysis_default").await;
+    weir.insert_by_river(args.clone(), "analysis_default").await;
+    weir.reconcile().await;
+    // Another program's job, whatever it calls its users.
+    let mut client = weir.client().await;
+    let others = "INSERT INTO river_job (args, kind, max_attempts, state, finalized_at) \
+                  VALUES ($1, 'newsletter', 3, 'completed', now())";
+    client.execute(others, &[&args]).await.unwrap();
+    let zoe = person(&weir, subject).await;
+    weir.begun_elsewhere(first).await;
+    let cancelled = control::cancel_waiting(&mut client, "shell:test", &zoe, None).await;
+    assert_eq!(cancelled.unwrap(), 1, "not what is under way");
+    weir.ended_elsewhere(first, "completed").await;
+    weir.reconcile().await;
+    let one = weir.insert_by_river(args, "analysis_default").await;
+    weir.reconcile().await;
+    let holds = format!("quota_reservations WHERE job_id = {one} AND admitted_at IS NOT NULL");
+    assert_eq!(weir.count(&holds).await, 1);
+    let cancelled = control::cancel_waiting(&mut client, "shell:test", &zoe, None).await;
+    assert_eq!(cancelled.unwrap(), 1, "it has a slot, and nobody works on it");
+    let deleted = control::delete(&mut client, "shell:test", &zoe).await.unwrap();
+    assert_eq!(deleted.jobs, 3);
+    let left = "SELECT array_agg(kind) FROM river_job";
+    let left: Vec<String> = client.query_one(left, &[]).await.unwrap().get(0);
+    assert_eq!(left, ["newsletter"]);
     weir.end().await;
 }

@@ -8,7 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use uuid::Uuid;
 use weir_ledger::control::{self, Granted, Person, WantedGrant};
+use weir_ledger::database::Database;
 use weir_ledger::holder::Holders;
+use weir_ledger::migrate;
 use weir_ledger::reservation::{Answer, Reserver};
 use weir_ledger::settlement::{Ended, Success};
 
@@ -307,4 +309,82 @@ async fn grants_pay_for_what_comes_after_usage_beyond_a_lowered_limit_and_the_au
     }
     assert_eq!(scene.left().await, [0]);
     scene.weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_window_that_was_forgotten_is_made_again_with_what_was_used_in_it() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    let by_day = "UPDATE plan_limits SET day = 50 WHERE event_type = 'analysis'";
+    client.batch_execute(by_day).await.unwrap();
+    let submit = async |amount: i64| -> i64 {
+        let args = json!({ "files": [{ "path": format!("{amount}_test.go"), "content": GO_TESTS }] });
+        let submit = "SELECT job_id FROM weir_submit($1, 'analysis', $2, $3)";
+        let row = client
+            .query_one(submit, &[&user.to_string(), &args, &amount])
+            .await;
+        row.unwrap().get(0)
+    };
+    let (used, waits) = (submit(40).await, submit(0).await);
+    weir.begun_elsewhere(used).await;
+    let complete = "SELECT outcome FROM weir_complete($1, 1)";
+    client.query_one(complete, &[&used]).await.unwrap();
+    // Nine days pass.
+    client
+        .batch_execute(
+            "SET weir.books = 'kept'; \
+             UPDATE quota_reservations SET created_at = created_at - interval '9 days'; \
+             UPDATE usage_events SET created_at = created_at - interval '9 days', \
+                 reserved_at = reserved_at - interval '9 days'; \
+             UPDATE quota_balances SET period_start = period_start - interval '9 days' WHERE span = 'day'; \
+             RESET weir.books",
+        )
+        .await
+        .unwrap();
+    let forget = include_str!("../../../ledger/src/reconciliation/sql/clean_windows.sql");
+    assert_eq!(client.execute(forget, &[&1000_i64]).await.unwrap(), 1);
+    weir.begun_elsewhere(waits).await;
+    let extend = async |more: i64| -> String {
+        let extend = "SELECT outcome FROM weir_extend($1, 1, $2)";
+        client.query_one(extend, &[&waits, &more]).await.unwrap().get(0)
+    };
+    assert_eq!(extend(11).await, "over_quota", "of that day");
+    assert_eq!(extend(10).await, "extended");
+    assert!(
+        weir.complaints().await.is_empty(),
+        "{:#?}",
+        weir.complaints().await
+    );
+    client.query_one(complete, &[&waits]).await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_grant_ends_at_a_moment_that_programs_cannot_read() {
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        migrate::migrate_to(&database, 29).await.unwrap();
+        let client = database.connect().await.unwrap();
+        client
+            .batch_execute(
+                "INSERT INTO users (id) VALUES ('00000000-0000-4000-8000-000000000001'); \
+                 INSERT INTO grants (user_id, event_type, amount, expires_at, reason) \
+                 VALUES ('00000000-0000-4000-8000-000000000001', 'analysis', 5, 'infinity', 'a test')",
+            )
+            .await
+            .unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    let client = weir.client().await;
+    let never = weir.count("grants WHERE expires_at IS NULL").await;
+    assert_eq!(never, 1);
+    for moment in ["infinity", "-infinity", "9999-12-31"] {
+        let update = format!("UPDATE grants SET expires_at = '{moment}'");
+        let error = client.batch_execute(&update).await.unwrap_err();
+        let constraint = error.as_db_error().and_then(|error| error.constraint());
+        assert_eq!(constraint, Some("grants_expires_at_exists"), "{moment}");
+    }
+    weir.abandon().await;
 }

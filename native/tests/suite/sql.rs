@@ -874,3 +874,87 @@ async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charge
     assert_eq!(complete(running).await, 0);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_whose_user_is_no_text_are_nobodys_and_hide_none_that_waits_for_its_slot() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let subject = weir.user("free").await.to_string();
+    submit(&client, &subject).await.1.unwrap();
+    let claim = "SELECT count(*) FROM weir_claim('analysis_default', 'elsewhere', 1000)";
+    assert_eq!(client.query_one(claim, &[]).await.unwrap().get::<_, i64>(0), 1);
+    for _ in 0..110 {
+        weir.insert_by_river(json!({ "user_id": 42 }), "analysis_default")
+            .await;
+    }
+    let foreign = weir
+        .insert_by_river(json!({ "user_id": subject }), "analysis_default")
+        .await;
+    weir.reconcile().await;
+    assert_eq!(state_of(&client, foreign).await, "pending");
+    assert_eq!(client.query_one(claim, &[]).await.unwrap().get::<_, i64>(0), 110);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_taken_for_another_meter_meanwhile_ends_no_transaction() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await.to_string();
+    let submit =
+        "SELECT outcome, job_id, quota FROM weir_submit($1, $2, $3, 1, '{\"idempotency_key\": \"k\"}')";
+    let files = json!({ "files": [{ "path": "a_test.go", "content": common::GO_TESTS }] });
+    let (mut first, second) = (weir.client().await, weir.client().await);
+    let transaction = first.transaction().await.unwrap();
+    let row = transaction
+        .query_one(submit, &[&user, &"analysis", &files])
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, &str>("outcome"), "admitted");
+    let analysis: i64 = row.get("job_id");
+    let args = json!({ "analysis_id": analysis });
+    second.batch_execute("BEGIN").await.unwrap();
+    let beside = async {
+        second
+            .query_one(submit, &[&user, &"specview", &args])
+            .await
+            .unwrap()
+    };
+    let committed = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        transaction.commit().await.unwrap();
+    };
+    let (row, ()) = tokio::join!(beside, committed);
+    assert_eq!(
+        (
+            row.get::<_, &str>("outcome"),
+            row.get::<_, Option<i64>>("job_id"),
+            row.get::<_, Option<Value>>("quota")
+        ),
+        ("key_reused", None, None)
+    );
+    second.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(row_count(&second, "submissions").await, 1);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_at_nobodys_job_is_under_way_until_it_ends() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let id = weir.insert_by_river(json!({}), "analysis_default").await;
+    client
+        .query_one("SELECT * FROM weir_claim('analysis_default', 'elsewhere')", &[])
+        .await
+        .unwrap();
+    let progress = |attempt: i32| format!("SELECT outcome FROM weir_progress({id}, {attempt}, 0.5)");
+    let extend = |attempt: i32| format!("SELECT outcome FROM weir_extend({id}, {attempt}, 5)");
+    assert_eq!(outcome(&client, &progress(1)).await, "done");
+    assert_eq!(outcome(&client, &extend(1)).await, "extended");
+    assert_eq!(outcome(&client, &progress(2)).await, "fenced_out");
+    assert_eq!(outcome(&client, &extend(2)).await, "fenced_out");
+    let complete = format!("SELECT outcome FROM weir_complete({id}, 1)");
+    assert_eq!(outcome(&client, &complete).await, "done");
+    assert_eq!(outcome(&client, &progress(1)).await, "fenced_out");
+    assert_eq!(outcome(&client, &extend(1)).await, "fenced_out");
+    weir.end().await;
+}

@@ -513,3 +513,33 @@ async fn nothing_waits_to_be_told_of_somebody_who_was_deleted() {
     assert_eq!(events.len(), 2);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_higher_limit_is_reached_anew() {
+    let weir = Weir::with(&SILENT).await;
+    add(&weir, "https://example.com/a", &["quota.threshold"], &[80, 100]).await;
+    let user = weir.user("free").await;
+    let (mut client, person) = (weir.client().await, person(&weir, user).await);
+    let mut limit = async |most: i64| {
+        let own = Override {
+            limits: [(Span::Month, Some(most))].into(),
+            slots: None,
+            expires_at: None,
+        };
+        control::set_override(&mut client, "shell:test", &person, "analysis", &own)
+            .await
+            .unwrap();
+    };
+    limit(10).await;
+    weir.use_up(user, "analysis", 10).await;
+    assert_eq!(thresholds(&weir, user).await, ["month 80", "month 100"]);
+    limit(20).await;
+    assert_eq!(thresholds(&weir, user).await.len(), 2, "half of it");
+    weir.use_up(user, "analysis", 10).await;
+    let twice = ["month 80", "month 100", "month 80", "month 100"];
+    assert_eq!(thresholds(&weir, user).await, twice);
+    limit(10).await;
+    limit(20).await;
+    assert_eq!(thresholds(&weir, user).await, twice, "that limit was told");
+    weir.end().await;
+}

@@ -7,7 +7,7 @@ WITH slice AS MATERIALIZED (
         UNION
         -- Those that other clients inserted have no submission.
         (SELECT r.job_id FROM quota_reservations r
-         WHERE r.holder = $1 AND r.parked_at IS NOT NULL AND r.job_id > $2 ORDER BY r.job_id LIMIT $3)
+         WHERE r.holder = $1 AND r.job_id > $2 ORDER BY r.job_id LIMIT $3)
     ) candidates
     ORDER BY job_id LIMIT $3
 ), free AS (

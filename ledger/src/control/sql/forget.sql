@@ -1,12 +1,19 @@
 -- What identifies a user goes, what was billed becomes somebody's without a name. $1 user, $2 that somebody. Nothing of the
 -- user is unfinished. Where a job wrote it is not to be found any more: its id leads to its arguments in backups.
-WITH outputs AS (
-    DELETE FROM job_outputs o USING submissions s WHERE s.holder = $1 AND o.job_id = s.job_id
+WITH own AS MATERIALIZED (
+    SELECT job_id AS id FROM submissions WHERE holder = $1
+    UNION
+    -- Those that other clients inserted have no submission. Jobs of other kinds are another program's.
+    SELECT j.id FROM river_job j
+    WHERE j.args @> jsonb_build_object('user_id', coalesce((SELECT subject FROM users WHERE id = $1), $1::text))
+      AND j.kind IN (SELECT kind FROM weir_services)
+), outputs AS (
+    DELETE FROM job_outputs o USING own WHERE o.job_id = own.id
 ), finished AS (
     DELETE FROM finished_jobs WHERE user_id = $1
     RETURNING job_id
 ), jobs AS (
-    DELETE FROM river_job j USING submissions s WHERE s.holder = $1 AND j.id = s.job_id AND j.finalized_at IS NOT NULL
+    DELETE FROM river_job j USING own WHERE j.id = own.id AND j.finalized_at IS NOT NULL
     RETURNING j.id
 ), submitted AS (
     DELETE FROM submissions WHERE holder = $1

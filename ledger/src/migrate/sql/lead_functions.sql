@@ -56,13 +56,14 @@ END
 $$;
 
 -- Usage events of a transaction that this server has not had yet came along with a dump from another one. What is written
--- from now on comes after them.
+-- from now on comes after them. This transaction may be older than what others have committed since; what its statement
+-- sees of this server is older than its snapshot's end.
 DO $$
 BEGIN
     IF EXISTS (SELECT 1 FROM pg_attribute
                WHERE attrelid = to_regclass('usage_events') AND attname = 'xid' AND NOT attisdropped) THEN
         PERFORM set_config('weir.books', 'kept', true);
-        UPDATE usage_events SET xid = NULL WHERE xid > pg_current_xact_id();
+        UPDATE usage_events SET xid = NULL WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());
     END IF;
 END
 $$;
