@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request};
+use axum::http::HeaderValue;
 use axum::middleware::Next;
 use axum::response::Response;
 use metrics::{counter, histogram};
@@ -22,13 +23,19 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let mut span = traces::request(method, &route, request.headers());
     let record = RequestRecord::new(span.context());
     request.extensions_mut().insert(record.clone());
-    let response = next.run(request).await;
+    let mut response = next.run(request).await;
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
     counter!("weir_http_requests_total", "method" => method, "route" => route.clone(), "status" => status.to_string())
         .increment(1);
     histogram!("weir_http_request_duration_seconds").record(elapsed.as_secs_f64());
     let caller = record.caller();
+    // What comes through the edge, the edge answers with its id.
+    if let Some(caller) = caller.filter(|_| record.key().is_some())
+        && let Ok(id) = HeaderValue::from_str(&caller.request_id)
+    {
+        response.headers_mut().insert("x-request-id", id);
+    }
     span.set("http.response.status_code", i64::from(status));
     if let Some(caller) = caller {
         span.set("weir.request_id", caller.request_id.clone());

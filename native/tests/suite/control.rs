@@ -103,6 +103,11 @@ async fn a_backend_submits_and_reads_in_the_name_that_it_says_and_as_far_as_its_
         .call("POST", "/api/jobs/analysis", &zoe, &analysis())
         .await;
     assert_eq!(answer.status, 202, "{}", answer.body);
+    let made_up = answer.headers["x-request-id"].to_str().unwrap();
+    assert!(Uuid::parse_str(made_up).is_ok(), "{made_up}");
+    let asks = [zoe[0], ("x-request-id", "req_7")];
+    let answer_with_id = backend.call("GET", "/api/usage", &asks, "").await;
+    assert_eq!(answer_with_id.headers["x-request-id"], "req_7");
     let own = Who::Subject("Zoë of Utrecht");
     let id = answer.body["job"]["id"].as_i64().unwrap();
     assert_eq!(weir.get(&format!("/api/jobs/{id}"), own).await.status, 200);

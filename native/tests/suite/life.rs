@@ -177,7 +177,11 @@ async fn cancelling_a_running_job_stops_its_program_and_frees_everything() {
         200
     );
     let job = weir.finished(id, who).await;
-    assert_eq!(job["status"], "cancelled");
+    assert_eq!(
+        (&job["status"], &job["error"]),
+        (&json!("cancelled"), &Value::Null),
+        "{job}"
+    );
     assert!(started.elapsed().as_secs() < 10);
     weir.released(who, "specview").await;
     working.stop().await;

@@ -21,7 +21,9 @@ CROSS JOIN LATERAL (
            attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
            j.finalized_at,
            j.scheduled_at > now() AS later,
-           coalesce(j.metadata ->> 'weir:reason', j.errors[array_upper(j.errors, 1)] ->> 'error') AS error
+           -- River says so of whatever was cancelled while it ran, and the state does, too.
+           coalesce(j.metadata ->> 'weir:reason', nullif(j.errors[array_upper(j.errors, 1)] ->> 'error',
+                                                         'JobCancelError: job cancelled remotely')) AS error
     FROM river_job j
     WHERE j.id = s.job_id
     UNION ALL
