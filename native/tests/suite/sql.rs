@@ -176,6 +176,7 @@ async fn what_cannot_be_right_is_refused_with_what_to_do() {
             "SELECT weir_progress(1, 1, 1.5)",
             "a progress has a fraction from 0 to 1, and a message of at most 1000 bytes",
         ),
+        ("SELECT weir_complete(1, 1, used => -1)", "used must be 0 or more"),
         (
             "SELECT weir_extend(1, 1, 0)",
             "more must be from 1 to 1000000000000000",
