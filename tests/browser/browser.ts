@@ -20,7 +20,7 @@ export async function openPage(
     colorScheme?: "light" | "dark";
     locale?: string;
     address?: string;
-    /** Whether the picture moves. To draw sixty frames a second takes most of a core where there is no graphics card. */
+    /** Whether the picture moves, which only tests of its motion need. */
     moves?: boolean;
   } = {},
 ): Promise<{ page: Page; complaints: string[] }> {

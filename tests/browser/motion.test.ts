@@ -78,7 +78,7 @@ describe("the motion of the picture", () => {
       await flood(page);
       const drawn = (): Promise<number> => page.evaluate("frames.draws.length");
       assert.ok((await drawn()) > 0);
-      // Twenty seconds are looked at.
+      // Twenty times at least: each look takes a second.
       await until(
         "a second without frames",
         async () => {

@@ -1,5 +1,6 @@
 //! Why a change was not made.
 
+use jiff::Timestamp;
 use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
@@ -44,4 +45,14 @@ impl From<tokio_postgres::Error> for ControlError {
         }
         Self::Database(error.into())
     }
+}
+
+/// What counts for some time only must not be over already; `None` is for ever.
+pub(super) fn need_future(expires_at: Option<Timestamp>) -> Result<(), ControlError> {
+    if expires_at.is_some_and(|at| at <= Timestamp::now()) {
+        return Err(ControlError::Invalid(
+            "expires_at must be in the future".to_owned(),
+        ));
+    }
+    Ok(())
 }

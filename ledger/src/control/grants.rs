@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio_postgres::{Client, GenericClient, Row};
 use uuid::Uuid;
 
-use super::error::ControlError;
+use super::error::{ControlError, need_future};
 use super::log::Change;
 use super::overrides::MOST_LIMIT;
 use super::person::{self, Person};
@@ -107,11 +107,7 @@ pub async fn grant(
         return Ok(Keyed { made, repeated: true });
     }
     // After the look for an earlier answer: the same request may come again when the grant is over.
-    if wanted.expires_at.is_some_and(|at| at <= Timestamp::now()) {
-        return Err(ControlError::Invalid(
-            "expires_at must be in the future".to_owned(),
-        ));
-    }
+    need_future(wanted.expires_at)?;
     let meter = person::meter(&transaction, wanted.meter).await?;
     let row = transaction
         .query_one(

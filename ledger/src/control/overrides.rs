@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio_postgres::{Client, GenericClient, Row};
 use weir_policy::span::Span;
 
-use super::error::ControlError;
+use super::error::{ControlError, need_future};
 use super::log::Change;
 use super::person::{self, Person};
 use crate::meter::Meter;
@@ -82,11 +82,7 @@ pub async fn set_override(
             "an override needs limits or slots; to end one, delete it".to_owned(),
         ));
     }
-    if wanted.expires_at.is_some_and(|at| at <= Timestamp::now()) {
-        return Err(ControlError::Invalid(
-            "expires_at must be in the future".to_owned(),
-        ));
-    }
+    need_future(wanted.expires_at)?;
     if wanted
         .limits
         .values()

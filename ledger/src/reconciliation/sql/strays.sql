@@ -1,7 +1,8 @@
 -- Jobs of somebody's that could be claimed now and hold no slot: another River client inserted them, River made a retry
 -- available, or somebody made a submitted job available by hand. $1 queues, $2 kinds, $3 how many jobs of each queue are
 -- looked at, the next to be claimed, and $4 among how many: those of other kinds that Weir knows nothing of, and those
--- that are nobody's, stay where they are, and count for $4 alone. `is_back`: it was in line already, or was submitted and gave back what it held.
+-- that are nobody's, stay where they are, and count for $4 alone. `is_back`: it was in line already, or was submitted
+-- and gave back what it held.
 SELECT j.id AS job_id, j.kind, j.args ->> 'user_id' AS user_id,
        r.parked_at IS NOT NULL OR r.job_id IS NULL AND s.job_id IS NOT NULL AS is_back,
        coalesce(r.holder, s.holder) AS holder,
