@@ -107,7 +107,7 @@ test("by default, only errors that end at the edge are logged", async () => {
     ],
   );
   assert.equal(log[0]?.request_id, late.headers.get("x-request-id"));
-  const event = edge.logs.find((line) => line.includes("origin_timed_out"));
+  const [event] = await edge.logged("origin_timed_out");
   assert.equal((JSON.parse(event ?? "{}") as Line).request_id, log[0]?.request_id, "the event has the same id");
 
   const good = await start();

@@ -33,7 +33,7 @@ test("a misconfigured edge does not disclose its configuration to clients, nor c
     status: 500,
     detail: "The edge is misconfigured. Its log has the errors.",
   });
-  const log = edge.logs.join("\n");
+  const log = (await edge.logged("configuration has errors")).join("\n");
   for (const name of ["ANON_LIMIT", "EDGE_SECRET", "JWT_SECRET", "LIMITED_ROUTES", "ORIGIN_URL"]) {
     assert.ok(log.includes(name), `the log names ${name}`);
   }

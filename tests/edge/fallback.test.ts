@@ -72,7 +72,7 @@ for (const [how, counter] of Object.entries({ hangs, fails, lies })) {
     assert.equal(responses[0]?.headers.get("ratelimit"), null, "how much is left is not known, so it is not claimed");
     assert.equal(responses[0]?.headers.get("ratelimit-policy"), '"anon";q=10;w=60');
     assert.equal(responses[11]?.headers.get("retry-after"), "60");
-    assert.equal(edge.logs.filter((line) => line.includes("counter_unavailable")).length % 12, 0);
+    await edge.logged("counter_unavailable", 12);
   });
 }
 
@@ -92,7 +92,7 @@ test("submissions that cannot be counted are refused unless configured otherwise
     ((await refused.json()) as { type: string }).type,
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
   );
-  assert.ok(closed.logs.some((line) => line.includes("limiter_unavailable")));
+  await closed.logged("limiter_unavailable");
   assert.equal((await closed.from("203.0.113.41")("/api/usage")).status, 200, "reads go on");
 
   const open = await edgeWith(fails, { native: false, vars: { WITHOUT_COUNTER: "open" } });

@@ -95,14 +95,15 @@ test("a subject that reads like an address does not share the address's count", 
 test("other requests of users are not counted, and a denied user does not reach the object", async () => {
   const user = randomUUID();
   await statuses(edge, user, 4);
-  const before = await costs(edge, usersName);
+  const { calls } = await costs(edge, usersName);
   for (let sent = 0; sent < 5; sent++) {
     const answer = await send(edge, user, { method: "GET", body: null }, "/api/jobs");
     assert.equal(answer.status, 202);
     assert.equal(answer.headers.get("ratelimit"), quotas[1]?.[1]);
   }
   assert.deepEqual(await statuses(edge, user, 5), Array(5).fill(429));
-  assert.deepEqual(await costs(edge, usersName), before);
+  // What was counted before is still being written.
+  assert.equal((await costs(edge, usersName)).calls, calls);
 });
 
 test("a count outlives its object", async () => {
@@ -131,7 +132,7 @@ test("without USER_LIMIT no object is asked for a user", async () => {
 test("in shadow mode users are counted and not denied", async () => {
   const shadow = await start({ USER_LIMIT: "1", ANON_MODE: "shadow" });
   assert.deepEqual(await statuses(shadow, "anne", 3), [202, 202, 202]);
-  assert.equal(shadow.logs.filter((line) => line.includes("shadow_denial")).length, 2);
+  assert.equal((await shadow.logged("shadow_denial", 2)).length, 2);
 });
 
 test("when the object fails, the users' own native limiter decides; without that, WITHOUT_COUNTER", async () => {

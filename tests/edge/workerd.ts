@@ -10,6 +10,7 @@ import { root } from "../../scripts/lib/paths.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
 import { type Lifetime, whenOver } from "../harness/lifetime.ts";
+import { until } from "../harness/until.ts";
 
 /**
  * The built edge in workerd, configured by `wrangler.toml`, started by Miniflare. In the harness of the whole system,
@@ -23,8 +24,10 @@ export interface Edge {
   from(address: string): (path: string, init?: RequestInit) => Promise<Response>;
   /** Evicts a counting object from memory, as Cloudflare does after ten seconds without requests. */
   evict(name?: string): Promise<void>;
-  /** The lines of the Worker's log. */
+  /** The lines of the Worker's log so far. The runtime passes them on after the response. */
   logs: string[];
+  /** The lines that contain this text, once there are as many. */
+  logged(text: string, times?: number): Promise<string[]>;
 }
 
 export interface EdgeOptions {
@@ -106,6 +109,11 @@ export async function startEdge(lifetime: Lifetime, options: EdgeOptions): Promi
     url,
     miniflare,
     logs,
+    logged: (text, times = 1) =>
+      until(`${times} lines with "${text}"`, () => {
+        const found = logs.filter((line) => line.includes(text));
+        return found.length >= times && found;
+      }),
     from:
       (address) =>
       (path, init = {}) => {
