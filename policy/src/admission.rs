@@ -83,7 +83,9 @@ pub struct Account {
     pub slots_in_use: u32,
     /// The jobs that wait for a slot.
     pub parked: u32,
-    /// The most jobs that may wait for a slot; `None` is any number.
+    /// The jobs that wait for their time. They matter to `max_waiting` only, and are counted up to it.
+    pub scheduled: u32,
+    /// The most jobs that may wait, for a slot or for their time; `None` is any number.
     pub max_waiting: Option<u32>,
     /// What the first window may draw on beyond the plan; most have none.
     pub grants: Vec<Grant>,
@@ -137,6 +139,12 @@ impl Account {
         self.parked == 0 && self.slot_limit.is_none_or(|limit| self.slots_in_use < limit)
     }
 
+    /// Whether one more job may wait.
+    fn may_wait(&self) -> bool {
+        self.max_waiting
+            .is_none_or(|most| self.parked.saturating_add(self.scheduled) < most)
+    }
+
     /// Takes an amount in every window, or in none. Returns what of it is beyond the plan.
     fn reserve(&mut self, requested: i64) -> Option<Beyond> {
         debug_assert!(requested >= 0, "an amount is never negative");
@@ -153,8 +161,14 @@ impl Account {
     /// Decides on one submission whose job is to start later: it takes its quota now and no slot. With what is beyond the
     /// plan.
     pub fn schedule(&mut self, requested: i64) -> (Decision, Beyond) {
+        if self.has_room_for(requested) && !self.may_wait() {
+            return (Decision::TooManyWaiting, Beyond::default());
+        }
         match self.reserve(requested) {
-            Some(beyond) => (Decision::Scheduled, beyond),
+            Some(beyond) => {
+                self.scheduled = self.scheduled.saturating_add(1);
+                (Decision::Scheduled, beyond)
+            }
             None => (Decision::OverQuota, Beyond::default()),
         }
     }
@@ -171,7 +185,7 @@ impl Account {
         if !self.has_room_for(requested) {
             return (Decision::OverQuota, Beyond::default());
         }
-        if !self.has_free_slot() && self.max_waiting.is_some_and(|most| self.parked >= most) {
+        if !self.has_free_slot() && !self.may_wait() {
             return (Decision::TooManyWaiting, Beyond::default());
         }
         let Some(beyond) = self.reserve(requested) else {
@@ -267,6 +281,7 @@ mod tests {
                 slot_limit,
                 slots_in_use,
                 parked,
+                scheduled: 0,
                 max_waiting: None,
                 grants: Vec::new(),
             })
@@ -283,6 +298,7 @@ mod tests {
             slot_limit,
             slots_in_use: 0,
             parked: 0,
+            scheduled: 0,
             max_waiting: None,
             grants: Vec::new(),
         }
@@ -603,6 +619,27 @@ mod tests {
             Decision::TooManyWaiting,
         ];
         assert_eq!(decisions, expected);
+        assert_eq!(account.allowances[0].reserved, 3);
+    }
+
+    #[test]
+    fn jobs_that_wait_for_their_time_are_among_those_that_wait() {
+        let mut account = with_month(Some(4), 0, 0, Some(1));
+        account.max_waiting = Some(2);
+        assert_eq!(account.schedule(1).0, Decision::Scheduled);
+        assert_eq!(
+            account.decide(1),
+            Decision::Admitted,
+            "what can start does not wait"
+        );
+        assert_eq!(account.decide(1), Decision::Parked);
+        assert_eq!(account.schedule(1).0, Decision::TooManyWaiting);
+        assert_eq!(account.decide(1), Decision::TooManyWaiting);
+        assert_eq!(
+            account.schedule(2).0,
+            Decision::OverQuota,
+            "which waiting would not help"
+        );
         assert_eq!(account.allowances[0].reserved, 3);
     }
 }

@@ -65,6 +65,9 @@ pub enum DatabaseError {
     /// The URL has a member that cannot be used.
     #[error("DATABASE_URL: {0}")]
     Url(String),
+    /// The process panicked over what it read. Nothing is written.
+    #[error("this process panicked over what it read; standard error has where")]
+    Panicked,
     /// The task that uses the database has ended.
     #[error("the process is stopping")]
     Stopped,
@@ -178,7 +181,7 @@ pub(crate) enum Phase {
 pub(crate) enum Failure {
     /// Nothing is committed. It lost against another transaction; the same again may succeed.
     Conflict(DatabaseError),
-    /// Nothing is committed. PostgreSQL refuses what a member of the group wants.
+    /// Nothing is committed. PostgreSQL refuses what a member of the group wants, or this process panicked over it.
     Refused(DatabaseError),
     /// Nothing is committed. A row stayed locked for longer than `lock_timeout`.
     Blocked,

@@ -1,8 +1,10 @@
 //! A database session: one connection with its statements prepared, opened again when it breaks, with a deadline on
 //! every transaction.
 
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use tokio_postgres::{Client, GenericClient, Statement};
 
@@ -112,6 +114,16 @@ impl<S: Statements> Session<S> {
             self.connection = Some(connection);
         }
     }
+}
+
+/// Runs what comes before COMMIT is sent. A panic in it is a refusal, since nothing is written.
+pub(crate) async fn before_commit<T, E: From<Failure>>(
+    part: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    AssertUnwindSafe(part)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(Failure::Refused(DatabaseError::Panicked).into()))
 }
 
 /// Gives a transaction its deadline. One that runs into it may have committed: nobody can be asked how far it got.

@@ -21,7 +21,8 @@ pub struct Tick<'a> {
     pub args: &'a Value,
 }
 
-/// The time by the database's clock, and until when this periodic job is enqueued: until now, when it was never seen.
+/// The time by the database's clock, and until when this periodic job is enqueued: until now, when it was never
+/// seen, or when the row is of a clock that was ahead.
 ///
 /// # Errors
 ///

@@ -333,6 +333,7 @@ mod tests {
                 slot_limit: Some(1),
                 slots_in_use: 0,
                 parked: 0,
+                scheduled: 0,
                 max_waiting: None,
                 grants: Vec::new(),
             };

@@ -99,6 +99,10 @@ impl LockedAccount {
             slot_limit: rules.slots(plan),
             slots_in_use: slots_in_use.unsigned_abs(),
             parked: parked.unsigned_abs(),
+            scheduled: row
+                .get::<_, Option<i32>>("scheduled")
+                .unwrap_or_default()
+                .unsigned_abs(),
             max_waiting: row.get::<_, Option<i32>>("max_waiting").map(i32::unsigned_abs),
             grants: grants(row),
         };
@@ -191,9 +195,15 @@ pub(super) enum Unread {
     Failed(GroupFailure),
 }
 
+impl From<Failure> for Unread {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure.into())
+    }
+}
+
 impl From<tokio_postgres::Error> for Unread {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self::Failed(Failure::of(error, Phase::Open).into())
+        Failure::of(error, Phase::Open).into()
     }
 }
 

@@ -14,7 +14,7 @@ use super::statements::ReservationStatements;
 use super::submission::{Answer, ReserveError, Submission};
 use super::{decide, write};
 use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
-use crate::database::session::{Connection, Statements};
+use crate::database::session::{Connection, Statements, before_commit};
 use crate::database::{DatabaseError, Failure, Phase};
 use crate::holder::kept_text;
 use crate::meter::Meter;
@@ -91,13 +91,17 @@ async fn admit<C: GenericClient + Sync>(
     locking: &Locking,
     own: bool,
 ) -> Result<Vec<Answer>, Unread> {
-    let mut snapshot = read::lock_and_read(client, statements, rules, group, locking, own).await?;
-    let decided = decide::decide(group, &mut snapshot);
+    let deciding = async {
+        let mut snapshot = read::lock_and_read(client, statements, rules, group, locking, own).await?;
+        let decided = decide::decide(group, &mut snapshot);
+        Ok::<_, Unread>((snapshot, decided))
+    };
+    let (snapshot, decided) = before_commit(deciding).await?;
     write::write(client, statements, rules, group, &snapshot, &decided, own)
         .await
         .map_err(|error| {
             let phase = if own { Phase::Committing } else { Phase::Open };
-            Unread::Failed(Failure::of(error, phase).into())
+            Unread::from(Failure::of(error, phase))
         })?;
     if own {
         decide::record(group, &decided);

@@ -12,11 +12,11 @@ use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
 use super::ended::{Ended, Settled};
-use super::plan::{self, Changes, Key, LockedHolder, Released};
+use super::plan::{self, Changes, Charges, Key, LockedHolder, Released};
 use super::promoted::Promoted;
 use super::statements::SettlementStatements;
 use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
-use crate::database::session::Connection;
+use crate::database::session::{Connection, before_commit};
 use crate::database::{DatabaseError, Failure, Phase};
 use crate::holder::Holder;
 use crate::job_metadata::USED;
@@ -171,6 +171,15 @@ impl From<Failure> for Unsettled {
     }
 }
 
+/// The first round trip, and what follows from it.
+struct Begun {
+    locked: BTreeMap<Key, LockedHolder>,
+    released: Vec<Released>,
+    /// The jobs that are completed by it.
+    completed: HashSet<i64>,
+    changes: Changes,
+}
+
 async fn transact(
     connection: &Connection<SettlementStatements>,
     settle: &Settle,
@@ -178,6 +187,45 @@ async fn transact(
     locking: &Locking,
     look_for_charges: bool,
 ) -> Result<Vec<Settled>, Unsettled> {
+    let begun = before_commit(begin(connection, &settle.rules, group, locking, look_for_charges)).await?;
+    let written = write(
+        connection,
+        &begun.changes,
+        &begun.locked,
+        &settle.rules,
+        &settle.promoted,
+    )
+    .await;
+    if let Err(error) = written {
+        // The one unique key that is written here is the job of a usage event.
+        let charged_before = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && !look_for_charges;
+        return Err(if charged_before {
+            Unsettled::ChargedBefore
+        } else {
+            Failure::of(error, Phase::Committing).into()
+        });
+    }
+    let Charges { jobs, amounts, .. } = begun.changes.charges;
+    let charges: HashMap<i64, i64> = jobs.into_iter().zip(amounts).collect();
+    record(&begun.released, &charges);
+    Ok(group
+        .iter()
+        .map(|one| match one.success {
+            Some(_) if !begun.completed.contains(&one.job_id) => Settled::FencedOut,
+            _ => Settled::Done {
+                charged: charges.get(&one.job_id).copied().unwrap_or(0),
+            },
+        })
+        .collect())
+}
+
+async fn begin(
+    connection: &Connection<SettlementStatements>,
+    rules: &Rules,
+    group: &[&Ended],
+    locking: &Locking,
+    look_for_charges: bool,
+) -> Result<Begun, Unsettled> {
     let Connection { client, statements } = connection;
     let ids: Vec<i64> = group.iter().map(|one| one.job_id).collect();
     let mut others = Vec::new();
@@ -260,29 +308,13 @@ async fn transact(
         let stored = client.execute(&statements.store_outputs, &[&ids, &outputs]).await;
         stored.map_err(|error| Failure::of(error, Phase::Open))?;
     }
-    let changes = plan::plan(&locked, &released, &charged_before, &settle.rules);
-    let written = write(connection, &changes, &locked, &settle.rules, &settle.promoted).await;
-    if let Err(error) = written {
-        // The one unique key that is written here is the job of a usage event.
-        let charged_before = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && !look_for_charges;
-        return Err(if charged_before {
-            Unsettled::ChargedBefore
-        } else {
-            Failure::of(error, Phase::Committing).into()
-        });
-    }
-    let charges = changes.charges.jobs.iter().copied().zip(changes.charges.amounts);
-    let charges: HashMap<i64, i64> = charges.collect();
-    record(&released, &charges);
-    Ok(group
-        .iter()
-        .map(|one| match one.success {
-            Some(_) if !completed_ids.contains(&one.job_id) => Settled::FencedOut,
-            _ => Settled::Done {
-                charged: charges.get(&one.job_id).copied().unwrap_or(0),
-            },
-        })
-        .collect())
+    let changes = plan::plan(&locked, &released, &charged_before, rules);
+    Ok(Begun {
+        locked,
+        released,
+        completed: completed_ids,
+        changes,
+    })
 }
 
 /// Holders that were left out are blocked by others. One that was not came to have the job after the locks were taken.

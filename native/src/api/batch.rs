@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio_postgres::Transaction;
 use utoipa::ToSchema;
-use weir_ledger::reservation::{Answer, Submission, submit_all};
+use weir_ledger::reservation::{Answer, Idempotency, Submission, submit_all};
 
 use super::answers::{LacksScope, Unauthenticated, Unavailable};
 use super::caller::Caller;
@@ -81,8 +81,9 @@ pub(super) async fn submit(
             "The body must be an array of the arguments of 1 to {MOST_JOBS} jobs."
         ))
     };
-    let body = body_of(body)?.1;
+    let (bytes, body) = body_of(body)?;
     let _room = jobs::room(&api, caller.holder, &body)?;
+    let idempotency = jobs::idempotency(&headers, &name, &bytes)?;
     let Value::Array(all) = body else {
         return Err(wants());
     };
@@ -95,21 +96,20 @@ pub(super) async fn submit(
         ApiError::Unprocessable(wants) => ApiError::Unprocessable(format!("[{index}]: {wants}")),
         other => other,
     };
-    let (mut keys, mut arguments) = (Vec::with_capacity(all.len()), Vec::with_capacity(all.len()));
-    for (index, args) in all.into_iter().enumerate() {
-        // Each has a key of its own, so that the same batch is answered with the same jobs.
-        let mut idempotency = jobs::idempotency(&headers, &name, args.to_string().as_bytes())?;
-        if let Some(idempotency) = &mut idempotency {
-            idempotency.key = format!("{}#{index}", idempotency.key);
-        }
-        keys.push(idempotency);
-        arguments.push(jobs::arguments(args).map_err(|error| at(index, error))?);
-    }
+    let arguments = all.into_iter().enumerate();
+    let arguments = arguments.map(|(index, args)| jobs::arguments(args).map_err(|error| at(index, error)));
+    let arguments = arguments.collect::<Result<Vec<_>, _>>()?;
     let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
     let amounts = handler.reserve_all(caller.holder, &arguments).await;
     let amounts = amounts.map_err(|(index, refusal)| at(index, refusal.into()))?;
     let mut submissions = Vec::with_capacity(arguments.len());
-    for ((args, amount), idempotency) in arguments.into_iter().zip(amounts).zip(keys) {
+    for (index, (args, amount)) in arguments.into_iter().zip(amounts).enumerate() {
+        // A key of its own, so that the same batch is answered with the same jobs; and the whole batch's hash, so that
+        // another one is refused however much of it is the same.
+        let idempotency = idempotency.as_ref().map(|whole| Idempotency {
+            key: format!("{}#{index}", whole.key),
+            request_hash: whole.request_hash.clone(),
+        });
         let origin = Origin {
             caller: &caller,
             traceparent: span.context().traceparent(),

@@ -116,7 +116,7 @@ pub enum ApiError {
     /// Over the plan's limit.
     #[error("over quota")]
     OverQuota(Box<OverQuota>),
-    /// As many jobs wait for a slot as the plan allows.
+    /// As many jobs wait as the plan allows.
     #[error("too many jobs wait")]
     TooManyWaiting(u32),
     /// As many event streams are open as one caller may have.

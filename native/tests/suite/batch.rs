@@ -61,8 +61,10 @@ async fn a_batch_is_accepted_as_a_whole_or_not_at_all() {
     let again = batch(&weir, who, &[("Idempotency-Key", "k")], 10).await;
     assert_eq!((again.status.as_u16(), ids(&again)), (202, ids(&accepted)));
     assert_eq!(weir.jobs().await, 10);
-    let one_more = batch(&weir, who, &[("Idempotency-Key", "k")], 11).await;
-    assert_eq!(one_more.status, 429);
+    for another in [1, 9, 11] {
+        let reused = batch(&weir, who, &[("Idempotency-Key", "k")], another).await;
+        assert_eq!(reused.status, 422, "{}", reused.body);
+    }
     assert_eq!(weir.jobs().await, 10);
     let working = weir.work().await;
     weir.all_finished().await;
@@ -177,10 +179,19 @@ async fn a_job_for_later_says_so_and_can_be_cancelled_until_then() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_cannot_be_answered_reserves_nothing() {
-    let weir = Weir::new().await;
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
     let who = Who::User(weir.user("free").await);
-    let key = [("Idempotency-Key", "k")];
-    assert_eq!(batch(&weir, who, &key, 1).await.status, 202);
+    let commit = |sha: &str| {
+        let mut args = files(&[("a_test.go", GO_TESTS)]);
+        args["owner"] = "o".into();
+        args["repo"] = "r".into();
+        args["commit_sha"] = sha.into();
+        args
+    };
+    let first = weir.post("/api/jobs/analysis", who, &commit("a")).await;
+    assert_eq!(first.status, 202, "{}", first.body);
+    let all = Value::from(["a", "b", "c"].map(commit).to_vec());
+    let submit = async || weir.post("/api/jobs/analysis/batch", who, &all).await;
     // The first job is there already, and cannot be read.
     let client = weir.client().await;
     let rename = |from: &str, to: &str| format!("ALTER TABLE {from} RENAME TO {to}");
@@ -188,15 +199,16 @@ async fn a_batch_that_cannot_be_answered_reserves_nothing() {
         .batch_execute(&rename("finished_jobs", "away"))
         .await
         .unwrap();
-    let refused = batch(&weir, who, &key, 3).await;
+    let refused = submit().await;
     assert_eq!(refused.status, 503, "{}", refused.body);
     assert_eq!(weir.count("quota_reservations").await, 1);
     client
         .batch_execute(&rename("away", "finished_jobs"))
         .await
         .unwrap();
-    let again = batch(&weir, who, &key, 3).await;
+    let again = submit().await;
     assert_eq!((again.status.as_u16(), ids(&again).len()), (202, 3));
+    assert_eq!(first.body["job"]["id"], again.body["jobs"][0]["id"]);
     weir.end().await;
 }
 

@@ -17,6 +17,7 @@ use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Duty, Working, reconcile};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
+use weir_ledger::reservation::Reserver;
 
 /// Long enough for a busy machine, and far below the 36 s for which everybody used to wait.
 const OTHERS_WAIT_AT_MOST: Duration = Duration::from_secs(8);
@@ -329,6 +330,49 @@ async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_onc
         rest.iter().all(|one| one == sound),
         "and is known from then on: {cost:?}"
     );
+    weir.abandon().await;
+}
+
+// On one thread, so that what comes at once is one group.
+#[tokio::test]
+async fn a_panic_over_one_holders_row_reaches_nobody_else() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let odd = weir.user("enterprise").await;
+    let mut everybody = users(&weir, "enterprise", 7).await;
+    everybody.insert(3, odd);
+    let mut ended = Vec::new();
+    for user in &everybody {
+        ended.push(settlement(&weir, *user, json!({})).await);
+    }
+    // No program can read this moment. The CHECKs refuse it where anybody could write it.
+    client
+        .execute(
+            "UPDATE quota_reservations SET created_at = 'infinity' WHERE user_id = $1",
+            &[&odd],
+        )
+        .await
+        .unwrap();
+    let settled = ended.iter().map(|one| weir.context.settler.settle(one.clone()));
+    let settled = futures_util::future::join_all(settled).await;
+    for (user, settled) in everybody.iter().zip(settled) {
+        assert_eq!(settled.is_err(), *user == odd, "{settled:?}");
+    }
+    client
+        .batch_execute(&format!(
+            "ALTER TABLE grants DROP CONSTRAINT grants_expires_at_exists; \
+             INSERT INTO grants (user_id, event_type, amount, expires_at, reason) \
+             VALUES ('{odd}', 'analysis', 5, 'infinity', 'a test'); \
+             UPDATE holders SET has_grants = true WHERE user_id = '{odd}'"
+        ))
+        .await
+        .unwrap();
+    let reserver = Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules));
+    let reserved = everybody.iter().map(|user| reserver.submit(submission(*user, 1)));
+    let reserved = futures_util::future::join_all(reserved).await;
+    for (user, reserved) in everybody.iter().zip(reserved) {
+        assert_eq!(reserved.is_err(), *user == odd, "{reserved:?}");
+    }
     weir.abandon().await;
 }
 

@@ -263,6 +263,45 @@ async fn no_more_jobs_wait_than_the_plan_allows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_a_moment_ahead_do_not_go_around_the_number_that_may_wait() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    client
+        .batch_execute("UPDATE subscription_plans SET max_waiting = 2 WHERE tier = 'free'")
+        .await
+        .unwrap();
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let soon = (jiff::Timestamp::now() + HOUR).to_string();
+    let later = async || {
+        let headers = [("Weir-Run-At", soon.as_str())];
+        let body = body.to_string().into_bytes();
+        let answer = weir.call("POST", "/api/jobs/analysis", Who::User(user), &headers, body);
+        answer.await
+    };
+    for status in [202, 202, 429] {
+        assert_eq!(later().await.status, status);
+    }
+    assert_eq!(later().await.body["violated-policies"], json!(["waiting"]));
+    let now = async || {
+        weir.post("/api/jobs/analysis", Who::User(user), &body)
+            .await
+            .status
+    };
+    assert_eq!(now().await, 202, "a slot is free");
+    assert_eq!(now().await, 429);
+    let outcome = client
+        .query_one(
+            "SELECT outcome FROM weir_submit($1, 'analysis', $2, NULL, jsonb_build_object('run_at', $3::text))",
+            &[&user.to_string(), &body, &soon],
+        )
+        .await
+        .unwrap();
+    assert_eq!(outcome.get::<_, &str>("outcome"), "too_many_waiting");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn grants_pay_for_what_comes_after_usage_beyond_a_lowered_limit_and_the_audit_holds() {
     let scene = Scene::new(50).await;
     let client = scene.weir.client().await;

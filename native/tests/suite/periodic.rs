@@ -137,6 +137,33 @@ async fn a_tick_that_was_missed_is_made_up_for_within_a_minute_and_never_enqueue
     weir.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_ahead_does_not_end_a_periodic_job() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/periodic.toml")]).await;
+    let client = weir.client().await;
+    client
+        .batch_execute("INSERT INTO periodic_jobs VALUES ('sweep-often', now() + interval '1 year')")
+        .await
+        .unwrap();
+    let schedulers = [
+        Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap(),
+        Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap(),
+    ];
+    let made = weir
+        .until("a few ticks", async || {
+            let jobs = "SELECT count(*), count(DISTINCT scheduled_at) FROM river_job";
+            let row = client.query_one(jobs, &[]).await.unwrap();
+            let made: [i64; 2] = [row.get(0), row.get(1)];
+            (made[0] >= 3).then_some(made)
+        })
+        .await;
+    assert_eq!(made[0], made[1], "one job a tick");
+    for scheduler in schedulers {
+        scheduler.stop().await;
+    }
+    weir.end().await;
+}
+
 #[test]
 fn what_is_wrong_with_a_periodic_job_is_among_the_faults() {
     let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
