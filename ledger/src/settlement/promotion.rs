@@ -33,8 +33,8 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long is looked for those for whom a transaction fails. Each waits for a lock.
 const NARROWING: Duration = Duration::from_secs(5);
 
-/// How long a holder whose jobs could not be started stays out of the next looks; and one whose lock somebody keeps, when
-/// more is due than one look has.
+/// How long a holder whose jobs could not be started stays out of the next looks; and one of whom somebody keeps a lock,
+/// when more is due than one look has.
 const LEFT_OUT: Duration = Duration::from_secs(1);
 
 /// How many jobs whose time has come are looked at by one transaction.
@@ -149,9 +149,9 @@ impl Promoter {
                 Err(failure) => Err(failure),
             };
             let failure = match done {
-                Ok((jobs, locked)) => {
-                    given.jobs += jobs;
-                    given.served.extend(locked.into_keys());
+                Ok(one) => {
+                    given.jobs += one.jobs;
+                    given.served.extend(one.served);
                     continue;
                 }
                 Err(failure) => failure,
@@ -203,7 +203,7 @@ impl Promoter {
 struct Given {
     /// How many jobs became available.
     jobs: usize,
-    /// Who was not locked by others.
+    /// Of whom others had locked nothing, neither the holder nor a job that is due.
     served: BTreeSet<Key>,
 }
 
@@ -232,23 +232,26 @@ async fn lock(
     Ok(rows.iter().map(locked_holder).collect())
 }
 
-/// The transaction of these holders: how many jobs became available, and who was locked.
+/// The transaction of these holders.
 async fn give(
     connection: &Connection<SettlementStatements>,
     holders: &[Key],
     due: &[(Key, i64)],
     rules: &Rules,
     promoted: &Promoted,
-) -> Result<(usize, BTreeMap<Key, LockedHolder>), Failure> {
+) -> Result<Given, Failure> {
     let mut locked = lock(connection, holders).await?;
+    let mut served: BTreeSet<Key> = locked.keys().copied().collect();
     if !due.is_empty() {
-        park_due(connection, due, &mut locked).await?;
+        for key in park_due(connection, due, &mut locked).await? {
+            served.remove(&key);
+        }
     }
     let changes = plan::plan(&locked, &[], &[], rules);
     let jobs = transaction::write(connection, &changes, &locked, rules, promoted)
         .await
         .map_err(|error| Failure::of(error, Phase::Committing))?;
-    Ok((jobs, locked))
+    Ok(Given { jobs, served })
 }
 
 /// The jobs whose time has come, the longest due first, without those of holders that are left out.
@@ -268,24 +271,29 @@ async fn due(
         .collect())
 }
 
-/// Puts the jobs of these holders in line, and counts them.
+/// Puts the jobs of these holders in line, and counts them. Returns those of whom a job stays due, since it is locked.
 async fn park_due(
     connection: &Connection<SettlementStatements>,
     jobs: &[(Key, i64)],
     locked: &mut BTreeMap<Key, LockedHolder>,
-) -> Result<(), Failure> {
+) -> Result<Vec<Key>, Failure> {
     let Connection { client, statements } = connection;
     let jobs = jobs.iter().filter(|(key, _)| locked.contains_key(key));
     let (keys, ids): (Vec<Key>, Vec<i64>) = jobs.copied().unzip();
     let (holders, event_types) = columns(&keys);
     let params: [&(dyn ToSql + Sync); 3] = [&ids, &holders, &event_types];
-    let parked = client.query(&statements.park_due, &params).await;
-    for row in &parked.map_err(|error| Failure::of(error, Phase::Open))? {
-        if let Some(holder) = locked.get_mut(&(row.get("holder"), row.get("event_type"))) {
-            holder.parked += row.get::<_, i32>("n");
+    let rows = client.query(&statements.park_due, &params).await;
+    let mut still_due = Vec::new();
+    for row in &rows.map_err(|error| Failure::of(error, Phase::Open))? {
+        let key = (row.get("holder"), row.get("event_type"));
+        if let Some(holder) = locked.get_mut(&key) {
+            holder.parked += row.get::<_, i32>("parked");
+        }
+        if row.get("stays_due") {
+            still_due.push(key);
         }
     }
-    Ok(())
+    Ok(still_due)
 }
 
 /// Who can be given something, in one slice of this size, and where the next slice starts. Those whose subscription or

@@ -15,6 +15,7 @@ mod pool;
 mod prefetch;
 pub mod reconcile;
 mod retry;
+mod settlements;
 mod step;
 mod telling;
 mod under_way;

@@ -14,12 +14,13 @@ use weir_ledger::attempts::{self, AttemptError, Silent};
 use weir_ledger::control;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::duties;
-use weir_ledger::reconciliation::{self as ledger, MOST_ENDED, MadeAvailable, Unsettled};
+use weir_ledger::reconciliation::{self as ledger, MOST_ENDED, MadeAvailable};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
-use weir_ledger::settlement::{Ended, Promoter};
+use weir_ledger::settlement::Promoter;
 
 use super::clean::Cleaner;
 use super::elected::Elected;
+use super::settlements::Settlements;
 use super::step::{apart, within};
 use crate::context::Context;
 
@@ -34,10 +35,6 @@ const GLANCE_OVERLAP: SignedDuration = SignedDuration::from_millis(150);
 
 /// How far back a glance goes at most, so that none takes long. The rounds see to the rest.
 const LONGEST_GLANCE_BACK: SignedDuration = SignedDuration::from_secs(1);
-
-/// How long the settlements of a look are waited for. One that takes longer, since its holder is locked, goes on
-/// without anybody waiting, and keeps neither the other steps nor the connection.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A job that another River client runs is stuck after this long, or after its timeout when that is longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -135,6 +132,7 @@ struct Look {
 pub struct Reconciler {
     context: Context,
     promoter: Promoter,
+    settlements: Settlements,
     /// From when on ended jobs are looked for; `None` before anybody was asked.
     ended_since: Option<Timestamp>,
     look: Look,
@@ -153,6 +151,7 @@ impl Reconciler {
     pub fn new(context: &Context) -> Self {
         Self {
             promoter: context.settler.promoter(),
+            settlements: Settlements::new(context.settler.clone()),
             context: context.clone(),
             ended_since: None,
             look: Look::default(),
@@ -288,6 +287,7 @@ impl Reconciler {
                 break;
             }
         }
+        self.settlements.finish().await;
         if let Err(error) = self.promoter.promote_all().await {
             tracing::warn!(%error, "could not promote");
         }
@@ -337,7 +337,7 @@ impl Reconciler {
         loop {
             let ended = ledger::ended_since(client, since, &self.look.failed).await?;
             let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MOST_ENDED;
-            let settled: HashSet<i64> = self.settle(&ended).await.into_iter().collect();
+            let settled = self.settlements.settle(&ended).await;
             let left = ended.iter().map(|ended| ended.job_id);
             self.look
                 .failed
@@ -365,54 +365,14 @@ impl Reconciler {
         let sweep = ledger::sweep(client, after, self.total).await?;
         self.swept = sweep.next;
         self.seen += sweep.size;
-        let settled = self.settle(&sweep.orphans).await;
-        for job_id in &settled {
+        let settled = self.settlements.settle(&sweep.orphans).await;
+        let orphans = sweep.orphans.iter().map(|orphan| orphan.job_id);
+        for job_id in orphans.filter(|job_id| settled.contains(job_id)) {
             metrics::counter!("weir_orphans_total").increment(1);
             tracing::info!(job = job_id, "the job was deleted; what it held is released");
         }
-        self.settle(&sweep.ended).await;
+        self.settlements.settle(&sweep.ended).await;
         Ok(ledger::renew(client, after, sweep.last, self.context.rules.ttl).await?)
-    }
-
-    /// Settles these jobs. Returns those that are settled.
-    async fn settle(&self, jobs: &[Unsettled]) -> Vec<i64> {
-        let mut settlements = tokio::task::JoinSet::new();
-        for &Unsettled { job_id, holder } in jobs {
-            let settler = self.context.settler.clone();
-            settlements.spawn(async move {
-                let ended = Ended {
-                    job_id,
-                    holder: Some(holder),
-                    success: None,
-                };
-                settler
-                    .settle(ended)
-                    .await
-                    .map(|_| job_id)
-                    .map_err(|error| (job_id, error))
-            });
-        }
-        let mut settled = Vec::with_capacity(jobs.len());
-        let mut waited = 0;
-        // Anew with each one: what takes long is one settlement and not their number.
-        while let Ok(Some(one)) = tokio::time::timeout(SETTLE_TIMEOUT, settlements.join_next()).await {
-            waited += 1;
-            match one {
-                Ok(Ok(job_id)) => settled.push(job_id),
-                Ok(Err((job_id, error))) => {
-                    tracing::warn!(job = job_id, %error, "an ended job could not be settled");
-                }
-                Err(_) => {}
-            }
-        }
-        let left = jobs.len() - waited;
-        if left > 0 {
-            tracing::warn!(
-                jobs = left,
-                "ended jobs wait for a lock of their holder; they are looked at again"
-            );
-        }
-        settled
     }
 
     async fn promote(&mut self) -> Result<(), DatabaseError> {

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use weir::work::reconcile::Reconciler;
 use weir::work::{Duty, Working, reconcile};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
@@ -374,6 +375,37 @@ async fn a_panic_over_one_holders_row_reaches_nobody_else() {
         assert_eq!(reserved.is_err(), *user == odd, "{reserved:?}");
     }
     weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_locked_holders_ended_job_is_waited_for_once_and_not_in_every_round() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let locked = weir.user("pro").await;
+    let job = weir.analyse(Who::User(locked), "a_test.go", GO_TESTS).await;
+    client
+        .execute(
+            "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = $1",
+            &[&job],
+        )
+        .await
+        .unwrap();
+    let mut operator = weir.client().await;
+    let open = lock_holder(&mut operator, locked).await;
+    let bookkeeper = weir.bookkeeper().await;
+    let mut reconciler = Reconciler::new(&weir.context);
+    let started = Instant::now();
+    for _ in 0..10 {
+        assert!(reconciler.round(&bookkeeper).await);
+    }
+    assert!(started.elapsed() < OTHERS_WAIT_AT_MOST, "{:?}", started.elapsed());
+    open.rollback().await.unwrap();
+    weir.until("the settlement", async || {
+        reconciler.round(&bookkeeper).await;
+        (weir.count("quota_reservations").await == 0).then_some(())
+    })
+    .await;
+    weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -188,6 +188,7 @@ const NATIVE: &[&str] = &[
     "work::prefetch",
     "work::retry",
     "work::host",
+    "work::settlements",
     "work::step",
     "work::elected",
     "work::pool",

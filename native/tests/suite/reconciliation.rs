@@ -612,6 +612,18 @@ async fn a_locked_job_that_waits_keeps_nobody_else_from_being_promoted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_locked_user_with_many_due_jobs_keeps_nobodys_due_job_waiting() {
+    many_due_jobs_of_somebody_wait_for("SELECT 1 FROM holders WHERE holder = $1::text::uuid FOR UPDATE")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_due_jobs_that_are_locked_keep_nobody_elses_waiting() {
+    let lock = "SELECT 1 FROM river_job WHERE args ->> 'user_id' = $1::text FOR UPDATE";
+    many_due_jobs_of_somebody_wait_for(lock).await;
+}
+
+/// A user has very many jobs that are due, and somebody has locked what this statement selects of that user.
+async fn many_due_jobs_of_somebody_wait_for(lock: &str) {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
@@ -629,7 +641,8 @@ async fn a_locked_user_with_many_due_jobs_keeps_nobodys_due_job_waiting() {
         .await
         .unwrap();
     let mut operator = weir.client().await;
-    let open = lock_holder(&mut operator, busy).await;
+    let open = operator.transaction().await.unwrap();
+    assert!(open.execute(lock, &[&busy.to_string()]).await.unwrap() > 0);
     let mut promoter = weir.context.settler.promoter();
     for _ in 0..3 {
         promoter.start_due().await.unwrap();

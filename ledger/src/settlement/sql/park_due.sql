@@ -1,5 +1,5 @@
 -- Puts jobs whose time has come in line for a slot, as far as nobody works on them or is about to. The caller holds the
--- locks of these holders, and promotes afterwards. Returns how many each holder parks.
+-- locks of these holders, and promotes afterwards. Returns how many each holder parks, and whether any of its jobs stays due.
 -- $1 job ids, $2 holders, $3 event types, pairwise.
 --
 -- A retry is taken out of River's hands before it can be claimed, so that it runs with a slot whoever works it. A unique
@@ -28,10 +28,10 @@ WITH due AS MATERIALIZED (
 ), made_pending AS (
     UPDATE river_job j SET state = 'pending' FROM due d WHERE j.id = d.id AND (j.state <> 'pending') IS TRUE
 ), asked AS (
+    -- One that is locked is being claimed or cancelled, and is looked at again.
     UPDATE quota_reservations r
     SET due_at = NULL, parked_at = CASE WHEN d.id IS NOT NULL THEN clock_timestamp() END
     FROM due d
-    -- One that is locked is being claimed or cancelled, and is looked at again.
     WHERE r.job_id = d.job_id AND (d.id IS NOT NULL OR NOT d.waits)
     RETURNING r.holder, r.event_type, d.id
 ), parked AS (
@@ -41,4 +41,6 @@ WITH due AS MATERIALIZED (
     FROM parked p
     WHERE h.holder = p.holder AND h.event_type = p.event_type AND p.n > 0
 )
-SELECT holder, event_type, n FROM parked
+SELECT d.holder, d.event_type, coalesce(p.n, 0) AS parked, d.stays_due
+FROM (SELECT holder, event_type, bool_or(id IS NULL AND waits) AS stays_due FROM due GROUP BY 1, 2) d
+LEFT JOIN parked p USING (holder, event_type)

@@ -1,0 +1,121 @@
+//! Settlements of what others ended. Whoever has them made waits a moment for them, and not for a holder that is locked:
+//! those go on beside all other work.
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use tokio::task::{Id, JoinError, JoinSet};
+use uuid::Uuid;
+use weir_ledger::reconciliation::Unsettled;
+use weir_ledger::settlement::{Ended, SettleError, Settled, Settler};
+
+/// How long the next one is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long nothing of a holder is waited for that was waited for in vain, unless one of them is made. Longer than a
+/// settlement waits for a lock.
+const STUCK_FOR: Duration = Duration::from_secs(30);
+
+pub(super) struct Settlements {
+    settler: Settler,
+    tasks: JoinSet<Result<Settled, SettleError>>,
+    under_way: HashMap<Id, Unsettled>,
+    /// Holders that are not waited for until then.
+    stuck: HashMap<Uuid, Instant>,
+}
+
+impl Settlements {
+    pub(super) fn new(settler: Settler) -> Self {
+        Self {
+            settler,
+            tasks: JoinSet::new(),
+            under_way: HashMap::new(),
+            stuck: HashMap::new(),
+        }
+    }
+
+    /// Has these jobs settled, unless they are being settled already. Returns those that are settled by now; the others
+    /// go on.
+    pub(super) async fn settle(&mut self, jobs: &[Unsettled]) -> HashSet<i64> {
+        let mut settled = HashSet::new();
+        while let Some(ended) = self.tasks.try_join_next_with_id() {
+            self.end(ended, &mut settled);
+        }
+        let now = Instant::now();
+        self.stuck.retain(|_, until| *until > now);
+        let under_way: HashSet<i64> = self.under_way.values().map(|one| one.job_id).collect();
+        let mut awaited = HashSet::new();
+        for job in jobs {
+            if under_way.contains(&job.job_id) || settled.contains(&job.job_id) {
+                continue;
+            }
+            self.begin(*job);
+            if !self.stuck.contains_key(&job.holder) {
+                awaited.insert(job.job_id);
+            }
+        }
+        // Anew for each one: what takes long is one settlement and not their number.
+        while !awaited.is_empty()
+            && let Ok(Some(ended)) = tokio::time::timeout(PATIENCE, self.tasks.join_next_with_id()).await
+        {
+            if let Some(job) = self.end(ended, &mut settled) {
+                awaited.remove(&job.job_id);
+            }
+        }
+        if !awaited.is_empty() {
+            tracing::warn!(
+                jobs = awaited.len(),
+                "ended jobs wait for a lock of their holder; others are not kept waiting"
+            );
+            let left = self
+                .under_way
+                .values()
+                .filter(|one| awaited.contains(&one.job_id));
+            let until = Instant::now() + STUCK_FOR;
+            self.stuck.extend(left.map(|one| (one.holder, until)));
+        }
+        settled
+    }
+
+    /// Waits for all of them.
+    pub(super) async fn finish(&mut self) {
+        while let Ok(Some(ended)) = tokio::time::timeout(PATIENCE, self.tasks.join_next_with_id()).await {
+            self.end(ended, &mut HashSet::new());
+        }
+    }
+
+    fn begin(&mut self, job: Unsettled) {
+        let settler = self.settler.clone();
+        let ended = Ended {
+            job_id: job.job_id,
+            holder: Some(job.holder),
+            success: None,
+        };
+        let task = self.tasks.spawn(async move { settler.settle(ended).await });
+        self.under_way.insert(task.id(), job);
+    }
+
+    fn end(
+        &mut self,
+        ended: Result<(Id, Result<Settled, SettleError>), JoinError>,
+        settled: &mut HashSet<i64>,
+    ) -> Option<Unsettled> {
+        let (id, outcome) = match ended {
+            Ok((id, outcome)) => (id, Some(outcome)),
+            Err(error) => (error.id(), None),
+        };
+        let job = self.under_way.remove(&id)?;
+        match outcome {
+            Some(Ok(_)) => {
+                self.stuck.remove(&job.holder);
+                settled.insert(job.job_id);
+            }
+            Some(Err(error)) => {
+                tracing::warn!(job = job.job_id, %error, "an ended job could not be settled");
+            }
+            // It panicked, which is said already.
+            None => {}
+        }
+        Some(job)
+    }
+}
