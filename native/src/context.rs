@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::OnceCell;
 use uuid::Uuid;
-use weir_ledger::database::{Database, DatabaseError, ReadPool};
+use weir_ledger::database::{ConnectionPool, Database, DatabaseError};
 use weir_ledger::holder::Holders;
 use weir_ledger::rules::Rules;
 use weir_ledger::settlement::Settler;
@@ -21,7 +21,7 @@ pub struct Context {
     /// How to reach the database.
     pub database: Database,
     /// Connections for reading.
-    pub pool: ReadPool,
+    pub pool: ConnectionPool,
     /// What admission decides by.
     pub rules: Arc<Rules>,
     /// Settles what ended.
@@ -41,7 +41,7 @@ impl Context {
     pub fn new(settings: Settings) -> Result<Self, DatabaseError> {
         let database = settings.database()?;
         let rules = Arc::new(settings.rules());
-        let pool = database.read_pool(20);
+        let pool = database.pool(20);
         let handlers = settings
             .services
             .iter()
@@ -72,7 +72,7 @@ impl Context {
     pub async fn holders(&self) -> Result<Holders, DatabaseError> {
         let load = || {
             self.pool
-                .read(async |client| Ok::<_, DatabaseError>(Holders::load(client).await?))
+                .with(async |client| Ok::<_, DatabaseError>(Holders::load(client).await?))
         };
         self.holders.get_or_try_init(load).await.copied()
     }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Transaction};
 
-use crate::database::DatabaseError;
+use crate::database::{DatabaseError, FromDatabase};
 
 /// How many attempts one look for silent ones returns.
 const MOST_SILENT: i64 = 200;
@@ -74,6 +74,15 @@ pub enum AttemptError {
     /// The database could not be used.
     #[error(transparent)]
     Database(#[from] DatabaseError),
+}
+
+impl FromDatabase for AttemptError {
+    fn database(&self) -> Option<&DatabaseError> {
+        match self {
+            Self::Database(error) => Some(error),
+            Self::Over(_) | Self::Invalid(_) => None,
+        }
+    }
 }
 
 impl From<Error> for AttemptError {

@@ -29,7 +29,6 @@ pub async fn cancel_waiting(
     let mut last: Option<i64> = Some(0);
     while let Some(after) = last {
         let transaction = client.transaction().await?;
-        transaction.batch_execute("SET LOCAL lock_timeout = '5s'").await?;
         // As a settlement has it: first the holder, then the jobs. The tables' triggers book what is given back.
         transaction
             .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])

@@ -43,7 +43,6 @@ impl Person {
     /// meanwhile.
     pub(super) async fn change<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
         let transaction = client.transaction().await?;
-        transaction.batch_execute("SET LOCAL lock_timeout = '5s'").await?;
         transaction
             .execute(
                 include_str!("sql/make_user.sql"),

@@ -112,8 +112,8 @@ async fn batch(
     // process that stands still keeps the feed and vacuum from going on, which is not to last.
     transaction
         .batch_execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended('weir usage archive', 0)); SET LOCAL weir.books = 'kept'; \
-             SET LOCAL idle_in_transaction_session_timeout = '60s'",
+            "SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
+             SELECT pg_advisory_xact_lock(hashtextextended('weir usage archive', 0)); SET LOCAL weir.books = 'kept'",
         )
         .await?;
     // A deletion of the user meanwhile would not see the sum.

@@ -9,8 +9,8 @@ use tokio_postgres::config::Host;
 use tokio_postgres::{Client, SimpleQueryMessage};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
-use super::read_pool::ReadPool;
 use super::schemas::Schemas;
 use super::tls::{self, SslMode, TlsOptions};
 
@@ -202,11 +202,26 @@ impl Database {
         Ok(client)
     }
 
-    /// A pool for reading. Each statement may take at most 10 s.
+    /// A pool of connections that many use in turn. Each statement may take at most 10 s.
     #[must_use]
-    pub fn read_pool(&self, size: usize) -> ReadPool {
+    pub fn pool(&self, size: usize) -> ConnectionPool {
+        self.pool_after(size, self.schemas.enter())
+    }
+
+    /// The same. A lock is waited for at most `lock_timeout`.
+    #[must_use]
+    pub fn pool_with_lock_timeout(&self, size: usize, lock_timeout: Duration) -> ConnectionPool {
+        let timeout = format!("SET lock_timeout = {}", lock_timeout.as_millis().max(1));
+        let setup = [Some(timeout), self.schemas.enter()];
+        self.pool_after(
+            size,
+            Some(setup.into_iter().flatten().collect::<Vec<_>>().join("; ")),
+        )
+    }
+
+    fn pool_after(&self, size: usize, setup: Option<String>) -> ConnectionPool {
         let (config, tls) = (self.config.clone(), self.tls.clone());
-        ReadPool::new(config, tls, self.schemas.enter(), size, CONNECT_TIMEOUT)
+        ConnectionPool::new(config, tls, setup, size, CONNECT_TIMEOUT)
     }
 
     /// River's pool.

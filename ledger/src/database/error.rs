@@ -150,6 +150,16 @@ impl DatabaseError {
         }
     }
 
+    /// Whether somebody else's transaction holds a lock on the same rows.
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        match self {
+            Self::Postgres(error) => error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE),
+            Self::Locked => true,
+            _ => false,
+        }
+    }
+
     /// Whether the same may succeed later: a statement that took too long, or a server without memory or disk.
     pub(crate) fn is_transient(&self) -> bool {
         match self {

@@ -183,11 +183,6 @@ pub async fn submit_all<T: Default, E: From<ReserveError>>(
     read: impl AsyncFnOnce(&Transaction<'_>, &[Answer]) -> Result<T, E>,
 ) -> Result<(Vec<Answer>, T), E> {
     let transaction = client.transaction().await.map_err(ReserveError::from)?;
-    let patience = "SET LOCAL lock_timeout = '5s'";
-    transaction
-        .batch_execute(patience)
-        .await
-        .map_err(ReserveError::from)?;
     let answers = reserve_all(&transaction, rules, group).await?;
     if answers.iter().any(|one| {
         matches!(

@@ -1,38 +1,50 @@
 //! Changes of what one holder has, which are transactions of their own: batches, and what operators decide.
 //!
 //! They wait for the holder's row. Whoever asks for many, or whose row somebody keeps locked, must take no connection
-//! from those who read, and at most one from those who change something: a holder's changes wait for each other here,
-//! in memory, before they wait in the database.
+//! from those who read, and keep none from those who change something: a holder's changes wait for each other here, in
+//! memory, and so they do for a lock, once one of them has waited for it in vain.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use deadpool_postgres::ClientWrapper;
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
-use weir_ledger::database::{Database, DatabaseError, ReadPool};
+use weir_ledger::database::{ConnectionPool, Database, DatabaseError, FromDatabase};
 
-/// How many holders may be blocked before others have to wait.
+/// How many changes are made at once.
 const CONNECTIONS: usize = 4;
 
-/// How long a change waits for those before it. As long as one waits for its row.
+/// How long a change waits for a lock, with a connection that others may be waiting for.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// For how long a holder that was locked for longer is looked at before each of its changes.
+const LOCKED_FOR: Duration = Duration::from_secs(30);
+
+/// Between two looks at whether it still is.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// How long a change waits for those before it, and then for its holder.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type Turn = tokio::sync::Mutex<()>;
 
 /// Makes changes of holders.
 pub(super) struct Changes {
-    pool: ReadPool,
+    pool: ConnectionPool,
     turns: Mutex<HashMap<Uuid, Weak<Turn>>>,
+    /// Holders that are looked at first, until then.
+    locked: Mutex<HashMap<Uuid, Instant>>,
 }
 
 impl Changes {
     pub(super) fn new(database: &Database) -> Self {
         Self {
-            pool: database.read_pool(CONNECTIONS),
+            pool: database.pool_with_lock_timeout(CONNECTIONS, LOCK_TIMEOUT),
             turns: Mutex::default(),
+            locked: Mutex::default(),
         }
     }
 
@@ -40,15 +52,50 @@ impl Changes {
     ///
     /// # Errors
     ///
-    /// What `change` returns; and [`DatabaseError`] when its turn does not come within 5 s, or as [`ReadPool::read`].
-    pub(super) async fn of<T, E: From<DatabaseError>>(
+    /// What `change` returns; and [`DatabaseError`] when its turn does not come within 5 s, when something is locked, or as
+    /// [`ConnectionPool::with`].
+    pub(super) async fn of<T, E: FromDatabase>(
         &self,
         holder: Uuid,
         change: impl AsyncFnOnce(&mut ClientWrapper) -> Result<T, E>,
     ) -> Result<T, E> {
         let turn = tokio::time::timeout(PATIENCE, self.turn(holder)).await;
         let _turn = turn.map_err(|_| DatabaseError::Timeout(PATIENCE))?;
-        self.pool.read(change).await
+        self.until_unlocked(holder).await?;
+        let changed = self.pool.with(change).await;
+        if let Err(error) = &changed
+            && error.database().is_some_and(DatabaseError::is_locked)
+        {
+            self.locked.lock().insert(holder, Instant::now() + LOCKED_FOR);
+        }
+        changed
+    }
+
+    /// Waits until nobody has a lock of this holder, without a connection, if somebody had it lately.
+    async fn until_unlocked(&self, holder: Uuid) -> Result<(), DatabaseError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            {
+                let (mut locked, now) = (self.locked.lock(), Instant::now());
+                locked.retain(|_, until| *until > now);
+                if !locked.contains_key(&holder) {
+                    return Ok(());
+                }
+            }
+            let rows = self
+                .pool
+                .query(include_str!("sql/is_locked.sql"), &[&holder])
+                .await?;
+            let is_locked = rows.first().is_some_and(|row| row.get("is_locked"));
+            if !is_locked {
+                self.locked.lock().remove(&holder);
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                return Err(DatabaseError::Locked);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
     }
 
     async fn turn(&self, holder: Uuid) -> OwnedMutexGuard<()> {

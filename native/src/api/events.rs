@@ -131,7 +131,7 @@ impl Following {
                 Ok(job) if Some(&job) != self.last.as_ref() => self.next = Some(job),
                 Ok(_) => {}
                 // An outage passes; the stream goes on then.
-                Err(ApiError::Unavailable(_)) => {
+                Err(ApiError::Database(_) | ApiError::Unavailable(_)) => {
                     tokio::time::sleep(OUTAGE_PAUSE).await;
                     self.watch.again(&changed);
                 }

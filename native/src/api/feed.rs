@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::places::{Place, Places};
-use weir_ledger::database::{DatabaseError, ReadPool};
+use weir_ledger::database::{ConnectionPool, DatabaseError};
 
 /// Between two looks, while a watched job is unfinished.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
@@ -98,7 +98,7 @@ pub(super) struct Watch {
 impl Feed {
     /// Starts to look. Nothing is asked while nobody watches.
     #[must_use]
-    pub fn start(pool: ReadPool, stopping: CancellationToken) -> Self {
+    pub fn start(pool: ConnectionPool, stopping: CancellationToken) -> Self {
         let shared = Arc::new(Shared {
             places: Places::new(MOST_STREAMS, MOST_STREAMS_OF_HOLDER),
             watched: Mutex::default(),
@@ -200,7 +200,7 @@ fn rest_after(took: Duration) -> Duration {
 }
 
 /// Looks once, tells the streams, and says when to look again; nothing when nobody watches.
-async fn look(shared: &Shared, pool: &ReadPool) -> Result<Option<Duration>, DatabaseError> {
+async fn look(shared: &Shared, pool: &ConnectionPool) -> Result<Option<Duration>, DatabaseError> {
     let (holders, followed) = {
         let watched = shared.watched();
         let holders: Vec<Uuid> = watched.keys().copied().collect();
@@ -211,7 +211,7 @@ async fn look(shared: &Shared, pool: &ReadPool) -> Result<Option<Duration>, Data
         return Ok(None);
     }
     let (mut newest_of, arrived, rows) = pool
-        .read(async |client| -> Result<_, DatabaseError> {
+        .with(async |client| -> Result<_, DatabaseError> {
             let newest = client.prepare_cached(include_str!("sql/feed_newest.sql")).await?;
             let versions = client
                 .prepare_cached(include_str!("sql/feed_versions.sql"))

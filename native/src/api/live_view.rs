@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
-use weir_ledger::database::{DatabaseError, ReadPool};
+use weir_ledger::database::{ConnectionPool, DatabaseError};
 
 use super::places::{Place, Places};
 use crate::config::service::Service;
@@ -24,7 +24,11 @@ pub(super) struct LiveView {
 
 impl LiveView {
     /// The lanes as they were a moment ago.
-    pub(super) async fn lanes(&self, pool: &ReadPool, services: &[Service]) -> Result<Lanes, DatabaseError> {
+    pub(super) async fn lanes(
+        &self,
+        pool: &ConnectionPool,
+        services: &[Service],
+    ) -> Result<Lanes, DatabaseError> {
         let mut last = self.last.lock().await;
         if let Some((until, lanes)) = &*last
             && Instant::now() < *until
@@ -33,7 +37,7 @@ impl LiveView {
         }
         let began = Instant::now();
         let lanes = pool
-            .read(async |client| status::lanes(client, services).await)
+            .with(async |client| status::lanes(client, services).await)
             .await;
         let took = if lanes.is_ok() {
             began.elapsed()

@@ -19,7 +19,7 @@ use super::listen::{self, ListenError, Patience};
 use crate::config::Settings;
 use crate::status::shown_for;
 use crate::telemetry::gauges::{Gauges, leaders};
-use weir_ledger::database::{DatabaseError, ReadPool};
+use weir_ledger::database::{ConnectionPool, DatabaseError, FromDatabase};
 
 /// For how long a probe waits for the database. Less than what those who probe usually wait for an answer.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -30,7 +30,7 @@ const WRITABLE: &str =
 
 /// What the probes' routes share.
 pub struct Probes {
-    pool: ReadPool,
+    pool: ConnectionPool,
     metrics: PrometheusHandle,
     gauges: Gauges,
     /// Until when the gauges are shown as they are, however many scrape.
@@ -54,18 +54,28 @@ struct Readiness {
 /// Why the database takes no submission.
 enum Unready {
     ReadOnly,
-    Unavailable,
+    Unavailable(DatabaseError),
 }
 
 impl From<DatabaseError> for Unready {
-    fn from(_: DatabaseError) -> Self {
-        Self::Unavailable
+    fn from(error: DatabaseError) -> Self {
+        Self::Unavailable(error)
+    }
+}
+
+impl FromDatabase for Unready {
+    fn database(&self) -> Option<&DatabaseError> {
+        match self {
+            // One that was opened to a replica stays one.
+            Self::ReadOnly => Some(&DatabaseError::ReadOnly),
+            Self::Unavailable(error) => Some(error),
+        }
     }
 }
 
 impl From<tokio_postgres::Error> for Unready {
-    fn from(_: tokio_postgres::Error) -> Self {
-        Self::Unavailable
+    fn from(error: tokio_postgres::Error) -> Self {
+        DatabaseError::from(error).into()
     }
 }
 
@@ -73,7 +83,7 @@ impl Probes {
     /// Registers the gauges; asks nothing yet.
     #[must_use]
     pub fn new(
-        pool: ReadPool,
+        pool: ConnectionPool,
         settings: &Settings,
         metrics: PrometheusHandle,
         stopping: CancellationToken,
@@ -94,7 +104,7 @@ impl Probes {
             let began = Instant::now();
             let seen = self
                 .pool
-                .read_within(DATABASE_TIMEOUT, async |client| self.gauges.refresh(client).await)
+                .within(DATABASE_TIMEOUT, async |client| self.gauges.refresh(client).await)
                 .await;
             let mut took = began.elapsed();
             if let Err(error) = seen {
@@ -109,7 +119,7 @@ impl Probes {
     }
 
     async fn readiness(&self) -> Readiness {
-        let database = self.pool.read_within(DATABASE_TIMEOUT, async |client| {
+        let database = self.pool.within(DATABASE_TIMEOUT, async |client| {
             let writable: bool = client.query_one(WRITABLE, &[]).await?.get("writable");
             if !writable {
                 // An error closes the connection: it stays read-only when the server no longer is.
@@ -153,7 +163,7 @@ impl Probes {
                 },
                 stopping,
             },
-            Err(Unready::Unavailable) => Readiness {
+            Err(Unready::Unavailable(_)) => Readiness {
                 ready: false,
                 database: "cannot be reached",
                 migrations: "not known",

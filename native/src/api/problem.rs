@@ -11,7 +11,7 @@ use weir_policy::problem::{CONTENT_TYPE, Problem, QUOTA_EXCEEDED};
 use crate::handler::Refusal;
 use weir_ledger::attempts::Over;
 use weir_ledger::control::ControlError;
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, FromDatabase};
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{self, Quotas, ReserveError};
 
@@ -124,6 +124,9 @@ pub enum ApiError {
     TooManyStreams,
     /// The database cannot be used right now.
     #[error("unavailable: {0}")]
+    Database(DatabaseError),
+    /// Something else cannot be used right now.
+    #[error("unavailable: {0}")]
     Unavailable(String),
     /// A fault of ours.
     #[error("internal")]
@@ -132,7 +135,16 @@ pub enum ApiError {
 
 impl From<DatabaseError> for ApiError {
     fn from(error: DatabaseError) -> Self {
-        Self::Unavailable(error.to_string())
+        Self::Database(error)
+    }
+}
+
+impl FromDatabase for ApiError {
+    fn database(&self) -> Option<&DatabaseError> {
+        match self {
+            Self::Database(error) => Some(error),
+            _ => None,
+        }
     }
 }
 
@@ -187,9 +199,8 @@ impl From<ReserveError> for ApiError {
             ReserveError::Unstorable(reason) => {
                 Self::Unprocessable(format!("the arguments hold text that cannot be stored: {reason}"))
             }
-            error @ (ReserveError::Database(_) | ReserveError::Overloaded) => {
-                Self::Unavailable(error.to_string())
-            }
+            ReserveError::Database(error) => error.into(),
+            error @ ReserveError::Overloaded => Self::Unavailable(error.to_string()),
         }
     }
 }
@@ -331,7 +342,7 @@ impl ApiError {
                 .with("violated-policies", vec!["streams"]),
                 vec![(header::RETRY_AFTER, RETRY_AFTER_OUTAGE.to_string())],
             ),
-            Self::Unavailable(_) => (
+            Self::Database(_) | Self::Unavailable(_) => (
                 problem(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "The service cannot be reached for a moment. Try again; with an Idempotency-Key nothing happens twice.",
@@ -399,6 +410,7 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         match &self {
             // The reason is for the log only: it may tell about the inside.
+            Self::Database(error) => tracing::warn!(reason = %error, "answered 503"),
             Self::Unavailable(reason) => tracing::warn!(reason, "answered 503"),
             Self::Internal => tracing::error!("answered 500"),
             _ => {}

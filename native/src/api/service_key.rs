@@ -33,7 +33,7 @@ pub(super) async fn verified(api: &Api, parts: &Parts, scope: Scope) -> Result<S
     };
     let found = api
         .pool
-        .read(async |client| Ok::<_, DatabaseError>(control::verify_key(client, &secret).await?))
+        .with(async |client| Ok::<_, DatabaseError>(control::verify_key(client, &secret).await?))
         .await?;
     match found {
         Err(refusal) => Err(api.wrong_keys.refuse(refusal.as_str()).await),

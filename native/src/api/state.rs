@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
-use weir_ledger::database::ReadPool;
+use weir_ledger::database::ConnectionPool;
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::Reserver;
 use weir_ledger::rules::Rules;
@@ -26,7 +26,7 @@ pub(super) struct Api {
     /// The settings the process was started with.
     pub(super) settings: Arc<Settings>,
     /// Connections for reading.
-    pub(super) pool: ReadPool,
+    pub(super) pool: ConnectionPool,
     /// Room for what is submitted, in KiB.
     pub(super) bodies: Places,
     /// Makes changes of one holder that are transactions of their own.

@@ -85,7 +85,7 @@ pub(super) async fn development_token(
     let user = user.unwrap_or_else(Uuid::new_v4);
     let token = api
         .pool
-        .read(async |client| {
+        .with(async |client| {
             crate::token::issue(
                 client,
                 &api.settings,

@@ -77,7 +77,7 @@ pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result
     };
     let usage = api
         .pool
-        .read(async |client| Ok::<_, DatabaseError>(status::usage(&**client, user).await?))
+        .with(async |client| Ok::<_, DatabaseError>(status::usage(&**client, user).await?))
         .await?;
     let by_meter = usage.meters.iter().map(|meter| {
         let quota = Quota::from(meter.quotas.month);

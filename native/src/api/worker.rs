@@ -279,7 +279,7 @@ async fn hear(
 ) -> Result<Json<Heard>, ApiError> {
     let heard = api
         .pool
-        .read(async |client| attempts::hear(client, attempt.claim(), progress).await);
+        .with(async |client| attempts::hear(client, attempt.claim(), progress).await);
     Ok(Json(Heard {
         deadline_at: heard.await?,
     }))

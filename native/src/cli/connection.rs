@@ -6,9 +6,14 @@ use tokio_postgres::Client;
 use weir::config::Settings;
 use weir_ledger::{catalogue, migrate};
 
+/// Whoever is asked to change something waits for a lock so long; and a change that stands still, since its terminal is
+/// gone, is taken back, as others wait for its locks.
+const TIMEOUTS: &str = "SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '1min'";
+
 /// A connection to a database that is up to date.
 pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Error>> {
     let client = settings.database()?.connect().await?;
+    client.batch_execute(TIMEOUTS).await?;
     if migrate::is_complete(&client).await? {
         Ok(client)
     } else {

@@ -10,7 +10,7 @@ mod specview;
 
 use std::sync::Arc;
 
-use weir_ledger::database::ReadPool;
+use weir_ledger::database::ConnectionPool;
 
 use crate::config::service::{Builtin, HandlerSpec, Service};
 use crate::outbound::Secret;
@@ -21,7 +21,7 @@ pub(crate) use exec::kill_programs;
 
 /// The handler that a service is configured with.
 #[must_use]
-pub fn of(service: &Service, pool: &ReadPool, secrets: &[Secret]) -> Arc<dyn Handler> {
+pub fn of(service: &Service, pool: &ConnectionPool, secrets: &[Secret]) -> Arc<dyn Handler> {
     match &service.handler {
         HandlerSpec::Builtin { name } => match name {
             Builtin::Analyze => Arc::new(analysis::Analysis),

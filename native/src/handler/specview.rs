@@ -12,11 +12,11 @@ use tokio_postgres::Row;
 use super::analysis::TestCase;
 use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use crate::raw_json::RawJson;
-use weir_ledger::database::{DatabaseError, ReadPool};
+use weir_ledger::database::{ConnectionPool, DatabaseError};
 use weir_ledger::holder::Holder;
 
 pub(super) struct Specview {
-    pool: ReadPool,
+    pool: ConnectionPool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -55,7 +55,7 @@ fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
 }
 
 impl Specview {
-    pub(super) fn new(pool: ReadPool) -> Self {
+    pub(super) fn new(pool: ConnectionPool) -> Self {
         Self { pool }
     }
 

@@ -181,7 +181,7 @@ impl Deliverer {
         let looked_up = self
             .context
             .pool
-            .read(async |client| Ok::<_, DatabaseError>(control::receiver(client, webhook).await?));
+            .with(async |client| Ok::<_, DatabaseError>(control::receiver(client, webhook).await?));
         let receiver = looked_up.await?.map(Arc::new);
         let mut known = self.known.lock();
         match &receiver {
@@ -230,7 +230,7 @@ impl Deliverer {
         self.known.lock().remove(&webhook);
         let because = "the receiver answered 410 Gone";
         tracing::warn!(%webhook, because, "a webhook is disabled");
-        let disabled = self.context.pool.read(async |client| {
+        let disabled = self.context.pool.with(async |client| {
             control::disable_webhook(client, webhook, because)
                 .await
                 .map_err(|error| match error {
@@ -271,7 +271,7 @@ pub(super) async fn keep_queues(context: Context, client: riverqueue::Client, st
     loop {
         let looked = context
             .pool
-            .read(async |client| Ok::<_, DatabaseError>(control::delivery_queues(client).await?));
+            .with(async |client| Ok::<_, DatabaseError>(control::delivery_queues(client).await?));
         match looked.await {
             Ok(queues) => follow(&client, context.settings.webhook_workers, queues, &mut worked),
             Err(error) => tracing::debug!(%error, "could not look which webhooks there are"),

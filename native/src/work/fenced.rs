@@ -6,14 +6,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat;
-use weir_ledger::database::{DatabaseError, ReadPool};
+use weir_ledger::database::{ConnectionPool, DatabaseError};
 
 /// How long an attempt that has to stop goes on waiting. River aborts it some time after, and writes that down.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 /// Whether the job is still this attempt's. It is, too, when the database cannot be asked: then nobody can have taken
 /// it.
-pub(super) async fn still_owns(pool: &ReadPool, job_id: i64, attempt: i16) -> bool {
+pub(super) async fn still_owns(pool: &ConnectionPool, job_id: i64, attempt: i16) -> bool {
     let question = "SELECT 1 FROM river_job WHERE id = $1 AND attempt = $2 AND state = 'running'";
     match ask(pool, question, &[&job_id, &attempt]).await {
         Ok(has) => has,
@@ -25,7 +25,7 @@ pub(super) async fn still_owns(pool: &ReadPool, job_id: i64, attempt: i16) -> bo
 }
 
 /// Waits until nobody runs the job or is about to.
-pub(super) async fn wait_out(pool: &ReadPool, job_id: i64, cancelled: &CancellationToken) {
+pub(super) async fn wait_out(pool: &ConnectionPool, job_id: i64, cancelled: &CancellationToken) {
     metrics::counter!("weir_fenced_attempts_total").increment(1);
     tracing::warn!(
         job = job_id,
@@ -35,7 +35,7 @@ pub(super) async fn wait_out(pool: &ReadPool, job_id: i64, cancelled: &Cancellat
 }
 
 /// The same of an attempt that somebody else has ended.
-pub(super) async fn wait_until_over(pool: &ReadPool, job_id: i64, cancelled: &CancellationToken) {
+pub(super) async fn wait_until_over(pool: &ConnectionPool, job_id: i64, cancelled: &CancellationToken) {
     let question = "SELECT 1 FROM river_job WHERE id = $1 AND finalized_at IS NULL \
                     AND NOT (state IN ('retryable', 'scheduled') AND scheduled_at > now() + interval '5 seconds') \
                     AND NOT (state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = id))";
@@ -60,7 +60,7 @@ pub(super) async fn wait_until_over(pool: &ReadPool, job_id: i64, cancelled: &Ca
 }
 
 async fn ask(
-    pool: &ReadPool,
+    pool: &ConnectionPool,
     question: &str,
     about: &[&(dyn tokio_postgres::types::ToSql + Sync)],
 ) -> Result<bool, DatabaseError> {

@@ -192,7 +192,7 @@ impl Guard {
             .collect();
         let admission = context
             .pool
-            .read(async |client| {
+            .with(async |client| {
                 let late = LateJob {
                     id: job.id,
                     attempt: Some(attempt),
@@ -237,7 +237,7 @@ impl Guard {
         };
         self.context
             .pool
-            .read(async |client| Ok(plans::plan_of(&**client, id, meter).await?))
+            .with(async |client| Ok(plans::plan_of(&**client, id, meter).await?))
             .await
     }
 }

@@ -53,7 +53,7 @@ async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, Dat
     };
     let queue = service.queue(Lane::Scheduled);
     let args = Value::Object(periodic.args.clone());
-    let enqueuing = context.pool.read(async |client| {
+    let enqueuing = context.pool.with(async |client| {
         let (now, until) = ledger::enqueued_until(client, &periodic.id).await?;
         let mut next = periodic.schedule.next(until.max(now - LATEST));
         while let Some(at) = next.filter(|at| *at <= now) {

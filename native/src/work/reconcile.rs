@@ -257,7 +257,7 @@ impl Reconciler {
             let admission = self
                 .context
                 .pool
-                .read(async |client| admit_late(client, rules, late).await)
+                .with(async |client| admit_late(client, rules, late).await)
                 .await;
             match admission {
                 Ok(LateAdmission::Blocked) => {
@@ -317,7 +317,7 @@ impl Reconciler {
     async fn take_back_silent(&self) -> Result<(), DatabaseError> {
         self.context
             .pool
-            .read(async |client| {
+            .with(async |client| {
                 Ok::<_, DatabaseError>(attempts::take_back_silent(client, report_silent).await?)
             })
             .await

@@ -138,7 +138,7 @@ pub(super) async fn keep(
         }
         for some in under_way.long().chunks(MOST_KEPT) {
             let (jobs, attempts): (Vec<i64>, Vec<i16>) = some.iter().copied().unzip();
-            let kept = context.pool.read(async |client| {
+            let kept = context.pool.with(async |client| {
                 Ok::<_, DatabaseError>(attempts::keep(client, &client_id, &jobs, &attempts).await?)
             });
             if let Err(error) = kept.await {
@@ -162,7 +162,7 @@ async fn take_back_lost(
         .map(|service| service.kind.as_str())
         .chain([DELIVERY_KIND])
         .collect();
-    let taken = context.pool.read(async |client| {
+    let taken = context.pool.with(async |client| {
         let claimed = attempts::claimed(client, client_id, &kinds, LOST_AFTER).await?;
         let unknown = under_way.unknown(claimed);
         if unknown.is_empty() {

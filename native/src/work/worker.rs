@@ -357,7 +357,7 @@ impl AnyWorker {
         let mut tries = 0;
         loop {
             tries += 1;
-            let handed_over = self.context.pool.read(async |client| {
+            let handed_over = self.context.pool.with(async |client| {
                 Ok::<_, DatabaseError>(attempts::hand_over(client, claim, patience).await?)
             });
             match handed_over.await {
@@ -414,7 +414,7 @@ impl AnyWorker {
     }
 
     async fn charged_by(&self, job_id: i64, attempt: i16) -> Option<i64> {
-        let asked = self.context.pool.read(async |client| {
+        let asked = self.context.pool.with(async |client| {
             Ok::<_, DatabaseError>(settlement::charged_by(&**client, job_id, attempt).await?)
         });
         asked.await.unwrap_or_else(|error| {

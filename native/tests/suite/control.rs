@@ -217,6 +217,23 @@ async fn a_key_that_ended_or_never_was_is_refused_slowly_and_keeps_nobody_waitin
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_stands_still_keeps_no_duty_from_being_done() {
+    let weir = Weir::new().await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.execute(
+        "INSERT INTO admin_log (actor, action) VALUES ('shell:test', 'test')",
+        &[],
+    )
+    .await
+    .unwrap();
+    let bookkeeper = weir.bookkeeper().await;
+    assert_eq!(control::apply_scheduled(&bookkeeper).await.unwrap(), 0);
+    open.rollback().await.unwrap();
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_upgrade_starts_what_waits_and_the_same_or_an_older_event_changes_nothing() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::reconcile::Reconciler;
 use weir::work::{Duty, Working, reconcile};
+use weir_ledger::attempts::AttemptError;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
@@ -139,6 +140,46 @@ async fn batches_of_a_blocked_user_hold_up_no_reads_and_no_batch_of_anybody_else
     for answer in blocked {
         assert!([202, 503].contains(&answer.status.as_u16()), "{}", answer.body);
     }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_blocked_holders_hold_up_no_change_of_anybody_else() {
+    let weir = Weir::new().await;
+    let other = weir.user("pro").await;
+    let blocked = users(&weir, "pro", 8).await;
+    for user in &blocked {
+        weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await;
+    }
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    let lock = "SELECT 1 FROM holders WHERE holder = ANY ($1) FOR UPDATE";
+    assert_eq!(open.execute(lock, &[&blocked]).await.unwrap(), 8);
+    let batch = Value::from(vec![files(&[("a_test.go", GO_TESTS)])]);
+    let submit = async |user: Uuid| {
+        let answer = weir
+            .post("/api/jobs/analysis/batch", Who::User(user), &batch)
+            .await;
+        answer.status.as_u16()
+    };
+    let over = CancellationToken::new();
+    let repeating = futures_util::future::join_all(blocked.iter().map(async |user| {
+        while !over.is_cancelled() {
+            assert!([202, 503].contains(&submit(*user).await));
+        }
+    }));
+    let others = async {
+        for _ in 0..5 {
+            assert_eq!(submit(other).await, 202);
+        }
+        open.rollback().await.unwrap();
+        over.cancel();
+    };
+    tokio::join!(repeating, others);
+    weir.until("their turn", async || {
+        (submit(blocked[0]).await == 202).then_some(())
+    })
+    .await;
     weir.end().await;
 }
 
@@ -532,10 +573,10 @@ async fn a_read_whose_connection_stands_still_ends_and_its_connection_is_not_use
     let proxy = Proxy::start(&weir, Cut::Never, 0).await;
     let pool = weir_ledger::database::Database::at(&proxy.url(&weir))
         .unwrap()
-        .read_pool(1);
+        .pool(1);
     let backend = async || -> Result<i32, weir_ledger::database::DatabaseError> {
         let patience = Duration::from_secs(2);
-        let asked = pool.read_within(patience, async |client| {
+        let asked = pool.within(patience, async |client| {
             Ok(client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0))
         });
         asked.await
@@ -551,13 +592,37 @@ async fn a_read_whose_connection_stands_still_ends_and_its_connection_is_not_use
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_leaves_no_transaction_and_costs_no_connection() {
+    let weir = Weir::new().await;
+    let pool = weir_ledger::database::Database::at(weir.url()).unwrap().pool(1);
+    let over = async || {
+        let refused = pool.with(async |client| {
+            client.batch_execute("BEGIN; CREATE TABLE left_behind ()").await?;
+            let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
+            Err::<(), _>(AttemptError::Invalid(pid.to_string()))
+        });
+        match refused.await {
+            Err(AttemptError::Invalid(pid)) => pid,
+            other => panic!("{other:?}"),
+        }
+    };
+    let before = over().await;
+    for _ in 0..3 {
+        assert_eq!(over().await, before, "the same connection");
+    }
+    let left = pool
+        .query("SELECT to_regclass('left_behind') IS NULL AS gone", &[])
+        .await;
+    assert!(left.unwrap()[0].get::<_, bool>("gone"));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_read_whose_caller_went_away_holds_up_no_other() {
     let weir = Weir::new().await;
-    let pool = weir_ledger::database::Database::at(weir.url())
-        .unwrap()
-        .read_pool(2);
+    let pool = weir_ledger::database::Database::at(weir.url()).unwrap().pool(2);
     let sleep = async |seconds: f64| -> Result<(), weir_ledger::database::DatabaseError> {
-        pool.read(async |client| {
+        pool.with(async |client| {
             client
                 .query_one("SELECT 1 FROM pg_sleep($1)", &[&seconds])
                 .await?;

@@ -80,7 +80,7 @@ const LEDGER: &[&str] = &[
     "database::error",
     "database::tls",
     "database::schemas",
-    "database::read_pool",
+    "database::connection_pool",
     "database::keep_alive",
     "database::connect",
     "database",

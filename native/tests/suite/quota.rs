@@ -630,7 +630,7 @@ async fn an_exhausted_pool_is_503_and_never_a_hung_request() {
     for _ in 0..pool.max_size() {
         let (pool, over) = (pool.clone(), over.clone());
         held.spawn(async move {
-            pool.read_within(Duration::from_secs(60), async |_| {
+            pool.within(Duration::from_secs(60), async |_| {
                 over.cancelled().await;
                 Ok::<_, DatabaseError>(())
             })

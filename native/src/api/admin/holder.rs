@@ -150,7 +150,7 @@ pub(super) async fn show(
 /// The same for the routes that change it.
 pub(super) async fn view(api: &Api, person: &Person) -> Result<HolderView, ApiError> {
     api.pool
-        .read(async |client| Ok(holder_view(client, &api.settings, person).await?))
+        .with(async |client| Ok(holder_view(client, &api.settings, person).await?))
         .await
 }
 

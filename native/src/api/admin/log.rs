@@ -95,7 +95,7 @@ pub(super) async fn list(
     let limit = request::limit(limit).ok_or_else(wants)?;
     let entries = api
         .pool
-        .read(async |client| {
+        .with(async |client| {
             Ok::<_, DatabaseError>(control::log_after(client, after.unwrap_or(0), limit).await?)
         })
         .await?;

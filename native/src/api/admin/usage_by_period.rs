@@ -90,7 +90,7 @@ pub(super) async fn list(
     let window = window.unwrap_or(Span::Month);
     let usage = api
         .pool
-        .read::<_, ApiError>(async |client| {
+        .with::<_, ApiError>(async |client| {
             Ok(control::usage_by_period(client, &person, window, meter.as_deref(), limit).await?)
         })
         .await?;

@@ -119,7 +119,7 @@ pub(super) async fn list(
     };
     let (events, next) = api
         .pool
-        .read(async |client| Ok::<_, DatabaseError>(control::usage_after(client, after, limit).await?))
+        .with(async |client| Ok::<_, DatabaseError>(control::usage_after(client, after, limit).await?))
         .await?;
     Ok(Json(UsageEvents {
         events: events.into_iter().map(CloudEvent::from).collect(),

@@ -153,7 +153,7 @@ pub(super) async fn list(
 ) -> Result<Json<Webhooks>, ApiError> {
     let webhooks = api
         .pool
-        .read::<_, ApiError>(async |client| Ok(control::webhooks(client).await?))
+        .with::<_, ApiError>(async |client| Ok(control::webhooks(client).await?))
         .await?;
     let webhooks = webhooks.into_iter().map(WebhookView::from).collect();
     Ok(Json(Webhooks { webhooks }))

@@ -54,7 +54,7 @@ pub(super) async fn show(
     }
     let found = api
         .pool
-        .read(async |client| {
+        .with(async |client| {
             if let Some(found) = by_own_id(client, api.holders, text).await? {
                 return Ok(found);
             }

@@ -67,7 +67,7 @@ pub(super) async fn show(
     let Ok(Path(id)) = id else {
         return Err(missing());
     };
-    let seen = api.pool.read(async |client| see(client, id).await).await?;
+    let seen = api.pool.with(async |client| see(client, id).await).await?;
     let Some(Seen {
         usage,
         subject,

@@ -4,7 +4,7 @@ use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use jiff::Timestamp;
 use maud::{DOCTYPE, Markup, html};
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, FromDatabase};
 
 use super::super::job::{Status, WaitingFor};
 use super::super::problem::ApiError;
@@ -133,12 +133,23 @@ pub(super) enum ConsoleError {
     /// Another website asks for a change.
     Foreign,
     /// The database cannot be used.
-    Unavailable(String),
+    Unavailable(DatabaseError),
+    /// Something else went wrong.
+    Broken(String),
 }
 
 impl From<DatabaseError> for ConsoleError {
     fn from(error: DatabaseError) -> Self {
-        Self::Unavailable(error.to_string())
+        Self::Unavailable(error)
+    }
+}
+
+impl FromDatabase for ConsoleError {
+    fn database(&self) -> Option<&DatabaseError> {
+        match self {
+            Self::Unavailable(error) => Some(error),
+            Self::Missing(_) | Self::Foreign | Self::Broken(_) => None,
+        }
     }
 }
 
@@ -152,7 +163,8 @@ impl From<ApiError> for ConsoleError {
     fn from(error: ApiError) -> Self {
         match error {
             ApiError::NoJob => Self::Missing("There is no such job.".to_owned()),
-            other => Self::Unavailable(other.to_string()),
+            ApiError::Database(error) => error.into(),
+            other => Self::Broken(other.to_string()),
         }
     }
 }
@@ -166,7 +178,12 @@ impl IntoResponse for ConsoleError {
                 "Refused",
                 "Another website sent this. Open the console itself, and try again there.".to_owned(),
             ),
-            Self::Unavailable(error) => (StatusCode::SERVICE_UNAVAILABLE, "Not available", error),
+            Self::Unavailable(error) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Not available",
+                error.to_string(),
+            ),
+            Self::Broken(error) => (StatusCode::SERVICE_UNAVAILABLE, "Not available", error),
         };
         (status, HEADERS, page(title, None, &html! { p { (detail) } })).into_response()
     }

@@ -1,4 +1,4 @@
-//! Connections for reading, with a deadline on every read.
+//! Connections that many use in turn, with a deadline on every use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,49 +18,81 @@ use super::error::DatabaseError;
 /// it.
 const SERVER_TIMEOUT: &str = "SET statement_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'";
 
-/// No read takes longer. A server that can answer says within 10 s that it gave up; who says nothing stands still.
-const READ_TIMEOUT: Duration = Duration::from_secs(11);
+/// No use takes longer. A server that can answer says within 10 s that it gave up; who says nothing stands still.
+const TIMEOUT: Duration = Duration::from_secs(11);
 
-/// How long asking the server to cancel may take.
-const CANCEL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long asking the server to cancel, or to roll back, may take.
+const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A pool of connections for reading. Cheap to clone.
+/// A pool of connections. Cheap to clone.
 #[derive(Clone)]
-pub struct ReadPool {
+pub struct ConnectionPool {
     pool: Pool,
     tls: MakeRustlsConnect,
 }
 
-/// A connection that is in use. Unless the read went well, it is closed and its statement is cancelled: also when the
-/// caller went away in the middle of it, since the next reader would wait for what nobody waits for any more.
-struct Reading {
+/// What goes wrong over a connection of a pool.
+pub trait FromDatabase: From<DatabaseError> {
+    /// The database's part in it. Without one, the connection is as good as before.
+    fn database(&self) -> Option<&DatabaseError>;
+}
+
+impl FromDatabase for DatabaseError {
+    fn database(&self) -> Option<&DatabaseError> {
+        Some(self)
+    }
+}
+
+/// A connection that is in use. Unless what it was used for has come to an end, it is closed and its statement is
+/// cancelled: also when the caller went away in the middle of it, since the next one would wait for what nobody waits for
+/// any more.
+struct InUse {
     client: Option<Object>,
     tls: MakeRustlsConnect,
 }
 
-impl Drop for Reading {
+impl InUse {
+    /// Gives the connection back after an error that says nothing against it, once no transaction is open.
+    fn reset(mut self) {
+        let Some(client) = self.client.take() else {
+            return;
+        };
+        spawn(async move {
+            let rolled_back = client.batch_execute("ROLLBACK");
+            if !matches!(tokio::time::timeout(RESET_TIMEOUT, rolled_back).await, Ok(Ok(()))) {
+                drop(Object::take(client));
+            }
+        });
+    }
+}
+
+impl Drop for InUse {
     fn drop(&mut self) {
         let Some(client) = self.client.take() else {
             return;
         };
         let (cancel, tls) = (client.cancel_token(), self.tls.clone());
         drop(Object::take(client));
-        // A runtime that ends takes its connections with it.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                // The server's own timeout ends what cannot be cancelled.
-                let _ = tokio::time::timeout(CANCEL_TIMEOUT, cancel.cancel_query(tls)).await;
-            });
-        }
+        spawn(async move {
+            // The server's own timeout ends what cannot be cancelled.
+            let _ = tokio::time::timeout(RESET_TIMEOUT, cancel.cancel_query(tls)).await;
+        });
     }
 }
 
-impl ReadPool {
-    /// `enter` leads a new connection to the schemas of the tables. One is waited for, opened and reset for at most `patience`.
+/// A runtime that ends takes its connections with it.
+fn spawn(task: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(task);
+    }
+}
+
+impl ConnectionPool {
+    /// `setup` makes a new connection ready. One is waited for, opened and reset for at most `patience`.
     pub(super) fn new(
         config: tokio_postgres::Config,
         tls: MakeRustlsConnect,
-        enter: Option<String>,
+        setup: Option<String>,
         size: usize,
         patience: Duration,
     ) -> Self {
@@ -72,7 +104,7 @@ impl ReadPool {
         bounds.timeouts.wait = Some(patience);
         bounds.timeouts.create = Some(patience);
         bounds.timeouts.recycle = Some(patience);
-        let setup: Arc<str> = [Some(SERVER_TIMEOUT.to_owned()), enter]
+        let setup: Arc<str> = [Some(SERVER_TIMEOUT.to_owned()), setup]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()
@@ -97,33 +129,33 @@ impl ReadPool {
     ///
     /// # Errors
     ///
-    /// As [`Self::read`].
+    /// As [`Self::with`].
     pub async fn query(&self, sql: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, DatabaseError> {
-        self.read(async |client| {
+        self.with(async |client| {
             let statement = client.prepare_cached(sql).await?;
             Ok(client.query(&statement, params).await?)
         })
         .await
     }
 
-    /// Reads over a connection of its own, for at most 11 s.
+    /// Uses a connection of its own, for at most 11 s. A transaction that is left open is rolled back.
     ///
     /// # Errors
     ///
     /// What `ask` returns; and [`DatabaseError`] when there is no connection within 5 s or no answer in time.
-    pub async fn read<T, E: From<DatabaseError>>(
+    pub async fn with<T, E: FromDatabase>(
         &self,
         ask: impl AsyncFnOnce(&mut ClientWrapper) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.read_within(READ_TIMEOUT, ask).await
+        self.within(TIMEOUT, ask).await
     }
 
-    /// Reads over a connection of its own, for at most `timeout` with the wait for the connection.
+    /// Uses a connection of its own, for at most `timeout` with the wait for the connection.
     ///
     /// # Errors
     ///
-    /// As [`Self::read`].
-    pub async fn read_within<T, E: From<DatabaseError>>(
+    /// As [`Self::with`].
+    pub async fn within<T, E: FromDatabase>(
         &self,
         timeout: Duration,
         ask: impl AsyncFnOnce(&mut ClientWrapper) -> Result<T, E>,
@@ -134,19 +166,21 @@ impl ReadPool {
             .await
             .map_err(|_| late())?
             .map_err(DatabaseError::from)?;
-        let mut reading = Reading {
+        let mut in_use = InUse {
             client: Some(client),
             tls: self.tls.clone(),
         };
-        let Some(client) = &mut reading.client else {
+        let Some(client) = &mut in_use.client else {
             unreachable!("it was put there")
         };
         let asked = tokio::time::timeout_at(deadline, ask(client))
             .await
             .unwrap_or_else(|_| Err(late().into()));
-        if asked.is_ok() {
+        match &asked {
             // Back to the pool.
-            drop(reading.client.take());
+            Ok(_) => drop(in_use.client.take()),
+            Err(error) if error.database().is_none_or(DatabaseError::keeps_connection) => in_use.reset(),
+            Err(_) => {}
         }
         asked
     }
@@ -157,7 +191,7 @@ impl ReadPool {
         self.pool.status().max_size
     }
 
-    /// How many of them are not used by a read, whether they are open yet or not.
+    /// How many of them are not in use, whether they are open yet or not.
     #[must_use]
     pub fn free(&self) -> usize {
         let status = self.pool.status();
