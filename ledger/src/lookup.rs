@@ -12,6 +12,7 @@ use crate::committer::{Committer, GroupFailure, Locking, Rejection, Transact};
 use crate::database::session::{Connection, statements};
 use crate::database::{Database, DatabaseError, Failure, Phase};
 use crate::holder::Holder;
+use crate::meter::Meter;
 use crate::settlement::Promoted;
 
 /// A job's reservation, as far as an attempt has to know it.
@@ -28,10 +29,10 @@ pub struct Found {
 pub enum Holds {
     /// A slot.
     Slot,
-    /// Its quota, and no slot.
-    Quota,
-    /// Nothing: it was settled, and somebody made it available again.
-    Nothing,
+    /// Its quota of this meter, whatever its service is counted by today, and no slot.
+    Quota(Meter),
+    /// Nothing: it was settled, and somebody made it available again. It was counted by this meter.
+    Nothing(Meter),
 }
 
 struct LookUp;
@@ -86,8 +87,8 @@ impl Transact for LookUp {
                 };
                 let holds = match (row.get("has_reservation"), row.get("admitted")) {
                     (true, true) => Holds::Slot,
-                    (true, false) => Holds::Quota,
-                    (false, _) => Holds::Nothing,
+                    (true, false) => Holds::Quota(row.get("event_type")),
+                    (false, _) => Holds::Nothing(row.get("event_type")),
                 };
                 (row.get("job_id"), Found { holder, holds })
             })

@@ -2,6 +2,7 @@
 SELECT a.job_id,
        coalesce(r.holder, s.holder) AS holder,
        coalesce(r.user_id, s.user_id) AS user_id,
+       coalesce(r.event_type, s.event_type) AS event_type,
        r.job_id IS NOT NULL AS has_reservation,
        coalesce(r.admitted_at IS NOT NULL, false) AS admitted
 FROM unnest($1::bigint[]) AS a (job_id)

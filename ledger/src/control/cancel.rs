@@ -15,7 +15,7 @@ const SLICE: i64 = 1_000;
 ///
 /// # Errors
 ///
-/// When nobody has seen this user, or the database cannot be used. What was cancelled before stays so.
+/// When nobody has seen this user, or the database cannot be used. What was cancelled before stays so, and is in the log.
 pub async fn cancel_waiting(
     client: &mut Client,
     actor: &str,
@@ -39,20 +39,21 @@ pub async fn cancel_waiting(
                 &[&person.id, &after, &SLICE],
             )
             .await?;
+        let some = row.get::<_, i64>("cancelled").unsigned_abs();
+        if some > 0 {
+            let change = Change {
+                actor,
+                action: "jobs.cancel",
+                holder: Some(person.id),
+                reason,
+                after: Some(json!({ "cancelled": some })),
+                ..Change::default()
+            };
+            change.write(&transaction).await?;
+        }
         transaction.commit().await?;
-        cancelled += row.get::<_, i64>("cancelled").unsigned_abs();
+        cancelled += some;
         last = row.get("last");
-    }
-    if cancelled > 0 {
-        let change = Change {
-            actor,
-            action: "jobs.cancel",
-            holder: Some(person.id),
-            reason,
-            after: Some(json!({ "cancelled": cancelled })),
-            ..Change::default()
-        };
-        change.write(client).await?;
     }
     Ok(cancelled)
 }

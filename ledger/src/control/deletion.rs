@@ -26,8 +26,8 @@ pub struct Deleted {
 ///
 /// # Errors
 ///
-/// When nobody has seen this user; when a job is being worked on, which is cancelled by then; or when the database cannot be
-/// used.
+/// When nobody has seen this user; when a job is being worked on; or when the database cannot be used. What waited is
+/// cancelled by then.
 pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result<Deleted, ControlError> {
     let cancelled = cancel_waiting(client, actor, person, Some("the account is deleted")).await?;
     let transaction = person.change(client).await?;

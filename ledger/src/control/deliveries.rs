@@ -197,37 +197,27 @@ pub async fn replay_webhook(
         }
         Replay::UndeliveredSince(since) => {
             transaction.commit().await?;
-            // Apart from that, since there may be millions, and River waits for what one transaction has locked.
+            let row = client.query_one("SELECT clock_timestamp() AS now", &[]).await?;
+            let began: Timestamp = row.get("now");
             let mut replayed = 0;
-            let ended = replay_undelivered(client, id, *since, &mut replayed).await;
-            let transaction = client.transaction().await?;
-            log_replay(&transaction, actor, id, what, replayed).await?;
-            transaction.commit().await?;
-            ended?;
-            Ok(replayed.unsigned_abs())
-        }
-    }
-}
-
-/// Makes them again, some thousands a transaction, and adds how many. Those that somebody has locked are left out.
-async fn replay_undelivered(
-    client: &Client,
-    id: Uuid,
-    since: Timestamp,
-    replayed: &mut i64,
-) -> Result<(), tokio_postgres::Error> {
-    let row = client.query_one("SELECT clock_timestamp() AS now", &[]).await?;
-    let began: Timestamp = row.get("now");
-    loop {
-        let row = client
-            .query_one(
-                include_str!("sql/replay_undelivered.sql"),
-                &[&id, &since, &MOST_AT_ONCE, &began],
-            )
-            .await?;
-        match row.get("replayed") {
-            0 => return Ok(()),
-            some => *replayed += some,
+            // Some thousands a transaction, since there may be millions, and River waits for what one has locked. Those
+            // that somebody has locked are left out.
+            loop {
+                let transaction = client.transaction().await?;
+                let again = include_str!("sql/replay_undelivered.sql");
+                let row = transaction
+                    .query_one(again, &[&id, since, &MOST_AT_ONCE, &began])
+                    .await?;
+                let some: i64 = row.get("replayed");
+                if some > 0 || replayed == 0 {
+                    log_replay(&transaction, actor, id, what, some).await?;
+                }
+                transaction.commit().await?;
+                replayed += some;
+                if some == 0 {
+                    return Ok(replayed.unsigned_abs());
+                }
+            }
         }
     }
 }

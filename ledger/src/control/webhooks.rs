@@ -348,7 +348,7 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     };
     change.write(&transaction).await?;
     transaction.commit().await?;
-    // Apart from that, since there may be millions. Whatever is left goes nowhere.
+    // Apart from that, since there may be millions. Whatever is left goes nowhere, also when this is broken off.
     let mut cancelled = 0;
     loop {
         let some = client

@@ -105,8 +105,12 @@ impl Guard {
             record_wake(&job);
             return next.run(job).await;
         }
+        let event_type = match found.map(|found| found.holds) {
+            Some(Holds::Quota(meter) | Holds::Nothing(meter)) => meter,
+            Some(Holds::Slot) | None => event_type,
+        };
         // Without slots in the database, what matters is that a settled job that runs again is charged again.
-        if is_cluster || found.is_some_and(|found| found.holds == Holds::Nothing) {
+        if is_cluster || found.is_some_and(|found| matches!(found.holds, Holds::Nothing(_))) {
             let admission = self
                 .admit_patiently(&job, attempt, event_type, found)
                 .await

@@ -323,3 +323,36 @@ async fn a_locked_users_jobs_of_another_client_lose_no_attempt_and_keep_nobody_e
     working.stop().await;
     weir.abandon().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_is_counted_by_the_meter_that_its_service_had_when_it_was_submitted() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    // As it is between two attempts, of a service that was counted by another meter then.
+    client
+        .batch_execute(&format!(
+            "UPDATE quota_reservations SET event_type = 'specview', admitted_at = NULL WHERE job_id = {id}; \
+             UPDATE submissions SET event_type = 'specview' WHERE job_id = {id}"
+        ))
+        .await
+        .unwrap();
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Work).await;
+    gate.until_running(&weir, 1).await;
+    let rows = client
+        .query(
+            "SELECT event_type::text, slots_in_use FROM holders ORDER BY 1",
+            &[],
+        )
+        .await
+        .unwrap();
+    let slots: Vec<(&str, i32)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    assert_eq!(slots, [("analysis", 0), ("specview", 1)]);
+    gate.open();
+    weir.all_finished().await;
+    weir.released(who, "specview").await;
+    working.stop().await;
+    weir.end().await;
+}

@@ -3,6 +3,7 @@
 use crate::common::{GO_TESTS, Weir, Who, lock_holder};
 use tokio_util::sync::CancellationToken;
 use weir::work::reconcile::Reconciler;
+use weir_ledger::control::{self, Person};
 use weir_ledger::processes;
 use weir_ledger::reconciliation::MOST_ENDED;
 
@@ -727,5 +728,33 @@ async fn what_ended_while_nobody_led_is_settled_by_the_first_round_of_the_next_l
     assert!(Reconciler::new(&weir.context).round(&bookkeeper).await);
     let held = format!("quota_reservations WHERE job_id = {theirs}");
     assert_eq!(weir.count(&held).await, 0);
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancellation_that_is_broken_off_is_in_the_log_as_far_as_it_came() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    many(&weir, user, "pending", 1200).await;
+    let mut client = weir.client().await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION break_off() RETURNS trigger LANGUAGE plpgsql AS \
+                 $$ BEGIN RAISE 'broken off'; END $$; \
+             CREATE TRIGGER break_off BEFORE UPDATE ON river_job FOR EACH ROW \
+                 WHEN (NEW.state = 'cancelled' AND NEW.id > 1100) EXECUTE FUNCTION break_off()",
+        )
+        .await
+        .unwrap();
+    let holders = weir.context.holders().await.unwrap();
+    let person = Person::of(holders, user.to_string().parse().unwrap());
+    let broken_off = control::cancel_waiting(&mut client, "shell:test", &person, None).await;
+    assert!(broken_off.is_err());
+    let logged =
+        "SELECT (after ->> 'cancelled')::bigint AS cancelled FROM admin_log WHERE action = 'jobs.cancel'";
+    let logged = client.query(logged, &[]).await.unwrap();
+    let logged: Vec<i64> = logged.iter().map(|row| row.get("cancelled")).collect();
+    assert_eq!(logged, [1000]);
+    assert_eq!(weir.count("river_job WHERE state = 'cancelled'").await, 1000);
     weir.abandon().await;
 }
