@@ -14,3 +14,6 @@ pub const USED: &str = "weir:used";
 
 /// Why a handler gave the job up for good, for the job's owner.
 pub const REASON: &str = "weir:reason";
+
+/// At which attempt that was: an operator may have the job tried again.
+pub const REASON_ATTEMPT: &str = "weir:reason_attempt";

@@ -26,7 +26,7 @@ use crate::context::Context;
 use crate::handler::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Reporter, Worked};
 use weir_ledger::attempts::{self, Claim, HandedOver};
 use weir_ledger::database::DatabaseError;
-use weir_ledger::job_metadata::REASON;
+use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 
 /// How often a settlement is tried while the database is away, and how long apart.
@@ -344,6 +344,7 @@ impl Worker<AnyArgs> for AnyWorker {
         if let AttemptError::Permanent(reason) = error {
             // River's own text for a discarded job says only that its worker discarded it.
             let _ = context.metadata_set(REASON, reason);
+            let _ = context.metadata_set(REASON_ATTEMPT, number);
             return Ok(WorkOutcome::Discard);
         }
         Err(error)

@@ -758,3 +758,35 @@ async fn a_cancellation_that_is_broken_off_is_in_the_log_as_far_as_it_came() {
     assert_eq!(weir.count("river_job WHERE state = 'cancelled'").await, 1000);
     weir.abandon().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reason_is_that_of_the_last_attempt_and_a_plan_that_fell_due_is_in_force() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    let discard = async |attempt: i16, error: &str| {
+        let discard = "UPDATE river_job \
+             SET state = 'discarded', finalized_at = now(), attempt = $2, \
+                 errors = errors || jsonb_build_object('at', now(), 'attempt', $2::smallint, 'error', $3::text, 'trace', ''), \
+                 metadata = metadata || '{\"weir:reason\": \"no such file\", \"weir:reason_attempt\": 1}' \
+             WHERE id = $1";
+        client.execute(discard, &[&id, &attempt, &error]).await.unwrap();
+        let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+        job["error"]["message"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(discard(1, "discarded by its worker").await, "no such file");
+    assert_eq!(discard(2, "out of paper").await, "out of paper");
+    client
+        .execute(
+            "UPDATE user_subscriptions SET next_plan_at = now() - interval '1 s', \
+                    next_plan_id = (SELECT id FROM subscription_plans WHERE tier::text = 'pro') WHERE user_id = $1",
+            &[&user],
+        )
+        .await
+        .unwrap();
+    let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+    assert_eq!(job["tier"], "pro");
+    weir.abandon().await;
+}

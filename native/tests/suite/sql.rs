@@ -56,6 +56,55 @@ async fn listen(weir: &Weir) -> (Client, tokio::sync::mpsc::UnboundedReceiver<St
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn jobs_that_nobody_here_knows_do_not_keep_workers_from_being_told() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO river_job (args, kind, max_attempts, queue, scheduled_at) \
+             SELECT '{}', 'foo:bar', 1, 'analysis_default', now() - interval '1 hour' FROM generate_series(1, 30)",
+        )
+        .await
+        .unwrap();
+    let (_listener, mut heard) = listen(&weir).await;
+    client
+        .batch_execute(
+            "SELECT wake_queue('analysis_default'); NOTIFY \"public.river_insert\", 'the next thing'",
+        )
+        .await
+        .unwrap();
+    assert_eq!(heard.recv().await.unwrap(), r#"{"queue" : "analysis_default"}"#);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quota_ends_at_the_same_moment_in_sql_as_in_http() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await;
+    for fraction in ["0", "0.25", "0.000001", "0.1234"] {
+        client
+            .execute(
+                "UPDATE user_subscriptions \
+                 SET current_period_start = date_trunc('day', now()) + ($1::text || ' s')::interval WHERE user_id = $2",
+                &[&fraction, &user],
+            )
+            .await
+            .unwrap();
+        let args = json!({ "files": [{ "path": "a_test.go", "content": common::GO_TESTS }] });
+        let submitted = "SELECT quota FROM weir_submit($1, 'analysis', $2)";
+        let row = client
+            .query_one(submitted, &[&user.to_string(), &args])
+            .await
+            .unwrap();
+        let quota: serde_json::Value = row.get("quota");
+        let told = weir.quota(Who::User(user), "analysis").await;
+        assert_eq!(quota["reset_at"], told["reset_at"], "{fraction}");
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn ten_of_32_get_what_is_left_and_the_others_leave_nothing() {
     let weir = Weir::new().await;
     let client = weir.client().await;

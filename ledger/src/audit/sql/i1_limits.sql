@@ -13,7 +13,7 @@ CROSS JOIN LATERAL (
     LEFT JOIN limit_overrides o
         ON o.user_id = b.user_id AND o.event_type = b.event_type AND (o.expires_at IS NULL OR o.expires_at > now())
     WHERE l.event_type = b.event_type AND l.plan_id = coalesce(
-        (SELECT CASE WHEN s.next_plan_at <= now() THEN s.next_plan_id ELSE s.plan_id END FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
+        (SELECT plan_in_force(s, now()) FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
         (SELECT d.id FROM subscription_plans d WHERE d.is_default))
 ) p
 WHERE p.most IS NOT NULL AND b.used::numeric + b.reserved - b.from_grants > greatest(b.granted_limit, p.most)

@@ -6,5 +6,5 @@ FROM subscription_plans d
 LEFT JOIN user_subscriptions s ON s.user_id = $1 AND s.status = 'active'
 LEFT JOIN subscription_plans next_plan ON next_plan.id = s.next_plan_id
 LEFT JOIN subscription_plans now_plan
-    ON now_plan.id = CASE WHEN s.next_plan_at <= clock_timestamp() THEN s.next_plan_id ELSE s.plan_id END
+    ON now_plan.id = plan_in_force(s, clock_timestamp())
 WHERE d.is_default

@@ -23,7 +23,8 @@ WITH slice AS MATERIALIZED (
 ), abandoned AS (
     UPDATE river_job j
     SET state = 'cancelled', finalized_at = now(),
-        metadata = j.metadata || jsonb_build_object('weir:reason', 'the account that submitted it was deleted')
+        metadata = j.metadata || jsonb_build_object('weir:reason', 'the account that submitted it was deleted',
+                                                            'weir:reason_attempt', j.attempt)
     FROM free f
     WHERE j.id = f.id
     RETURNING j.id

@@ -4,7 +4,7 @@ WITH due AS MATERIALIZED (
     SELECT f.job_id, coalesce(f.finalized_at + p.retention_days * interval '1 day', 'infinity') AS ends
     FROM finished_jobs f
     LEFT JOIN LATERAL (
-        SELECT a.plan_id FROM user_subscriptions a WHERE a.user_id = f.user_id AND a.status = 'active' OFFSET 0
+        SELECT plan_in_force(a, now()) AS plan_id FROM user_subscriptions a WHERE a.user_id = f.user_id AND a.status = 'active' OFFSET 0
     ) a ON true
     JOIN subscription_plans p
         ON p.id = coalesce(a.plan_id, (SELECT d.id FROM subscription_plans d WHERE d.is_default))

@@ -16,7 +16,7 @@ WITH slice AS MATERIALIZED (
         SELECT m.user_id FROM submissions m WHERE m.job_id = o.id AND m.user_id IS NOT NULL OFFSET 0
     ) s
     LEFT JOIN LATERAL (
-        SELECT a.plan_id FROM user_subscriptions a WHERE a.user_id = s.user_id AND a.status = 'active' OFFSET 0
+        SELECT plan_in_force(a, now()) AS plan_id FROM user_subscriptions a WHERE a.user_id = s.user_id AND a.status = 'active' OFFSET 0
     ) a ON true
     JOIN subscription_plans p
         ON p.id = coalesce(a.plan_id, (SELECT d.id FROM subscription_plans d WHERE d.is_default))
@@ -27,9 +27,7 @@ WITH slice AS MATERIALIZED (
                                     finalized_at, error, output, review_at)
     SELECT j.id, m.user_id, j.kind, j.state::text, j.queue, j.attempt, j.max_attempts, j.created_at,
            attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at), j.finalized_at,
-           -- As the job's owner was told.
-           coalesce(j.metadata ->> 'weir:reason', nullif(j.errors[array_upper(j.errors, 1)] ->> 'error',
-                                                         'JobCancelError: job cancelled remotely')),
+           error_of(j.metadata, j.errors, j.attempt),
            CASE WHEN j.state = 'completed' THEN j.metadata -> 'output' END, m.review_at
     FROM missing m
     -- By id alone: with a condition on `finalized_at`, the planner may go through all finished jobs for each one.

@@ -8,7 +8,7 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
        coalesce(r.reserved_amount, 0) AS reserved,
        coalesce(u.quota_amount, 0) AS charged,
        CASE WHEN s.user_id IS NULL THEN 'anonymous'
-            ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = us.plan_id
+            ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = plan_in_force(us, now())
                            WHERE us.user_id = s.user_id AND us.status = 'active'),
                           (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default)) END AS tier
 FROM submissions s
@@ -21,9 +21,7 @@ CROSS JOIN LATERAL (
            attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
            j.finalized_at,
            j.scheduled_at > now() AS later,
-           -- River says so of whatever was cancelled while it ran, and the state does, too.
-           coalesce(j.metadata ->> 'weir:reason', nullif(j.errors[array_upper(j.errors, 1)] ->> 'error',
-                                                         'JobCancelError: job cancelled remotely')) AS error
+           error_of(j.metadata, j.errors, j.attempt) AS error
     FROM river_job j
     WHERE j.id = s.job_id
     UNION ALL

@@ -25,7 +25,7 @@ CROSS JOIN LATERAL (
     SELECT p.tier, p.lane, s.current_period_start, l.*
     FROM (SELECT 1) AS one
     LEFT JOIN user_subscriptions s ON s.user_id = $1 AND s.status = 'active'
-    JOIN subscription_plans p ON p.id = CASE WHEN s.next_plan_at <= clock.at THEN s.next_plan_id ELSE s.plan_id END
+    JOIN subscription_plans p ON p.id = plan_in_force(s, clock.at)
         OR s.plan_id IS NULL AND p.is_default
     JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = m.name
 ) plan

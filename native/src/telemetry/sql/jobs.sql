@@ -29,5 +29,5 @@ FROM (
     GROUP BY 1, 2, 3
 ) w
 LEFT JOIN user_subscriptions s ON s.user_id = w.user_id AND s.status = 'active'
-LEFT JOIN subscription_plans p ON p.id = s.plan_id
+LEFT JOIN subscription_plans p ON p.id = plan_in_force(s, now())
 GROUP BY 1, 2
