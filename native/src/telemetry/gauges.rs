@@ -26,7 +26,10 @@ pub struct Gauges {
     foreign_leader: Gauge,
     duties_known: Gauge,
     processes: Gauge,
-    by_database: HashMap<Vec<String>, Gauge>,
+    /// Workers, by service and lane.
+    workers: HashMap<[String; 2], Gauge>,
+    /// What all unfinished jobs are counted for.
+    counted: HashMap<Vec<String>, Gauge>,
     /// Service and lane by queue.
     lanes: HashMap<String, (String, &'static str)>,
 }
@@ -35,13 +38,13 @@ impl Gauges {
     /// Registers every gauge, so that each is there from the first scrape on.
     #[must_use]
     pub fn new(services: &[Service], catalogue: &Catalogue) -> Self {
-        let mut by_database = HashMap::new();
+        let (mut workers, mut counted) = (HashMap::new(), HashMap::new());
         let mut lanes = HashMap::new();
         let mut add = |name: &'static str, labels: Vec<(&'static str, String)>| {
             let key = std::iter::once(name.to_owned())
                 .chain(labels.iter().map(|(_, value)| value.clone()))
                 .collect::<Vec<_>>();
-            by_database.insert(key, gauge!(name, &labels));
+            counted.insert(key, gauge!(name, &labels));
         };
         for service in services {
             for (lane, queue, _) in service.queues() {
@@ -51,7 +54,10 @@ impl Gauges {
                         ("lane", lane.as_str().to_owned()),
                     ]
                 };
-                add("weir_lane_workers", lane_labels());
+                workers.insert(
+                    [service.name.clone(), lane.as_str().to_owned()],
+                    gauge!("weir_lane_workers", &lane_labels()),
+                );
                 for tier in tiers(catalogue) {
                     let labels = || [lane_labels(), vec![("tier", tier.to_owned())]].concat();
                     add("weir_oldest_wait_seconds", labels());
@@ -83,12 +89,13 @@ impl Gauges {
             foreign_leader: gauge!("weir_foreign_leader"),
             duties_known: gauge!("weir_duties_known"),
             processes: gauge!("weir_worker_processes"),
-            by_database,
+            workers,
+            counted,
             lanes,
         }
     }
 
-    /// Sets every gauge to what the database says.
+    /// Sets what the database says of itself and of the processes.
     ///
     /// # Errors
     ///
@@ -96,10 +103,8 @@ impl Gauges {
     pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
         let dead_after = DEAD_AFTER.as_secs_f64();
         let living: [&(dyn postgres_types::ToSql + Sync); 1] = [&dead_after];
-        let (leaders, jobs, reservations, processes, pools) = tokio::try_join!(
+        let (leaders, processes, pools) = tokio::try_join!(
             async { leaders(client).await },
-            client.query(include_str!("sql/jobs.sql"), &[]),
-            client.query(include_str!("sql/reservations.sql"), &[]),
             client.query_one(
                 "SELECT count(*)::float8 AS processes FROM processes WHERE beat_at > clock_timestamp() - make_interval(secs => $1)",
                 &living
@@ -109,6 +114,35 @@ impl Gauges {
                  WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
                 &living
             ),
+        )?;
+        let mut workers: HashMap<[String; 2], f64> = HashMap::new();
+        for row in &pools {
+            if let Some((service, lane)) = self.lanes.get(row.get::<_, &str>("queue")) {
+                let key = [service.clone(), (*lane).to_owned()];
+                *workers.entry(key).or_default() += row.get::<_, f64>("workers");
+            }
+        }
+        for (key, gauge) in &self.workers {
+            gauge.set(workers.get(key).copied().unwrap_or(0.0));
+        }
+        self.database_up.set(1.0);
+        let one_if = |is_so: bool| f64::from(u8::from(is_so));
+        self.leader_known.set(one_if(leaders.known));
+        self.foreign_leader.set(one_if(leaders.is_foreign));
+        self.duties_known.set(one_if(leaders.duties_known));
+        self.processes.set(processes.get::<_, f64>("processes"));
+        Ok(())
+    }
+
+    /// Counts the unfinished jobs, which takes the longer the more there are.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be asked, or does not answer in time.
+    pub async fn count(&self, client: &Client) -> Result<(), DatabaseError> {
+        let (jobs, reservations) = tokio::try_join!(
+            client.query(include_str!("sql/jobs.sql"), &[]),
+            client.query(include_str!("sql/reservations.sql"), &[]),
         )?;
         let mut found: HashMap<Vec<String>, f64> = HashMap::new();
         let mut add = |key: &[&str], value: f64| {
@@ -130,11 +164,6 @@ impl Gauges {
                 row.get("oldest_wait"),
             );
         }
-        for row in &pools {
-            if let Some((service, lane)) = self.lanes.get(row.get::<_, &str>("queue")) {
-                add(&["weir_lane_workers", service, lane], row.get("workers"));
-            }
-        }
         for row in &reservations {
             let (event_type, tier): (&str, &str) = (row.get("event_type"), row.get("tier"));
             let (admitted, parked, between): (f64, f64, f64) = (
@@ -151,15 +180,9 @@ impl Gauges {
                 between,
             );
         }
-        for (key, gauge) in &self.by_database {
+        for (key, gauge) in &self.counted {
             gauge.set(found.get(key).copied().unwrap_or(0.0));
         }
-        self.database_up.set(1.0);
-        let one_if = |is_so: bool| f64::from(u8::from(is_so));
-        self.leader_known.set(one_if(leaders.known));
-        self.foreign_leader.set(one_if(leaders.is_foreign));
-        self.duties_known.set(one_if(leaders.duties_known));
-        self.processes.set(processes.get::<_, f64>("processes"));
         Ok(())
     }
 
@@ -170,7 +193,15 @@ impl Gauges {
         self.foreign_leader.set(f64::NAN);
         self.duties_known.set(f64::NAN);
         self.processes.set(f64::NAN);
-        for gauge in self.by_database.values() {
+        for gauge in self.workers.values() {
+            gauge.set(f64::NAN);
+        }
+        self.uncounted();
+    }
+
+    /// The unfinished jobs could not be counted.
+    pub fn uncounted(&self) {
+        for gauge in self.counted.values() {
             gauge.set(f64::NAN);
         }
     }

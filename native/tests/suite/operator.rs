@@ -237,6 +237,36 @@ async fn an_api_without_a_leader_is_ready_and_says_so_and_one_without_a_database
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_counts_for_too_long_is_up() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    process.ready().await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.batch_execute("LOCK TABLE quota_reservations").await.unwrap();
+    let waiting = [("event_type", "analysis"), ("tier", "free")];
+    let scrape = weir
+        .until("a scrape that could not count", async || {
+            let scrape = process.scrape().await;
+            scrape
+                .value("weir_parked_jobs", &waiting)?
+                .is_nan()
+                .then_some(scrape)
+        })
+        .await;
+    assert_eq!(scrape.value("weir_database_up", &[]), Some(1.0));
+    assert_eq!(scrape.value("weir_worker_processes", &[]), Some(0.0));
+    open.rollback().await.unwrap();
+    weir.until("the next count", async || {
+        let scrape = process.scrape().await;
+        (scrape.value("weir_parked_jobs", &waiting) == Some(0.0)).then_some(())
+    })
+    .await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
