@@ -18,6 +18,7 @@ use super::answers::{LacksScope, ManyStreams, NoSuchJob, OutOfRange, Unauthentic
 use super::caller::Caller;
 use super::feed::{NEWEST, Watch};
 use super::job::Job;
+use super::places::Place;
 use super::problem::ApiError;
 use super::state::Api;
 use super::{jobs, system};
@@ -87,20 +88,19 @@ pub(super) async fn job(
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    // Before the first look, so that nothing happens unseen in between; but a place is only for those who have such a
-    // job.
+    // A place is only for those who have such a job.
     jobs::by_id(&api, &caller, id).await?;
     let watch = api.feed.watch(caller.holder.id, Some(id));
     let watch = watch.ok_or(ApiError::TooManyStreams)?;
-    let first = jobs::by_id(&api, &caller, id).await?;
     let stopping = api.stopping.clone();
     let expiry = caller.token_expires_at;
     let start = Following {
         api,
         caller,
         watch,
-        last: None,
-        next: Some(first),
+        id,
+        told: None,
+        sending: None,
     };
     let events = stream::unfold(start, Following::step);
     Ok(answer(stopping, expiry, events))
@@ -110,27 +110,37 @@ struct Following {
     api: Arc<Api>,
     caller: Caller,
     watch: Watch,
-    last: Option<Job>,
-    next: Option<Job>,
+    id: i64,
+    /// What was told last.
+    told: Option<Told>,
+    /// The room of what is being sent.
+    sending: Option<Place>,
+}
+
+/// A job as it was told.
+struct Told {
+    hash: u64,
+    is_finished: bool,
 }
 
 impl Following {
     async fn step(mut self) -> Option<(Sent, Self)> {
-        if self.last.as_ref().is_some_and(Job::is_finished) {
+        // Who asks for the next event has sent the one before.
+        self.sending = None;
+        if self.told.as_ref().is_some_and(|told| told.is_finished) {
             return None;
         }
         loop {
-            if let Some(job) = self.next.take() {
-                let event = event("job", &job);
-                self.last = Some(job);
-                return Some((Ok(event), self));
-            }
-            let changed = self.watch.changed().await;
-            let id = self.last.as_ref()?.id;
-            match jobs::by_id(&self.api, &self.caller, id).await {
-                Ok(job) if Some(&job) != self.last.as_ref() => self.next = Some(job),
-                Ok(_) => {}
-                // An outage passes; the stream goes on then.
+            // The first look comes after the watch began, so that nothing happens unseen in between.
+            let changed = match self.told {
+                Some(_) => self.watch.changed().await,
+                None => vec![self.id],
+            };
+            let found = jobs::by_id(&self.api, &self.caller, self.id).await;
+            match found.and_then(|job| self.tell(&job)) {
+                Ok(Some(event)) => return Some((Ok(event), self)),
+                Ok(None) => {}
+                // An outage passes, and so do large answers to others; the stream goes on then.
                 Err(ApiError::Database(_) | ApiError::Unavailable(_)) => {
                     tokio::time::sleep(OUTAGE_PAUSE).await;
                     self.watch.again(&changed);
@@ -139,6 +149,27 @@ impl Following {
             }
         }
     }
+
+    /// The event of a job that is not as it was told before.
+    fn tell(&mut self, job: &Job) -> Result<Option<Event>, ApiError> {
+        let text = serde_json::to_string(job).unwrap_or_default();
+        let hash = hash_of(&text);
+        if self.told.as_ref().is_some_and(|told| told.hash == hash) {
+            return Ok(None);
+        }
+        self.sending = self.api.sending.room(self.caller.holder.id, text.len())?;
+        self.told = Some(Told {
+            hash,
+            is_finished: job.is_finished(),
+        });
+        Ok(Some(Event::default().event("job").data(text)))
+    }
+}
+
+fn hash_of(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// What the first event has.
@@ -233,9 +264,7 @@ impl Everything {
 
     /// Whether the job is not as it was sent before. Remembers it.
     fn is_new(&mut self, job: &Job) -> bool {
-        let mut hasher = DefaultHasher::new();
-        serde_json::to_string(job).unwrap_or_default().hash(&mut hasher);
-        let hash = hasher.finish();
+        let hash = hash_of(&serde_json::to_string(job).unwrap_or_default());
         let before = self.sent.insert(job.id, hash);
         while self.sent.len() > REMEMBERED {
             self.sent.pop_first();

@@ -129,13 +129,8 @@ pub(super) async fn submit(
         quota: quota.map(|quota| quota.month.into()),
         folded,
     };
-    Ok((
-        StatusCode::ACCEPTED,
-        location,
-        AppendHeaders(fields),
-        Json(accepted),
-    )
-        .into_response())
+    let body = api.sending.json(caller.holder.id, &accepted)?;
+    Ok((StatusCode::ACCEPTED, location, AppendHeaders(fields), body).into_response())
 }
 
 /// The bytes of a body, and what they say.
@@ -301,12 +296,13 @@ pub(super) async fn get(
     State(api): State<Arc<Api>>,
     id: Result<Path<i64>, PathRejection>,
     caller: Caller,
-) -> Result<Json<Job>, ApiError> {
+) -> Result<Response, ApiError> {
     // What is no number is no job's id.
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
-    by_id(&api, &caller, id).await.map(Json)
+    let job = by_id(&api, &caller, id).await?;
+    api.sending.json(caller.holder.id, &job)
 }
 
 /// Cancels a job. One that is finished stays as it is.
@@ -326,7 +322,7 @@ pub(super) async fn cancel(
     State(api): State<Arc<Api>>,
     id: Result<Path<i64>, PathRejection>,
     caller: Caller,
-) -> Result<Json<Job>, ApiError> {
+) -> Result<Response, ApiError> {
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
@@ -334,7 +330,8 @@ pub(super) async fn cancel(
     // Whoever shows a job's token may be somebody else than who submitted it.
     let own = caller.job_token.is_none().then_some(caller.holder.id);
     end(&api, id, own).await?;
-    by_id(&api, &caller, id).await.map(Json)
+    let job = by_id(&api, &caller, id).await?;
+    api.sending.json(caller.holder.id, &job)
 }
 
 /// Cancels a job for whoever may, and gives back what it held. One that is finished stays as it is.

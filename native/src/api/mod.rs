@@ -22,6 +22,7 @@ pub mod probes;
 mod problem;
 mod quota;
 mod router;
+mod sending;
 pub mod serve;
 mod service_key;
 mod state;

@@ -18,6 +18,7 @@ use super::live_view::LiveView;
 use super::places::Places;
 use super::probes::{self, Probes};
 use super::router;
+use super::sending::Sending;
 use super::state::Api;
 use super::wrong_keys::WrongKeys;
 use crate::config::ConfigError;
@@ -93,6 +94,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         rules: Arc::clone(&context.rules),
         settler: context.settler.clone(),
         pool: context.pool.clone(),
+        sending: Sending::new(),
         bodies: Places::new(jobs::MOST_KIB, jobs::MOST_KIB_OF_HOLDER),
         changes: Changes::new(&context.database),
         settings: Arc::clone(&context.settings),

@@ -17,6 +17,7 @@ use super::feed::Feed;
 use super::job_token::JobTokens;
 use super::live_view::LiveView;
 use super::places::Places;
+use super::sending::Sending;
 use super::wrong_keys::WrongKeys;
 use crate::config::Settings;
 use crate::handler::{AttemptTokens, Handler};
@@ -29,6 +30,8 @@ pub(super) struct Api {
     pub(super) pool: ConnectionPool,
     /// Room for what is submitted, in KiB.
     pub(super) bodies: Places,
+    /// Room for large answers.
+    pub(super) sending: Sending,
     /// Makes changes of one holder that are transactions of their own.
     pub(super) changes: Changes,
     /// Admits submissions.

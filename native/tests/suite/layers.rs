@@ -224,6 +224,7 @@ const NATIVE: &[&str] = &[
     "api::listen",
     "api::probes",
     "api::problem",
+    "api::sending",
     "api::wrong_keys",
     "api::answers",
     "api::job",

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::common::{GO_TESTS, Weir, Who, files};
+use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -195,6 +196,48 @@ async fn a_job_that_was_tried_again_after_its_failure_is_kept_as_it_ended_last()
         (&job["status"], &job["output"]["count"]),
         (&json!("completed"), &json!(2))
     );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_outputs_that_nobody_takes_keep_a_bounded_part_of_memory() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let (user, other) = (weir.user("free").await, weir.user("free").await);
+    let large = json!("x".repeat(4 * 1024 * 1024 - 2));
+    let mut paths = Vec::new();
+    for user in [user, other] {
+        let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        weir.begun_elsewhere(id).await;
+        client
+            .query_one("SELECT weir_complete($1, 1, $2)", &[&id, &large])
+            .await
+            .unwrap();
+        paths.push(format!("/api/jobs/{id}"));
+    }
+    let mut kept = Vec::new();
+    let refused = loop {
+        let response = weir.stream(&paths[0], Who::User(user)).await;
+        match response.status().as_u16() {
+            200 => kept.push(response),
+            other => break other,
+        }
+        assert!(kept.len() < 100, "400 MiB");
+    };
+    assert_eq!((refused, kept.len()), (503, 15), "four MiB each, of 64 in all");
+    assert_eq!(weir.get(&paths[1], Who::User(other)).await.body["output"], large);
+    assert_eq!(weir.get("/api/jobs", Who::User(user)).await.status, 200);
+    let taken = axum::body::to_bytes(kept.pop().unwrap().into_body(), usize::MAX).await;
+    assert!(taken.unwrap().len() > 4 * 1024 * 1024);
+    // One that was read gives its room to a stream, which has it until the next event is asked for.
+    let events = weir
+        .stream(&format!("{}/events", paths[0]), Who::User(user))
+        .await;
+    let mut frames = events.into_body().into_data_stream();
+    assert!(frames.next().await.unwrap().unwrap().len() > 4 * 1024 * 1024);
+    assert_eq!(weir.get(&paths[0], Who::User(user)).await.status, 503);
+    assert!(frames.next().await.is_none(), "the job is over");
+    assert_eq!(weir.get(&paths[0], Who::User(user)).await.status, 200);
     weir.end().await;
 }
 

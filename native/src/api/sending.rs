@@ -1,0 +1,70 @@
+//! Room for large answers while they are sent: whoever asks for many outputs and reads none must not fill the memory of
+//! everybody.
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::places::{Place, Places};
+use super::problem::ApiError;
+
+/// The most that large answers under way keep in memory, in KiB: those to all holders, and those to each.
+const MOST_KIB: usize = 256 * 1024;
+const MOST_KIB_OF_HOLDER: usize = MOST_KIB / 4;
+
+/// An answer up to this size takes no room.
+const SMALL: usize = 64 * 1024;
+
+/// An answer is handed to its connection in pieces of this size, so that what has room is not sent yet.
+const PIECE: usize = 64 * 1024;
+
+/// The room of a process.
+pub(super) struct Sending(Places);
+
+impl Sending {
+    pub(super) fn new() -> Self {
+        Self(Places::new(MOST_KIB, MOST_KIB_OF_HOLDER))
+    }
+
+    /// Room for so many bytes to this holder, if they need any.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, until other answers are sent.
+    pub(super) fn room(&self, holder: Uuid, bytes: usize) -> Result<Option<Place>, ApiError> {
+        if bytes <= SMALL {
+            return Ok(None);
+        }
+        let room = self.0.take_many(holder, bytes.div_ceil(1024));
+        room.map(Some)
+            .ok_or_else(|| ApiError::Unavailable("too many large answers are being sent".to_owned()))
+    }
+
+    /// This value as JSON. It has its room until it is sent.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::room`].
+    pub(super) fn json(&self, holder: Uuid, value: &impl Serialize) -> Result<Response, ApiError> {
+        let bytes = serde_json::to_vec(value).map_err(|_| ApiError::Internal)?;
+        let length = bytes.len();
+        let body = match self.room(holder, length)? {
+            None => Body::from(bytes),
+            Some(room) => Body::from_stream(stream::unfold(
+                (Bytes::from(bytes), room),
+                async |(mut left, room)| {
+                    let piece = left.split_to(left.len().min(PIECE));
+                    (!piece.is_empty()).then_some((Ok::<_, std::convert::Infallible>(piece), (left, room)))
+                },
+            )),
+        };
+        let headers = [
+            (header::CONTENT_TYPE, "application/json".to_owned()),
+            (header::CONTENT_LENGTH, length.to_string()),
+        ];
+        Ok((headers, body).into_response())
+    }
+}
