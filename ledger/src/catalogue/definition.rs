@@ -74,15 +74,11 @@ impl Catalogue {
         for (name, plan) in &wanted.plans {
             let Some(now) = self.plans.get(name) else {
                 changes.push(format!("plan {name}: new"));
+                changes_of_meters(name, &BTreeMap::new(), plan, &mut changes);
                 continue;
             };
             changes_of_plan(name, now, plan, &mut changes);
-            // Whoever submits is refused without them, and told to migrate. A new meter's are a matter of course.
-            let missing = plan
-                .meters
-                .keys()
-                .filter(|meter| self.meters.contains_key(*meter) && !now.meters.contains_key(*meter));
-            changes.extend(missing.map(|meter| format!("plan {name}: limits for {meter}, which it lacked")));
+            changes_of_meters(name, &now.meters, plan, &mut changes);
         }
         for name in self.plans.keys().filter(|name| !wanted.plans.contains_key(*name)) {
             changes.push(format!("plan {name}: gone"));
@@ -98,12 +94,14 @@ impl Catalogue {
     }
 }
 
+fn change(name: &str, what: &str, from: String, to: String, changes: &mut Vec<String>) {
+    if from != to {
+        changes.push(format!("plan {name}: {what} {from} -> {to}"));
+    }
+}
+
 fn changes_of_plan(name: &str, now: &PlanEntry, wanted: &PlanEntry, changes: &mut Vec<String>) {
-    let mut change = |what: &str, from: String, to: String| {
-        if from != to {
-            changes.push(format!("plan {name}: {what} {from} -> {to}"));
-        }
-    };
+    let mut change = |what: &str, from, to| change(name, what, from, to, changes);
     change("lane", now.lane.as_str().into(), wanted.lane.as_str().into());
     change(
         "default",
@@ -122,13 +120,20 @@ fn changes_of_plan(name: &str, now: &PlanEntry, wanted: &PlanEntry, changes: &mu
         waiting(now.max_waiting),
         waiting(wanted.max_waiting),
     );
+}
+
+fn changes_of_meters(
+    name: &str,
+    now: &BTreeMap<String, PlanLimits>,
+    wanted: &PlanEntry,
+    changes: &mut Vec<String>,
+) {
+    let mut change = |what: &str, from, to| change(name, what, from, to, changes);
     for (meter, limits) in &wanted.meters {
-        let Some(before) = now.meters.get(meter) else {
-            continue;
-        };
+        let before = now.get(meter);
         change(
             &format!("slots for {meter}"),
-            before.slots.to_string(),
+            before.map_or_else(|| "none".to_owned(), |before| before.slots.to_string()),
             limits.slots.to_string(),
         );
         for span in Span::ALL {
@@ -139,7 +144,7 @@ fn changes_of_plan(name: &str, now: &PlanEntry, wanted: &PlanEntry, changes: &mu
             };
             change(
                 &format!("{meter} per {}", span.as_str()),
-                text(before),
+                before.map_or_else(|| "unlimited".to_owned(), text),
                 text(limits),
             );
         }
@@ -197,7 +202,9 @@ mod tests {
         (hobby.lane, hobby.retention_days, hobby.is_default) = (Lane::Priority, Some(30), false);
         hobby.max_waiting = Some(9);
         hobby.meters.get_mut("renders").unwrap().ceilings = BTreeMap::from([(Span::Month, 30)]);
-        let mut wanted = catalogue(&[("hobby", hobby), ("team", plan(&[]))]);
+        let tokens = plan(&[("tokens", &[(Span::Day, 100)], 3)]);
+        hobby.meters.extend(tokens.meters.clone());
+        let mut wanted = catalogue(&[("hobby", hobby), ("team", tokens)]);
         wanted.meters.insert("tokens".to_owned(), "tokens".to_owned());
         wanted.meters.insert("renders".to_owned(), "pictures".to_owned());
         assert_eq!(
@@ -212,7 +219,11 @@ mod tests {
                 "plan hobby: slots for renders 1 -> 2",
                 "plan hobby: renders per month 10 -> 20 up to 30",
                 "plan hobby: renders per hour 2 -> unlimited",
+                "plan hobby: slots for tokens none -> 3",
+                "plan hobby: tokens per day unlimited -> 100",
                 "plan team: new",
+                "plan team: slots for tokens none -> 3",
+                "plan team: tokens per day unlimited -> 100",
                 "plan old: gone",
             ]
         );
@@ -223,9 +234,10 @@ mod tests {
     fn limits_that_are_missing_are_a_difference() {
         let wanted = catalogue(&[("hobby", plan(&[("renders", &[], 1)]))]);
         let now = catalogue(&[("hobby", plan(&[]))]);
+        // Whoever submits is refused without them, and told to migrate.
         assert_eq!(
             now.changes_to(&wanted),
-            ["plan hobby: limits for renders, which it lacked"]
+            ["plan hobby: slots for renders none -> 1"]
         );
     }
 }

@@ -9,6 +9,7 @@ use axum::response::Response;
 use metrics::{counter, histogram};
 
 use super::caller::RequestRecord;
+use super::headers::request_id;
 use crate::telemetry::traces;
 
 /// Logs and counts a request when its answer starts. An event stream goes on after its line.
@@ -23,6 +24,7 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let mut span = traces::request(method, &route, request.headers());
     let record = RequestRecord::new(span.context());
     request.extensions_mut().insert(record.clone());
+    let own_id = request_id(request.headers());
     let mut response = next.run(request).await;
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
@@ -30,15 +32,16 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
         .increment(1);
     histogram!("weir_http_request_duration_seconds").record(elapsed.as_secs_f64());
     let caller = record.caller();
+    let request_id = caller.map_or(own_id, |caller| caller.request_id.clone());
     // What comes through the edge, the edge answers with its id.
-    if let Some(caller) = caller.filter(|_| record.key().is_some())
-        && let Ok(id) = HeaderValue::from_str(&caller.request_id)
+    if (caller.is_none() || record.key().is_some())
+        && let Ok(id) = HeaderValue::from_str(&request_id)
     {
         response.headers_mut().insert("x-request-id", id);
     }
     span.set("http.response.status_code", i64::from(status));
+    span.set("weir.request_id", request_id.clone());
     if let Some(caller) = caller {
-        span.set("weir.request_id", caller.request_id.clone());
         if let Some(user) = caller.holder.user_id {
             span.set("user.id", user.to_string());
         }
@@ -47,7 +50,7 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
         span.failed(i64::from(status), String::new());
     }
     tracing::info!(
-        request_id = caller.map(|caller| caller.request_id.as_str()),
+        request_id,
         user = caller
             .and_then(|caller| caller.holder.user_id)
             .map(tracing::field::display),

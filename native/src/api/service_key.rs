@@ -2,7 +2,6 @@
 
 use axum::http::header;
 use axum::http::request::Parts;
-use uuid::Uuid;
 use weir_ledger::control::{self, KEY_PREFIX, Scope, ServiceKey};
 use weir_ledger::database::DatabaseError;
 use weir_policy::assertion;
@@ -66,14 +65,4 @@ pub(super) fn on_behalf_of(parts: &Parts) -> Result<Identity, ApiError> {
         .parse()
         .map_err(|error: weir_policy::subject::SubjectError| wants(&error.to_string()))?;
     Ok(Identity::own(subject))
-}
-
-/// The id by which the request is found in the log: the backend's own, or a new one.
-pub(super) fn request_id(parts: &Parts) -> String {
-    let given = parts
-        .headers
-        .get("x-request-id")
-        .and_then(|value| value.to_str().ok());
-    let given = given.filter(|id| !id.is_empty() && id.len() <= 128);
-    given.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }

@@ -12,7 +12,7 @@ use weir::config::Settings;
 use weir_ledger::control::{self, KEY_PREFIX, Scope, ServiceKey};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print};
+use super::output::{CommandResult, actor, print, tell};
 
 #[derive(Subcommand)]
 pub(crate) enum Key {
@@ -25,7 +25,7 @@ pub(crate) enum Key {
         #[arg(long, value_delimiter = ',', required = true)]
         scope: Vec<Scope>,
         /// How long it is good for, such as 90d; for ever unless told.
-        #[arg(long, value_parser = humantime::parse_duration)]
+        #[arg(long, value_parser = some_time)]
         ttl: Option<Duration>,
     },
     /// Show all keys, without their secrets.
@@ -51,9 +51,10 @@ impl Key {
                 let secret: [u8; 32] = rand::random();
                 let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
                 control::create_key(&mut client, &actor(), &name, &key, &scope, expires_at).await?;
-                print(&format!(
-                    "this is the only time that the key {name} is shown; `weir key revoke {name}` ends it\n{key}\n"
-                ))?;
+                tell(&format!(
+                    "this is the only time that the key {name} is shown; `weir key revoke {name}` ends it"
+                ));
+                print(&format!("{key}\n"))?;
             }
             Self::List { json } => {
                 let keys = control::keys(&client).await?;
@@ -76,6 +77,15 @@ impl Key {
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A duration that is not over at once.
+fn some_time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("a key that ends at once is good for nothing".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(error.to_string()),
     }
 }
 

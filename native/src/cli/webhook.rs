@@ -13,7 +13,7 @@ use weir::webhooks;
 use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print};
+use super::output::{CommandResult, actor, print, tell};
 
 /// How long a test is waited for: longer than a receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -89,10 +89,11 @@ impl Webhook {
                 thresholds,
             } => {
                 let made = webhooks::add(client, settings, &actor, &url, &events, &thresholds).await?;
-                format!(
-                    "webhook {} is told from now on; this is the only time that its secret is shown\n{}",
-                    made.webhook.id, made.secret
-                )
+                tell(&format!(
+                    "webhook {} is told from now on; this is the only time that its secret is shown",
+                    made.webhook.id
+                ));
+                made.secret
             }
             Self::List { json } => {
                 let all = control::webhooks(client).await?;
@@ -104,10 +105,8 @@ impl Webhook {
             }
             Self::Rotate { id } => {
                 let made = webhooks::rotate(client, &actor, id).await?;
-                format!(
-                    "both secrets sign for a day; this is the only time that the new one is shown\n{}",
-                    made.secret
-                )
+                tell("both secrets sign for a day; this is the only time that the new one is shown");
+                made.secret
             }
             Self::Enable { id } => if control::enable_webhook(client, &actor, id).await? {
                 "it is told from now on"

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio_postgres::Client;
+use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::duties::STALE_AFTER;
 use weir_policy::lane::Lane;
@@ -84,10 +85,10 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         .collect();
     let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&queues];
     let stale_after = STALE_AFTER.as_secs_f64();
-    let stale: [&(dyn postgres_types::ToSql + Sync); 1] = [&stale_after];
+    let of_now: [&(dyn postgres_types::ToSql + Sync); 2] = [&stale_after, &DELIVERY_KIND];
     let (lanes, now, waiting) = tokio::try_join!(
         lanes(client, services),
-        async { Ok(client.query_one(include_str!("sql/now.sql"), &stale).await?) },
+        async { Ok(client.query_one(include_str!("sql/now.sql"), &of_now).await?) },
         async { Ok(client.query(include_str!("sql/waiting.sql"), &params).await?) },
     )?;
     let mut retrying = 0;

@@ -52,6 +52,26 @@ async fn many_who_migrate_at_once_apply_every_migration_once_and_the_next_one_no
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_alone_on_standard_output_and_one_that_ends_at_once_is_refused() {
+    let weir = Weir::new().await;
+    let create = |more: &[&str]| {
+        let create = ["key", "create", "--name", "billing", "--scope", "admin"];
+        run(&weir, &[&create[..], more].concat(), &[])
+    };
+    let refused = create(&["--ttl", "0d"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let made = create(&["--ttl", "1d"]);
+    assert!(made.status.success(), "{made:?}");
+    let key = said(&made);
+    assert!(key.starts_with("weir_sk_") && key.lines().count() == 1, "{key}");
+    assert!(
+        String::from_utf8_lossy(&made.stderr).contains("only time"),
+        "{made:?}"
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
     let weir = Weir::new().await;
     let user = uuid::Uuid::new_v4();

@@ -312,7 +312,7 @@ async fn an_operator_adds_tests_rotates_and_removes_from_a_shell() {
         let output = tokio::task::spawn_blocking(move || command.output().unwrap())
             .await
             .unwrap();
-        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let said = String::from_utf8([output.stderr, output.stdout].concat()).unwrap();
         (output.status.success(), said)
     };
     let (well, said) = run(&["add", &receiver.url(), "--events", "job.completed,plan.changed"]).await;
