@@ -1,6 +1,6 @@
 //! Authentication of the caller: a user with a valid token, or anonymous.
 
-use weir_policy::token::{self, TokenError, User};
+use weir_policy::token::{self, Keys, TokenError, User};
 
 use crate::clock;
 use crate::context::RequestContext;
@@ -19,6 +19,8 @@ pub(crate) enum Credentials {
     Anonymous,
     /// A bearer token that is not valid.
     Refused(TokenError),
+    /// A bearer token or a cookie that only the issuer's keys could verify, which were never had.
+    Unverifiable,
 }
 
 /// The headers that carry credentials or decide whether they are accepted.
@@ -33,7 +35,8 @@ pub(crate) struct CredentialHeaders<'a> {
 }
 
 /// Checks the bearer token or, without one, the cookie. An invalid bearer token is refused, since clients send it on
-/// purpose. An invalid cookie is ignored, since browsers send it with every request.
+/// purpose. An invalid cookie is ignored, since browsers send it with every request. A token that only the issuer's keys
+/// could verify is neither while there are none.
 pub(crate) async fn credentials(
     context: &RequestContext<'_>,
     headers: &CredentialHeaders<'_>,
@@ -43,8 +46,9 @@ pub(crate) async fn credentials(
         return match bearer(authorization) {
             Some(token) if is_service_key(token) => Credentials::Refused(SERVICE_KEY),
             Some(token) => match verify(context, token).await {
-                Ok(user) => Credentials::User(user),
-                Err(error) => Credentials::Refused(error),
+                Some(Ok(user)) => Credentials::User(user),
+                Some(Err(error)) => Credentials::Refused(error),
+                None => Credentials::Unverifiable,
             },
             None => Credentials::Refused(TokenError::Malformed("expected the scheme Bearer and one token")),
         };
@@ -61,28 +65,27 @@ pub(crate) async fn credentials(
         return Credentials::Anonymous;
     }
     match verify(context, token).await {
-        Ok(user) => Credentials::User(user),
-        Err(_) => Credentials::Anonymous,
+        Some(Ok(user)) => Credentials::User(user),
+        Some(Err(_)) => Credentials::Anonymous,
+        // Somebody who may have signed in must not be counted, or submit a job, as nobody.
+        None => Credentials::Unverifiable,
     }
 }
 
-async fn verify(context: &RequestContext<'_>, token: &str) -> Result<User, TokenError> {
-    if token.len() > token::MAX_BYTES {
-        return Err(TokenError::TooLong);
-    }
+/// The user of a token; `None` when it takes the issuer's key set to tell, which was never had.
+async fn verify(context: &RequestContext<'_>, token: &str) -> Option<Result<User, TokenError>> {
     let config = context.config;
     let now = clock::now_ms() / 1000;
-    let Some(url) = &config.jwks_url else {
-        return token::verify(&config.token_keys, token, &config.expected, now);
+    let verified_by = |keys: &Keys| token::verify(keys, token, &config.expected, now);
+    // What the shared secret verifies does not wait for the issuer.
+    let verified = verified_by(&config.token_keys);
+    let (Err(TokenError::UnknownKey), Some(url)) = (&verified, &config.jwks_url) else {
+        return Some(verified);
     };
-    let keys = jwks::keys(context, url, false).await;
-    match token::verify(&keys, token, &config.expected, now) {
+    match verified_by(&jwks::keys(context, url, false).await?) {
         // The issuer may have rotated its keys.
-        Err(TokenError::UnknownKey) => {
-            let keys = jwks::keys(context, url, true).await;
-            token::verify(&keys, token, &config.expected, now)
-        }
-        verified => verified,
+        Err(TokenError::UnknownKey) => Some(verified_by(&jwks::keys(context, url, true).await?)),
+        verified => Some(verified),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::cors;
 use crate::events::Event;
 use crate::forward::{self, Forwarded, Outgoing};
 use crate::glue::{self, HeaderChanges, Lines, Names};
+use crate::jwks;
 use crate::limiter::{self, RateLimitDecision};
 use crate::reports;
 use crate::response;
@@ -198,7 +199,7 @@ async fn api(
     let credentials = credentials(context, &api_request.credentials, target.origin()).await;
     let signed_in = match &credentials {
         Credentials::User(user) => Some(user),
-        Credentials::Anonymous | Credentials::Refused(_) => None,
+        Credentials::Anonymous | Credentials::Refused(_) | Credentials::Unverifiable => None,
     };
     let user = signed_in.map(|user| &user.identity);
     let class = config.limited_routes.class(api_request.method, target.path());
@@ -209,6 +210,10 @@ async fn api(
             response: response::problem(&problem, fields)?,
         })
     };
+    if matches!(credentials, Credentials::Unverifiable) {
+        fields.set("retry-after", &jwks::RETRY_DELAY_SECS.to_string());
+        return answered(RequestOutcome::Unverifiable, response::unverifiable(), &fields);
+    }
     match decide(context, request, class, address.key, user).await {
         None => {}
         Some(RateLimitDecision::Admitted(status)) => {

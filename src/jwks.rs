@@ -19,8 +19,8 @@ use crate::timeout::{WaitError, with_timeout};
 /// How long a key set is used before it is fetched again, in milliseconds.
 const MAX_AGE_MS: u64 = 60 * 60 * 1000;
 
-/// The shortest time between two fetches while there is no key set at all, in milliseconds.
-const RETRY_DELAY_MS: u64 = 5 * 1000;
+/// The shortest time between two fetches while there is no key set at all, in seconds.
+pub(crate) const RETRY_DELAY_SECS: u64 = 5;
 
 /// How long the issuer may take for the response, and then for its body, in milliseconds.
 const TIMEOUT_MS: u32 = 5_000;
@@ -81,7 +81,7 @@ impl Cache {
             };
         }
         let due = match self.keys {
-            None => self.failed_at == 0 || now >= self.failed_at + RETRY_DELAY_MS,
+            None => self.failed_at == 0 || now >= self.failed_at + RETRY_DELAY_SECS * 1000,
             Some(_) => {
                 (key_unknown || now >= self.fetched_at + MAX_AGE_MS) && now >= self.attempted_at + cooldown_ms
             }
@@ -90,9 +90,9 @@ impl Cache {
     }
 }
 
-/// The keys that verify tokens: the issuer's, and the shared secret's if there is one. Pass `key_unknown` when a token
-/// names a key that is not among them.
-pub(crate) async fn keys(context: &RequestContext<'_>, url: &str, key_unknown: bool) -> Keys {
+/// The issuer's keys; `None` while there has never been a key set. Pass `key_unknown` when a token names a key that is
+/// not among them.
+pub(crate) async fn keys(context: &RequestContext<'_>, url: &str, key_unknown: bool) -> Option<Keys> {
     let cooldown_ms = u64::from(context.config.jwks_cooldown_ms);
     let fetches = CACHE.with_borrow(|cache| cache.fetches);
     // A request that has waited for a fetch uses its result, even if another fetch is due by then.
@@ -110,9 +110,7 @@ pub(crate) async fn keys(context: &RequestContext<'_>, url: &str, key_unknown: b
             }
         }
     }
-    CACHE
-        .with_borrow(|cache| cache.keys.clone())
-        .unwrap_or_else(|| context.config.token_keys.clone())
+    CACHE.with_borrow(|cache| cache.keys.clone())
 }
 
 async fn refresh(context: &RequestContext<'_>, url: &str, now: u64) {
@@ -126,7 +124,7 @@ async fn refresh(context: &RequestContext<'_>, url: &str, now: u64) {
         cache.fetches = cache.fetches.wrapping_add(1);
         match fetched {
             Ok(keys) => {
-                cache.keys = Some(context.config.token_keys.clone().and(keys));
+                cache.keys = Some(keys);
                 cache.fetched_at = now;
                 None
             }

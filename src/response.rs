@@ -69,6 +69,12 @@ pub(crate) fn counting_unavailable(is_user: bool) -> Problem {
     Problem::new(503, "Service Unavailable", detail).with_type(problem::TEMPORARY_REDUCED_CAPACITY)
 }
 
+/// Nobody can tell whether the token is valid: the issuer's key set was never had.
+pub(crate) fn unverifiable() -> Problem {
+    let detail = "Your sign-in cannot be verified right now. Please try again later.";
+    Problem::new(503, "Service Unavailable", detail)
+}
+
 /// The bearer token is not valid.
 pub(crate) fn unauthenticated(error: &TokenError) -> Problem {
     Problem::new(401, "Unauthorized", sentence(&error.to_string()))

@@ -36,6 +36,8 @@ pub enum RequestOutcome {
     DeniedUser,
     /// A bearer token that is not valid: 401.
     BadToken,
+    /// A token that could not be verified, since the issuer's key set was never had: 503.
+    Unverifiable,
     /// A submission that could not be counted: 503.
     Uncountable,
     /// An error of the edge's own: 500.
@@ -300,7 +302,7 @@ mod tests {
     #[test]
     fn the_longest_report_is_accepted() {
         let mut tally = Tally::default();
-        (tally.requests, tally.events) = ([u64::MAX; 9], [u64::MAX; 9]);
+        (tally.requests, tally.events) = ([u64::MAX; 10], [u64::MAX; 9]);
         tally.request(RequestOutcome::User);
         let report = tally.report(|| "a".into()).unwrap();
         assert!(serde_json::to_string(&report.counts).unwrap().len() < MAX_BYTES);

@@ -113,7 +113,7 @@ struct VerifyingKey {
     key: DecodingKey,
 }
 
-/// The keys that verify tokens: a shared secret, a key set, or both.
+/// The keys that verify tokens: a shared secret's or those of a key set.
 #[derive(Clone, Default)]
 pub struct Keys(Vec<VerifyingKey>);
 
@@ -165,13 +165,6 @@ impl Keys {
         } else {
             Ok(Self(keys))
         }
-    }
-
-    /// The keys of both.
-    #[must_use]
-    pub fn and(mut self, others: Self) -> Self {
-        self.0.extend(others.0);
-        self
     }
 
     /// Whether there are no keys, so that no token is valid.
@@ -781,21 +774,6 @@ mod tests {
         assert_eq!(ids(None, Algorithm::ES256), [""; 0]);
         assert_eq!(ids(Some("c"), Algorithm::ES256), ["c"]);
         assert_eq!(ids(Some("a"), Algorithm::ES256), [""; 0]);
-    }
-
-    #[test]
-    fn a_secret_and_a_key_set_can_be_combined() {
-        let keys = keys().and(Keys::from_jwks(JWKS).unwrap());
-        assert!(verify(&keys, &jwks_token("EdDSA"), &Expected::default(), NOW).is_ok());
-        assert!(
-            verify(
-                &keys,
-                &signed(&json!({"sub": USER, "exp": NOW + 60})),
-                &Expected::default(),
-                NOW
-            )
-            .is_ok()
-        );
     }
 
     #[test]

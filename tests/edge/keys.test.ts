@@ -3,10 +3,12 @@ import { generateKeyPairSync, type KeyObject, randomUUID, sign as signBytes } fr
 import { createServer } from "node:http";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
+import { tokenFor } from "../harness/identity.ts";
 import { whenOver } from "../harness/lifetime.ts";
 import { freePort } from "../harness/ports.ts";
+import { until } from "../harness/until.ts";
 import { startOrigin } from "./origin.ts";
-import { startEdge } from "./workerd.ts";
+import { type Edge, startEdge } from "./workerd.ts";
 
 // Tokens that are verified with the keys of an issuer.
 
@@ -74,12 +76,9 @@ function keyPair(alg: Algorithm): { publicKey: KeyObject; privateKey: KeyObject 
   return generateKeyPairSync("rsa", { modulusLength: 2048 });
 }
 
-/** An edge that trusts `issuer`, as a function that sends a token from another address each time. */
-async function startVerifier(
-  issuer: Issuer,
-  vars: Record<string, string> = {},
-): Promise<(bearer: string) => Promise<number>> {
-  const edge = await startEdge(
+/** An edge that trusts `issuer`. */
+const startTrusting = (issuer: Issuer, vars: Record<string, string> = {}): Promise<Edge> =>
+  startEdge(
     { after },
     {
       originUrl: origin.url,
@@ -87,6 +86,13 @@ async function startVerifier(
       vars: { JWKS_URL: issuer.url, JWT_ISSUER: "https://id.test", JWT_AUDIENCE: "weir", ...vars },
     },
   );
+
+/** The same, as a function that sends a token from another address each time. */
+async function startVerifier(
+  issuer: Issuer,
+  vars: Record<string, string> = {},
+): Promise<(bearer: string) => Promise<number>> {
+  const edge = await startTrusting(issuer, vars);
   let host = 0;
   return async (bearer) => {
     const ask = edge.from(`203.0.113.${host++ % 250}`);
@@ -157,4 +163,44 @@ test("while the issuer fails it is asked again, and the keys that are known stay
   issuer.fails = false;
   await wait(200);
   assert.equal(await status(issuer.token("new")), 200);
+});
+
+test("before the issuer has ever answered, a token that only its keys can verify is neither refused nor ignored", async () => {
+  const issuer = await startIssuer();
+  issuer.addKey("a", "EdDSA");
+  issuer.fails = true;
+  const edge = await startTrusting(issuer, { ANON_LIMIT: "1", REPORT_INTERVAL_MS: "300" });
+  const submit = (headers: Record<string, string>): Promise<Response> =>
+    edge.from("203.0.113.1")("/api/jobs/analysis", { method: "POST", body: "{}", headers });
+  const bearer = (token: string): Record<string, string> => ({ authorization: `Bearer ${token}` });
+  const token = issuer.token("a");
+  const before = origin.received.length;
+  for (const headers of [bearer(token), { cookie: `auth_token=${token}` }]) {
+    const answer = await submit(headers);
+    assert.equal(answer.status, 503, Object.keys(headers)[0]);
+    assert.equal(answer.headers.get("content-type"), "application/problem+json");
+    assert.equal(answer.headers.get("retry-after"), "5");
+    assert.equal(answer.headers.get("www-authenticate"), null);
+    assert.match(((await answer.json()) as { detail: string }).detail, /cannot be verified right now/);
+  }
+  assert.equal(origin.received.length, before);
+  assert.equal((await submit(bearer("not.a.token"))).status, 401, "no key makes it one");
+  assert.equal((await submit({ cookie: "auth_token=nonsense" })).status, 429, "nor this one: both are counted");
+
+  issuer.fails = false;
+  await until("the issuer to be asked again", async () => (await submit(bearer(token))).status === 200);
+  assert.equal(origin.last().claims.sub, user);
+  assert.equal((await submit({ cookie: `auth_token=${token}` })).status, 200);
+  assert.equal(origin.last().claims.sub, user);
+  await until("the requests to be reported", () => origin.reports.some(({ requests }) => requests.unverifiable));
+});
+
+test("what the shared secret verifies does not wait for the issuer", async () => {
+  const issuer = await startIssuer();
+  issuer.fails = true;
+  const status = await startVerifier(issuer);
+  const claims = { iss: "https://id.test", aud: "weir" };
+  assert.equal(await status(await tokenFor(origin.secrets.jwt, user, claims)), 200);
+  assert.equal(await status(await tokenFor("another secret that is long enough to be one", user, claims)), 401);
+  assert.equal(issuer.requests, 0);
 });
