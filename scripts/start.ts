@@ -1,4 +1,4 @@
-import { join, relative } from "node:path";
+import { join, relative, resolve } from "node:path";
 import { buildEdge, quickly } from "./lib/edge.ts";
 import { startEdge } from "./lib/edge-server.ts";
 import { Failure } from "./lib/failure.ts";
@@ -57,7 +57,8 @@ async function startParts(options: {
   const ownDatabase = process.env.DATABASE_URL;
   const [edgePort = 0, originPort = 0, postgresPort = 0] = await choosePorts(wanted);
   const databaseUrl = ownDatabase || `postgres://weir:${secrets.postgres}@${host}:${postgresPort}/weir`;
-  await recordPlaces({ databaseUrl, originPort, edgePort });
+  const config = process.env.WEIR_CONFIG && resolve(process.env.WEIR_CONFIG);
+  await recordPlaces({ databaseUrl, originPort, edgePort, config });
 
   const log = {
     postgres: partLog("postgres", { verbose }),
@@ -94,7 +95,7 @@ async function startParts(options: {
     JWT_SECRET: secrets.jwt,
     EDGE_SECRET: secrets.edge,
     WEIR_ENV: process.env.WEIR_ENV || "development",
-    WEIR_CONFIG: process.env.WEIR_CONFIG || (await developmentServices()),
+    WEIR_CONFIG: config || (await developmentServices()),
     WEIR_ORIGIN_HOST: host,
     WEIR_ORIGIN_PORT: String(originPort),
   };

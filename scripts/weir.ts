@@ -26,7 +26,7 @@ await runMain(async () => {
     EDGE_SECRET: process.env.EDGE_SECRET || secrets.edge,
     WEIR_ENV: process.env.WEIR_ENV || "development",
     WEIR_ORIGIN_PORT: process.env.WEIR_ORIGIN_PORT || String(stack?.originPort ?? 8080),
-    WEIR_CONFIG: process.env.WEIR_CONFIG || (await developmentServices()),
+    WEIR_CONFIG: process.env.WEIR_CONFIG || stack?.config || (await developmentServices()),
   };
   // In the same process group and on the same terminal, as if the user had started it directly.
   const child = spawn(weir, process.argv.slice(2), { env, stdio: "inherit" });

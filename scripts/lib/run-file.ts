@@ -23,6 +23,8 @@ export interface Places {
   databaseUrl: string;
   originPort: number;
   edgePort: number;
+  /** The services file that the user has named. */
+  config?: string;
 }
 
 const file = join(state, "run.json");

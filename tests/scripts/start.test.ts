@@ -142,6 +142,15 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.equal(usage.tier, "pro");
   });
 
+  it("is that stack's services file that npm run weir reads", async () => {
+    const status = npm("weir", ["status"]);
+    assert.equal(await status.ends(), 0, status.output());
+    assert.match(status.output(), /^flaky: /m);
+    const own = npm("weir", ["status"], { WEIR_CONFIG: join(state, "no.toml") });
+    assert.equal(await own.ends(), 2, own.output());
+    assert.match(own.output(), /cannot read .*no\.toml/, "unless told");
+  });
+
   it("restarts the origin when it has fenced itself", { skip: !canFreeze && "needs Linux" }, async () => {
     const thaw = freeze(Number(readFileSync(join(state, "postgres", "postmaster.pid"), "utf8").split("\n")[0]));
     try {
