@@ -89,16 +89,16 @@ async function startParts(options: {
     });
   }
 
-  const env = {
+  const env: NodeJS.ProcessEnv = {
     ...process.env,
     DATABASE_URL: databaseUrl,
     JWT_SECRET: secrets.jwt,
     EDGE_SECRET: secrets.edge,
     WEIR_ENV: process.env.WEIR_ENV || "development",
-    WEIR_CONFIG: config || (await developmentServices()),
     WEIR_ORIGIN_HOST: host,
     WEIR_ORIGIN_PORT: String(originPort),
   };
+  env.WEIR_CONFIG = config || (await developmentServices(weir, env));
   await step("migrating the database", (pulse) =>
     run(weir, ["migrate"], { env, pulse, log: "migrate", remedy: "see the output of the migration above" }),
   );

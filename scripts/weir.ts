@@ -26,8 +26,8 @@ await runMain(async () => {
     EDGE_SECRET: process.env.EDGE_SECRET || secrets.edge,
     WEIR_ENV: process.env.WEIR_ENV || "development",
     WEIR_ORIGIN_PORT: process.env.WEIR_ORIGIN_PORT || String(stack?.originPort ?? 8080),
-    WEIR_CONFIG: process.env.WEIR_CONFIG || stack?.config || (await developmentServices()),
   };
+  env.WEIR_CONFIG = process.env.WEIR_CONFIG || stack?.config || (await developmentServices(weir, env));
   // In the same process group and on the same terminal, as if the user had started it directly.
   const child = spawn(weir, process.argv.slice(2), { env, stdio: "inherit" });
   for (const signal of ["SIGTERM", "SIGHUP"] as const) process.on(signal, () => child.kill(signal));

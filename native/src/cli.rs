@@ -73,6 +73,9 @@ enum Command {
     ///
     /// What is somebody else's stays as it is: `migrate` looks first, and says what to set.
     Migrate(Migrate),
+    /// Read the settings and the services, and do nothing: `npm start` asks whether they have faults.
+    #[command(hide = true)]
+    Check,
     /// Serve the API.
     Serve,
     /// Work jobs.
@@ -207,6 +210,7 @@ impl Command {
     fn application_name(&self) -> &'static str {
         match self {
             Self::Migrate(_) => "weir migrate",
+            Self::Check => "weir check",
             Self::Serve => "weir serve",
             Self::Work { .. } => "weir work",
             Self::Schedule => "weir schedule",
@@ -229,6 +233,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
     settings.application_name = cli.command.application_name();
     match cli.command {
         Command::Migrate(migrate) => migrate.run(&settings).await,
+        Command::Check => Ok(ExitCode::SUCCESS),
         Command::Serve => {
             Parts {
                 serve: true,

@@ -1,14 +1,32 @@
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { makeStateFolder, root, state } from "./paths.ts";
+import { attempt } from "./process.ts";
 
-/** The services of development: those of weir.toml, and one for the page's picture. Returns the file's path. */
-export async function developmentServices(folder = state): Promise<string> {
-  const own = await readFile(join(root, "weir.toml"), "utf8");
+const shipped = join(root, "weir.toml");
+
+/** The services of weir.toml, and one for the page's picture. Returns the file's path. */
+export async function servicesWithDemo(folder = state, file = shipped): Promise<string> {
+  const own = await readFile(file, "utf8");
   const demo = await readFile(join(import.meta.dirname, "demo.toml"), "utf8");
   makeStateFolder();
   const path = join(folder, "services.toml");
   // Somebody may call a service of their own the same.
   await writeFile(path, /^name = "demo"$/m.test(own) ? own : own + demo);
   return path;
+}
+
+/**
+ * The services of development: those, unless they have a fault. Then it is weir.toml alone: its faults have its name,
+ * and a catalogue in which the other service has no meter is none.
+ */
+export async function developmentServices(
+  weir: string,
+  env: NodeJS.ProcessEnv,
+  folder = state,
+  file = shipped,
+): Promise<string> {
+  const both = await servicesWithDemo(folder, file);
+  const { code } = await attempt(weir, ["check"], { env: { ...env, WEIR_CONFIG: both } });
+  return code === 0 ? both : file;
 }

@@ -1,12 +1,12 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { developmentServices } from "../../scripts/lib/services.ts";
+import { servicesWithDemo } from "../../scripts/lib/services.ts";
 import { required } from "../harness/lifetime.ts";
 
 const folder = required("WEIR_TEST_FOLDER");
 
 /** The services of `npm start`: the picture's service has a known time of work. */
-export const servicesOfStart = await developmentServices(folder);
+export const servicesOfStart = await servicesWithDemo(folder);
 
 /** The same, with a flood that takes twice as long, beside which it is short how long a busy machine holds it back. */
 export function servicesOfALongFlood(): string {

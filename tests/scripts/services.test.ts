@@ -1,0 +1,44 @@
+import assert from "node:assert/strict";
+import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { test } from "node:test";
+import { root } from "../../scripts/lib/paths.ts";
+import { attempt } from "../../scripts/lib/process.ts";
+import { developmentServices } from "../../scripts/lib/services.ts";
+import { required } from "../harness/lifetime.ts";
+
+const weir = required("WEIR_TEST_BINARY");
+const env = { DATABASE_URL: "postgres://weir@127.0.0.1:1/weir", WEIR_ENV: "development" };
+const shipped = readFileSync(join(root, "weir.toml"), "utf8");
+
+/** A weir.toml with these contents, the services of development that it makes, and what weir says of them. */
+async function started(text: string): Promise<{ file: string; services: string; said: string }> {
+  const folder = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "services-"));
+  const file = join(folder, "weir.toml");
+  writeFileSync(file, text);
+  const services = await developmentServices(weir, env, folder, file);
+  const { output } = await attempt(weir, ["status"], { env: { ...env, WEIR_CONFIG: services } });
+  return { file, services, said: output };
+}
+
+test("the services of development have one for the picture", async () => {
+  const { services, said } = await started(shipped);
+  assert.match(readFileSync(services, "utf8"), /^name = "demo"$/m);
+  assert.match(said, /cannot be used: Connection refused/);
+});
+
+test("a fault of weir.toml is said with its name and line", async () => {
+  const { file, said } = await started(shipped.replace('unit = "analyses"', "unit = 3"));
+  const line = shipped.split("\n").indexOf('unit = "analyses"') + 1;
+  assert.ok(said.includes(`- ${file}, line ${line}, meter "analysis": unit: `), said);
+});
+
+test("what the picture's service needs is no fault of a weir.toml that does not have it", async () => {
+  const { said } = await started(
+    shipped
+      .replaceAll(/^name = "analysis"$/gm, 'name = "reading"')
+      .replaceAll('event_type = "analysis"', 'event_type = "reading"')
+      .replaceAll(/\banalysis = (?=\d)/g, "reading = "),
+  );
+  assert.match(said, /cannot be used: Connection refused/);
+});
