@@ -14,6 +14,7 @@ mod table;
 pub mod traces;
 mod unknown;
 mod variables;
+mod wording;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

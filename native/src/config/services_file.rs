@@ -18,6 +18,7 @@ use super::retry::Retry;
 use super::service::{Amount, HandlerSpec, MOST_AMOUNT, MOST_WORKERS, Service};
 use super::table::{Members, Source, Table};
 use super::variables::Reader;
+use super::wording::reworded;
 use crate::outbound::{self, Reach, Unreachable};
 
 /// What no program gets, whatever its service asks for.
@@ -50,6 +51,9 @@ pub(crate) struct Defined {
     pub(crate) periodic: Vec<Periodic>,
     pub(crate) catalogue: Catalogue,
 }
+
+/// What the file consists of.
+const TABLES: &str = "[[service]], [[periodic]], [[meter]] or [[plan]]";
 
 /// The longest kind of a job that River's tables take, in characters.
 const LONGEST_KIND: usize = 127;
@@ -94,7 +98,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path, allow_private: bool) ->
                 ) {
                     let place = source.place(Some(member.span()));
                     reader.fault(format!(
-                        "{place}: there is no member {}; write [[service]], [[periodic]], [[meter]] or [[plan]]",
+                        "{place}: there is no member {}; write {TABLES}",
                         member.get_ref()
                     ));
                 }
@@ -167,7 +171,10 @@ fn names_of(tables: &[Spanned<Members>]) -> Vec<String> {
 /// The file's tables, whatever they say.
 fn parsed(reader: &mut Reader<'_>, source: Source<'_>) -> Option<File> {
     toml::from_str(source.text)
-        .map_err(|error| fault(reader, source, &error))
+        .map_err(|error: toml::de::Error| {
+            let (place, fault) = (source.place(error.span()), reworded(error.message()));
+            reader.fault(format!("{place}: {fault}; write {TABLES}"));
+        })
         .ok()
 }
 

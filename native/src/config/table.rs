@@ -9,6 +9,7 @@ use toml::{Spanned, Value};
 
 use super::unknown::meant;
 use super::variables::Reader;
+use super::wording::reworded;
 
 /// The members as the file has them.
 pub(super) type Members = BTreeMap<Spanned<String>, Spanned<Value>>;
@@ -112,7 +113,7 @@ impl<'a> Table<'a> {
         }
         T::deserialize(value?.into_inner())
             .map_err(|error| {
-                let fault = format!("{member}: {}", error.message().trim());
+                let fault = format!("{member}: {}", reworded(error.message()));
                 self.fault(reader, member, &fault);
             })
             .ok()

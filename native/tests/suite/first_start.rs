@@ -367,3 +367,73 @@ fn no_member_of_an_amount_goes_unread() {
         "{said}"
     );
 }
+
+#[test]
+fn a_value_of_a_wrong_type_is_said_in_the_words_of_toml() {
+    let service = |name: &str, more: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\nevent_type = \"analysis\"\nkind = \"{name}\"\n\
+             workers = \"A\"\n{more}\n"
+        )
+    };
+    let pools = "priority_workers = 1\ndefault_workers = 1\nscheduled_workers = 1\ntimeout = \"10s\"\nmax_attempts = 1\n";
+    let handlers = [
+        "\"sh\"",
+        "{}",
+        "{ type = 3 }",
+        "{ type = \"ex\" }",
+        "{ type = \"exec\" }",
+        "{ type = \"exec\", command = \"true\" }",
+        "{ type = \"exec\", command = [1] }",
+        "{ type = \"exec\", command = [\"true\"], cmd = 1 }",
+        "{ type = \"http\", url = 3 }",
+        "{ type = \"http\", url = \"https://a.example\", private = 1 }",
+        "{ type = \"builtin\", name = \"x\" }",
+        "{ type = \"builtin\", name = 3 }",
+        "{ type = \"builtin\", name = {} }",
+    ];
+    let retries = [
+        "3",
+        "[]",
+        "{}",
+        "{ base = 1 }",
+        "{ base = \"1s\", factor = \"2\" }",
+    ];
+    let mut file = service(
+        "a",
+        "priority_workers = -1\ndefault_workers = 1.5\nscheduled_workers = [1]\ntimeout = 3\nmax_attempts = 100000\n\
+         unique_by = \"a\"\nhandler = { type = \"exec\", command = [\"true\"] }",
+    );
+    for (number, handler) in handlers.iter().enumerate() {
+        file += &service(&format!("h{number}"), &format!("{pools}handler = {handler}"));
+    }
+    for (number, retry) in retries.iter().enumerate() {
+        let exec = "handler = { type = \"exec\", command = [\"true\"] }";
+        file += &service(&format!("r{number}"), &format!("{pools}{exec}\nretry = {retry}"));
+    }
+    file += "[[meter]]\nname = \"analysis\"\nunit = 3\n\
+             [[plan]]\nname = \"free\"\ndefault = \"yes\"\nlane = true\nslots = \"1\"\nservices = 3\n\
+             retention_days = 1.5\n\
+             [[periodic]]\nid = \"p\"\nservice = []\nevery = 3\nargs = 3\n";
+    let said = refused_file(&file);
+    let rust = regex::Regex::new(
+        r"\b([iuf](16|32|64)|struct|enum|variant|field|sequence|map|boolean|floating point|Retry|HandlerSpec)\b|`",
+    )
+    .unwrap();
+    let leaks: Vec<&str> = said.lines().filter(|line| rust.is_match(line)).collect();
+    assert_eq!(leaks, [""; 0]);
+    insta::assert_snapshot!(said);
+    for (text, fault) in [
+        ("service = 3\n", "expected an array, not the number 3"),
+        ("[service]\nname = \"a\"\n", "expected an array, not a table"),
+        ("plan = [\"free\"]\n", "expected a table, not the string \"free\""),
+    ] {
+        assert_eq!(
+            refused_file(text),
+            format!(
+                "weir: the configuration has a fault:\n  - weir.toml, line 1: {fault}; write [[service]], [[periodic]], \
+                 [[meter]] or [[plan]]\ncorrect them and start again\n"
+            )
+        );
+    }
+}

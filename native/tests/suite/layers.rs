@@ -156,6 +156,7 @@ const NATIVE: &[&str] = &[
     "config::retry",
     "config::variables",
     "config::unknown",
+    "config::wording",
     "config::schemas",
     "config::table",
     "config::catalogue",

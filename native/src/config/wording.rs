@@ -1,0 +1,131 @@
+//! What is wrong with a value of the services file, in TOML's words: Serde's name types of the program.
+
+/// Serde's message, for whoever writes the file.
+pub(super) fn reworded(message: &str) -> String {
+    let message = message.trim();
+    let mismatch = ["invalid type: ", "invalid value: "]
+        .into_iter()
+        .find_map(|kind| message.strip_prefix(kind)?.rsplit_once(", expected "));
+    if let Some((found, wanted)) = mismatch {
+        let wanted = wanted_as(wanted);
+        return match integer(found) {
+            Some(number) if wanted == INTEGER && number.starts_with('-') => format!("{number} is too small"),
+            Some(number) if wanted == INTEGER => format!("{number} is too large"),
+            _ => format!("expected {wanted}, not {}", found_as(found)),
+        };
+    }
+    // Serde takes an array for a table whose members come in order.
+    if message.starts_with("invalid length ") {
+        return "expected a table, not an array".to_owned();
+    }
+    let names = [
+        ("missing field ", "it has no "),
+        ("unknown field ", "there is no member "),
+        ("unknown variant ", "there is no "),
+    ];
+    let named = names
+        .into_iter()
+        .find_map(|(kind, said)| Some(format!("{said}{}", message.strip_prefix(kind)?)));
+    named.map_or_else(
+        || message.to_owned(),
+        |named| named.replace('`', "").replace(", expected ", "; expected "),
+    )
+}
+
+const INTEGER: &str = "a whole number";
+
+fn integer(found: &str) -> Option<&str> {
+    found.strip_prefix("integer `")?.strip_suffix('`')
+}
+
+fn wanted_as(wanted: &str) -> &str {
+    match wanted {
+        "u8" | "u16" | "u32" | "u64" | "i8" | "i16" | "i32" | "i64" => INTEGER,
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        "a duration" => "a duration such as \"30s\" or \"1h\"",
+        "a sequence" => "an array",
+        "a map" => "a table",
+        "variant identifier" | "string or map" | "map with a single key" => "a string",
+        _ if wanted.starts_with("struct ") || wanted.contains("enum ") => "a table",
+        _ => wanted,
+    }
+}
+
+fn found_as(found: &str) -> String {
+    match found {
+        "sequence" => return "an array".to_owned(),
+        "map" => return "a table".to_owned(),
+        _ => {}
+    }
+    match found.split_once('`') {
+        Some(("integer " | "floating point ", number)) => format!("the number {}", number.replace('`', "")),
+        Some(("boolean ", value)) => value.replace('`', ""),
+        _ => format!("the {found}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Table {
+        #[serde(rename = "count")]
+        _count: u8,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum Choice {
+        One,
+        Other,
+    }
+
+    /// What is said of a value that is to be a `T`.
+    fn said<T: DeserializeOwned + std::fmt::Debug>(value: &str) -> String {
+        let mut file: toml::Table = format!("value = {value}").parse().unwrap();
+        let error = T::deserialize(file.remove("value").unwrap()).unwrap_err();
+        reworded(error.message())
+    }
+
+    #[test]
+    fn what_is_wanted_and_what_is_there_are_values_of_toml() {
+        assert_eq!(
+            said::<u32>("\"5\""),
+            "expected a whole number, not the string \"5\""
+        );
+        assert_eq!(said::<i64>("1.5"), "expected a whole number, not the number 1.5");
+        assert_eq!(said::<f64>("true"), "expected a number, not true");
+        assert_eq!(said::<bool>("1"), "expected true or false, not the number 1");
+        assert_eq!(said::<String>("[]"), "expected a string, not an array");
+        assert_eq!(said::<Vec<String>>("{}"), "expected an array, not a table");
+        assert_eq!(said::<toml::Table>("3"), "expected a table, not the number 3");
+        assert_eq!(said::<Table>("3"), "expected a table, not the number 3");
+        assert_eq!(said::<Table>("[]"), "expected a table, not an array");
+        assert_eq!(
+            said::<u8>("\"`a`, expected f64\""),
+            "expected a whole number, not the string \"`a`, expected f64\""
+        );
+    }
+
+    #[test]
+    fn a_whole_number_beyond_its_type_is_no_other_kind_of_value() {
+        assert_eq!(said::<u32>("-1"), "-1 is too small");
+        assert_eq!(said::<i16>("100000"), "100000 is too large");
+    }
+
+    #[test]
+    fn members_and_choices_are_named_with_what_there_is() {
+        assert_eq!(said::<Table>("{}"), "it has no count");
+        assert_eq!(
+            said::<Table>("{ cuont = 1 }"),
+            "there is no member cuont; expected count"
+        );
+        assert_eq!(said::<Choice>("\"on\""), "there is no on; expected one or other");
+    }
+}
