@@ -165,6 +165,24 @@ async fn ten_of_32_get_what_is_left_and_the_others_leave_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_example_of_the_page_is_worked_as_it_stands() {
+    let page = include_str!("../../../docs/how-to/any-language.md");
+    let mut examples = page.split("```sql\n").filter_map(|part| part.split("```").next());
+    let example = examples.find(|text| text.contains("weir_submit(")).unwrap();
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client.batch_execute(example).await.unwrap();
+    let working = weir.work().await;
+    weir.all_finished().await;
+    let sql = "SELECT state::text, errors::text FROM river_job";
+    let job = client.query_one(sql, &[]).await.unwrap();
+    assert_eq!(job.get::<_, Option<String>>("errors"), None);
+    assert_eq!(job.get::<_, String>("state"), "completed");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_right_is_refused_with_what_to_do() {
     let weir = Weir::new().await;
     let client = weir.client().await;
