@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-use crate::jwt::{malformed_reason, signature_only};
+use crate::jwt::{MAX_BYTES, SecretTooShort, check_secret, malformed_reason, signature_only};
 use crate::subject::{Identity, Subject};
 
 /// The request header that carries an assertion.
@@ -31,12 +31,6 @@ pub const LIFETIME_SECS: u64 = 30;
 
 /// How far an assertion's `iat` may be ahead of the verifier's clock, in seconds.
 pub const LEEWAY_SECS: u64 = 5;
-
-/// The longest assertion that is decoded, in bytes.
-pub const MAX_BYTES: usize = 8192;
-
-/// The shortest secret, in bytes: the length of the hash (RFC 7518, 3.2).
-pub const MIN_SECRET_BYTES: usize = 32;
 
 /// The caller that the edge has authenticated.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -62,19 +56,6 @@ pub struct Assertion {
     pub issued_at: u64,
     /// When it expires, in seconds since the Unix epoch.
     pub expires_at: u64,
-}
-
-/// An invalid secret.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum KeyError {
-    /// The secret is shorter than [`MIN_SECRET_BYTES`].
-    #[error(
-        "the secret has {got} bytes; it needs at least {MIN_SECRET_BYTES}, for example from `openssl rand -hex 32`"
-    )]
-    TooShort {
-        /// How many bytes it has.
-        got: usize,
-    },
 }
 
 /// An assertion could not be signed.
@@ -121,15 +102,13 @@ pub struct AssertionKey {
 }
 
 impl AssertionKey {
-    /// A key from a secret of at least [`MIN_SECRET_BYTES`] bytes. Its id is derived from the secret, so that ids
-    /// need no configuration.
+    /// A key from a secret of at least [`MIN_SECRET_BYTES`](crate::jwt::MIN_SECRET_BYTES) bytes. Its id is derived from
+    /// the secret, so that ids need no configuration.
     ///
     /// # Errors
     /// When the secret is too short.
-    pub fn new(secret: &[u8]) -> Result<Self, KeyError> {
-        if secret.len() < MIN_SECRET_BYTES {
-            return Err(KeyError::TooShort { got: secret.len() });
-        }
+    pub fn new(secret: &[u8]) -> Result<Self, SecretTooShort> {
+        check_secret(secret)?;
         Ok(Self {
             id: key_id(secret),
             encoding: EncodingKey::from_secret(secret),
@@ -592,7 +571,7 @@ mod tests {
     fn a_short_secret_is_refused() {
         assert_eq!(
             AssertionKey::new(&[7; 31]).unwrap_err(),
-            KeyError::TooShort { got: 31 }
+            SecretTooShort { got: 31 }
         );
     }
 

@@ -1,7 +1,32 @@
 //! What users' tokens and assertions have in common.
 
-use jsonwebtoken::errors::{Error, ErrorKind};
+use jsonwebtoken::errors::{Error as JwtError, ErrorKind};
 use jsonwebtoken::{Algorithm, Validation};
+use thiserror::Error;
+
+/// The longest token or assertion that is decoded, in bytes.
+pub const MAX_BYTES: usize = 8192;
+
+/// The shortest secret for HS256, in bytes: the length of the hash (RFC 7518, 3.2).
+pub const MIN_SECRET_BYTES: usize = 32;
+
+/// A secret that is shorter than [`MIN_SECRET_BYTES`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the secret has {got} bytes; it needs at least {MIN_SECRET_BYTES}, for example from `openssl rand -hex 32`"
+)]
+pub struct SecretTooShort {
+    /// How many bytes it has.
+    pub got: usize,
+}
+
+/// Refuses a secret that is too short.
+pub(crate) fn check_secret(secret: &[u8]) -> Result<(), SecretTooShort> {
+    if secret.len() < MIN_SECRET_BYTES {
+        return Err(SecretTooShort { got: secret.len() });
+    }
+    Ok(())
+}
 
 /// A validation of format, algorithm and signature (in constant time) only. The caller checks times, issuer and
 /// audience: for times, the library would read the system's clock.
@@ -14,7 +39,7 @@ pub(crate) fn signature_only(algorithm: Algorithm) -> Validation {
 }
 
 /// Why a token is malformed, without any part of it: the library's own messages quote the token.
-pub(crate) fn malformed_reason(error: &Error) -> &'static str {
+pub(crate) fn malformed_reason(error: &JwtError) -> &'static str {
     match error.kind() {
         ErrorKind::InvalidToken => "it does not have three parts",
         ErrorKind::Base64(_) | ErrorKind::Utf8(_) => "it is not base64url",
@@ -26,6 +51,16 @@ pub(crate) fn malformed_reason(error: &Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_has_at_least_the_length_of_the_hash() {
+        let told = |length| check_secret(&vec![7; length]);
+        assert_eq!(told(MIN_SECRET_BYTES - 1), Err(SecretTooShort { got: 31 }));
+        assert_eq!(
+            (told(MIN_SECRET_BYTES), told(MIN_SECRET_BYTES + 1)),
+            (Ok(()), Ok(()))
+        );
+    }
 
     #[test]
     fn what_is_wrong_with_a_token_is_said_without_quoting_it() {

@@ -7,7 +7,7 @@
 
 pub mod counts;
 pub mod grants;
-mod jwt;
+pub mod jwt;
 pub mod problem;
 pub mod span;
 pub mod subject;

@@ -9,17 +9,11 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use crate::jwt::{malformed_reason, signature_only};
+use crate::jwt::{MAX_BYTES, SecretTooShort, check_secret, malformed_reason, signature_only};
 use crate::subject::{Identity, Subject, SubjectError};
-
-/// The longest token that is decoded, in bytes.
-pub const MAX_BYTES: usize = 8192;
 
 /// The tolerated clock difference for `exp` and `nbf`, in seconds.
 pub const LEEWAY_SECS: u64 = 30;
-
-/// The shortest secret for HS256, in bytes: the length of the hash (RFC 7518, 3.2).
-pub const MIN_SECRET_BYTES: usize = 32;
 
 /// What service keys begin with. They are for the origin; the edge refuses them, and forwards none.
 pub const SERVICE_KEY_PREFIX: &str = "weir_sk_";
@@ -42,14 +36,9 @@ pub struct Expected {
 /// An invalid secret or key set.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// The secret is shorter than [`MIN_SECRET_BYTES`].
-    #[error(
-        "the secret has {got} bytes; it needs at least {MIN_SECRET_BYTES}, for example from `openssl rand -hex 32`"
-    )]
-    TooShort {
-        /// How many bytes it has.
-        got: usize,
-    },
+    /// The secret is too short.
+    #[error(transparent)]
+    TooShort(#[from] SecretTooShort),
     /// The text is not a JSON Web Key Set.
     #[error("this is not a JSON Web Key Set: {0}")]
     NotAKeySet(String),
@@ -88,9 +77,9 @@ pub enum TokenError {
 /// The reason why a token could not be issued.
 #[derive(Debug, Error)]
 pub enum IssueError {
-    /// The secret is invalid.
+    /// The secret is too short.
     #[error(transparent)]
-    Key(#[from] KeyError),
+    Key(#[from] SecretTooShort),
     /// The claims cannot be encoded.
     #[error("the token could not be signed: {0}")]
     Sign(#[from] jsonwebtoken::errors::Error),
@@ -185,13 +174,6 @@ impl Keys {
                 }
         })
     }
-}
-
-fn check_secret(secret: &[u8]) -> Result<(), KeyError> {
-    if secret.len() < MIN_SECRET_BYTES {
-        return Err(KeyError::TooShort { got: secret.len() });
-    }
-    Ok(())
 }
 
 /// The verifying key of a JWK; `None` if it is for encryption, symmetric, or of an algorithm that is not accepted.
@@ -696,13 +678,9 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_has_at_least_the_length_of_the_hash() {
-        let told = |length| Keys::from_secret(&vec![7; length]).map(|_| ());
-        assert_eq!(told(MIN_SECRET_BYTES - 1), Err(KeyError::TooShort { got: 31 }));
-        assert_eq!(
-            (told(MIN_SECRET_BYTES), told(MIN_SECRET_BYTES + 1)),
-            (Ok(()), Ok(()))
-        );
+    fn a_short_secret_is_refused() {
+        let error = KeyError::TooShort(SecretTooShort { got: 31 });
+        assert_eq!(Keys::from_secret(&[7; 31]).unwrap_err(), error);
     }
 
     #[test]
