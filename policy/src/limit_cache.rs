@@ -91,16 +91,6 @@ impl LimitCache {
             self.entries.pop_first();
         }
     }
-
-    /// The number of entries.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether there is no entry.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
 }
 
 #[cfg(test)]
@@ -256,7 +246,7 @@ mod tests {
         for (n, reset_after_ms) in [(1, 100), (2, 200), (3, 300)] {
             cache.remember(key(n), &admitted(10, reset_after_ms), 10, 1_000);
         }
-        assert_eq!((cache.len(), cache.is_empty()), (3, false));
+        assert_eq!(cache.entries.len(), 3);
         // One window has ended.
         cache.remember(key(4), &admitted(10, 400), 10, 1_100);
         let known: Vec<_> = (1..=4)
@@ -266,22 +256,26 @@ mod tests {
         // None has ended, so one entry goes and the others stay.
         for now in [1_101, 1_199] {
             cache.remember(key(now as u32), &admitted(10, 400), 10, now);
-            assert_eq!(cache.len(), 3);
+            assert_eq!(cache.entries.len(), 3);
             assert!(cache.denial(key(now as u32), now).is_some());
         }
         assert_eq!(cache.prune_at, 1_200, "without another pass over all entries");
         cache.remember(key(5), &admitted(10, 400), 10, 1_200);
-        assert_eq!((cache.len(), cache.prune_at), (3, 1_500), "with another pass");
+        assert_eq!(
+            (cache.entries.len(), cache.prune_at),
+            (3, 1_500),
+            "with another pass"
+        );
         // All have ended.
         cache.remember(key(9), &admitted(10, 400), 10, 9_000);
-        assert_eq!(cache.len(), 1);
+        assert_eq!(cache.entries.len(), 1);
     }
 
     #[test]
     fn a_cache_without_capacity_stores_nothing() {
         let mut cache = LimitCache::new(0);
         cache.remember(ANNE, &DENIED, 10, 1_000);
-        assert!(cache.is_empty());
+        assert!(cache.entries.is_empty());
     }
 
     proptest! {
@@ -292,7 +286,7 @@ mod tests {
             for (address, gap) in addresses {
                 now += gap;
                 cache.remember(AddressKey::V4(address), &DENIED, 10, now);
-                prop_assert!(cache.len() <= 16);
+                prop_assert!(cache.entries.len() <= 16);
                 prop_assert!(cache.denial(AddressKey::V4(address), now).is_some(), "the latest result is stored");
             }
         }

@@ -33,9 +33,6 @@ pub struct Problem {
     pub status: u16,
     /// What happened this time and what the client can do.
     pub detail: String,
-    /// A URI reference that identifies this occurrence.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub instance: Option<String>,
     /// Extension members.
     #[serde(flatten)]
     pub extensions: Map<String, Value>,
@@ -49,7 +46,6 @@ impl Problem {
             title: title.into(),
             status,
             detail: detail.into(),
-            instance: None,
             extensions: Map::new(),
         }
     }
@@ -58,13 +54,6 @@ impl Problem {
     #[must_use]
     pub fn with_type(mut self, uri: impl Into<String>) -> Self {
         self.r#type = uri.into();
-        self
-    }
-
-    /// The same problem with this reference to the occurrence.
-    #[must_use]
-    pub fn with_instance(mut self, reference: impl Into<String>) -> Self {
-        self.instance = Some(reference.into());
         self
     }
 
