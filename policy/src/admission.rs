@@ -471,7 +471,8 @@ mod tests {
             let expected = match account.schedule(requested).0 {
                 Decision::Scheduled => {
                     prop_assert!(before.has_room_for(requested));
-                    after(&before, requested)
+                    let scheduled = before.scheduled + 1;
+                    Account { scheduled, ..after(&before, requested) }
                 }
                 decision => {
                     prop_assert_eq!(decision, Decision::OverQuota);

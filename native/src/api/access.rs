@@ -7,9 +7,10 @@ use axum::http::HeaderValue;
 use axum::middleware::Next;
 use axum::response::Response;
 use metrics::{counter, histogram};
+use uuid::Uuid;
 
 use super::caller::RequestRecord;
-use super::headers::request_id;
+use super::headers::{REQUEST_ID, request_id};
 use crate::telemetry::traces;
 
 /// Logs and counts a request when its answer starts. An event stream goes on after its line.
@@ -24,7 +25,7 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
     let mut span = traces::request(method, &route, request.headers());
     let record = RequestRecord::new(span.context());
     request.extensions_mut().insert(record.clone());
-    let own_id = request_id(request.headers());
+    let given_id = request.headers().get(REQUEST_ID).cloned();
     let mut response = next.run(request).await;
     let status = response.status().as_u16();
     let elapsed = started.elapsed();
@@ -32,19 +33,22 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
         .increment(1);
     histogram!("weir_http_request_duration_seconds").record(elapsed.as_secs_f64());
     let caller = record.caller();
-    let request_id = caller.map_or(own_id, |caller| caller.request_id.clone());
+    let request_id = match (caller, record.key()) {
+        (Some(caller), _) => caller.request_id.clone(),
+        (None, Some(_)) => request_id(given_id.as_ref()),
+        // Nobody's: an id that anybody may send must not lead to the lines of another's.
+        (None, None) => Uuid::now_v7().to_string(),
+    };
     // What comes through the edge, the edge answers with its id.
     if (caller.is_none() || record.key().is_some())
         && let Ok(id) = HeaderValue::from_str(&request_id)
     {
-        response.headers_mut().insert("x-request-id", id);
+        response.headers_mut().insert(REQUEST_ID, id);
     }
     span.set("http.response.status_code", i64::from(status));
     span.set("weir.request_id", request_id.clone());
-    if let Some(caller) = caller {
-        if let Some(user) = caller.holder.user_id {
-            span.set("user.id", user.to_string());
-        }
+    if let Some(user) = caller.and_then(|caller| caller.holder.user_id) {
+        span.set("user.id", user.to_string());
     }
     if response.status().is_server_error() {
         span.failed(i64::from(status), String::new());

@@ -7,7 +7,7 @@ use axum::http::Method;
 use axum::http::request::Parts;
 use weir_policy::assertion::{self, AssertionError};
 
-use super::headers;
+use super::headers::{self, REQUEST_ID};
 use super::job_token;
 use super::problem::ApiError;
 use super::service_key;
@@ -121,7 +121,7 @@ impl FromRequestParts<Arc<Api>> for Caller {
             Self {
                 holder: api.holders.subject(&user.holder),
                 user: Some(user),
-                request_id: headers::request_id(&parts.headers),
+                request_id: headers::request_id(parts.headers.get(REQUEST_ID)),
                 job_token: None,
                 token_expires_at: None,
                 trace,

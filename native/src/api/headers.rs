@@ -1,11 +1,14 @@
 //! Headers that a request has once or not at all.
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use uuid::Uuid;
 
+/// Where a request's id is.
+pub(super) const REQUEST_ID: &str = "x-request-id";
+
 /// The id by which a request is found in the log: the caller's own, or a new one.
-pub(super) fn request_id(headers: &HeaderMap) -> String {
-    let given = headers.get("x-request-id").and_then(|value| value.to_str().ok());
+pub(super) fn request_id(given: Option<&HeaderValue>) -> String {
+    let given = given.and_then(|value| value.to_str().ok());
     let given = given.filter(|id| !id.is_empty() && id.len() <= 128);
     given.map_or_else(|| Uuid::now_v7().to_string(), str::to_owned)
 }

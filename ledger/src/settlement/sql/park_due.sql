@@ -41,6 +41,10 @@ WITH due AS MATERIALIZED (
     FROM parked p
     WHERE h.holder = p.holder AND h.event_type = p.event_type AND p.n > 0
 )
-SELECT d.holder, d.event_type, coalesce(p.n, 0) AS parked, d.stays_due
-FROM (SELECT holder, event_type, bool_or(id IS NULL AND waits) AS stays_due FROM due GROUP BY 1, 2) d
-LEFT JOIN parked p USING (holder, event_type)
+SELECT holder, event_type, sum(n)::int AS parked, bool_or(stays) AS stays_due
+FROM (
+    SELECT holder, event_type, n, false AS stays FROM parked
+    UNION ALL
+    SELECT holder, event_type, 0, true FROM due WHERE id IS NULL AND waits
+) looked_at
+GROUP BY 1, 2
