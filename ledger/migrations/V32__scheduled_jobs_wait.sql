@@ -9,12 +9,12 @@ LANGUAGE sql STABLE AS $$
     FROM (
         SELECT FROM quota_reservations r
         WHERE r.holder = of_holder AND r.event_type = meter AND r.due_at IS NOT NULL
-        LIMIT least(most, 10000)
+        LIMIT greatest(least(most, 10000), 0)
     ) waiting
 $$;
 
 COMMENT ON COLUMN subscription_plans.max_waiting IS
-    'the most jobs of a holder and meter that wait for a slot or for their time; null is any number';
+    'the most jobs of a holder and meter that wait for a slot, their time or their next attempt; null is any number';
 
 CREATE OR REPLACE FUNCTION weir_submit(subject text, service text, args jsonb, amount bigint DEFAULT NULL, options jsonb DEFAULT '{}',
                             OUT outcome text, OUT job_id bigint, OUT quota jsonb)
@@ -113,7 +113,8 @@ BEGIN
 
     admits := want.run_at IS NULL AND account.parked = 0 AND account.slots_in_use < account.slots;
     IF NOT admits AND account.max_waiting IS NOT NULL
-       AND account.parked + scheduled_of(this_holder, made.event_type, account.max_waiting) >= account.max_waiting THEN
+       AND account.parked + scheduled_of(this_holder, made.event_type, account.max_waiting - account.parked)
+           >= account.max_waiting THEN
         outcome := 'too_many_waiting';
         RETURN;
     END IF;

@@ -1,15 +1,19 @@
--- What several readers are told is said once: why a job failed, and which plan is in force.
+-- What several readers are told has one function: why a job failed, and which plan is in force.
 
--- Why a handler gave an attempt up for good, unless a later attempt was made. Those of before do not say which it was.
-CREATE FUNCTION reason_of(metadata jsonb, attempt smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN coalesce(metadata ->> 'weir:reason_attempt', attempt::text) = attempt::text
+-- Why a handler gave an attempt up for good, unless a later one failed otherwise. It stands for River's own words, which
+-- say of that attempt only that its worker gave it up. Those of before do not say which attempt it was.
+CREATE FUNCTION reason_of(metadata jsonb, errors jsonb[]) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN CASE WHEN metadata ->> 'weir:reason_attempt' ~ '^[0-9]{1,5}$'
+                          THEN (metadata ->> 'weir:reason_attempt')::int
+                               >= coalesce((errors[array_upper(errors, 1)] ->> 'attempt')::int, 0)
+                          ELSE true END
                 THEN metadata ->> 'weir:reason' END
 $$;
 
 -- What a job's owner is told as its error. River says of whatever was cancelled while it ran that it was, and so does the
 -- state.
-CREATE FUNCTION error_of(metadata jsonb, errors jsonb[], attempt smallint) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(reason_of(metadata, attempt),
+CREATE FUNCTION error_of(metadata jsonb, errors jsonb[]) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(reason_of(metadata, errors),
                     nullif(errors[array_upper(errors, 1)] ->> 'error', 'JobCancelError: job cancelled remotely'))
 $$;
 
@@ -33,15 +37,20 @@ LANGUAGE sql IMMUTABLE AS $$
         'reset_at', regexp_replace(to_char(reset_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '\.?0+$', '') || 'Z')
 $$;
 
--- Jobs of a kind that no service has wait for whoever knows it, and say nothing of how busy the workers are.
+-- Jobs of a kind that no service has wait for whoever knows it, and say nothing of how busy the workers are. Of very many
+-- of them, a few are looked at.
 CREATE OR REPLACE FUNCTION wake_queue(queue text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (
-        SELECT FROM river_job j
-        WHERE j.state = 'available' AND j.queue = wake_queue.queue AND j.priority = 1
-          AND j.scheduled_at < clock_timestamp() - interval '100 milliseconds'
-          AND j.kind IN (SELECT s.kind FROM weir_services s)
+        SELECT FROM (
+            SELECT j.kind FROM river_job j
+            WHERE j.state = 'available' AND j.queue = wake_queue.queue AND j.priority = 1
+              AND j.scheduled_at < clock_timestamp() - interval '100 milliseconds'
+            ORDER BY j.scheduled_at
+            LIMIT 100
+        ) oldest
+        WHERE oldest.kind IN (SELECT s.kind FROM weir_services s)
         OFFSET 20
     ) THEN
         PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', wake_queue.queue)::text);
@@ -86,7 +95,7 @@ BEGIN
                    END AS used,
                    CASE WHEN k.state = 'discarded'
                         THEN left(k.errors[array_upper(k.errors, 1)] ->> 'error', 1000) END AS error,
-                   left(reason_of(k.metadata, k.attempt), 1000) AS reason, k.metadata ->> 'weir:request_id' AS request_id
+                   left(reason_of(k.metadata, k.errors), 1000) AS reason, k.metadata ->> 'weir:request_id' AS request_id
             -- By id alone. With a condition on `finalized_at`, River's index of finished jobs is one way to find it, and
             -- where statistics are of a time when none was finished, the planner goes through all of them for each job.
             FROM river_job k WHERE k.id = o.job_id

@@ -387,7 +387,7 @@ impl Parts {
         if let Some(warning) = settings.database()?.warning() {
             tracing::warn!("{warning}");
         }
-        let metrics = metrics::start(&settings.services, &settings.catalogue)?;
+        let metrics = metrics::start(&settings)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;
         tokio::select! {

@@ -20,7 +20,7 @@ pub struct Context {
     pub settings: Arc<Settings>,
     /// How to reach the database.
     pub database: Database,
-    /// Connections for reading.
+    /// Connections that everybody uses in turn.
     pub pool: ConnectionPool,
     /// What admission decides by.
     pub rules: Arc<Rules>,

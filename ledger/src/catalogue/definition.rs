@@ -25,7 +25,7 @@ pub struct PlanEntry {
     pub is_default: bool,
     /// How long results are kept; `None` is without end.
     pub retention_days: Option<i32>,
-    /// How many jobs of a holder and meter may wait for a slot; `None` is any number.
+    /// How many jobs of a holder and meter may wait, for a slot or for a time; `None` is any number.
     pub max_waiting: Option<i32>,
     /// What it allows of each meter, by the meter's name.
     pub meters: BTreeMap<String, PlanLimits>,

@@ -6,6 +6,7 @@ use tokio_postgres::Client;
 use super::error::ControlError;
 use super::log::Change;
 use super::person::Person;
+use crate::database::session::BOUND_LOCKS;
 
 /// How many jobs one transaction cancels.
 const SLICE: i64 = 1_000;
@@ -29,6 +30,7 @@ pub async fn cancel_waiting(
     let mut last: Option<i64> = Some(0);
     while let Some(after) = last {
         let transaction = client.transaction().await?;
+        transaction.batch_execute(BOUND_LOCKS).await?;
         // As a settlement has it: first the holder, then the jobs. The tables' triggers book what is given back.
         transaction
             .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])

@@ -5,6 +5,7 @@ use uuid::Uuid;
 use weir_policy::subject::Subject;
 
 use super::error::ControlError;
+use crate::database::session::BOUND_LOCKS;
 use crate::holder::{Holders, kept_text};
 use crate::meter::Meter;
 
@@ -43,6 +44,7 @@ impl Person {
     /// meanwhile.
     pub(super) async fn change<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
         let transaction = client.transaction().await?;
+        transaction.batch_execute(BOUND_LOCKS).await?;
         transaction
             .execute(
                 include_str!("sql/make_user.sql"),

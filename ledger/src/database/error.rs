@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 /// A database that cannot be used right now, or a statement that it refused. Cheap to clone: everybody who waits for
 /// the same transaction gets the same error.
@@ -143,7 +143,7 @@ impl DatabaseError {
     pub fn keeps_connection(&self) -> bool {
         match self {
             Self::Postgres(error) => error.as_db_error().is_some_and(|db| {
-                matches!(db.parsed_severity(), Some(Severity::Error)) && !spoils_connection(db.code())
+                matches!(db.parsed_severity(), Some(Severity::Error)) && !spoils_connection(db)
             }),
             Self::ReadOnly | Self::Timeout(_) | Self::OutcomeUnknown(_) => false,
             _ => true,
@@ -172,9 +172,13 @@ impl DatabaseError {
     }
 }
 
-/// Connection exception (a pooler's, too), operator intervention; and read-only after a failover, in both its spellings.
-fn spoils_connection(code: &SqlState) -> bool {
-    matches!(&code.code()[..2], "08" | "25" | "57") && *code != SqlState::QUERY_CANCELED
+/// Connection exception (a pooler's, too), operator intervention; read-only after a failover, in both its spellings; and
+/// what is said again and again of a statement that was prepared before a table changed.
+fn spoils_connection(db: &DbError) -> bool {
+    let code = db.code();
+    let is_outdated =
+        *code == SqlState::FEATURE_NOT_SUPPORTED && db.routine() == Some("RevalidateCachedQuery");
+    is_outdated || matches!(&code.code()[..2], "08" | "25" | "26" | "57") && *code != SqlState::QUERY_CANCELED
 }
 
 /// How far a transaction got.
@@ -223,10 +227,10 @@ impl Failure {
         if code == SqlState::LOCK_NOT_AVAILABLE {
             return Self::Blocked;
         }
-        match (spoils_connection(&code), &code.code()[..2]) {
+        match (spoils_connection(db), &code.code()[..2]) {
             (false, _) => Self::Refused(error.into()),
             // It is an answer: nothing was committed.
-            (true, "25") => Self::Unavailable(error.into()),
+            (true, "0A" | "25" | "26") => Self::Unavailable(error.into()),
             (true, _) => Self::lost(error.into(), phase),
         }
     }

@@ -116,6 +116,10 @@ impl<S: Statements> Session<S> {
     }
 }
 
+/// A transaction over a session that waits for locks without end waits for five seconds instead.
+pub(crate) const BOUND_LOCKS: &str =
+    "SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'";
+
 /// Runs what comes before COMMIT is sent. A panic in it is a refusal, since nothing is written.
 pub(crate) async fn before_commit<T, E: From<Failure>>(
     part: impl Future<Output = Result<T, E>>,

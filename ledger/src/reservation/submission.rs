@@ -194,7 +194,7 @@ pub enum Answer {
         /// The windows without room for what was requested.
         full: Vec<Quota>,
     },
-    /// As many jobs of the holder wait for a slot as its plan allows. Nothing was written.
+    /// As many jobs of the holder wait as its plan allows. Nothing was written.
     TooManyWaiting {
         /// How many that is.
         most: u32,

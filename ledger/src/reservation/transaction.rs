@@ -14,7 +14,7 @@ use super::statements::ReservationStatements;
 use super::submission::{Answer, ReserveError, Submission};
 use super::{decide, write};
 use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
-use crate::database::session::{Connection, Statements, before_commit};
+use crate::database::session::{BOUND_LOCKS, Connection, Statements, before_commit};
 use crate::database::{DatabaseError, Failure, Phase};
 use crate::holder::kept_text;
 use crate::meter::Meter;
@@ -183,6 +183,8 @@ pub async fn submit_all<T: Default, E: From<ReserveError>>(
     read: impl AsyncFnOnce(&Transaction<'_>, &[Answer]) -> Result<T, E>,
 ) -> Result<(Vec<Answer>, T), E> {
     let transaction = client.transaction().await.map_err(ReserveError::from)?;
+    let bounded = transaction.batch_execute(BOUND_LOCKS).await;
+    bounded.map_err(ReserveError::from)?;
     let answers = reserve_all(&transaction, rules, group).await?;
     if answers.iter().any(|one| {
         matches!(

@@ -141,8 +141,8 @@ pub(super) async fn submit(
     };
     let (answers, there) = api
         .changes
-        .of::<_, ApiError>(caller.holder.id, async |client| {
-            submit_all(client, &api.rules, &group, read).await
+        .of::<_, ApiError, _>(caller.holder.id, || {
+            async |client| submit_all(client, &api.rules, &group, read).await
         })
         .await?;
     let mut accepted = Vec::with_capacity(answers.len());

@@ -52,23 +52,24 @@ impl Changes {
     ///
     /// # Errors
     ///
-    /// What `change` returns; and [`DatabaseError`] when its turn does not come within 5 s, when something is locked, or as
-    /// [`ConnectionPool::with`].
-    pub(super) async fn of<T, E: FromDatabase>(
+    /// What `change` returns; and [`DatabaseError`] when its turn does not come within 5 s, when the holder stays locked for
+    /// longer, or as [`ConnectionPool::with`].
+    pub(super) async fn of<T, E: FromDatabase, C: AsyncFnOnce(&mut ClientWrapper) -> Result<T, E>>(
         &self,
         holder: Uuid,
-        change: impl AsyncFnOnce(&mut ClientWrapper) -> Result<T, E>,
+        change: impl Fn() -> C,
     ) -> Result<T, E> {
         let turn = tokio::time::timeout(PATIENCE, self.turn(holder)).await;
         let _turn = turn.map_err(|_| DatabaseError::Timeout(PATIENCE))?;
         self.until_unlocked(holder).await?;
-        let changed = self.pool.with(change).await;
-        if let Err(error) = &changed
-            && error.database().is_some_and(DatabaseError::is_locked)
-        {
-            self.locked.lock().insert(holder, Instant::now() + LOCKED_FOR);
+        let changed = self.pool.with(change()).await;
+        let is_locked = |error: &E| error.database().is_some_and(DatabaseError::is_locked);
+        if !changed.as_ref().is_err_and(is_locked) {
+            return changed;
         }
-        changed
+        self.locked.lock().insert(holder, Instant::now() + LOCKED_FOR);
+        self.until_unlocked(holder).await?;
+        self.pool.with(change()).await
     }
 
     /// Waits until nobody has a lock of this holder, without a connection, if somebody had it lately.

@@ -28,6 +28,9 @@ use weir_policy::token::LEEWAY_SECS;
 /// Before jobs that could not be read are read again.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
+/// The longest pause of a stream that follows one job. Each of its looks may read a large output.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
 /// No stream lasts longer. Its client connects again, and is verified again: nobody listens on with an account that is
 /// gone.
 const LONGEST_STREAM: Duration = Duration::from_secs(10 * 60);
@@ -130,6 +133,7 @@ impl Following {
         if self.told.as_ref().is_some_and(|told| told.is_finished) {
             return None;
         }
+        let mut pause = OUTAGE_PAUSE;
         loop {
             // The first look comes after the watch began, so that nothing happens unseen in between.
             let changed = match self.told {
@@ -142,7 +146,8 @@ impl Following {
                 Ok(None) => {}
                 // An outage passes, and so do large answers to others; the stream goes on then.
                 Err(ApiError::Database(_) | ApiError::Unavailable(_)) => {
-                    tokio::time::sleep(OUTAGE_PAUSE).await;
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
                     self.watch.again(&changed);
                 }
                 Err(_) => return None,

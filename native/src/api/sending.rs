@@ -1,6 +1,9 @@
 //! Room for large answers while they are sent: whoever asks for many outputs and reads none must not fill the memory of
 //! everybody.
 
+use std::io;
+use std::time::{Duration, Instant};
+
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -13,7 +16,10 @@ use super::problem::ApiError;
 
 /// The most that large answers under way keep in memory, in KiB: those to all holders, and those to each.
 const MOST_KIB: usize = 256 * 1024;
-const MOST_KIB_OF_HOLDER: usize = MOST_KIB / 4;
+const MOST_KIB_OF_HOLDER: usize = MOST_KIB / 8;
+
+/// A large answer that is not taken within this long is broken off: its room is everybody's.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// An answer up to this size takes no room.
 const SMALL: usize = 64 * 1024;
@@ -53,11 +59,14 @@ impl Sending {
         let length = bytes.len();
         let body = match self.room(holder, length)? {
             None => Body::from(bytes),
-            Some(room) => Body::from_stream(stream::unfold(
-                (Bytes::from(bytes), room),
-                async |(mut left, room)| {
+            Some(room) => Body::from_stream(stream::try_unfold(
+                (Bytes::from(bytes), room, Instant::now() + TIMEOUT),
+                async |(mut left, room, deadline)| {
+                    if Instant::now() > deadline {
+                        return Err(io::Error::from(io::ErrorKind::TimedOut));
+                    }
                     let piece = left.split_to(left.len().min(PIECE));
-                    (!piece.is_empty()).then_some((Ok::<_, std::convert::Infallible>(piece), (left, room)))
+                    Ok((!piece.is_empty()).then_some((piece, (left, room, deadline))))
                 },
             )),
         };

@@ -26,7 +26,7 @@ use crate::handler::{AttemptTokens, Handler};
 pub(super) struct Api {
     /// The settings the process was started with.
     pub(super) settings: Arc<Settings>,
-    /// Connections for reading.
+    /// Connections that all requests use in turn.
     pub(super) pool: ConnectionPool,
     /// Room for what is submitted, in KiB.
     pub(super) bodies: Places,

@@ -96,6 +96,7 @@ pub(super) async fn development_token(
             .await
             .map_err(|error| match error {
                 TokenError::NoPlan(..) => ApiError::Unprocessable(error.to_string()),
+                TokenError::Database(error) => error.into(),
                 error => ApiError::Unavailable(error.to_string()),
             })
         })

@@ -148,8 +148,8 @@ pub(super) async fn complete(
         return Err(ApiError::LargerThan(LARGEST_OUTPUT));
     }
     let charged = attempt
-        .change(&api, async |client| {
-            attempts::complete(client, attempt.claim(), &outcome.output, used).await
+        .change(&api, || {
+            async |client| attempts::complete(client, attempt.claim(), &outcome.output, used).await
         })
         .await?;
     attempt.log("completed", Some(charged));
@@ -213,8 +213,8 @@ pub(super) async fn fail(
         is_permanent: !retry,
     };
     let outcome = attempt
-        .change(&api, async |client| {
-            attempts::fail(client, attempt.claim(), &failure).await
+        .change(&api, || {
+            async |client| attempts::fail(client, attempt.claim(), &failure).await
         })
         .await?;
     attempt.log(&outcome, None);
@@ -336,8 +336,8 @@ pub(super) async fn extend(
         }
     };
     let extended = attempt
-        .change(&api, async |client| {
-            attempts::extend(client, attempt.claim(), needs).await
+        .change(&api, || {
+            async |client| attempts::extend(client, attempt.claim(), needs).await
         })
         .await?;
     Ok(Json(Extended {
@@ -348,10 +348,10 @@ pub(super) async fn extend(
 
 impl Attempt {
     /// Changes what the job's holder has, in line with its other changes.
-    async fn change<T>(
+    async fn change<T, C: AsyncFnOnce(&mut ClientWrapper) -> Result<T, AttemptError>>(
         &self,
         api: &Api,
-        change: impl AsyncFnOnce(&mut ClientWrapper) -> Result<T, AttemptError>,
+        change: impl Fn() -> C,
     ) -> Result<T, AttemptError> {
         let whose = "SELECT holder FROM quota_reservations WHERE job_id = $1";
         let rows = api.pool.query(whose, &[&self.job_id]).await?;

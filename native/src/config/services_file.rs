@@ -62,7 +62,7 @@ const LONGEST_KIND: usize = 127;
 const LONGEST_TIMEOUT: Duration = Duration::from_hours(366 * 24);
 
 /// The catalogue of files that have none.
-const SHIPPED: &str = include_str!("../../../weir.toml");
+const DEFAULT_CATALOGUE: &str = include_str!("default_catalogue.toml");
 
 #[derive(Deserialize)]
 #[serde(transparent)]
@@ -113,10 +113,13 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path, allow_private: bool) ->
         reader.fault(format!("{} defines no service", path.display()));
     }
     let (of_catalogue, meters, plans) = if file.meter.is_empty() && file.plan.is_empty() {
-        let path = Path::new("the shipped weir.toml");
-        let shipped = Source { path, text: SHIPPED };
-        let file = parsed(reader, shipped).unwrap_or_default();
-        (shipped, file.meter, file.plan)
+        let path = Path::new("the default catalogue");
+        let default = Source {
+            path,
+            text: DEFAULT_CATALOGUE,
+        };
+        let file = parsed(reader, default).unwrap_or_default();
+        (default, file.meter, file.plan)
     } else {
         (source, file.meter, file.plan)
     };

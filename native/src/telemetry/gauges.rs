@@ -22,6 +22,7 @@ fn tiers(catalogue: &Catalogue) -> impl Iterator<Item = &str> {
 /// Every gauge by its name and the values of its labels; what the database does not mention is zero.
 pub struct Gauges {
     database_up: Gauge,
+    jobs_counted: Gauge,
     leader_known: Gauge,
     foreign_leader: Gauge,
     duties_known: Gauge,
@@ -85,6 +86,7 @@ impl Gauges {
         }
         Self {
             database_up: gauge!("weir_database_up"),
+            jobs_counted: gauge!("weir_jobs_counted"),
             leader_known: gauge!("weir_leader_known"),
             foreign_leader: gauge!("weir_foreign_leader"),
             duties_known: gauge!("weir_duties_known"),
@@ -183,6 +185,7 @@ impl Gauges {
         for (key, gauge) in &self.counted {
             gauge.set(found.get(key).copied().unwrap_or(0.0));
         }
+        self.jobs_counted.set(1.0);
         Ok(())
     }
 
@@ -197,10 +200,12 @@ impl Gauges {
             gauge.set(f64::NAN);
         }
         self.uncounted();
+        self.jobs_counted.set(f64::NAN);
     }
 
     /// The unfinished jobs could not be counted.
     pub fn uncounted(&self) {
+        self.jobs_counted.set(0.0);
         for gauge in self.counted.values() {
             gauge.set(f64::NAN);
         }

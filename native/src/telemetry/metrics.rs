@@ -5,8 +5,7 @@ use std::time::Duration;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use weir_policy::counts::{Counts, Event, RequestOutcome};
 
-use crate::config::service::Service;
-use weir_ledger::catalogue::Catalogue;
+use crate::config::Settings;
 
 /// Upper bounds of buckets in seconds: from a lone transaction to an outage.
 const SECONDS: [f64; 14] = [
@@ -30,7 +29,7 @@ const UPKEEP: Duration = Duration::from_secs(5);
 /// # Errors
 ///
 /// When the process collects metrics already.
-pub fn start(services: &[Service], catalogue: &Catalogue) -> Result<PrometheusHandle, BuildError> {
+pub fn start(settings: &Settings) -> Result<PrometheusHandle, BuildError> {
     let long = |name: &str| Matcher::Full(name.to_owned());
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
@@ -39,7 +38,7 @@ pub fn start(services: &[Service], catalogue: &Catalogue) -> Result<PrometheusHa
         .set_buckets_for_metric(long("weir_admission_group_size"), &SUBMISSIONS)?
         .install_recorder()?;
     describe();
-    register(services, catalogue);
+    register(settings);
     let upkept = handle.clone();
     tokio::spawn(async move {
         loop {
@@ -181,9 +180,16 @@ const HISTOGRAMS: [(&str, &str); 6] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 12] = [
-    ("weir_build_info", "1, with the version as a label"),
+const GAUGES: [(&str, &str); 13] = [
+    (
+        "weir_build_info",
+        "1, with the version and the process (serve, work, schedule, up) as labels",
+    ),
     ("weir_database_up", "1 while the database answers, else 0"),
+    (
+        "weir_jobs_counted",
+        "1 while the unfinished jobs can be counted in time, else 0",
+    ),
     (
         "weir_leader_known",
         "1 while River has a leader, Weir's or another client, else 0; NaN while the database does not answer",
@@ -222,9 +228,11 @@ const GAUGES: [(&str, &str); 12] = [
 
 /// Everything is there from the first scrape on, with zero: a rate over what appears late misses its first event, and
 /// a dashboard or an alert that names what does not exist fails silently. The gauges register themselves.
-fn register(services: &[Service], catalogue: &Catalogue) {
+fn register(settings: &Settings) {
     use metrics::{counter, gauge, histogram};
-    gauge!("weir_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    let (services, catalogue) = (&settings.services, &settings.catalogue);
+    let process = settings.application_name.trim_start_matches("weir ");
+    gauge!("weir_build_info", "version" => env!("CARGO_PKG_VERSION"), "process" => process).set(1.0);
     let zero = |name: &'static str, labels: &[(&'static str, String)]| counter!(name, labels).absolute(0);
     for name in [
         "weir_promotions_total",
@@ -251,7 +259,7 @@ fn register(services: &[Service], catalogue: &Catalogue) {
     for step in RECONCILIATION {
         zero("weir_reconciliation_failures_total", &[("step", step.to_owned())]);
     }
-    for status in [200, 202, 429, 503] {
+    for status in [200, 202, 429, 500, 503] {
         zero(
             "weir_http_requests_total",
             &[

@@ -48,7 +48,7 @@ const LONGEST_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 /// How long a look goes on in one round. Promotion comes after it.
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
 
-/// After so many that could not be settled, a look is over: each ten thousand of them take two seconds.
+/// After so many that could not be settled, a look is over.
 const MOST_FAILED: usize = 50_000;
 
 /// Goes on until it is stopped, also through outages.

@@ -34,8 +34,8 @@ impl Settlements {
         }
     }
 
-    /// Has these jobs settled, unless they are being settled already. Returns those that are settled by now; the others
-    /// go on.
+    /// Has these jobs settled, unless they are being settled already or their holder is locked. Returns those that are
+    /// settled by now; what was begun goes on.
     pub(super) async fn settle(&mut self, jobs: &[Unsettled]) -> HashSet<i64> {
         let mut settled = HashSet::new();
         while let Some(ended) = self.tasks.try_join_next_with_id() {
@@ -44,14 +44,18 @@ impl Settlements {
         let now = Instant::now();
         self.stuck.retain(|_, until| *until > now);
         let under_way: HashSet<i64> = self.under_way.values().map(|one| one.job_id).collect();
+        let mut busy: HashSet<Uuid> = self.under_way.values().map(|one| one.holder).collect();
         let mut awaited = HashSet::new();
         for job in jobs {
             if under_way.contains(&job.job_id) || settled.contains(&job.job_id) {
                 continue;
             }
-            self.begin(*job);
             if !self.stuck.contains_key(&job.holder) {
+                self.begin(*job);
                 awaited.insert(job.job_id);
+            // One of a holder that is locked finds out when it no longer is.
+            } else if busy.insert(job.holder) {
+                self.begin(*job);
             }
         }
         // Anew for each one: what takes long is one settlement and not their number.

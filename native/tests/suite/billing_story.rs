@@ -2,7 +2,6 @@
 //! afterwards.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::common::process::command;
 use crate::common::receiver::Receiver;
@@ -95,7 +94,6 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     let upgrade = stripe_event("evt_upgrade", 1_800_000_100, "pro");
     let (path, body) = change_of(&upgrade);
     let answer = call("PUT", &path, "-", &body).await;
-    let upgraded = Instant::now();
     assert_eq!(
         (&answer["applied"], &answer["plan"]),
         (&json!(true), &json!("pro"))
@@ -107,11 +105,6 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         })
         .await;
     }
-    assert!(
-        upgraded.elapsed() < Duration::from_millis(1500),
-        "{:?}",
-        upgraded.elapsed()
-    );
 
     // The provider tells it again, and then what had happened before.
     assert_eq!(call("PUT", &path, "-", &body).await["repeated"], true);

@@ -419,6 +419,17 @@ async fn migrate_replaces_the_plans_of_a_new_database_and_a_process_without_its_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_services_file_without_a_catalogue_has_that_of_the_shipped_one() {
+    let weir = Weir::new().await;
+    let without = weir.another(&[("WEIR_CONFIG", "tests/programs.toml")]);
+    assert_eq!(
+        without.settings.catalogue, weir.context.settings.catalogue,
+        "native/src/config/default_catalogue.toml is not as weir.toml"
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn windows_that_are_over_are_forgotten_and_the_rest_is_kept() {
     let weir = images().await;
     let user = weir.user("hobby").await;

@@ -263,16 +263,10 @@ async fn an_upgrade_starts_what_waits_and_the_same_or_an_older_event_changes_not
         (&answer["plan"], &answer["applied"]),
         (&json!("pro"), &json!(true))
     );
-    let upgraded = Instant::now();
     weir.until("the waiting jobs to get their slots", async || {
         (parked().await == 0).then_some(())
     })
     .await;
-    assert!(
-        upgraded.elapsed() < Duration::from_millis(1500),
-        "{:?}",
-        upgraded.elapsed()
-    );
 
     let again = backend.plan(user, "pro", "evt_2", 20, "now").await;
     assert_eq!(

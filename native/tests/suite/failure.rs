@@ -117,7 +117,7 @@ async fn batches_of_a_blocked_user_hold_up_no_reads_and_no_batch_of_anybody_else
             batch.clone(),
         )
     };
-    // More than the process has connections for reading.
+    // More than the process has connections.
     let blocked = futures_util::future::join_all((0..30).map(|_| submit(locked)));
     let observer = weir.client().await;
     let waiting = async || {
@@ -811,6 +811,8 @@ async fn an_error_of_the_connection_gives_it_up_and_one_of_a_statement_does_not(
         ("40001", true),
         ("55P03", true),
         ("57014", true),
+        ("0A000", true),
+        ("26000", false),
         ("08006", false),
         ("08P01", false),
         ("25006", false),
@@ -821,6 +823,18 @@ async fn an_error_of_the_connection_gives_it_up_and_one_of_a_statement_does_not(
         let error = DatabaseError::from(client.batch_execute(&raise).await.unwrap_err());
         assert_eq!(error.keeps_connection(), keeps, "{code}: {error}");
     }
+    client
+        .batch_execute("CREATE TABLE changed (a int)")
+        .await
+        .unwrap();
+    let prepared = client.prepare("SELECT * FROM changed").await.unwrap();
+    client.query(&prepared, &[]).await.unwrap();
+    client
+        .batch_execute("ALTER TABLE changed ADD b int")
+        .await
+        .unwrap();
+    let outdated = DatabaseError::from(client.query(&prepared, &[]).await.unwrap_err());
+    assert!(!outdated.keeps_connection(), "{outdated}");
     weir.end().await;
 }
 

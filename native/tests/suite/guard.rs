@@ -7,6 +7,9 @@ use crate::common::{GO_TESTS, Weir, Who, lock_holder};
 use serde_json::json;
 use uuid::Uuid;
 use weir::work::Duty;
+use weir_ledger::holder::Holders;
+use weir_ledger::meter::Meter;
+use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 
 /// How many jobs are as this condition says.
 async fn count(client: &tokio_postgres::Client, which: &str) -> i64 {
@@ -355,4 +358,42 @@ async fn a_retry_is_counted_by_the_meter_that_its_service_had_when_it_was_submit
     weir.released(who, "specview").await;
     working.stop().await;
     weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backlog_is_parked_without_jobs_that_another_meter_counts() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let who = Who::User(user);
+    let running = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.begun_elsewhere(running).await;
+    let other = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    client
+        .batch_execute(&format!(
+            "UPDATE quota_reservations SET event_type = 'specview', admitted_at = NULL, parked_at = NULL WHERE job_id = {other}; \
+             UPDATE river_job SET state = 'available' WHERE id = {other}"
+        ))
+        .await
+        .unwrap();
+    let insert = "INSERT INTO river_job (args, kind, max_attempts, queue, state, attempt, attempted_at, attempted_by) \
+                  VALUES (jsonb_build_object('user_id', $1::text), 'analysis:analyze', 3, 'analysis_default', 'running', 1, \
+                          now(), '{elsewhere}') RETURNING id";
+    let row = client.query_one(insert, &[&user.to_string()]).await.unwrap();
+    let late = LateJob {
+        id: row.get("id"),
+        attempt: Some(1),
+        holder: Holders::user(user),
+        subject: None,
+        event_type: Meter::named("analysis"),
+        backlog: Some((&user.to_string(), &["analysis:analyze"])),
+    };
+    let admission = admit_late(&mut weir.client().await, &weir.context.rules, late)
+        .await
+        .unwrap();
+    assert!(matches!(admission, LateAdmission::Parked(_)), "{admission:?}");
+    let parked = "quota_reservations WHERE parked_at IS NOT NULL AND event_type = 'specview'";
+    assert_eq!(weir.count(parked).await, 0);
+    assert_eq!(weir.count("river_job WHERE state = 'available'").await, 1);
+    weir.abandon().await;
 }

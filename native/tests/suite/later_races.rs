@@ -379,7 +379,7 @@ async fn what_endpoints_say_of_a_blocked_user_takes_no_connection_from_readers()
             "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         observer.query(sql, &[]).await.unwrap().len()
     };
-    // More than the process has connections for reading.
+    // More than the process has connections.
     let wish = json!({ "more": 1 });
     let wishes =
         futures_util::future::join_all((0..30).map(|_| stage.say(job, &asked.token, "extend", &wish)));

@@ -255,6 +255,7 @@ async fn a_database_that_counts_for_too_long_is_up() {
         })
         .await;
     assert_eq!(scrape.value("weir_database_up", &[]), Some(1.0));
+    assert_eq!(scrape.value("weir_jobs_counted", &[]), Some(0.0));
     assert_eq!(scrape.value("weir_worker_processes", &[]), Some(0.0));
     open.rollback().await.unwrap();
     weir.until("the next count", async || {

@@ -776,7 +776,12 @@ async fn a_reason_is_that_of_the_last_attempt_and_a_plan_that_fell_due_is_in_for
         let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
         job["error"]["message"].as_str().unwrap().to_owned()
     };
-    assert_eq!(discard(1, "discarded by its worker").await, "no such file");
+    assert_eq!(discard(1, "job discarded by worker").await, "no such file");
+    // River's own words tell nobody more while the next attempt is made.
+    let again = "UPDATE river_job SET state = 'running', finalized_at = NULL, attempt = 2 WHERE id = $1";
+    client.execute(again, &[&id]).await.unwrap();
+    let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+    assert_eq!(job["error"]["message"], "no such file", "{job}");
     assert_eq!(discard(2, "out of paper").await, "out of paper");
     client
         .execute(

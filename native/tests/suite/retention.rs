@@ -224,7 +224,7 @@ async fn large_outputs_that_nobody_takes_keep_a_bounded_part_of_memory() {
         }
         assert!(kept.len() < 100, "400 MiB");
     };
-    assert_eq!((refused, kept.len()), (503, 15), "four MiB each, of 64 in all");
+    assert_eq!((refused, kept.len()), (503, 7), "four MiB each, of 32 in all");
     assert_eq!(weir.get(&paths[1], Who::User(other)).await.body["output"], large);
     assert_eq!(weir.get("/api/jobs", Who::User(user)).await.status, 200);
     let taken = axum::body::to_bytes(kept.pop().unwrap().into_body(), usize::MAX).await;

@@ -27,7 +27,7 @@ WITH slice AS MATERIALIZED (
                                     finalized_at, error, output, review_at)
     SELECT j.id, m.user_id, j.kind, j.state::text, j.queue, j.attempt, j.max_attempts, j.created_at,
            attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at), j.finalized_at,
-           error_of(j.metadata, j.errors, j.attempt),
+           error_of(j.metadata, j.errors),
            CASE WHEN j.state = 'completed' THEN j.metadata -> 'output' END, m.review_at
     FROM missing m
     -- By id alone: with a condition on `finalized_at`, the planner may go through all finished jobs for each one.

@@ -15,6 +15,8 @@ WITH backlog AS MATERIALIZED (
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
       AND (EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
            OR NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id))
+      -- Of a service that was counted by another meter: its holder's row of that one is not locked.
+      AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.event_type <> $4)
     LIMIT $8::bigint
     FOR NO KEY UPDATE OF j SKIP LOCKED
 ), parked AS (

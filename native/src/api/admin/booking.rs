@@ -69,22 +69,24 @@ pub(super) async fn adjustment(
     let key = request::idempotency_key(&headers)?;
     let booked = api
         .changes
-        .of::<_, ApiError>(person.id, async |client| {
-            let WantedAdjustment {
-                meter,
-                amount,
-                reason,
-            } = &wanted;
-            Ok(control::adjust(
-                client,
-                &operator.actor,
-                &person,
-                meter,
-                *amount,
-                reason,
-                Some(key),
-            )
-            .await?)
+        .of::<_, ApiError, _>(person.id, || {
+            async |client| {
+                let WantedAdjustment {
+                    meter,
+                    amount,
+                    reason,
+                } = &wanted;
+                Ok(control::adjust(
+                    client,
+                    &operator.actor,
+                    &person,
+                    meter,
+                    *amount,
+                    reason,
+                    Some(key),
+                )
+                .await?)
+            }
         })
         .await?;
     let view = AdjustmentView {
@@ -141,8 +143,8 @@ pub(super) async fn grant(
     };
     let given = api
         .changes
-        .of::<_, ApiError>(person.id, async |client| {
-            Ok(control::grant(client, &operator.actor, &person, &wanted, Some(key)).await?)
+        .of::<_, ApiError, _>(person.id, || {
+            async |client| Ok(control::grant(client, &operator.actor, &person, &wanted, Some(key)).await?)
         })
         .await?;
     Ok((StatusCode::CREATED, Json(GrantView::from(given.made))).into_response())

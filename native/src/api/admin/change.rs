@@ -65,8 +65,8 @@ pub(super) async fn plan(
     };
     let outcome = api
         .changes
-        .of::<_, ApiError>(person.id, async |client| {
-            Ok(control::set_plan(client, &operator.actor, &person, &change).await?)
+        .of::<_, ApiError, _>(person.id, || {
+            async |client| Ok(control::set_plan(client, &operator.actor, &person, &change).await?)
         })
         .await?;
     let mut holder = view(&api, &person).await?;
@@ -118,8 +118,8 @@ pub(super) async fn put_override(
         expires_at: wanted.expires_at,
     };
     api.changes
-        .of::<_, ApiError>(person.id, async |client| {
-            Ok(control::set_override(client, &operator.actor, &person, &meter, &wanted).await?)
+        .of::<_, ApiError, _>(person.id, || {
+            async |client| Ok(control::set_override(client, &operator.actor, &person, &meter, &wanted).await?)
         })
         .await?;
     view(&api, &person).await.map(Json)
@@ -147,8 +147,8 @@ pub(super) async fn delete_override(
 ) -> Result<Json<HolderView>, ApiError> {
     let person = request::person(&api, &subject)?;
     api.changes
-        .of::<_, ApiError>(person.id, async |client| {
-            Ok(control::remove_override(client, &operator.actor, &person, &meter).await?)
+        .of::<_, ApiError, _>(person.id, || {
+            async |client| Ok(control::remove_override(client, &operator.actor, &person, &meter).await?)
         })
         .await?;
     view(&api, &person).await.map(Json)

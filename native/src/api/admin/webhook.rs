@@ -177,13 +177,15 @@ pub(super) async fn add(
     let wanted: WantedWebhook = request::body(body)?;
     let made = api
         .changes
-        .of::<_, ApiError>(Uuid::nil(), async |client| {
-            let WantedWebhook {
-                url,
-                events,
-                thresholds,
-            } = &wanted;
-            Ok(webhooks::add(client, &api.settings, &operator.actor, url, events, thresholds).await?)
+        .of::<_, ApiError, _>(Uuid::nil(), || {
+            async |client| {
+                let WantedWebhook {
+                    url,
+                    events,
+                    thresholds,
+                } = &wanted;
+                Ok(webhooks::add(client, &api.settings, &operator.actor, url, events, thresholds).await?)
+            }
         })
         .await?;
     Ok((StatusCode::CREATED, Json(WebhookView::from(made))).into_response())
@@ -203,8 +205,8 @@ pub(super) async fn remove(
 ) -> Result<StatusCode, ApiError> {
     let id = named(id)?;
     api.changes
-        .of::<_, ApiError>(id, async |client| {
-            Ok(control::remove_webhook(client, &operator.actor, id).await?)
+        .of::<_, ApiError, _>(id, || {
+            async |client| Ok(control::remove_webhook(client, &operator.actor, id).await?)
         })
         .await?;
     Ok(StatusCode::NO_CONTENT)
@@ -225,8 +227,8 @@ pub(super) async fn rotate(
     let id = named(id)?;
     let revealed = api
         .changes
-        .of::<_, ApiError>(id, async |client| {
-            Ok(webhooks::rotate(client, &operator.actor, id).await?)
+        .of::<_, ApiError, _>(id, || {
+            async |client| Ok(webhooks::rotate(client, &operator.actor, id).await?)
         })
         .await?;
     Ok(Json(revealed.into()))
@@ -246,8 +248,8 @@ pub(super) async fn enable(
 ) -> Result<StatusCode, ApiError> {
     let id = named(id)?;
     api.changes
-        .of::<_, ApiError>(id, async |client| {
-            Ok(control::enable_webhook(client, &operator.actor, id).await?)
+        .of::<_, ApiError, _>(id, || {
+            async |client| Ok(control::enable_webhook(client, &operator.actor, id).await?)
         })
         .await?;
     Ok(StatusCode::NO_CONTENT)
@@ -268,8 +270,8 @@ pub(super) async fn test(
     let id = named(id)?;
     let told = api
         .changes
-        .of::<_, ApiError>(id, async |client| {
-            Ok(control::test_webhook(client, &operator.actor, id).await?)
+        .of::<_, ApiError, _>(id, || {
+            async |client| Ok(control::test_webhook(client, &operator.actor, id).await?)
         })
         .await?;
     let view = TestEvent {
@@ -311,8 +313,8 @@ pub(super) async fn replay(
     };
     let replayed = api
         .changes
-        .of::<_, ApiError>(id, async |client| {
-            Ok(control::replay_webhook(client, &operator.actor, id, &what).await?)
+        .of::<_, ApiError, _>(id, || {
+            async |client| Ok(control::replay_webhook(client, &operator.actor, id, &what).await?)
         })
         .await?;
     Ok(Json(Replayed { replayed }))

@@ -21,7 +21,7 @@ CROSS JOIN LATERAL (
            attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AS attempted_at,
            j.finalized_at,
            j.scheduled_at > now() AS later,
-           error_of(j.metadata, j.errors, j.attempt) AS error
+           error_of(j.metadata, j.errors) AS error
     FROM river_job j
     WHERE j.id = s.job_id
     UNION ALL

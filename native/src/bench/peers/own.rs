@@ -65,7 +65,7 @@ pub(super) async fn produce(settings: &Settings) -> Result<(), BenchError> {
 
 /// Works until it is told to stop, as `weir up` does.
 pub(super) async fn work(mut settings: Settings) -> Result<(), BenchError> {
-    let _metrics = metrics::start(&settings.services, &settings.catalogue).map_err(std::io::Error::other)?;
+    let _metrics = metrics::start(&settings).map_err(std::io::Error::other)?;
     let workers = number(WORKERS)?;
     settings.services.retain(|service| service.kind == KIND);
     for service in &mut settings.services {
