@@ -28,11 +28,24 @@ type Client struct {
 
 // Quota is what a plan allows in a billing period and what of it is taken. A nil Limit is unlimited.
 type Quota struct {
-	Used      int64     `json:"used"`
-	Reserved  int64     `json:"reserved"`
-	Limit     *int64    `json:"limit"`
+	Used     int64  `json:"used"`
+	Reserved int64  `json:"reserved"`
+	Limit    *int64 `json:"limit"`
+	// Ceiling is beyond the limit, and up to it jobs are accepted; nil is not at all.
+	Ceiling *int64 `json:"ceiling"`
+	// Overage is what is taken beyond the limit.
+	Overage   int64     `json:"overage"`
 	Remaining *int64    `json:"remaining"`
 	ResetAt   time.Time `json:"reset_at"`
+	// Windows are those without room, when there is none.
+	Windows []WindowQuota `json:"windows,omitempty"`
+}
+
+// WindowQuota is a window that has no room.
+type WindowQuota struct {
+	// Window is month, day, hour or minute.
+	Window string `json:"window"`
+	Quota
 }
 
 // Job is what is submitted.
@@ -136,12 +149,18 @@ func (c Client) FailTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int,
 	return outcome, nil
 }
 
-// Progress says how far an attempt is, from 0 to 1. Call it outside of the job's transaction: nobody sees it before a
-// commit.
+// Progress says how far an attempt is, from 0 to 1, or returns ErrFencedOut. Call it outside of the job's transaction:
+// nobody sees it before a commit.
 func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, jobID int64, attempt int, fraction float64, message string) error {
 	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3, $4)"
-	_, err := pool.Exec(ctx, sql, jobID, attempt, fraction, message)
-	return err
+	var outcome string
+	if err := pool.QueryRow(ctx, sql, jobID, attempt, fraction, message).Scan(&outcome); err != nil {
+		return err
+	}
+	if outcome == "fenced_out" {
+		return ErrFencedOut
+	}
+	return nil
 }
 
 // ExtendTx reserves more for a job that runs. False is over the quota, and changes nothing.

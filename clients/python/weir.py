@@ -93,18 +93,17 @@ class Weir:
         with psycopg.connect(url, autocommit=True) as idle, psycopg.connect(url) as connection:
             idle.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"{river_schema}.river_insert")))
             while not until():
-                jobs = [job for queue in queues for job in self.claim(connection, queue, worker)]
-                connection.commit()
-                failure = None
-                for job in jobs:
-                    # One that cannot be recorded does not keep the others from being worked: nobody else has them.
-                    try:
+                worked = False
+                for queue in queues:
+                    if until():
+                        return
+                    # The next queue has its turn after the work: a job that is claimed and waits holds a slot.
+                    jobs = self.claim(connection, queue, worker)
+                    connection.commit()
+                    for job in jobs:
                         self._attempt(connection, job, handle)
-                    except Exception as error:
-                        failure = failure or error
-                if failure:
-                    raise failure
-                if not jobs:
+                        worked = True
+                if not worked:
                     # A submission wakes it, or a freed slot; a job that is due later is found by looking.
                     next(idle.notifies(timeout=poll, stop_after=1), None)
 

@@ -14,8 +14,19 @@ export interface Quota {
   used: number;
   reserved: number;
   limit: number | null;
+  /** Beyond the limit, up to which jobs are accepted; null is not at all. */
+  ceiling: number | null;
+  /** What is taken beyond the limit. */
+  overage: number;
   remaining: number | null;
   reset_at: string;
+  /** When there is no room: the windows without any. */
+  windows?: WindowQuota[];
+}
+
+/** A window that has no room. */
+export interface WindowQuota extends Omit<Quota, "windows"> {
+  window: "month" | "day" | "hour" | "minute";
 }
 
 /** The answer to a submission; without a job, nothing was accepted. */
@@ -99,10 +110,15 @@ export class Weir {
     return row?.outcome;
   }
 
-  /** Says how far an attempt is, from 0 to 1. Outside of the job's transaction: nobody sees it before a commit. */
-  async progress(sql: Sql, job: Job, fraction: number, message?: string): Promise<void> {
-    await sql`SELECT ${this.#function(sql, "weir_progress")}(
-			${job.id}, ${job.attempt}, ${fraction}::float8, ${message ?? null}::text)`;
+  /**
+   * Says how far an attempt is, from 0 to 1: done or fenced_out. Outside of the job's transaction: nobody sees it before a
+   * commit.
+   */
+  async progress(sql: Sql, job: Job, fraction: number, message?: string): Promise<string> {
+    const [row] = await sql`
+			SELECT outcome FROM ${this.#function(sql, "weir_progress")}(
+				${job.id}, ${job.attempt}, ${fraction}::float8, ${message ?? null}::text)`;
+    return row?.outcome;
   }
 
   /** Reserves more for a job that runs. False is over the quota, and changes nothing. */
@@ -139,13 +155,16 @@ export class Weir {
         const woken = new Promise<void>((resolve) => {
           wake = resolve;
         });
-        const claims = await Promise.allSettled(queues.map((queue) => this.claim(sql, queue, worker)));
-        const jobs = claims.flatMap((claim) => (claim.status === "fulfilled" ? claim.value : []));
-        const failures = claims.flatMap((claim) => (claim.status === "rejected" ? [claim.reason] : []));
-        // What one failure is about does not keep the others from being worked: nobody else has them.
-        for (const job of jobs) await this.#attempt(sql, job, handle).catch((error) => failures.push(error));
-        if (failures.length > 0) throw failures[0];
-        if (jobs.length > 0) continue;
+        let worked = false;
+        for (const queue of queues) {
+          if (signal?.aborted) return;
+          // The next queue has its turn after the work: a job that is claimed and waits holds a slot.
+          for (const job of await this.claim(sql, queue, worker)) {
+            await this.#attempt(sql, job, handle);
+            worked = true;
+          }
+        }
+        if (worked) continue;
         let timer: NodeJS.Timeout | undefined;
         await Promise.race([woken, new Promise((resolve) => (timer = setTimeout(resolve, poll)))]);
         clearTimeout(timer);

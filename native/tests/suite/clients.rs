@@ -212,6 +212,89 @@ async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_typescript
     failures_are_recorded_in_language(&[&[node], &program[..]].concat()).await;
 }
 
+const COUNTING_PYTHON: &str = r#"
+import os, sys
+sys.path.insert(0, sys.argv[1] + "/python")
+from weir import Weir
+
+handled = []
+
+def handle(connection, job):
+    handled.append(job.id)
+    print(connection.execute("SELECT count(*) FROM river_job WHERE state = 'running'").fetchone()[0])
+
+queues = ["analysis_priority", "analysis_default"]
+Weir().work(os.environ["DATABASE_URL"], queues, handle, poll=0.2, until=lambda: len(handled) >= 2)
+"#;
+
+const COUNTING_TYPESCRIPT: &str = r#"
+import postgres from "postgres";
+const { Weir } = await import(process.argv[1] + "/typescript/weir.ts");
+const sql = postgres(process.env.DATABASE_URL, { onnotice: () => {} });
+const enough = new AbortController();
+let handled = 0;
+const handle = async (transaction) => {
+  if (++handled >= 2) enough.abort();
+  const [row] = await transaction`SELECT count(*) FROM river_job WHERE state = 'running'`;
+  console.log(row.count);
+  return {};
+};
+await new Weir().work(sql, ["analysis_priority", "analysis_default"], handle, { signal: enough.signal, poll: 200 });
+await sql.end();
+"#;
+
+/// A job that is claimed and waits for another one's work holds a slot, and may be taken back before its own begins.
+async fn claims_what_it_works_in_language(program: &[PathBuf]) {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    for plan in ["pro", "free"] {
+        let user = weir.user(plan).await.to_string();
+        let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{}')";
+        client.query_one(submit, &[&user]).await.unwrap();
+    }
+    assert_eq!(output(&weir, program, &[CLIENTS]).await, "1\n1");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_two_queues_claims_no_job_before_it_can_work_it_in_python() {
+    let made = tokio::task::spawn_blocking(|| programs::python("psycopg-3.3.9", &["psycopg[binary]==3.3.9"]));
+    let Some(python) = made.await.unwrap() else { return };
+    claims_what_it_works_in_language(&[python, "-c".into(), COUNTING_PYTHON.into()]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_of_two_queues_claims_no_job_before_it_can_work_it_in_typescript() {
+    let Some(node) = node() else { return };
+    let program = ["--input-type=module", "--eval", COUNTING_TYPESCRIPT].map(PathBuf::from);
+    claims_what_it_works_in_language(&[&[node], &program[..]].concat()).await;
+}
+
+const FENCED_TYPESCRIPT: &str = r#"
+import postgres from "postgres";
+const { Weir } = await import(process.argv[1] + "/typescript/weir.ts");
+const sql = postgres(process.env.DATABASE_URL, { onnotice: () => {} });
+const weir = new Weir();
+const [job] = await weir.claim(sql, "analysis_default", "test");
+for (const attempt of [job.attempt, job.attempt + 1]) console.log(await weir.progress(sql, { ...job, attempt }, 0.5));
+await sql.begin((transaction) => weir.complete(transaction, job));
+await sql.end();
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_tells_an_attempt_that_it_was_taken_back_in_typescript() {
+    let Some(node) = node() else { return };
+    let program = ["--input-type=module", "--eval", FENCED_TYPESCRIPT].map(PathBuf::from);
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let user = weir.user("free").await.to_string();
+    let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{}')";
+    client.query_one(submit, &[&user]).await.unwrap();
+    let said = output(&weir, &[&[node], &program[..]].concat(), &[CLIENTS]).await;
+    assert_eq!(said, "done\nfenced_out");
+    weir.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_go() {
     let folder = std::env::temp_dir().join(format!("weir-go-failing-{}", Uuid::new_v4()));
