@@ -1,4 +1,4 @@
-// The first stage of every npm script, in plain JavaScript for any Node >= 18, since nothing is installed yet. It
+// The first stage of every npm script, in plain JavaScript for any Node >= 18.19, since nothing is installed yet. It
 // installs the packages of package-lock.json, one of which is a Node that runs TypeScript, and runs the real script
 // with that Node.
 import { spawn } from "node:child_process";
