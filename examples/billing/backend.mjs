@@ -5,7 +5,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import Stripe from "stripe";
 
 const { STRIPE_KEY, STRIPE_WEBHOOK_SECRET, STRIPE_URL, WEIR_URL, WEIR_KEY } = process.env;
-const { PORT = "4242", CURSOR_FILE = "cursor", DEFAULT_PLAN = "free", USAGE_INTERVAL = "10000" } = process.env;
+const { PORT = "4242", CURSOR_FILE = "cursor", DEFAULT_PLAN = "free" } = process.env;
+const { USAGE_INTERVAL = "10000", CUSTOMER_WITHIN = "600000" } = process.env;
 const at = STRIPE_URL ? new URL(STRIPE_URL) : undefined;
 const stripe = new Stripe(STRIPE_KEY, at && { protocol: at.protocol.slice(0, -1), host: at.hostname, port: at.port });
 
@@ -19,14 +20,19 @@ async function weir(method, path, body, headers = {}) {
   return answer.json();
 }
 
+// A bank transfer completes its session before it is paid.
+const payments = ["checkout.session.completed", "checkout.session.async_payment_succeeded"];
+
 async function bought({ id, type, created, data: { object } }) {
   const holder = `/admin/holders/${encodeURIComponent(object.metadata?.subject ?? "")}`;
   if (type.startsWith("customer.subscription.")) {
-    const isOver = type.endsWith(".deleted") || ["unpaid", "incomplete", "incomplete_expired"].includes(object.status);
+    // Not paid yet. It may come after the payment's event, from the same second, and must not undo it.
+    if (object.status === "incomplete") return;
+    const isOver = type.endsWith(".deleted") || ["unpaid", "incomplete_expired"].includes(object.status);
     const plan = isOver ? DEFAULT_PLAN : object.items.data[0].price.lookup_key;
     const occurred_at = new Date(created * 1000).toISOString();
     await weir("PUT", `${holder}/plan`, { plan, event_id: id, occurred_at, effective: "now" });
-  } else if (type === "checkout.session.completed" && object.metadata?.amount && object.payment_status === "paid") {
+  } else if (payments.includes(type) && object.metadata?.amount && object.payment_status === "paid") {
     const grant = { meter: object.metadata.meter, amount: Number(object.metadata.amount), reason: object.id };
     await weir("POST", `${holder}/grants`, grant, { "idempotency-key": object.id });
   }
@@ -46,18 +52,35 @@ const server = createServer(async (request, response) => {
   response.writeHead(failed ? 502 : 204).end();
 });
 
+/** Tells Stripe of a usage event; false is too early, since the customer may be new and not be found yet. */
+async function told({ id, subject, time, data }) {
+  const value = data.amount - data.from_grants;
+  if (value <= 0) return true;
+  const found = await stripe.customers.search({ query: `metadata["subject"]:${JSON.stringify(subject)}` });
+  // Whoever is no customer by then has a plan that costs nothing.
+  if (!found.data[0]) return Date.now() - Date.parse(time) > Number(CUSTOMER_WITHIN);
+  const payload = { stripe_customer_id: found.data[0].id, value: String(value) };
+  // The same identifier again is not counted again.
+  const event = { event_name: data.meter, identifier: id, timestamp: Math.floor(Date.parse(time) / 1000), payload };
+  try {
+    await stripe.billing.meterEvents.create(event);
+  } catch (error) {
+    // One that is refused for good must not keep all others back. A wrong key or a limit of requests is no such refusal.
+    if (!(error instanceof Stripe.errors.StripeInvalidRequestError)) throw error;
+    console.error("refused", JSON.stringify(event), error.message);
+  }
+  return true;
+}
+
 async function used() {
   const after = await readFile(CURSOR_FILE, "utf8").catch(() => "");
-  const { events, next } = await weir("GET", `/admin/usage/events?limit=1000${after && `&after=${after}`}`);
-  for (const { id, subject, time, data } of events) {
-    const value = data.amount - data.from_grants;
-    if (value <= 0) continue;
-    const found = await stripe.customers.search({ query: `metadata["subject"]:${JSON.stringify(subject)}` });
-    const payload = { stripe_customer_id: found.data[0]?.id, value: String(value) };
-    const timestamp = Math.floor(Date.parse(time) / 1000);
-    // The same identifier again is not counted again. Whoever is no customer has a plan that costs nothing.
-    const event = { event_name: data.meter, identifier: id, timestamp, payload };
-    if (found.data[0]) await stripe.billing.meterEvents.create(event);
+  const read = (limit) => weir("GET", `/admin/usage/events?limit=${limit}${after && `&after=${after}`}`);
+  let { events, next } = await read(1000);
+  let count = 0;
+  while (count < events.length && (await told(events[count]))) count++;
+  if (count < events.length) {
+    if (count === 0) return;
+    ({ next } = await read(count));
   }
   await writeFile(`${CURSOR_FILE}.new`, next);
   await rename(`${CURSOR_FILE}.new`, CURSOR_FILE);

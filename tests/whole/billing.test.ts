@@ -29,7 +29,7 @@ const port = await freePort();
 let running: Service | undefined;
 
 /** Starts the backend, after the one before. */
-async function startBackend(): Promise<Service> {
+async function startBackend(env: NodeJS.ProcessEnv = {}): Promise<Service> {
   await running?.stop();
   const backend = new Service("backend", process.execPath, [join(root, "examples", "billing", "backend.mjs")], {
     cwd: folder,
@@ -42,6 +42,7 @@ async function startBackend(): Promise<Service> {
       WEIR_KEY: key,
       PORT: String(port),
       USAGE_INTERVAL: "200",
+      ...env,
     },
   });
   running = backend;
@@ -62,6 +63,10 @@ async function tell(event: string, signature = stripeSignature(event, secret)): 
 const token = await stack.weir("token", "--tier", "free", "--user", subject);
 const user = new Caller(stack.edge.from(someAddress()), token.stdout.trim());
 const tier = async (): Promise<string | undefined> => (await user.usage()).tier;
+const submit = async (): Promise<void> => {
+  const { job } = await user.accepted("analysis", { files: [goFile] });
+  await user.finished(job.id);
+};
 
 describe("the example of a backend between Stripe and Weir", () => {
   it("sets plans by events that come twice, out of order and from strangers", async () => {
@@ -84,19 +89,37 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal(await tier(), "free");
   });
 
+  it("keeps a plan that is paid when the event of the unpaid subscription comes after it, from the same second", async () => {
+    await startBackend();
+    const created = Math.floor(Date.now() / 1000) + 400;
+    const paid = { id: "evt_8", created, subject, plan: "pro" };
+    assert.equal(await tell(subscriptionEvent("updated", paid)), 204);
+    const unpaid = { id: "evt_9", created, subject, plan: "pro", status: "incomplete" };
+    assert.equal(await tell(subscriptionEvent("created", unpaid)), 204);
+    assert.equal(await tier(), "pro");
+    const expired = { id: "evt_10", created: created + 1, subject, plan: "pro", status: "incomplete_expired" };
+    assert.equal(await tell(subscriptionEvent("updated", expired)), 204);
+    assert.equal(await tier(), "free");
+  });
+
   it("gives what was bought once, however often Stripe says so", async () => {
     const before = (await user.usage()).analysis.remaining ?? 0;
-    for (const event of ["evt_6", "evt_7"])
-      assert.equal(await tell(checkoutEvent(event, "cs_1", subject, "analysis", 100)), 204);
+    const bought = { session: "cs_1", subject, meter: "analysis", amount: 100 };
+    for (const id of ["evt_6", "evt_7"]) assert.equal(await tell(checkoutEvent("completed", { id, ...bought })), 204);
+    assert.equal((await user.usage()).analysis.remaining, before + 100);
+  });
+
+  it("gives what was bought by a slow payment once that has come", async () => {
+    const before = (await user.usage()).analysis.remaining ?? 0;
+    const bought = { session: "cs_2", subject, meter: "analysis", amount: 100 };
+    assert.equal(await tell(checkoutEvent("completed", { id: "evt_11", ...bought, paid: false })), 204);
+    assert.equal((await user.usage()).analysis.remaining, before);
+    assert.equal(await tell(checkoutEvent("async_payment_succeeded", { id: "evt_12", ...bought })), 204);
     assert.equal((await user.usage()).analysis.remaining, before + 100);
   });
 
   it("tells Stripe every usage event once, also when it is killed and when Stripe fails", async () => {
     const backend = await startBackend();
-    const submit = async (): Promise<void> => {
-      const { job } = await user.accepted("analysis", { files: [goFile] });
-      await user.finished(job.id);
-    };
     await submit();
     await until("the first event", async () => stripe.events.size === 1);
     stripe.failures = 3;
@@ -112,5 +135,35 @@ describe("the example of a backend between Stripe and Weir", () => {
       assert.equal(event.customer, "cus_1");
       assert.equal(event.value, "1");
     }
+  });
+
+  it("sets a usage event aside that Stripe refuses for good, and says which", async () => {
+    const backend = await startBackend();
+    const before = stripe.events.size;
+    stripe.refusals = 1;
+    await submit();
+    await until("the refusal", async () => backend.recent.some((line) => line.includes("told to refuse")));
+    assert.ok(backend.recent.some((line) => line.startsWith("refused {") && line.includes('"event_name":"analysis"')));
+    await submit();
+    await until("the next event", async () => stripe.events.size === before + 1);
+  });
+
+  it("waits for a customer that Stripe does not find yet, and not for ever", async () => {
+    await startBackend();
+    const before = stripe.events.size;
+    stripe.customers.clear();
+    const searches = stripe.searches;
+    await submit();
+    await until("some rounds", async () => stripe.searches > searches + 3);
+    stripe.customers.set(subject, "cus_1");
+    await until("the event of the new customer", async () => stripe.events.size === before + 1);
+    await startBackend({ CUSTOMER_WITHIN: "0" });
+    stripe.customers.clear();
+    const searched = stripe.searches;
+    await submit();
+    await until("a round", async () => stripe.searches > searched);
+    stripe.customers.set(subject, "cus_1");
+    await submit();
+    await until("the event after it", async () => stripe.events.size === before + 2);
   });
 });

@@ -14,12 +14,22 @@ export interface MeterEvent {
 /** The two of Stripe's routes that the example calls. It takes an identifier once, as Stripe does. */
 export class StripeApi {
   readonly events = new Map<string, MeterEvent>();
+  /** By the subject in their metadata. */
+  readonly customers: Map<string, string>;
   /** How many calls are answered with a failure from now on. */
   failures = 0;
+  /** How many usage events are refused for good from now on. */
+  refusals = 0;
+  /** How often customers were looked for. */
+  searches = 0;
   url = "";
 
+  private constructor(customers: Record<string, string>) {
+    this.customers = new Map(Object.entries(customers));
+  }
+
   static async start(lifetime: Lifetime, customers: Record<string, string>): Promise<StripeApi> {
-    const api = new StripeApi();
+    const api = new StripeApi(customers);
     const server = createServer(async (request, response) => {
       const answer = (status: number, body: unknown): void => {
         response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
@@ -27,15 +37,20 @@ export class StripeApi {
       const url = new URL(request.url ?? "/", "http://stripe");
       if (api.failures > 0) {
         api.failures--;
-        return answer(400, { error: { type: "invalid_request_error", message: "told to fail" } });
+        return answer(500, { error: { type: "api_error", message: "told to fail" } });
       }
       if (url.pathname === "/v1/customers/search") {
         const subject = /^metadata\["subject"\]:"(.*)"$/.exec(url.searchParams.get("query") ?? "")?.[1] ?? "";
-        const id = customers[subject];
+        const id = api.customers.get(subject);
+        api.searches++;
         return answer(200, { object: "search_result", data: id ? [{ object: "customer", id }] : [], has_more: false });
       }
       if (request.method === "POST" && url.pathname === "/v1/billing/meter_events") {
         const form = new URLSearchParams(await text(request));
+        if (api.refusals > 0) {
+          api.refusals--;
+          return answer(400, { error: { type: "invalid_request_error", message: "told to refuse" } });
+        }
         const field = (name: string): string => form.get(name) ?? "";
         const identifier = field("identifier");
         if (!api.events.has(identifier))
@@ -93,19 +108,22 @@ export function subscriptionEvent(
 }
 
 /** A payment for an amount beyond the plan. */
-export function checkoutEvent(id: string, session: string, subject: string, meter: string, amount: number): string {
+export function checkoutEvent(
+  type: "completed" | "async_payment_succeeded",
+  event: { id: string; session: string; subject: string; meter: string; amount: number; paid?: boolean },
+): string {
   return JSON.stringify({
-    id,
+    id: event.id,
     object: "event",
     created: Math.floor(Date.now() / 1000),
-    type: "checkout.session.completed",
+    type: `checkout.session.${type}`,
     data: {
       object: {
-        id: session,
+        id: event.session,
         object: "checkout.session",
         mode: "payment",
-        payment_status: "paid",
-        metadata: { subject, meter, amount: String(amount) },
+        payment_status: (event.paid ?? true) ? "paid" : "unpaid",
+        metadata: { subject: event.subject, meter: event.meter, amount: String(event.amount) },
       },
     },
   });
