@@ -1,9 +1,9 @@
 import { availableParallelism, loadavg } from "node:os";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
 import { Worker } from "node:worker_threads";
 import { Failure } from "./lib/failure.ts";
 import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
+import { options } from "./lib/options.ts";
 import { makeStateFolder, root } from "./lib/paths.ts";
 import { attempt } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
@@ -13,7 +13,7 @@ import { say, step } from "./lib/progress.ts";
  * test that takes the machine for a quiet one fails here first.
  */
 await runMain(async () => {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = options({
     options: { times: { type: "string", default: "10" } },
     allowPositionals: true,
   });

@@ -1,11 +1,11 @@
 import { randomInt } from "node:crypto";
 import { rm } from "node:fs/promises";
 import { join, relative } from "node:path";
-import { parseArgs } from "node:util";
 import { requireCargo } from "./lib/cargo.ts";
 import { Failure } from "./lib/failure.ts";
 import { onExit, runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
+import { options } from "./lib/options.ts";
 import { logs, makeStateFolder } from "./lib/paths.ts";
 import { say, step } from "./lib/progress.ts";
 import { temporaryFolder } from "./lib/temporary-folder.ts";
@@ -15,7 +15,7 @@ import { temporaryFolder } from "./lib/temporary-folder.ts";
  * `--no-clocks` or where they cannot, without. Without a seed it draws one.
  */
 await runMain(async () => {
-  const { values } = parseArgs({
+  const { values } = options({
     options: {
       minutes: { type: "string", default: "10" },
       seed: { type: "string" },

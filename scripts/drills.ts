@@ -1,16 +1,16 @@
 import { join } from "node:path";
-import { parseArgs } from "node:util";
 import { requireCargo } from "./lib/cargo.ts";
 import { buildEdge } from "./lib/edge.ts";
 import { wranglerEnvironment } from "./lib/edge-server.ts";
 import { runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
 import { buildOlder } from "./lib/older.ts";
+import { options } from "./lib/options.ts";
 import { makeStateFolder } from "./lib/paths.ts";
 import { temporaryFolder } from "./lib/temporary-folder.ts";
 
 await runMain(async () => {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = options({
     options: { quick: { type: "boolean" }, from: { type: "string" } },
     allowPositionals: true,
   });

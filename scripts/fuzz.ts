@@ -1,16 +1,16 @@
 import { mkdir, readdir } from "node:fs/promises";
 import { join } from "node:path";
-import { parseArgs } from "node:util";
 import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
 import { cargoInstalled } from "./lib/cargo-tools.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
+import { options } from "./lib/options.ts";
 import { makeStateFolder, root, state } from "./lib/paths.ts";
 import { attempt, run } from "./lib/process.ts";
 import { say, step } from "./lib/progress.ts";
 
 /** Arguments of libFuzzer for targets that need others than the rest. */
-const options: Record<string, string[]> = {
+const limitsOf: Record<string, string[]> = {
   // Files are longer than headers; one that takes two seconds is a finding.
   test_finding: ["-max_len=16384", "-timeout=2"],
   // A key of 255 bytes is not too long, and one of 256 is.
@@ -23,7 +23,7 @@ const options: Record<string, string[]> = {
 const features: Record<string, string> = { services: "native" };
 
 await runMain(async () => {
-  const { values, positionals } = parseArgs({
+  const { values, positionals } = options({
     options: { seconds: { type: "string", default: "60" } },
     allowPositionals: true,
   });
@@ -62,7 +62,7 @@ await runMain(async () => {
     const seeds = join(fuzz, "corpus", target);
     const artifacts = join(state, "fuzz", "artifacts", target);
     for (const folder of [found, seeds, artifacts]) await mkdir(folder, { recursive: true });
-    const limits = [`-max_total_time=${seconds}`, "-timeout=5", "-print_final_stats=1", ...(options[target] ?? [])];
+    const limits = [`-max_total_time=${seconds}`, "-timeout=5", "-print_final_stats=1", ...(limitsOf[target] ?? [])];
     const args = [target, found, seeds, "--", ...limits, `-artifact_prefix=${artifacts}/`];
     const ran = await step(`${target}, for ${seconds} s`, (pulse) =>
       attempt(bin, ["run", ...flagsOf(target), ...args], { pulse, env, log: `fuzz-${target}` }),

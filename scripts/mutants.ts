@@ -2,6 +2,7 @@ import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
 import { cargoInstalled } from "./lib/cargo-tools.ts";
+import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
 import { makeStateFolder, root, state } from "./lib/paths.ts";
 import { Service } from "./lib/process.ts";
@@ -18,9 +19,11 @@ const parts: Record<string, string[]> = {
 
 /** `npm run mutants -- policy --file policy/src/grants.rs`: a part, and what else cargo-mutants is to be told. */
 await runMain(async () => {
+  const [wanted, ...more] = process.argv.slice(2);
+  if (wanted && !(wanted in parts))
+    throw new Failure(`there is no part ${wanted}`, `name one of ${Object.keys(parts).join(", ")} first, or nothing`);
   await requireCargo();
   makeStateFolder();
-  const [wanted, ...more] = process.argv.slice(2);
   const bin = await cargoInstalled({ crate: "cargo-mutants", version: "27.1.0", bin: "cargo-mutants" });
   const env = await cargoEnvironment();
   // Each mutant is built in a copy of its own, and must not replace what others have built, nor wait for their builds.

@@ -37,6 +37,12 @@ await runMain(async () => {
   for (;;) {
     const lists = await Promise.all(tokens.map((token) => ask<Job[]>("/jobs?limit=100", token)));
     const jobs = lists.flatMap((list, user) => list.map((job) => ({ ...job, user }))).sort((a, b) => a.id - b.id);
+    const lost = jobs.find(({ status }) => status === "failed" || status === "cancelled");
+    if (lost)
+      throw new Failure(
+        `job ${lost.id} is ${lost.status}: ${lost.error?.message}`,
+        "see why in .weir/logs, and record again",
+      );
     if (jobs.some((job) => job.status !== "completed")) {
       await sleep(500);
       continue;

@@ -1,17 +1,17 @@
 import { rm } from "node:fs/promises";
 import { join, relative } from "node:path";
-import { parseArgs } from "node:util";
 import { requireCargo } from "./lib/cargo.ts";
 import { Failure } from "./lib/failure.ts";
 import { onExit, runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
+import { options } from "./lib/options.ts";
 import { logs, makeStateFolder } from "./lib/paths.ts";
 import { say, step } from "./lib/progress.ts";
 import { temporaryFolder } from "./lib/temporary-folder.ts";
 
 /** `npm run soak -- --minutes 60`: the optimised binary under constant load; nothing may get slower or larger with time. */
 await runMain(async () => {
-  const { values } = parseArgs({ options: { minutes: { type: "string", default: "60" } } });
+  const { values } = options({ options: { minutes: { type: "string", default: "60" } } });
   const minutes = Number(values.minutes);
   if (!(minutes >= 1)) throw new Failure("--minutes is a number from 1 on", "npm run soak -- --minutes 60");
   await requireCargo();

@@ -1,3 +1,4 @@
+import { Failure } from "../../scripts/lib/failure.ts";
 import { onExit } from "../../scripts/lib/lifecycle.ts";
 import { say } from "../../scripts/lib/progress.ts";
 import { sleep } from "../../scripts/lib/sleep.ts";
@@ -33,6 +34,12 @@ export async function run(options: {
   from?: { name: string; binary: string };
 }): Promise<number> {
   const all = options.from ? [upgrade(options.from)] : faults(options.quick ? 3 : 30);
+  const unknown = options.only.find((part) => !all.some(({ name }) => name.includes(part)));
+  if (unknown !== undefined)
+    throw new Failure(
+      `there is no drill with "${unknown}" in its name`,
+      `name parts of ${all.map(({ name }) => name).join(", ")}, or nothing`,
+    );
   const chosen = all.filter(
     ({ name }) => options.only.length === 0 || options.only.some((part) => name.includes(part)),
   );

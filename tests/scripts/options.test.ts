@@ -1,0 +1,47 @@
+import assert from "node:assert/strict";
+import { join } from "node:path";
+import { describe, it } from "node:test";
+import { root } from "../../scripts/lib/paths.ts";
+import { attempt } from "../../scripts/lib/process.ts";
+
+async function fails(script: string, ...args: string[]): Promise<string> {
+  const { code, output } = await attempt(process.execPath, [join(root, "scripts", `${script}.ts`), ...args]);
+  assert.equal(code, 1, output);
+  assert.doesNotMatch(output, /please report/);
+  return output;
+}
+
+describe("a mistyped word on the command line", () => {
+  for (const [script, option] of Object.entries({
+    busy: "--times VALUE",
+    chaos: "--minutes VALUE, --seed VALUE, --no-clocks",
+    drills: "--quick, --from VALUE",
+    fuzz: "--seconds VALUE",
+    soak: "--minutes VALUE",
+  })) {
+    it(`is told from the options of ${script}`, async () => {
+      assert.match(
+        await fails(script, "--mistyped"),
+        new RegExp(`unknown option '--mistyped'\n.*fix: there are ${option}`),
+      );
+    });
+  }
+
+  it("is told from the options when one has no value", async () => {
+    assert.match(await fails("busy", "--times"), /option '--times <value>' argument missing\n.*--times VALUE/);
+  });
+
+  it("is told from the parts that mutants has", async () => {
+    for (const word of ["polcy", "--file"])
+      assert.match(await fails("mutants", word), /fix: name one of policy, ledger first/);
+  });
+
+  it("is told from the drills that there are", async () => {
+    const { run } = await import("../drills/run.ts");
+    await assert.rejects(run({ quick: true, only: ["restarted", "no such drill"] }), {
+      name: "Failure",
+      message: 'there is no drill with "no such drill" in its name',
+      remedy: /PostgreSQL restarted \(fast\), /,
+    });
+  });
+});
