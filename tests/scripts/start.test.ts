@@ -151,6 +151,23 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.match(own.output(), /cannot read .*no\.toml/, "unless told");
   });
 
+  it("lets npm run weir end when its program has", { skip: !canFreeze && "needs Linux" }, async () => {
+    const worker = npm("weir", ["work"]);
+    await worker.prints('"message":');
+    const program = descendants(worker.child.pid ?? 0).find((pid) => nameOf(pid) === "weir") ?? 0;
+    const thaw = freeze(program);
+    try {
+      worker.child.kill("SIGTERM");
+      await sleep(1500);
+      assert.equal(worker.child.exitCode, null, "it has left its program behind");
+    } finally {
+      thaw();
+    }
+    assert.equal(await worker.ends(), 143, worker.output());
+    assert.match(worker.output(), /"message":"stopping"/);
+    assert.equal(isAlive(program), false);
+  });
+
   it("restarts the origin when it has fenced itself", { skip: !canFreeze && "needs Linux" }, async () => {
     const thaw = freeze(Number(readFileSync(join(state, "postgres", "postmaster.pid"), "utf8").split("\n")[0]));
     try {
