@@ -70,14 +70,19 @@ export function isAlive(pid: number): boolean {
 
 async function groupGone(pid: number, within: number): Promise<boolean> {
   const deadline = Date.now() + within;
-  for (;;) {
-    try {
-      process.kill(-pid, 0);
-    } catch {
-      return true;
-    }
+  while (groupLives(pid)) {
     if (Date.now() > deadline) return false;
     await new Promise((done) => setTimeout(done, 20));
+  }
+  return true;
+}
+
+function groupLives(pid: number): boolean {
+  try {
+    process.kill(-pid, 0);
+    return true;
+  } catch {
+    return false;
   }
 }
 
@@ -212,7 +217,14 @@ export class Service {
       this.child.on("error", (error) => done(error.message));
       this.child.on("exit", (code, signal) => done(signal ? `was ended by ${signal}` : `ended with code ${code}`));
     });
-    onExit(() => this.stop());
+    const forget = onExit(() => this.stop());
+    // Its number is nobody else's while there is somebody in its group.
+    const forgetWhenEmpty = (): void => {
+      if (this.pid !== undefined && groupLives(this.pid)) return void setTimeout(forgetWhenEmpty, 500).unref();
+      this.#stopped ??= Promise.resolve();
+      forget();
+    };
+    this.child.on("exit", forgetWhenEmpty);
   }
 
   get pid(): number | undefined {
