@@ -12,36 +12,35 @@ import { liveRun } from "./lib/run-file.ts";
 
 /**
  * Removes what was built: of this clone and of clones that are gone, or with --all everything that this user's clones
- * have built. Data stay, unless --data removes the development database.
+ * have built. Data stay. --data alone removes the development database and nothing that was built, --all --data both.
  */
 await runMain(async () => {
   const args = process.argv.slice(2);
   const unknown = args.find((arg) => arg !== "--all" && arg !== "--data");
   if (unknown) throw new Failure(`there is no option ${unknown}`, "npm run clean, with -- --all or -- --data or both");
+  const all = args.includes("--all");
   const data = args.includes("--data");
+  const built = all || !data;
   const stack = await liveRun();
   if (stack)
     throw new Failure("this clone's stack is running on what would be removed", `stop it first: kill ${stack.pid}`);
   await withLock(buildLock, "building in this clone", async () => {
+    const made = ["target", "build", "dist", ".wrangler"].map((name) => join(root, name));
     for (const folder of [
-      join(root, "build"),
-      join(root, "dist"),
-      join(state, "bin"),
-      join(state, "docs"),
-      join(root, ".wrangler"),
+      ...(built ? [...made, join(state, "bin"), join(state, "docs")] : []),
       ...(data ? [join(state, "postgres")] : []),
     ]) {
       if (!existsSync(folder)) continue;
       await rm(folder, { recursive: true });
       say(`removed ${relative(root, folder)}`);
     }
-    for (const folder of await removeBuildFolder()) say(`removed ${folder}`);
-    if (args.includes("--all")) {
+    if (built) for (const folder of await removeBuildFolder()) say(`removed ${folder}`);
+    if (all) {
       await removeCache();
       say(`removed ${cache}`);
     }
   });
-  say(
-    `what was built is gone${data ? ", and so is the database" : ""}; ${data ? "" : "data and "}logs are still in .weir`,
-  );
+  const gone = [...(built ? ["what was built"] : []), ...(data ? ["the database"] : [])].join(" and ");
+  const kept = [...(built ? [] : ["what was built"]), ...(data ? [] : ["data"]), "logs"].join(" and ");
+  say(`${gone} ${built && data ? "are" : "is"} gone; ${kept} stay`);
 });

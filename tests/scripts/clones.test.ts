@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { existsSync, globSync, readFileSync, rmSync, utimesSync } from "node:fs";
+import { existsSync, globSync, mkdirSync, readFileSync, rmSync, utimesSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { after, describe, it } from "node:test";
 import { run } from "../../scripts/lib/process.ts";
@@ -93,8 +93,18 @@ describe("clones that share a cache", () => {
     assert.deepEqual((await build(next, cache)).compiled, ["weir_policy"]);
     assert.equal(builds(), 3, "those of the first, the last and the next clone");
 
+    const [target, data] = [join(next.folder, "target"), join(next.folder, ".weir", "postgres")];
+    mkdirSync(data, { recursive: true });
+    assert.match(await clean(next, cache, "--data"), /weir: the database is gone/);
+    assert.ok(!existsSync(data));
+    assert.equal(builds(), 3, "an empty database costs no build");
+    assert.ok(existsSync(target));
+
+    mkdirSync(data);
     const cleaned = await clean(next, cache);
     assert.match(cleaned, /weir: what was built is gone/);
+    assert.ok(existsSync(data));
+    assert.ok(!existsSync(target));
     assert.equal(builds(), 1, "that of the first clone, which still exists");
     assert.deepEqual((await build(first, cache)).compiled, []);
     assert.match(await clean(next, cache, "--all"), /weir: removed .*cache\/weir$/m);
