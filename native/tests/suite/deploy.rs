@@ -143,6 +143,22 @@ fn every_alert_has_its_chapter_and_every_chapter_its_alert() {
 }
 
 #[test]
+fn what_an_alert_looks_at_is_on_the_dashboard() {
+    let (alerts, dashboard) = (
+        read("deploy/prometheus/alerts.yml"),
+        read("deploy/grafana/weir.json"),
+    );
+    let metrics: BTreeSet<&str> = alerts
+        .split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
+        .filter(|word| word.starts_with("weir_"))
+        .collect();
+    assert!(metrics.len() > 10, "{metrics:?}");
+    for name in metrics {
+        assert!(dashboard.contains(&format!("{name}{{")), "{name}");
+    }
+}
+
+#[test]
 fn the_units_start_subcommands_that_there_are_and_wait_for_the_drain() {
     let variables: Variables = [
         ("DATABASE_URL", "postgres://weir@127.0.0.1/weir"),
