@@ -90,7 +90,7 @@ describe("the page for a signed-in user", () => {
     await page.getByRole("button", { name: "Submit 50" }).click();
     await page.getByText("49 accepted, 1 refused").waitFor();
     // The quota keeps up with a burst.
-    await page.getByText(/left 0 ·/).waitFor({ timeout: 3000 });
+    await page.getByText(/left 0 ·/).waitFor();
     await page.getByRole("alert").getByText("Your plan's quota is used up").waitFor();
     await page.getByText("waiting for your turn").first().waitFor();
     await page.locator("#jobs").getByText("running").first().waitFor();

@@ -130,7 +130,7 @@ test("a bad or expired cookie is ignored", async () => {
     assert.equal(answer.status, 200);
     assert.equal(origin.last().claims.sub, undefined);
   }
-  assert.equal((await submit("203.0.113.13")).headers.get("ratelimit"), '"anon";r=6;t=60');
+  assert.match((await submit("203.0.113.13")).headers.get("ratelimit") ?? "", /^"anon";r=6;t=(60|5\d)$/);
 });
 
 test("another site's page cannot use its visitor's cookie", async () => {

@@ -198,7 +198,7 @@ pub(crate) fn number(count: i64) -> String {
 /// A rate from a minute's count, with a digit behind the point while it is small.
 pub(crate) fn per_second(in_a_minute: i64) -> String {
     if in_a_minute < 6000 {
-        let tenths = in_a_minute / 6;
+        let tenths = (in_a_minute + 3) / 6;
         format!("{}.{}", tenths / 10, tenths % 10)
     } else {
         number(in_a_minute / 60)
@@ -390,7 +390,7 @@ mod tests {
         }
         assert_eq!(
             (per_second(1234), per_second(5), per_second(60_000)),
-            ("20.5".into(), "0.0".into(), "1000".into())
+            ("20.6".into(), "0.1".into(), "1000".into())
         );
     }
 }
