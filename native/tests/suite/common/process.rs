@@ -1,6 +1,9 @@
 //! The binary `weir` itself, as an operator starts it.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -218,7 +221,21 @@ pub fn command(weir: &Weir, arguments: &[&str]) -> Command {
     command
 }
 
+/// A free port that no other test of this run gets, as `tests/harness/ports.ts` has it: claimed by a file, and below the
+/// range of the system's ports for outgoing connections. One that is only found free may be somebody's before the process
+/// listens on it.
 pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    let folder = std::env::var_os("WEIR_TEST_FOLDER").map(PathBuf::from);
+    let claims = folder.map(|folder| folder.join("ports"));
+    if let Some(claims) = &claims {
+        std::fs::create_dir_all(claims).unwrap();
+    }
+    let claim = |port: u16| match &claims {
+        Some(claims) => File::create_new(claims.join(port.to_string())).is_ok(),
+        None => true,
+    };
+    let mut tries = (0..1000).map(|_| rand::random_range(15_000..30_000));
+    tries
+        .find(|port| claim(*port) && TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("found no free port")
 }
