@@ -28,7 +28,7 @@ use weir_policy::token::LEEWAY_SECS;
 /// Before jobs that could not be read are read again.
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
-/// The longest pause of a stream that follows one job. Each of its looks may read a large output.
+/// The longest pause of a stream whose event has no room. Each look reads the whole output again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// No stream lasts longer. Its client connects again, and is verified again: nobody listens on with an account that is
@@ -144,8 +144,13 @@ impl Following {
             match found.and_then(|job| self.tell(&job)) {
                 Ok(Some(event)) => return Some((Ok(event), self)),
                 Ok(None) => {}
-                // An outage passes, and so do large answers to others; the stream goes on then.
-                Err(ApiError::Database(_) | ApiError::Unavailable(_)) => {
+                // An outage passes; the stream goes on then.
+                Err(ApiError::Database(_)) => {
+                    tokio::time::sleep(OUTAGE_PAUSE).await;
+                    self.watch.again(&changed);
+                }
+                // So do the large answers that are being sent.
+                Err(ApiError::Unavailable(_)) => {
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     self.watch.again(&changed);
