@@ -205,22 +205,19 @@ impl Database {
     /// A pool of connections that many use in turn. Each statement may take at most 10 s.
     #[must_use]
     pub fn pool(&self, size: usize) -> ConnectionPool {
-        self.pool_after(size, self.schemas.enter())
+        self.pool_after(size, None)
     }
 
     /// The same. A lock is waited for at most `lock_timeout`.
     #[must_use]
     pub fn pool_with_lock_timeout(&self, size: usize, lock_timeout: Duration) -> ConnectionPool {
-        let timeout = format!("SET lock_timeout = {}", lock_timeout.as_millis().max(1));
-        let setup = [Some(timeout), self.schemas.enter()];
-        self.pool_after(
-            size,
-            Some(setup.into_iter().flatten().collect::<Vec<_>>().join("; ")),
-        )
+        let millis = lock_timeout.as_millis().max(1);
+        self.pool_after(size, Some(format!("SET lock_timeout = {millis}")))
     }
 
     fn pool_after(&self, size: usize, setup: Option<String>) -> ConnectionPool {
         let (config, tls) = (self.config.clone(), self.tls.clone());
+        let setup = setup.into_iter().chain(self.schemas.enter());
         ConnectionPool::new(config, tls, setup, size, CONNECT_TIMEOUT)
     }
 

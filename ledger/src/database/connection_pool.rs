@@ -92,7 +92,7 @@ impl ConnectionPool {
     pub(super) fn new(
         config: tokio_postgres::Config,
         tls: MakeRustlsConnect,
-        setup: Option<String>,
+        setup: impl Iterator<Item = String>,
         size: usize,
         patience: Duration,
     ) -> Self {
@@ -104,9 +104,8 @@ impl ConnectionPool {
         bounds.timeouts.wait = Some(patience);
         bounds.timeouts.create = Some(patience);
         bounds.timeouts.recycle = Some(patience);
-        let setup: Arc<str> = [Some(SERVER_TIMEOUT.to_owned()), setup]
-            .into_iter()
-            .flatten()
+        let setup: Arc<str> = std::iter::once(SERVER_TIMEOUT.to_owned())
+            .chain(setup)
             .collect::<Vec<_>>()
             .join("; ")
             .into();

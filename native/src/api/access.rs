@@ -1,5 +1,6 @@
 //! One line and one count a request.
 
+use std::borrow::Cow;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request};
@@ -34,10 +35,10 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
     histogram!("weir_http_request_duration_seconds").record(elapsed.as_secs_f64());
     let caller = record.caller();
     let request_id = match (caller, record.key()) {
-        (Some(caller), _) => caller.request_id.clone(),
-        (None, Some(_)) => request_id(given_id.as_ref()),
+        (Some(caller), _) => Cow::Borrowed(&*caller.request_id),
+        (None, Some(_)) => Cow::Owned(request_id(given_id.as_ref())),
         // Nobody's: an id that anybody may send must not lead to the lines of another's.
-        (None, None) => Uuid::now_v7().to_string(),
+        (None, None) => Cow::Owned(Uuid::now_v7().to_string()),
     };
     // What comes through the edge, the edge answers with its id.
     if (caller.is_none() || record.key().is_some())
@@ -46,7 +47,7 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     span.set("http.response.status_code", i64::from(status));
-    span.set("weir.request_id", request_id.clone());
+    span.set("weir.request_id", request_id.clone().into_owned());
     if let Some(user) = caller.and_then(|caller| caller.holder.user_id) {
         span.set("user.id", user.to_string());
     }
@@ -54,7 +55,7 @@ pub(super) async fn log(mut request: Request, next: Next) -> Response {
         span.failed(i64::from(status), String::new());
     }
     tracing::info!(
-        request_id,
+        request_id = &*request_id,
         user = caller
             .and_then(|caller| caller.holder.user_id)
             .map(tracing::field::display),

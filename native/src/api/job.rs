@@ -59,7 +59,7 @@ pub struct Progress {
 }
 
 /// A job.
-#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct Job {
     /// River's job id.
     pub id: i64,
