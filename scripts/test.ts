@@ -10,6 +10,7 @@ import { isExiting, onExit, runMain } from "./lib/lifecycle.ts";
 import { buildNative } from "./lib/native.ts";
 import { runNodeTests } from "./lib/node-tests.ts";
 import { makeStateFolder } from "./lib/paths.ts";
+import { options } from "./lib/options.ts";
 import { anyFree } from "./lib/ports.ts";
 import { startPostgres } from "./lib/postgres.ts";
 import { say, step } from "./lib/progress.ts";
@@ -20,8 +21,9 @@ import { folderInMemory, temporaryFolder } from "./lib/temporary-folder.ts";
 import { Totals } from "./lib/totals.ts";
 
 await runMain(async () => {
+  const { values, positionals } = options({ options: { "no-skips": { type: "boolean" } }, allowPositionals: true });
   await requireCargo();
-  const { selection, unmatched } = await select(process.argv.slice(2));
+  const { selection, unmatched } = await select(positionals);
   if (unmatched.length > 0)
     throw new Failure(
       `no test or test file has "${unmatched.join('" or "')}" in its name`,
@@ -46,7 +48,8 @@ await runMain(async () => {
     }
   });
 
-  const env: NodeJS.ProcessEnv = { ...process.env, WEIR_TEST_FOLDER: folder };
+  // What a test leaves in the temporary folder, because it fails or is killed, is gone with the run's.
+  const env: NodeJS.ProcessEnv = { ...process.env, WEIR_TEST_FOLDER: folder, TMPDIR: folder };
   // Before any build: a missing browser must not be noticed after minutes.
   if (uses("browser")) env.WEIR_TEST_CHROMIUM = await chromium();
   if (uses("scripts", "whole", "browser", "chaos")) env.WEIR_TEST_BINARY = await buildNative();
@@ -73,6 +76,8 @@ await runMain(async () => {
   console.log(`\n${totals}`);
   if (totals.passed + totals.failed + totals.skipped === 0)
     throw new Failure("no test ran", "use part of a test's name as the test runner prints it");
+  if (values["no-skips"] && totals.skipped > 0)
+    throw new Failure("tests were skipped", "install what they say above that they need");
   return totals.failed > 0 ? 1 : 0;
 });
 

@@ -13,7 +13,7 @@ export function options<T extends ParseArgsConfig>(config: T): ReturnType<typeof
     const known = Object.entries(config.options ?? {}).map(([name, { type }]) =>
       type === "string" ? `--${name} VALUE` : `--${name}`,
     );
-    const words = config.allowPositionals ? ", and names without dashes" : "";
-    throw new Failure(what.charAt(0).toLowerCase() + what.slice(1), `there are ${known.join(", ")}${words}`);
+    const words = config.allowPositionals ? ["names without dashes"] : [];
+    throw new Failure(what.charAt(0).toLowerCase() + what.slice(1), `there are ${[...known, ...words].join(", ")}`);
   }
 }

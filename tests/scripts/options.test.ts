@@ -18,6 +18,7 @@ describe("a mistyped word on the command line", () => {
     drills: "--quick, --from VALUE",
     fuzz: "--seconds VALUE",
     soak: "--minutes VALUE",
+    test: "--no-skips, names without dashes",
   })) {
     it(`is told from the options of ${script}`, async () => {
       assert.match(

@@ -13,7 +13,7 @@ use super::log::Change;
 use super::person::{self, Person};
 use crate::meter::Meter;
 
-/// The largest limit: the fields of an answer that name it have at most 15 digits.
+/// The largest limit: the largest number that a `RateLimit` field can have (RFC 9651).
 pub const MOST_LIMIT: i64 = 999_999_999_999_999;
 
 /// What counts for one user and meter instead of the plan's.

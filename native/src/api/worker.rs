@@ -10,7 +10,7 @@ use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
 use deadpool_postgres::ClientWrapper;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,6 +23,7 @@ use weir_ledger::attempts::{self, AttemptError, Claim, Failure, Needs};
 use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
 use super::problem::ApiError;
 use super::state::Api;
+use super::when::FARTHEST;
 use crate::handler::{LARGEST_OUTPUT, Outcome};
 
 /// An output with what is around it: a letter of it may be written in six bytes.
@@ -30,9 +31,6 @@ const LARGEST_COMPLETION: usize = LARGEST_OUTPUT + 64 * 1024;
 
 /// Whatever else an attempt says.
 const LARGEST_WORD: usize = 128 * 1024;
-
-/// How far ahead an attempt may be tried again.
-const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
 
 /// The routes, for whoever reaches the origin: the edge forwards none of them.
 pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {

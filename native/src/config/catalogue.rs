@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use weir_ledger::catalogue::{Catalogue, PlanEntry, PlanLimits};
+use weir_ledger::control::MOST_LIMIT;
 use weir_policy::lane::Lane;
 use weir_policy::span::Span;
 
@@ -12,9 +13,6 @@ use super::variables::Reader;
 
 /// The most turns that a holder may have at once.
 pub(crate) const MOST_SLOTS: u32 = 10_000;
-
-/// The largest number that a `RateLimit` field can have (RFC 9651).
-const MOST_LIMIT: i64 = 999_999_999_999_999;
 
 /// Members that `/api/usage` has beside one for each meter.
 const TAKEN_METERS: [&str; 3] = ["tier", "period", "meters"];

@@ -22,6 +22,7 @@ use weir_ledger::control::{self, DELIVERY_KIND, Receiver};
 use weir_ledger::database::DatabaseError;
 
 use super::worker::{Internal, storable};
+use crate::config::retry::LONGEST_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
 
@@ -33,9 +34,6 @@ const BACKSTOP: Duration = Duration::from_secs(30);
 
 /// The pauses after each attempt, in seconds, as Standard Webhooks suggests them: three days in all.
 const PAUSES: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
-
-/// A receiver that asks for more time gets at most so much.
-const LONGEST_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// As much of a refusal's body is kept.
 const LONGEST_MESSAGE: usize = 500;

@@ -154,8 +154,6 @@ async fn a_lane_paused_through_river_starts_nothing_until_it_is_resumed() {
         .build()
         .unwrap();
     river.queues().pause("analysis_default").await.unwrap();
-    // Until the workers have heard of it.
-    tokio::time::sleep(Duration::from_millis(500)).await;
     for _ in 0..3 {
         weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     }

@@ -321,7 +321,12 @@ async fn a_process_that_is_told_twice_to_stop_waits_for_no_job() {
     weir.running(id, who).await;
     let pid = nix::unistd::Pid::from_raw(i32::try_from(process.pid()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    // Two signals that come before either is looked at are one.
+    weir.until("it to say that it stops", async || {
+        let mut lines = process.log().into_iter();
+        lines.any(|line| line["message"] == "stopping").then_some(())
+    })
+    .await;
     assert_eq!(process.stop().await, Some(130));
     weir.abandon().await;
 }

@@ -140,8 +140,6 @@ async fn what_is_cancelled_deleted_paused_or_tried_again_in_river_ui_is_settled_
 
     ui.click("PUT", "/api/queues/nap_default/pause", Value::Null)
         .await;
-    // Until the workers have heard of it.
-    tokio::time::sleep(Duration::from_secs(1)).await;
     let paused = submit("nap").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let job = weir.get(&format!("/api/jobs/{paused}"), user).await.body;
