@@ -26,6 +26,10 @@ export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, tot
     const { passed, failed, cancelled, skipped, todo } = summary.counts as Record<string, number | undefined>;
     totals.add(passed ?? 0, (failed ?? 0) + (cancelled ?? 0), (skipped ?? 0) + (todo ?? 0));
   });
+  // Node counts no suite that is skipped, and not the tests in it, either.
+  events.on("test:pass", ({ details, skip }) => {
+    if (details.type === "suite" && skip !== undefined) totals.add(0, 0, 1);
+  });
   for await (const text of events.compose(spec())) process.stdout.write(text as string);
   forget();
 }
