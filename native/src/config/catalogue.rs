@@ -11,7 +11,7 @@ use weir_policy::span::Span;
 use super::table::Table;
 use super::variables::Reader;
 
-/// The most turns that a holder may have at once.
+/// The most slots that a holder may have at once.
 pub(crate) const MOST_SLOTS: u32 = 10_000;
 
 /// Members that `/api/usage` has beside one for each meter.
@@ -249,7 +249,7 @@ fn slots_of_meters<'a>(
             .collect();
         if !others.is_empty() {
             let fault = format!(
-                "services: {name} shares its meter and so its turns with {}; give them all the same number",
+                "services: {name} shares its meter and so its slots with {}; give them all the same number",
                 others.join(", ")
             );
             table.fault(reader, "services", &fault);

@@ -116,8 +116,8 @@ async fn the_pages_say_what_waits_and_whose_it_is() {
         &overview,
         &[
             "<strong>nobody</strong>; start <code>weir schedule</code>",
-            "analysis: 4 turns taken, 2 wait for theirs",
-            "specview: 0 turns taken",
+            "analysis: 4 slots taken, 2 wait for one",
+            "specview: 0 slots taken",
             "<td class=\"held\">no workers</td>",
             "http-equiv=\"refresh\" content=\"5\"",
             "<caption>",
@@ -142,12 +142,12 @@ async fn the_pages_say_what_waits_and_whose_it_is() {
         &[
             "<dd>pro</dd>",
             "<td>3 of 3</td><td>0</td><td>2</td><td>12</td><td>5</td><td>1000</td>",
-            "waits for its turn",
+            "waits for a slot",
             "waits for a worker",
             &format!("action=\"/console/jobs/{}/cancel\" method=\"post\"", jobs[4]),
         ],
     );
-    assert_eq!(holder.matches("waits for its turn").count(), 2);
+    assert_eq!(holder.matches("waits for a slot").count(), 2);
 
     let job = page(&weir, &format!("/console/jobs/{}", jobs[4])).await;
     has(

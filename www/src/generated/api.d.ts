@@ -999,7 +999,7 @@ export interface components {
              */
             slots_in_use: number;
         };
-        /** @description A holder's turns at a meter. */
+        /** @description A holder's slots of a meter. */
         SlotsView: {
             /**
              * Format: int64

@@ -110,7 +110,7 @@ impl From<Granted> for GrantView {
     }
 }
 
-/// A holder's turns at a meter.
+/// A holder's slots of a meter.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SlotsView {
     /// Jobs that hold one.

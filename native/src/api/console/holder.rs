@@ -1,4 +1,4 @@
-//! One holder: the plan, the quota, the turns, and the newest jobs.
+//! One holder: the plan, the quota, the slots, and the newest jobs.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ fn plan(usage: Option<&Usage>, subject: Option<&str>) -> Markup {
             ),
         ]),
         None => {
-            html! { p.soft { "A client address that submits without signing in. It has turns and no plan." } }
+            html! { p.soft { "A client address that submits without signing in. It has slots and no plan." } }
         }
     }
 }
@@ -153,9 +153,9 @@ fn shares(usage: Option<&Usage>, slots: &[Row], limits: Option<&SlotLimits>) -> 
     };
     let columns = [
         "meter",
-        "turns taken",
+        "slots taken",
         "running",
-        "wait for a turn",
+        "wait for a slot",
         "used",
         "reserved",
         "limit",

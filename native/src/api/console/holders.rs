@@ -65,7 +65,7 @@ pub(super) async fn show(
         "plan",
         "running",
         "waiting",
-        "of these for a turn",
+        "of these for a slot",
         "the oldest for",
     ];
     let body = html! {

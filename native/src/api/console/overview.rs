@@ -64,9 +64,9 @@ fn whole(status: &Overview) -> Markup {
         None => nobody(),
     };
     let waiting = match status.lanes.parked {
-        0 => "nobody waits for a turn".to_owned(),
+        0 => "nobody waits for a slot".to_owned(),
         parked => format!(
-            "{} wait for their turn, the oldest for {}",
+            "{} wait for a slot, the oldest for {}",
             number(parked),
             duration(status.lanes.oldest_turn_ms)
         ),
@@ -86,7 +86,7 @@ fn whole(status: &Overview) -> Markup {
             },
         ),
         (
-            "turns",
+            "slots",
             html! { (number(status.lanes.slots_in_use)) " taken, " a href="/console/holders" { (waiting) } },
         ),
     ])
@@ -119,7 +119,7 @@ fn service(status: &Overview, name: &str) -> Markup {
         }
     };
     let caption = format!(
-        "{name}: {} turns taken, {} wait for theirs",
+        "{name}: {} slots taken, {} wait for one",
         number(state.slots_in_use),
         number(state.parked)
     );

@@ -97,7 +97,7 @@ pub(super) fn job_link(id: i64) -> Markup {
 /// What has become of a job, in words.
 pub(super) fn state(status: Status, waiting_for: Option<WaitingFor>) -> &'static str {
     match (status, waiting_for) {
-        (Status::Queued, Some(WaitingFor::Slot)) => "waits for its turn",
+        (Status::Queued, Some(WaitingFor::Slot)) => "waits for a slot",
         (Status::Queued, Some(WaitingFor::Retry)) => "waits for its next attempt",
         (Status::Queued, Some(WaitingFor::Schedule)) => "waits for its time",
         (Status::Queued, _) => "waits for a worker",
