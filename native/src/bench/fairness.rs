@@ -21,6 +21,7 @@ use crate::work::reconcile;
 use crate::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
+use weir_ledger::rules::Rules;
 
 /// How long every job of this benchmark takes.
 const JOB: Duration = Duration::from_millis(20);
@@ -100,11 +101,16 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
     for flood in [0, effort.history / 100, effort.history / 10] {
         scenes.push(Scene::new(settings, usize::try_from(flood).unwrap_or_default()).await?);
     }
+    // What a flood costs whoever shares nothing with it but the machine and the server.
+    let mut apart = Scene::new(settings, 0).await?;
     // A disk has slow seconds, which make a 99th percentile of their own. In many short turns, each gets its share.
     for _ in 0..rounds {
         for scene in &mut scenes {
             scene.turn(settings, WARM_UP, NEWCOMERS).await?;
         }
+        let flood = scenes[2].begin(settings, WARM_UP).await?;
+        apart.turn(settings, WARM_UP, NEWCOMERS).await?;
+        scenes[2].end(flood).await?;
     }
     let quiet = percentile(&mut scenes[0].newcomers, 0.99);
     for scene in &mut scenes[1..] {
@@ -129,6 +135,13 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
             });
         }
     }
+    lines.push(Line::compared(
+        "newcomer, submit to start, p99, with that flood in another database of the server, against none",
+        percentile(&mut apart.newcomers, 0.99),
+        quiet,
+        "ms",
+    ));
+    scenes.push(apart);
     for scene in scenes {
         scene.stage.end().await?;
     }
@@ -208,37 +221,59 @@ impl Scene {
         warm_up: usize,
         newcomers: usize,
     ) -> Result<(), BenchError> {
-        let rules = self.stage.rules(settings);
         let users = self.stage.users((warm_up + newcomers) as i64).await?;
-        let diary = Arc::new(Diary::default());
-        let context = self
-            .stage
-            .context(settings, WORKERS)?
-            .with_handler(KIND, Arc::clone(&diary) as Arc<dyn Handler>);
-        let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
-        let reserver = Reserver::start(&self.stage.database, Arc::clone(&rules));
-        while self.flood > 0 && diary.of(self.hot[0]).len() < warm_up.max(1) {
-            tokio::time::sleep(JOB).await;
-        }
+        let play = self.begin(settings, warm_up).await?;
+        let reserver = Reserver::start(&self.stage.database, Arc::clone(&play.rules));
         let (first, others) = users.split_at(warm_up);
         for user in first {
-            newcomer(&reserver, &diary, *user).await?;
+            newcomer(&reserver, &play.diary, *user).await?;
         }
         let measured = Instant::now();
         for user in others {
-            self.newcomers.push(newcomer(&reserver, &diary, *user).await?);
+            self.newcomers
+                .push(newcomer(&reserver, &play.diary, *user).await?);
         }
-        let mut entries = diary.of(self.hot[0]);
+        let mut entries = play.diary.of(self.hot[0]);
         entries.retain(|(begun, _)| *begun > measured);
         self.slots.extend(
             entries
                 .windows(2)
                 .map(|pair| pair[1].0.saturating_duration_since(pair[0].1)),
         );
-        working.stop().await;
-        let worked = diary.of(self.hot[0]).len();
-        fill(&self.stage, &rules, &self.hot, worked).await
+        self.end(play).await
     }
+
+    /// Starts workers, and waits until they are at the flood.
+    async fn begin(&self, settings: &Settings, warm_up: usize) -> Result<Play, BenchError> {
+        let diary = Arc::new(Diary::default());
+        let context = self
+            .stage
+            .context(settings, WORKERS)?
+            .with_handler(KIND, Arc::clone(&diary) as Arc<dyn Handler>);
+        let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+        while self.flood > 0 && diary.of(self.hot[0]).len() < warm_up.max(1) {
+            tokio::time::sleep(JOB).await;
+        }
+        Ok(Play {
+            rules: self.stage.rules(settings),
+            diary,
+            working,
+        })
+    }
+
+    /// Stops them, and makes up for what they have worked of the flood.
+    async fn end(&self, play: Play) -> Result<(), BenchError> {
+        play.working.stop().await;
+        let worked = play.diary.of(self.hot[0]).len();
+        fill(&self.stage, &play.rules, &self.hot, worked).await
+    }
+}
+
+/// Workers of a scene.
+struct Play {
+    rules: Arc<Rules>,
+    diary: Arc<Diary>,
+    working: Working,
 }
 
 /// From submission to start.
