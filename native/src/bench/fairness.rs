@@ -21,7 +21,6 @@ use crate::work::reconcile;
 use crate::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
-use weir_ledger::rules::Rules;
 
 /// How long every job of this benchmark takes.
 const JOB: Duration = Duration::from_millis(20);
@@ -110,7 +109,7 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
         }
         let flood = scenes[2].begin(settings, WARM_UP).await?;
         apart.turn(settings, WARM_UP, NEWCOMERS).await?;
-        scenes[2].end(flood).await?;
+        scenes[2].end(settings, flood).await?;
     }
     let quiet = percentile(&mut scenes[0].newcomers, 0.99);
     for scene in &mut scenes[1..] {
@@ -223,7 +222,7 @@ impl Scene {
     ) -> Result<(), BenchError> {
         let users = self.stage.users((warm_up + newcomers) as i64).await?;
         let play = self.begin(settings, warm_up).await?;
-        let reserver = Reserver::start(&self.stage.database, Arc::clone(&play.rules));
+        let reserver = Reserver::start(&self.stage.database, self.stage.rules(settings));
         let (first, others) = users.split_at(warm_up);
         for user in first {
             newcomer(&reserver, &play.diary, *user).await?;
@@ -240,7 +239,7 @@ impl Scene {
                 .windows(2)
                 .map(|pair| pair[1].0.saturating_duration_since(pair[0].1)),
         );
-        self.end(play).await
+        self.end(settings, play).await
     }
 
     /// Starts workers, and waits until they are at the flood.
@@ -254,24 +253,19 @@ impl Scene {
         while self.flood > 0 && diary.of(self.hot[0]).len() < warm_up.max(1) {
             tokio::time::sleep(JOB).await;
         }
-        Ok(Play {
-            rules: self.stage.rules(settings),
-            diary,
-            working,
-        })
+        Ok(Play { diary, working })
     }
 
     /// Stops them, and makes up for what they have worked of the flood.
-    async fn end(&self, play: Play) -> Result<(), BenchError> {
+    async fn end(&self, settings: &Settings, play: Play) -> Result<(), BenchError> {
         play.working.stop().await;
         let worked = play.diary.of(self.hot[0]).len();
-        fill(&self.stage, &play.rules, &self.hot, worked).await
+        fill(&self.stage, &self.stage.rules(settings), &self.hot, worked).await
     }
 }
 
 /// Workers of a scene.
 struct Play {
-    rules: Arc<Rules>,
     diary: Arc<Diary>,
     working: Working,
 }
