@@ -1,5 +1,7 @@
 import { spawn } from "node:child_process";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
+import { apiTypesAreFresh } from "./lib/api-types.ts";
 import { usingCache } from "./lib/cache.ts";
 import { cargoEnvironment, requireCargo } from "./lib/cargo.ts";
 import { cargoInstalled } from "./lib/cargo-tools.ts";
@@ -24,6 +26,21 @@ const checks: Record<string, Check> = {
   biome: {
     remedy: "npm run format, then correct by hand what it leaves",
     run: () => check(join(nodeBin, "biome"), ["check", "--error-on-warnings", "."]),
+  },
+  "api-types": {
+    remedy: "make the API's types again: npm run generate",
+    run: async () => ((await apiTypesAreFresh()) ? 0 : 1),
+  },
+  types: {
+    remedy: "correct the types that tsc reports above",
+    run: async () => {
+      const folders = [".", "www"];
+      // The benchmark installs its packages on its first run.
+      if (existsSync(join(root, "bench", "edge", "node_modules"))) folders.push(join("bench", "edge"));
+      let failed = 0;
+      for (const folder of folders) failed += await check(join(nodeBin, "tsc"), ["--noEmit", "--project", folder]);
+      return failed;
+    },
   },
   links: {
     remedy: "correct the links above",
