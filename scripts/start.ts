@@ -69,7 +69,7 @@ async function startParts(options: {
   const parts: { log: PartLog; ended: Promise<string> }[] = [];
   if (ownDatabase) {
     await step("reaching the PostgreSQL of DATABASE_URL", () =>
-      answers(ownDatabase, 10_000).catch((error: Error) => {
+      answers(ownDatabase, 10_000, 5).catch((error: Error) => {
         throw new Failure(
           `the database of DATABASE_URL does not answer: ${error.message}`,
           "start it or correct DATABASE_URL; unset it to use the PostgreSQL that comes with Weir",

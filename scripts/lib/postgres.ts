@@ -64,14 +64,21 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
   const url = (database: string): string =>
     `postgres://${role}:${options.password}@${host}:${options.port}/${database}`;
   let up = false;
-  await Promise.race([
-    answers(url("postgres")).then(() => (up = true)),
-    service.ended.then((how) => {
-      if (up) return;
-      show(service.recent.slice(-20).join("\n"));
-      throw new Failure(`PostgreSQL ${how} at its start`, `see its output above; its data is in ${options.data}`);
-    }),
-  ]);
+  try {
+    await Promise.race([
+      // It refuses connections until it is up; after that, a login may take long on a busy machine.
+      answers(url("postgres"), 60_000, 30).then(() => (up = true)),
+      service.ended.then((how) => {
+        if (up) return;
+        show(service.recent.slice(-20).join("\n"));
+        throw new Failure(`PostgreSQL ${how} at its start`, `see its output above; its data is in ${options.data}`);
+      }),
+    ]);
+  } catch (error) {
+    // Nobody else could start one on its data.
+    await service.stop();
+    throw error;
+  }
   return { service, url };
 }
 
@@ -86,11 +93,11 @@ export async function ensureDatabase(server: Postgres, name: string): Promise<vo
   }
 }
 
-/** Waits until a server answers queries. */
-export async function answers(url: string, within = 30_000): Promise<void> {
+/** Waits until a server answers queries, for so many milliseconds, and for each connection so many seconds. */
+export async function answers(url: string, within: number, patience: number): Promise<void> {
   const deadline = Date.now() + within;
   for (;;) {
-    const sql = postgres(url, { max: 1, connect_timeout: 5, onnotice: () => {} });
+    const sql = postgres(url, { max: 1, connect_timeout: patience, onnotice: () => {} });
     try {
       await sql`SELECT 1`;
       return;
