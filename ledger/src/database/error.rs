@@ -160,6 +160,20 @@ impl DatabaseError {
         }
     }
 
+    /// Whether the same will be refused again, however well the database is. Everything else passes, or is mended by
+    /// whoever runs it.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Postgres(error) => {
+                let is_statements = error.as_db_error().is_some() && self.keeps_connection();
+                is_statements && !self.is_transient() && !self.is_locked()
+            }
+            Self::Url(_) | Self::Panicked => true,
+            _ => false,
+        }
+    }
+
     /// Whether the same may succeed later: a statement that took too long, or a server without memory or disk.
     pub(crate) fn is_transient(&self) -> bool {
         match self {

@@ -21,7 +21,8 @@ use uuid::Uuid;
 use weir_ledger::control::{self, DELIVERY_KIND, Receiver};
 use weir_ledger::database::DatabaseError;
 
-use super::worker::{Internal, storable};
+use super::internal::{Internal, not_begun};
+use super::worker::storable;
 use crate::config::retry::LONGEST_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
@@ -130,10 +131,11 @@ impl Worker<Delivery> for Deliverer {
 
     async fn work(&self, context: WorkContext, job: Job<Delivery>) -> Result<WorkOutcome, DeliveryError> {
         let Delivery { webhook, event, body } = job.args;
-        let receiver = self.receiver(webhook).await;
-        // Disabled or removed since it was told.
-        let Some(receiver) = receiver.map_err(Internal::no_database(job.row.id))? else {
-            return Ok(WorkOutcome::Cancel);
+        let receiver = match self.receiver(webhook).await {
+            Ok(Some(receiver)) => receiver,
+            // Disabled or removed since it was told.
+            Ok(None) => return Ok(WorkOutcome::Cancel),
+            Err(error) => return Ok(not_begun(job.row.id, error)?),
         };
         let started = Instant::now();
         let sent = tokio::select! {

@@ -20,9 +20,9 @@ use weir_policy::subject::Subject;
 use super::current_holders::{CurrentHolders, user_id};
 use super::fenced;
 use super::heartbeat::Lease;
-use super::local_limiter::LocalLimiter;
+use super::internal::{not_begun, sent_back};
+use super::local_limiter::{Held, LocalLimiter};
 use super::under_way::UnderWay;
-use super::worker::Internal;
 use crate::config::fairness::{Fairness, FairnessScope};
 use crate::context::Context;
 
@@ -31,9 +31,6 @@ const BLOCKED_FOR: Duration = Duration::from_millis(200);
 
 /// How long a job waits for such a lock, without a connection, before it is sent back.
 const BLOCKED_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Then it comes back after this long, or up to twice as long.
-const SENT_BACK_FOR: Duration = Duration::from_secs(1);
 
 pub(super) struct Guard {
     context: Context,
@@ -87,6 +84,16 @@ impl WorkMiddleware for Guard {
     }
 }
 
+/// What becomes of an attempt that came without a slot.
+enum Entry {
+    /// It runs, and has a slot of this process if slots are a process's own.
+    Runs(Option<Held>),
+    /// The job goes back to its queue.
+    Waits(WorkOutcome),
+    /// Somebody else has the job by now.
+    FencedOut,
+}
+
 impl Guard {
     async fn guarded(
         &self,
@@ -97,49 +104,63 @@ impl Guard {
     ) -> Result<WorkOutcome, WorkError> {
         let fairness = &self.context.settings.fairness;
         let attempt = i16::try_from(job.attempt).unwrap_or(i16::MAX);
-        let no_database = |error| WorkError::new(Internal::no_database(job.id)(error));
-        let found = self.lookup.find(job.id, attempt).await.map_err(no_database)?;
+        let found = match self.lookup.find(job.id, attempt).await {
+            Ok(found) => found,
+            Err(error) => return not_begun(job.id, error).map_err(WorkError::new),
+        };
         let _current = self.current.enter(job.id, found.map(|found| found.holder));
         let is_cluster = fairness.enabled && fairness.scope == FairnessScope::Cluster;
         if is_cluster && found.is_some_and(|found| found.holds == Holds::Slot) {
             record_wake(&job);
             return next.run(job).await;
         }
+        match self.entry(&job, attempt, event_type, found).await {
+            Ok(Entry::Runs(_held)) => next.run(job).await,
+            Ok(Entry::Waits(outcome)) => Ok(outcome),
+            Ok(Entry::FencedOut) => {
+                fenced::wait_out(&self.context.pool, job.id, context.cancellation_token()).await;
+                Ok(WorkOutcome::Complete)
+            }
+            Err(error) => not_begun(job.id, error).map_err(WorkError::new),
+        }
+    }
+
+    /// Whether an attempt may run that has no slot yet.
+    async fn entry(
+        &self,
+        job: &JobRow,
+        attempt: i16,
+        event_type: Meter,
+        found: Option<Found>,
+    ) -> Result<Entry, DatabaseError> {
+        let fairness = &self.context.settings.fairness;
+        let is_cluster = fairness.enabled && fairness.scope == FairnessScope::Cluster;
         let event_type = match found.map(|found| found.holds) {
             Some(Holds::Quota(meter) | Holds::Nothing(meter)) => meter,
             Some(Holds::Slot) | None => event_type,
         };
         // Without slots in the database, what matters is that a settled job that runs again is charged again.
         if is_cluster || found.is_some_and(|found| matches!(found.holds, Holds::Nothing(_))) {
-            let admission = self
-                .admit_patiently(&job, attempt, event_type, found)
-                .await
-                .map_err(no_database)?;
-            match admission {
+            match self.admit_patiently(job, attempt, event_type, found).await? {
                 LateAdmission::Admitted => {}
-                LateAdmission::Parked(tier) => return Ok(snooze(fairness, &job, tier)),
-                LateAdmission::Blocked => return Ok(sent_back(&job)),
-                LateAdmission::FencedOut => {
-                    fenced::wait_out(&self.context.pool, job.id, context.cancellation_token()).await;
-                    return Ok(WorkOutcome::Complete);
-                }
+                LateAdmission::Parked(tier) => return Ok(Entry::Waits(snooze(fairness, job, tier))),
+                LateAdmission::Blocked => return Ok(Entry::Waits(sent_back(job.id, &DatabaseError::Locked))),
+                LateAdmission::FencedOut => return Ok(Entry::FencedOut),
             }
         }
         if fairness.enabled
             && fairness.scope == FairnessScope::Process
-            && let Some(user) = user_id(&job)
+            && let Some(user) = user_id(job)
         {
-            let holder = self.context.holders().await.map_err(no_database)?.user_id(&user);
-            let plan = self.plan_of(holder, event_type).await.map_err(no_database)?;
-            let Some(_held) = self
-                .local
-                .try_acquire(holder.id, fairness.limits.of(plan), job.id)
-            else {
-                return Ok(snooze(fairness, &job, plan.map(|plan| plan.name)));
-            };
-            return next.run(job).await;
+            let holder = self.context.holders().await?.user_id(&user);
+            let plan = self.plan_of(holder, event_type).await?;
+            let limit = fairness.limits.of(plan);
+            return Ok(match self.local.try_acquire(holder.id, limit, job.id) {
+                Some(held) => Entry::Runs(Some(held)),
+                None => Entry::Waits(snooze(fairness, job, plan.map(|plan| plan.name))),
+            });
         }
-        next.run(job).await
+        Ok(Entry::Runs(None))
     }
 
     /// Asks for a slot, again and again while somebody else's transaction holds the holder's lock.
@@ -244,15 +265,6 @@ impl Guard {
             .with(async |client| Ok(plans::plan_of(&**client, id, meter).await?))
             .await
     }
-}
-
-/// Back to its queue for a moment, since somebody else's transaction holds its holder's lock.
-fn sent_back(job: &JobRow) -> WorkOutcome {
-    tracing::info!(
-        job = job.id,
-        "sent back: another transaction holds the lock of its holder"
-    );
-    WorkOutcome::Snooze(SENT_BACK_FOR.mul_f64(1.0 + rand::random::<f64>()))
 }
 
 /// For how long a freed slot was not used: from the promotion, which makes the job available later than it was made,

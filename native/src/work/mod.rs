@@ -9,6 +9,7 @@ mod fenced;
 mod guard;
 mod heartbeat;
 mod host;
+mod internal;
 mod local_limiter;
 mod periodic;
 mod pool;
@@ -103,10 +104,9 @@ impl Working {
             // A job that only others can do is theirs, whatever lane it is in.
             .fetch_only_known_kinds(true)
             .maintenance(MaintenanceConfig::default().with_rescue_after(RESCUE_AFTER))
+            // River takes no zero, and without it waits for ever.
+            .soft_stop_timeout(context.settings.drain_timeout.max(Duration::from_millis(1)))
             .work_middleware(guard::Guard::new(context, &lookup, &current, &lease, &under_way));
-        if !context.settings.drain_timeout.is_zero() {
-            builder = builder.soft_stop_timeout(context.settings.drain_timeout);
-        }
         let mut pools = serde_json::Map::new();
         if works {
             for (_, queue, size) in services.iter().flat_map(Service::queues) {

@@ -17,6 +17,7 @@ use serde_json::{Map, Value};
 use super::attempt_log::AttemptLog;
 use super::current_holders::{CurrentHolders, user_id};
 use super::fenced;
+use super::internal::{Internal, not_begun};
 use super::pool::{self, Pools};
 use super::retry;
 use super::telling;
@@ -102,23 +103,6 @@ pub(super) fn register(
         kinds,
     })?;
     Ok(())
-}
-
-/// A failure of Weir's own. River records it with the job, whose owner reads it; so the reason goes to the log alone.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Internal(&'static str);
-
-impl Internal {
-    pub(super) fn new(job_id: i64, what: &'static str, reason: &impl std::error::Error) -> Self {
-        tracing::error!(job = job_id, %reason, "{what}");
-        Self(what)
-    }
-
-    /// Whose job it is could not be looked up.
-    pub(super) fn no_database(job_id: i64) -> impl FnOnce(DatabaseError) -> Self {
-        move |reason| Self::new(job_id, "the database could not be used", &reason)
-    }
 }
 
 /// Without the letter that PostgreSQL does not have. River writes how many attempts ended in one statement, and repeats it
@@ -231,11 +215,15 @@ impl Worker<AnyArgs> for AnyWorker {
         let holder = self.current.of(job.row.id);
         // Without a reservation, the arguments say whose it is.
         let holder = match (holder, user_id(&job.row)) {
-            (None, Some(user)) => {
-                let holders = self.context.holders().await;
-                Some(holders.map_err(Internal::no_database(job.row.id))?.user_id(&user))
-            }
+            (None, Some(user)) => match self.context.holders().await {
+                Ok(holders) => Some(holders.user_id(&user)),
+                Err(error) => return Ok(not_begun(job.row.id, error)?),
+            },
             (holder, _) => holder,
+        };
+        let tokens = match self.context.attempt_tokens().await {
+            Ok(tokens) => tokens,
+            Err(error) => return Ok(not_begun(job.row.id, error)?),
         };
         let log = AttemptLog::start(&self.context.settings, &job.row, holder);
         let claim = attempts::claim_of(job.row.attempt, job.row.attempted_by.len());
@@ -243,8 +231,7 @@ impl Worker<AnyArgs> for AnyWorker {
             job_id: job.row.id,
             claim: &claim,
         };
-        let tokens = self.context.attempt_tokens().await;
-        let token = tokens.map_err(Internal::no_database(job.row.id))?.of(claim);
+        let token = tokens.of(claim);
         let stop = cancelled.child_token();
         let (progress, said) = Reporter::new();
         let attempt = Attempt {

@@ -328,6 +328,30 @@ async fn a_locked_users_jobs_of_another_client_lose_no_attempt_and_keep_nobody_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_attempt_that_an_outage_keeps_from_beginning_is_not_counted() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    client
+        .batch_execute("UPDATE river_job SET max_attempts = 1")
+        .await
+        .unwrap();
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.batch_execute("LOCK TABLE quota_reservations").await.unwrap();
+    let working = weir.work().await;
+    weir.until("an attempt that ends", async || {
+        (count(&client, "metadata ? 'snoozes' OR state = 'discarded'").await == 1).then_some(())
+    })
+    .await;
+    open.rollback().await.unwrap();
+    assert_eq!(weir.finished(id, who).await["status"], "completed");
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_retry_is_counted_by_the_meter_that_its_service_had_when_it_was_submitted() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);

@@ -184,6 +184,7 @@ const NATIVE: &[&str] = &[
     "handler::specview",
     "handler",
     "context",
+    "work::internal",
     "work::current_holders",
     "work::local_limiter",
     "work::prefetch",

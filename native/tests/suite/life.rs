@@ -206,6 +206,27 @@ async fn stopping_gives_a_running_job_back_without_costing_it_an_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn without_time_to_drain_a_running_job_is_given_back_at_once() {
+    let weir = Weir::with(&[
+        ("WEIR_CONFIG", "tests/programs.toml"),
+        ("WEIR_DRAIN_TIMEOUT", "0s"),
+    ])
+    .await;
+    let who = Who::User(weir.user("free").await);
+    let working = weir.work().await;
+    let id = submit(&weir, who, "slow").await;
+    weir.running(id, who).await;
+    working.stop().await;
+    let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+    assert_eq!(
+        (&job["status"], &job["attempt"], &job["error"]),
+        (&json!("queued"), &json!(0), &Value::Null),
+        "{job}"
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
     use weir_ledger::settlement::{Ended, Settled, Success};
     let weir = programs().await;

@@ -344,7 +344,7 @@ async fn a_job_whose_claim_was_not_answered_is_taken_back_from_a_process_that_li
     let lost: i64 = row.unwrap().get(0);
     // River's claim has taken effect, and its answer was lost with the connection.
     let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), \
-                 attempted_by = ARRAY[$2] WHERE id = $1";
+                 attempted_by = ARRAY[$2], max_attempts = 1 WHERE id = $1";
     submitted
         .execute(claim, &[&lost, &working.client.id()])
         .await

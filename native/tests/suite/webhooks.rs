@@ -535,6 +535,42 @@ async fn a_delivery_whose_claim_was_not_answered_is_made_by_a_process_that_lives
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_that_an_outage_keeps_from_beginning_is_not_given_up() {
+    let weir = Weir::with(&ALLOWED).await;
+    let receiver = Receiver::new();
+    let id = add(&weir, &receiver.url(), &[]).await.webhook.id;
+    let working = weir.work().await;
+    let mut client = weir.client().await;
+    weir.until("its queue to be worked", async || {
+        let worked = "SELECT 1 FROM river_queue WHERE name = webhook_queue($1)";
+        client.query_opt(worked, &[&id]).await.unwrap()
+    })
+    .await;
+    let told = client.transaction().await.unwrap();
+    told.batch_execute("LOCK TABLE webhooks").await.unwrap();
+    let observer = weir.client().await;
+    let event =
+        json!({ "webhook": id, "event": "evt_last", "body": json!({ "id": "evt_last" }).to_string() });
+    observer
+        .execute(
+            "INSERT INTO river_job (kind, queue, args, max_attempts) VALUES ('weir:webhook', webhook_queue($1), $2, 1)",
+            &[&id, &event],
+        )
+        .await
+        .unwrap();
+    weir.until("an attempt that ends", async || {
+        let ended = "SELECT 1 FROM river_job WHERE metadata ? 'snoozes' OR state = 'discarded'";
+        observer.query_opt(ended, &[]).await.unwrap()
+    })
+    .await;
+    told.rollback().await.unwrap();
+    weir.until("the delivery", async || receiver.by_id().remove("evt_last"))
+        .await;
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_secret_that_was_rotated_twice_in_a_day_still_signs() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();

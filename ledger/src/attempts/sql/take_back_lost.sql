@@ -1,17 +1,23 @@
 -- Jobs that were claimed for a River client and never came to it go back to their queues, as those of a process that died.
--- They keep their slots. $1 the River client, $2 jobs, $3 their claims.
+-- They keep their slots. An attempt that never began is none, so they may have one more: the number of this one fences out
+-- a worker that hears of it after all. Not again and again, since what no client can read comes to none.
+-- $1 the River client, $2 jobs, $3 their claims.
 WITH free AS (
-    SELECT j.id
-    FROM unnest($2::bigint[], $3::text[]) AS l (id, claim)
-    JOIN river_job j ON j.id = l.id AND claim_of(j.attempt, j.attempted_by) = l.claim
+    SELECT j.id, LEAST(32767, j.max_attempts + CASE WHEN l.times < 5 THEN 1 ELSE 0 END) AS most
+    FROM unnest($2::bigint[], $3::text[]) AS c (id, claim)
+    JOIN river_job j ON j.id = c.id AND claim_of(j.attempt, j.attempted_by) = c.claim
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS times FROM unnest(j.errors) e WHERE e ->> 'error' = 'the answer to its claim was lost'
+    ) l
     WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = $1
     ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), taken AS (
     UPDATE river_job j
     SET state = (CASE WHEN j.metadata ? 'cancel_attempted_at' THEN 'cancelled'
-                      WHEN j.attempt >= j.max_attempts THEN 'discarded'
+                      WHEN j.attempt >= free.most THEN 'discarded'
                       ELSE 'available' END)::river_job_state,
-        finalized_at = CASE WHEN j.metadata ? 'cancel_attempted_at' OR j.attempt >= j.max_attempts THEN now() END,
+        finalized_at = CASE WHEN j.metadata ? 'cancel_attempted_at' OR j.attempt >= free.most THEN now() END,
+        max_attempts = free.most,
         scheduled_at = now(),
         errors = array_append(j.errors, jsonb_build_object(
             'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
