@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection};
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Response};
@@ -19,9 +19,10 @@ use weir_ledger::reservation::{Answer, Idempotency, Submission, submit_all};
 use super::answers::{LacksScope, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::job::Job;
-use super::jobs::{self, Origin, body_of, key_reused, over_quota};
+use super::jobs::{self, Origin, key_reused, over_quota};
 use super::problem::{ApiError, ProblemDetails};
 use super::quota::{self, Quota};
+use super::receiving::Received;
 use super::state::Api;
 use super::when::When;
 use crate::telemetry::traces;
@@ -66,7 +67,7 @@ pub(super) async fn submit(
     service: Result<Path<String>, PathRejection>,
     caller: Caller,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Result<Response, ApiError> {
     let Ok(Path(name)) = service else {
         return Err(ApiError::NoRoute);
@@ -81,8 +82,11 @@ pub(super) async fn submit(
             "The body must be an array of the arguments of 1 to {MOST_JOBS} jobs."
         ))
     };
-    let (bytes, body) = body_of(body)?;
-    let _room = jobs::room(&api, caller.holder, &body)?;
+    let Received {
+        bytes,
+        value: body,
+        room: _room,
+    } = api.receiving.json(caller.holder.id, body).await?;
     let idempotency = jobs::idempotency(&headers, &name, &bytes)?;
     let Value::Array(all) = body else {
         return Err(wants());

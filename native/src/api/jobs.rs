@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
+use axum::body::Body;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
@@ -21,14 +21,13 @@ use super::answers::{LacksScope, NoSuchJob, OutOfRange, Unauthenticated, Unavail
 use super::caller::Caller;
 use super::headers::{self, LONGEST_KEY};
 use super::job::{Job, SELECT};
-use super::places::Place;
 use super::problem::{ApiError, OverQuota, ProblemDetails};
+use super::receiving::Received;
 use super::state::Api;
 use super::when::When;
 use crate::config::service::Service;
 use weir_ledger::holder::Holder;
-use weir_ledger::json_bytes;
-use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, ReserveError, Submission};
+use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, Submission};
 
 use super::quota::{self, Quota};
 use crate::telemetry::traces;
@@ -77,7 +76,7 @@ pub(super) async fn submit(
     service: Result<Path<String>, PathRejection>,
     caller: Caller,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> Result<Response, ApiError> {
     let Ok(Path(name)) = service else {
         return Err(ApiError::NoRoute);
@@ -86,9 +85,12 @@ pub(super) async fn submit(
         .settings
         .service(&name)
         .ok_or_else(|| ApiError::NoService(name.clone()))?;
-    let (body, args) = body_of(body)?;
-    let _room = room(&api, caller.holder, &args)?;
-    let idempotency = idempotency(&headers, &name, &body)?;
+    let Received {
+        bytes,
+        value: args,
+        room: _room,
+    } = api.receiving.json(caller.holder.id, body).await?;
+    let idempotency = idempotency(&headers, &name, &bytes)?;
     let when = When::of(&headers, Timestamp::now())?;
     if when.run_at.is_some() {
         // An address may submit for ever, and its jobs would be kept for a year.
@@ -131,27 +133,6 @@ pub(super) async fn submit(
     };
     let body = api.sending.json(caller.holder.id, &accepted)?;
     Ok((StatusCode::ACCEPTED, location, AppendHeaders(fields), body).into_response())
-}
-
-/// The bytes of a body, and what they say.
-pub(super) fn body_of(body: Result<Bytes, BytesRejection>) -> Result<(Bytes, Value), ApiError> {
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => ApiError::TooLarge,
-        _ => ApiError::Malformed("The body could not be read.".to_owned()),
-    })?;
-    let value = serde_json::from_slice(&body)
-        .map_err(|error| ApiError::Malformed(format!("The body is not JSON: {error}.")))?;
-    Ok((body, value))
-}
-
-/// The most that submissions under way keep in memory, in KiB: those of all holders, and those of each.
-pub(super) const MOST_KIB: usize = 256 * 1024;
-pub(super) const MOST_KIB_OF_HOLDER: usize = MOST_KIB / 16;
-
-/// Room for what a holder submits, until it is answered.
-pub(super) fn room(api: &Api, holder: Holder, body: &Value) -> Result<Place, ApiError> {
-    let room = api.bodies.take_many(holder.id, json_bytes(body).div_ceil(1024));
-    room.ok_or_else(|| ReserveError::Overloaded.into())
 }
 
 /// Who submits, and where in a trace.

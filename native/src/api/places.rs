@@ -8,10 +8,12 @@ use parking_lot::Mutex;
 use uuid::Uuid;
 
 /// The places for things of one kind.
-pub(super) struct Places {
+pub(super) struct Places(Arc<Room>);
+
+struct Room {
     in_all: usize,
     of_holder: usize,
-    taken: Arc<Mutex<Taken>>,
+    taken: Mutex<Taken>,
 }
 
 #[derive(Default)]
@@ -22,19 +24,32 @@ struct Taken {
 
 /// Places that are taken, until it is dropped.
 pub(super) struct Place {
-    taken: Arc<Mutex<Taken>>,
+    room: Arc<Room>,
     holder: Uuid,
     places: usize,
+}
+
+impl Room {
+    fn take(&self, holder: Uuid, places: usize) -> bool {
+        let mut taken = self.taken.lock();
+        let of_holder = taken.of_holder.get(&holder).copied().unwrap_or_default() + places;
+        let has_room = taken.in_all + places <= self.in_all && of_holder <= self.of_holder;
+        if has_room {
+            taken.in_all += places;
+            taken.of_holder.insert(holder, of_holder);
+        }
+        has_room
+    }
 }
 
 impl Places {
     /// So many places in all, and so many for each holder.
     pub(super) fn new(in_all: usize, of_holder: usize) -> Self {
-        Self {
+        Self(Arc::new(Room {
             in_all,
             of_holder,
-            taken: Arc::default(),
-        }
+            taken: Mutex::default(),
+        }))
     }
 
     /// A place for one more thing of this holder; `None` when there are too many.
@@ -45,25 +60,33 @@ impl Places {
     /// Places for one thing that needs several; it has all that a holder may have if it needs more. `None` when they are
     /// taken.
     pub(super) fn take_many(&self, holder: Uuid, places: usize) -> Option<Place> {
-        let places = places.min(self.of_holder);
-        let mut taken = self.taken.lock();
-        let of_holder = taken.of_holder.get(&holder).copied().unwrap_or_default() + places;
-        if taken.in_all + places > self.in_all || of_holder > self.of_holder {
-            return None;
-        }
-        taken.in_all += places;
-        taken.of_holder.insert(holder, of_holder);
-        Some(Place {
-            taken: Arc::clone(&self.taken),
+        let places = places.min(self.0.of_holder);
+        self.0.take(holder, places).then(|| Place {
+            room: Arc::clone(&self.0),
             holder,
             places,
         })
     }
 }
 
+impl Place {
+    /// Makes it as many places as the thing needs by now, as [`Places::take_many`] does. When they are taken, it is
+    /// left as it is.
+    #[must_use]
+    pub(super) fn grow_to(&mut self, places: usize) -> bool {
+        let places = places.min(self.room.of_holder);
+        let more = places.saturating_sub(self.places);
+        let has_room = more == 0 || self.room.take(self.holder, more);
+        if has_room {
+            self.places += more;
+        }
+        has_room
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.taken.lock();
+        let mut taken = self.room.taken.lock();
         taken.in_all -= self.places;
         if let Some(of_holder) = taken.of_holder.get_mut(&self.holder) {
             *of_holder -= self.places;
@@ -89,7 +112,7 @@ mod tests {
         drop(of_one);
         assert!(take(8).is_some());
         drop(others);
-        let taken = places.taken.lock();
+        let taken = places.0.taken.lock();
         assert_eq!(taken.in_all, 0);
         assert!(taken.of_holder.is_empty());
     }
@@ -108,5 +131,23 @@ mod tests {
         drop(large);
         assert!(take(3, 4).is_some());
         drop(others);
+    }
+
+    #[test]
+    fn what_grows_takes_what_it_needs_more_and_gives_all_of_it_back() {
+        let places = Places::new(10, 4);
+        let [one, other] = [0, 1].map(Uuid::from_u128);
+        let mut growing = places.take(one).unwrap();
+        assert!(growing.grow_to(3));
+        assert!(growing.grow_to(2), "it has as many");
+        let mut second = places.take(one).unwrap();
+        assert!(!second.grow_to(2));
+        assert!(!growing.grow_to(9), "the holder has four, of which one is taken");
+        drop(second);
+        assert!(growing.grow_to(9), "all that a holder may have");
+        assert!(places.take(one).is_none());
+        assert!(places.take_many(other, 4).is_some());
+        drop(growing);
+        assert_eq!(places.0.taken.lock().in_all, 0);
     }
 }

@@ -1,6 +1,7 @@
 //! The routes and what is around them.
 
 use super::problem::ApiError;
+use super::receiving::LARGEST_BODY;
 use super::state::Api;
 use super::{access, admin, batch, edge, events, jobs, system, usage, worker};
 use crate::config::Environment;
@@ -25,9 +26,6 @@ const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request whose body takes longer is given up, however steadily it arrives. Nothing else takes as long until the
 /// answer begins.
 const BODY_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// The most that a request's body may have: 256 KiB.
-pub const LARGEST_BODY: usize = 256 * 1024;
 
 #[derive(OpenApi)]
 #[openapi(info(

@@ -12,11 +12,10 @@ use super::console;
 use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
-use super::jobs;
 use super::listen::{self, ListenError, Patience};
 use super::live_view::LiveView;
-use super::places::Places;
 use super::probes::{self, Probes};
+use super::receiving::Receiving;
 use super::router;
 use super::sending::Sending;
 use super::state::Api;
@@ -95,7 +94,7 @@ async fn api(context: &Context, stopping: CancellationToken) -> Result<Api, Serv
         settler: context.settler.clone(),
         pool: context.pool.clone(),
         sending: Sending::new(),
-        bodies: Places::new(jobs::MOST_KIB, jobs::MOST_KIB_OF_HOLDER),
+        receiving: Receiving::new(),
         changes: Changes::new(&context.database),
         settings: Arc::clone(&context.settings),
         handlers: context.handlers.clone(),

@@ -16,7 +16,7 @@ use super::edge_reports::RecentReports;
 use super::feed::Feed;
 use super::job_token::JobTokens;
 use super::live_view::LiveView;
-use super::places::Places;
+use super::receiving::Receiving;
 use super::sending::Sending;
 use super::wrong_keys::WrongKeys;
 use crate::config::Settings;
@@ -28,8 +28,8 @@ pub(super) struct Api {
     pub(super) settings: Arc<Settings>,
     /// Connections that all requests use in turn.
     pub(super) pool: ConnectionPool,
-    /// Room for what is submitted, in KiB.
-    pub(super) bodies: Places,
+    /// Room for what is submitted.
+    pub(super) receiving: Receiving,
     /// Room for large answers.
     pub(super) sending: Sending,
     /// Makes changes of one holder that are transactions of their own.

@@ -227,6 +227,7 @@ const NATIVE: &[&str] = &[
     "api::probes",
     "api::problem",
     "api::sending",
+    "api::receiving",
     "api::wrong_keys",
     "api::answers",
     "api::job",

@@ -1,0 +1,131 @@
+//! Room for what is submitted, from its first byte until it is answered: whoever begins many bodies and ends none must
+//! not fill the memory of everybody.
+
+use axum::body::Body;
+use futures_util::StreamExt;
+use serde_json::Value;
+use uuid::Uuid;
+use weir_ledger::json_bytes;
+use weir_ledger::reservation::ReserveError;
+
+use super::places::{Place, Places};
+use super::problem::ApiError;
+
+/// The most that a request's body may have: 256 KiB.
+pub const LARGEST_BODY: usize = 256 * 1024;
+
+/// The most that submissions under way keep in memory, in KiB: those of all holders, and those of each.
+const MOST_KIB: usize = 256 * 1024;
+const MOST_KIB_OF_HOLDER: usize = MOST_KIB / 16;
+
+/// The room of a process.
+pub(super) struct Receiving(Places);
+
+/// A body that is there, as it was sent and as what it says. It has its room until this is dropped.
+pub(super) struct Received {
+    pub(super) bytes: Vec<u8>,
+    pub(super) value: Value,
+    pub(super) room: Place,
+}
+
+impl Receiving {
+    pub(super) fn new() -> Self {
+        Self(Places::new(MOST_KIB, MOST_KIB_OF_HOLDER))
+    }
+
+    /// Receives what this holder submits.
+    ///
+    /// # Errors
+    ///
+    /// When the body is too large, breaks off, or is not JSON; and when there is no room for it, until others are
+    /// answered.
+    pub(super) async fn json(&self, holder: Uuid, body: Body) -> Result<Received, ApiError> {
+        let no_room = || ApiError::from(ReserveError::Overloaded);
+        let mut room = self.0.take(holder).ok_or_else(no_room)?;
+        let mut pieces = body.into_data_stream();
+        let mut bytes = Vec::new();
+        while let Some(piece) = pieces.next().await {
+            let piece = piece.map_err(|_| ApiError::Malformed("The body could not be read.".to_owned()))?;
+            if bytes.len() + piece.len() > LARGEST_BODY {
+                return Err(ApiError::TooLarge);
+            }
+            if !room.grow_to(kib(bytes.len() + piece.len())) {
+                return Err(no_room());
+            }
+            bytes.extend_from_slice(&piece);
+        }
+        let value = serde_json::from_slice(&bytes)
+            .map_err(|error| ApiError::Malformed(format!("The body is not JSON: {error}.")))?;
+        if !room.grow_to(kib(json_bytes(&value))) {
+            return Err(no_room());
+        }
+        Ok(Received { bytes, value, room })
+    }
+}
+
+fn kib(bytes: usize) -> usize {
+    bytes.div_ceil(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use axum::body::Bytes;
+    use futures_util::stream;
+
+    use super::*;
+
+    const HALF: usize = 128 * 1024;
+
+    /// A body of which half arrives and then nothing.
+    fn unfinished() -> Body {
+        let half = stream::iter([Ok::<_, io::Error>(Bytes::from(vec![b' '; HALF]))]);
+        Body::from_stream(half.chain(stream::pending()))
+    }
+
+    fn whole() -> Body {
+        Body::from("{}")
+    }
+
+    #[tokio::test]
+    async fn bodies_that_never_end_take_their_holders_room_and_nobody_elses() {
+        let receiving = Receiving::new();
+        let [one, other] = [1, 2].map(Uuid::from_u128);
+        let mut begun = Vec::new();
+        for _ in 0..MOST_KIB_OF_HOLDER * 1024 / HALF {
+            let mut body = Box::pin(receiving.json(one, unfinished()));
+            assert!(futures_util::poll!(&mut body).is_pending());
+            begun.push(body);
+        }
+        assert!(receiving.json(one, whole()).await.is_err());
+        assert!(receiving.json(other, whole()).await.is_ok());
+        drop(begun);
+        assert!(receiving.json(one, whole()).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_body_is_bounded_however_it_is_cut() {
+        let receiving = Receiving::new();
+        let of = |bytes: usize, piece: usize| {
+            let text = vec![b' '; bytes - 2]
+                .into_iter()
+                .chain(*b"{}")
+                .collect::<Vec<u8>>();
+            let pieces: Vec<_> = text
+                .chunks(piece)
+                .map(|piece| Ok::<_, io::Error>(Bytes::copy_from_slice(piece)))
+                .collect();
+            receiving.json(Uuid::nil(), Body::from_stream(stream::iter(pieces)))
+        };
+        for piece in [7, 1024, LARGEST_BODY + 1] {
+            let received = of(LARGEST_BODY, piece).await.unwrap();
+            assert_eq!(
+                (received.bytes.len(), received.value),
+                (LARGEST_BODY, serde_json::json!({}))
+            );
+            let refused = of(LARGEST_BODY + 1, piece).await.map(|received| received.value);
+            assert!(matches!(refused, Err(ApiError::TooLarge)), "{refused:?}");
+        }
+    }
+}
