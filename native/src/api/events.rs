@@ -123,18 +123,19 @@ struct Following {
 /// A job as it was told.
 struct Told {
     hash: u64,
-    is_finished: bool,
+    /// Whether it was the last state.
+    is_over: bool,
 }
 
 impl Following {
     async fn step(mut self) -> Option<(Sent, Self)> {
         // Who asks for the next event has sent the one before.
         self.sending = None;
-        if self.told.as_ref().is_some_and(|told| told.is_finished) {
-            return None;
-        }
         let mut pause = OUTAGE_PAUSE;
         loop {
+            if self.told.as_ref().is_some_and(|told| told.is_over) {
+                return None;
+            }
             // The first look comes after the watch began, so that nothing happens unseen in between.
             let changed = match self.told {
                 Some(_) => self.watch.changed().await,
@@ -163,15 +164,13 @@ impl Following {
     /// The event of a job that is not as it was told before.
     fn tell(&mut self, job: &Job) -> Result<Option<Event>, ApiError> {
         let text = serde_json::to_string(job).unwrap_or_default();
-        let hash = hash_of(&text);
-        if self.told.as_ref().is_some_and(|told| told.hash == hash) {
+        let (hash, is_over) = (hash_of(&text), job.is_over());
+        if let Some(told) = self.told.as_mut().filter(|told| told.hash == hash) {
+            told.is_over = is_over;
             return Ok(None);
         }
         self.sending = self.api.sending.room(self.caller.holder.id, text.len())?;
-        self.told = Some(Told {
-            hash,
-            is_finished: job.is_finished(),
-        });
+        self.told = Some(Told { hash, is_over });
         Ok(Some(Event::default().event("job").data(text)))
     }
 }

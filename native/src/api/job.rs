@@ -94,6 +94,9 @@ pub struct Job {
     pub error: Option<JobError>,
     /// How far the attempt under way is; null unless it says so.
     pub progress: Option<Progress>,
+    /// Whether it holds nothing any more. A job that somebody else ended is settled a moment later, and charged then.
+    #[serde(skip)]
+    pub(super) is_settled: bool,
 }
 
 /// Columns and joins of a job as [`Job::from_row`] reads them; a WHERE clause on `s` or `j` follows.
@@ -141,6 +144,7 @@ impl Job {
             progress: row
                 .get::<_, Option<Value>>("progress")
                 .and_then(|progress| serde_json::from_value(progress).ok()),
+            is_settled: row.get("settled"),
         }
     }
 
@@ -167,6 +171,7 @@ impl Job {
             output: None,
             error: None,
             progress: None,
+            is_settled: false,
         }
     }
 
@@ -177,6 +182,11 @@ impl Job {
     }
 
     /// Whether nothing will change any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_finished() && self.is_settled
+    }
+
+    /// Whether it has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         matches!(

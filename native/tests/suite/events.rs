@@ -232,6 +232,30 @@ async fn a_stream_of_one_job_ends_with_its_last_state() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_of_a_job_that_another_client_ended_tells_what_it_cost() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await;
+    let charged = [("completed", 1), ("cancelled", 0)];
+    let mut streams = Vec::new();
+    for (state, cost) in charged {
+        let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        weir.ended_elsewhere(id, state).await;
+        let mut events = Events::open(&weir, &format!("/api/jobs/{id}/events"), Who::User(user)).await;
+        let job = events.of("job").await;
+        assert_eq!((&job["status"], &job["charged"]), (&json!(state), &json!(0)));
+        streams.push((events, cost));
+    }
+    weir.reconcile().await;
+    for (mut events, cost) in streams {
+        if cost > 0 {
+            assert_eq!(events.of("job").await["charged"], cost);
+        }
+        assert_eq!(events.next().await, None);
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stream_ends_when_its_callers_token_expires() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);

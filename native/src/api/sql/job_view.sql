@@ -5,7 +5,7 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
        r.parked_at IS NOT NULL AS parked,
        CASE WHEN (r.progress ->> 'attempt')::int = j.attempt AND j.state = 'running'
             THEN r.progress - 'attempt' END AS progress,
-       coalesce(r.reserved_amount, 0) AS reserved,
+       coalesce(r.reserved_amount, 0) AS reserved, r.job_id IS NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
        CASE WHEN s.user_id IS NULL THEN 'anonymous'
             ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = plan_in_force(us, now())
