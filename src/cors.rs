@@ -1,7 +1,9 @@
 //! Cross-origin access: which pages of other origins may read the API's responses.
 
-use std::convert::Infallible;
 use std::str::FromStr;
+
+use http::Uri;
+use thiserror::Error;
 
 /// The origins whose pages may read responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,21 +15,50 @@ pub(crate) enum AllowedOrigins {
     Listed(Vec<String>),
 }
 
+/// What is no origin of pages.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is not an origin; expected `*` alone, or scheme and host such as `https://app.example.com`")]
+pub(crate) struct OriginError(String);
+
 impl FromStr for AllowedOrigins {
-    type Err = Infallible;
+    type Err = OriginError;
 
     /// `*`, or origins separated by commas, such as `https://app.example.com`.
-    fn from_str(text: &str) -> Result<Self, Infallible> {
+    fn from_str(text: &str) -> Result<Self, OriginError> {
         if text.trim() == "*" {
             return Ok(Self::Any);
         }
-        let origins = text
-            .split(',')
-            .map(|origin| origin.trim().trim_end_matches('/').to_ascii_lowercase());
-        Ok(Self::Listed(
-            origins.filter(|origin| !origin.is_empty()).collect(),
-        ))
+        text.split(',')
+            .map(str::trim)
+            .filter(|origin| !origin.is_empty())
+            .map(listed)
+            .collect::<Result<_, _>>()
+            .map(Self::Listed)
     }
+}
+
+/// An origin as browsers write it (RFC 6454, section 6.2). `null`, that of every sandboxed frame, is none.
+fn listed(text: &str) -> Result<String, OriginError> {
+    let wrong = || OriginError(text.to_owned());
+    let uri: Uri = text.parse().map_err(|_| wrong())?;
+    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(wrong());
+    };
+    let has_more = uri.path_and_query().is_some_and(|path| path != "/") || text.contains(['#', '@', '*']);
+    if has_more || authority.host().is_empty() {
+        return Err(wrong());
+    }
+    let usual_port = match scheme {
+        "http" => Some(80),
+        "https" => Some(443),
+        _ => None,
+    };
+    let host = authority.host();
+    let origin = match authority.port_u16().filter(|port| Some(*port) != usual_port) {
+        Some(port) => format!("{scheme}://{host}:{port}"),
+        None => format!("{scheme}://{host}"),
+    };
+    Ok(origin.to_ascii_lowercase())
 }
 
 /// What a page may do.
@@ -97,6 +128,38 @@ mod tests {
             "",
         ] {
             assert_eq!(access(listed, other), (false, false), "{other}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_listed_as_browsers_write_it() {
+        let listed = "HTTPS://app.example.com:443, http://localhost:5173,chrome-extension://abc, ,";
+        for origin in [
+            "https://app.example.com",
+            "http://localhost:5173",
+            "chrome-extension://abc",
+        ] {
+            assert_eq!(access(listed, origin), (true, true), "{origin}");
+        }
+        assert_eq!(access(listed, "http://localhost"), (false, false));
+    }
+
+    #[test]
+    fn what_no_page_has_as_its_origin_is_refused_and_named() {
+        for wrong in [
+            "null",
+            "app.example.com",
+            "https://app.example.com/path",
+            "https://app.example.com?query",
+            "https://app.example.com#fragment",
+            "https://user@app.example.com",
+            "https://",
+            "https://*.example.com/",
+            "*",
+        ] {
+            let listed = format!("https://other.example.com,{wrong}");
+            let error = listed.parse::<AllowedOrigins>().unwrap_err();
+            assert_eq!(error, OriginError(wrong.to_owned()));
         }
     }
 }

@@ -25,26 +25,36 @@ struct Route {
     prefix: String,
 }
 
-/// A malformed route in the configuration.
+/// Routes of the configuration that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("`{0}` is not a route; expected a method and a path under /api/, such as `POST /api/jobs/`")]
-pub struct RouteError(String);
+pub enum RouteError {
+    /// One is malformed.
+    #[error("`{0}` is not a route; expected a method and a path under /api/, such as `POST /api/jobs/`")]
+    Malformed(String),
+    /// There is none, so nothing would be limited.
+    #[error("there is no route; expected one at least, such as `POST /api/jobs/`")]
+    None,
+}
 
 impl FromStr for LimitedRoutes {
     type Err = RouteError;
 
     fn from_str(text: &str) -> Result<Self, RouteError> {
-        text.split(',')
+        let routes = text
+            .split(',')
             .map(str::trim)
             .filter(|route| !route.is_empty())
             .map(route)
-            .collect::<Result<_, _>>()
-            .map(Self)
+            .collect::<Result<Vec<_>, _>>()?;
+        if routes.is_empty() {
+            return Err(RouteError::None);
+        }
+        Ok(Self(routes))
     }
 }
 
 fn route(text: &str) -> Result<Route, RouteError> {
-    let wrong = || RouteError(text.to_owned());
+    let wrong = || RouteError::Malformed(text.to_owned());
     let (method, prefix) = text.split_once(char::is_whitespace).ok_or_else(wrong)?;
     let prefix = prefix.trim();
     let is_method =
@@ -233,9 +243,16 @@ mod tests {
         ] {
             assert_eq!(
                 text.parse::<LimitedRoutes>(),
-                Err(RouteError(text.to_owned())),
+                Err(RouteError::Malformed(text.to_owned())),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn a_list_without_a_route_is_refused_since_it_would_limit_nothing() {
+        for text in ["", ",", " , "] {
+            assert_eq!(text.parse::<LimitedRoutes>(), Err(RouteError::None), "{text}");
         }
     }
 
