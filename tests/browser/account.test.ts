@@ -184,6 +184,21 @@ describe("the page for a signed-in user", () => {
     assert.equal(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"), 0);
   });
 
+  it("works in a browser whose user lets no page remember anything", async (t) => {
+    const { page, complaints } = await openPage(t, { address: someAddress() });
+    await page.addInitScript(() => {
+      const denied = (): never => {
+        throw new DOMException("Access is denied for this document.", "SecurityError");
+      };
+      Object.defineProperty(globalThis, "localStorage", { get: denied });
+    });
+    await page.goto(stack.edge.url);
+    await page.getByText(/^live,/).waitFor();
+    await page.getByLabel("Language").selectOption("ko");
+    await page.getByRole("heading", { name: "파일에서 테스트 찾기" }).waitFor();
+    assert.deepEqual(complaints, []);
+  });
+
   it("says when the server does not answer, and recovers", async (t) => {
     const { page } = await openPage(t, { address: someAddress() });
     await page.goto(stack.edge.url);

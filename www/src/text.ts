@@ -7,13 +7,22 @@ const dictionaries: Record<"en" | "ko", Record<Key, string>> = { en: english, ko
 
 export type Language = keyof typeof dictionaries;
 
-const remembered = "weir-language";
+const rememberedAs = "weir-language";
 
 export let language: Language = initial();
 
 function initial(): Language {
-  const chosen = localStorage.getItem(remembered) ?? navigator.language;
+  const chosen = remember((storage) => storage.getItem(rememberedAs)) ?? navigator.language;
   return chosen.startsWith("ko") ? "ko" : "en";
+}
+
+/** Uses what the browser remembers for this page, unless its user lets pages remember nothing. */
+function remember<T>(use: (storage: Storage) => T): T | undefined {
+  try {
+    return use(localStorage);
+  } catch {
+    return undefined;
+  }
 }
 
 /** A text in the page's language, with `{name}` replaced by what it is called with. */
@@ -52,7 +61,7 @@ export function onLanguage(listener: () => void): void {
 
 export function setLanguage(chosen: Language): void {
   language = chosen;
-  localStorage.setItem(remembered, chosen);
+  remember((storage) => storage.setItem(rememberedAs, chosen));
   translatePage();
   for (const listener of listeners) listener();
 }
