@@ -32,7 +32,7 @@ async function bought({ id, type, created, data: { object } }) {
     const plan = isOver ? DEFAULT_PLAN : object.items.data[0].price.lookup_key;
     const occurred_at = new Date(created * 1000).toISOString();
     await weir("PUT", `${holder}/plan`, { plan, event_id: id, occurred_at, effective: "now" });
-  } else if (payments.includes(type) && object.metadata?.amount && object.payment_status === "paid") {
+  } else if (payments.includes(type) && object.metadata?.amount && object.payment_status !== "unpaid") {
     const grant = { meter: object.metadata.meter, amount: Number(object.metadata.amount), reason: object.id };
     await weir("POST", `${holder}/grants`, grant, { "idempotency-key": object.id });
   }
@@ -75,14 +75,18 @@ async function told({ id, subject, time, data }) {
 async function used() {
   const after = await readFile(CURSOR_FILE, "utf8").catch(() => "");
   const read = (limit) => weir("GET", `/admin/usage/events?limit=${limit}${after && `&after=${after}`}`);
-  let { events, next } = await read(1000);
+  const { events, next } = await read(100);
   let count = 0;
-  while (count < events.length && (await told(events[count]))) count++;
-  if (count < events.length) {
-    if (count === 0) return;
-    ({ next } = await read(count));
+  try {
+    while (count < events.length && (await told(events[count]))) count++;
+  } finally {
+    // Also before an event that failed: Stripe may forget identifiers after a day, and an outage may last longer.
+    if (count > 0) await keep(count === events.length ? next : (await read(count)).next);
   }
-  await writeFile(`${CURSOR_FILE}.new`, next);
+}
+
+async function keep(cursor) {
+  await writeFile(`${CURSOR_FILE}.new`, cursor);
   await rename(`${CURSOR_FILE}.new`, CURSOR_FILE);
 }
 

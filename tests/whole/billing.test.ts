@@ -112,9 +112,16 @@ describe("the example of a backend between Stripe and Weir", () => {
   it("gives what was bought by a slow payment once that has come", async () => {
     const before = (await user.usage()).analysis.remaining ?? 0;
     const bought = { session: "cs_2", subject, meter: "analysis", amount: 100 };
-    assert.equal(await tell(checkoutEvent("completed", { id: "evt_11", ...bought, paid: false })), 204);
+    assert.equal(await tell(checkoutEvent("completed", { id: "evt_11", ...bought, payment: "unpaid" })), 204);
     assert.equal((await user.usage()).analysis.remaining, before);
     assert.equal(await tell(checkoutEvent("async_payment_succeeded", { id: "evt_12", ...bought })), 204);
+    assert.equal((await user.usage()).analysis.remaining, before + 100);
+  });
+
+  it("gives what a coupon pays for", async () => {
+    const before = (await user.usage()).analysis.remaining ?? 0;
+    const given = { session: "cs_3", subject, meter: "analysis", amount: 100, payment: "no_payment_required" };
+    assert.equal(await tell(checkoutEvent("completed", { id: "evt_13", ...given })), 204);
     assert.equal((await user.usage()).analysis.remaining, before + 100);
   });
 
@@ -135,6 +142,22 @@ describe("the example of a backend between Stripe and Weir", () => {
       assert.equal(event.customer, "cus_1");
       assert.equal(event.value, "1");
     }
+  });
+
+  it("sends nothing again in an outage, which Stripe's memory for identifiers may not outlast", async () => {
+    await running?.stop();
+    const before = new Set(stripe.events.keys());
+    await submit();
+    await submit();
+    // A look-up of the customer and an event.
+    stripe.answers = 2;
+    stripe.failures = 1_000_000;
+    await startBackend();
+    await until("a long outage", async () => stripe.failures < 1_000_000 - 5);
+    stripe.failures = 0;
+    await until("the second event", async () => stripe.events.size === before.size + 2);
+    const taken = [...stripe.taken].filter(([id]) => !before.has(id)).map(([, times]) => times);
+    assert.deepEqual(taken, [1, 1]);
   });
 
   it("sets a usage event aside that Stripe refuses for good, and says which", async () => {

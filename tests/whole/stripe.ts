@@ -16,8 +16,11 @@ export class StripeApi {
   readonly events = new Map<string, MeterEvent>();
   /** By the subject in their metadata. */
   readonly customers: Map<string, string>;
-  /** How many calls are answered with a failure from now on. */
+  /** How often each usage event was taken. */
+  readonly taken = new Map<string, number>();
+  /** How many calls are answered with a failure from now on, after so many that are answered. */
   failures = 0;
+  answers = 0;
   /** How many usage events that were not sent before are refused for good from now on. */
   refusals = 0;
   /** How often customers were looked for. */
@@ -35,7 +38,7 @@ export class StripeApi {
         response.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
       };
       const url = new URL(request.url ?? "/", "http://stripe");
-      if (api.failures > 0) {
+      if (api.failures > 0 && api.answers-- <= 0) {
         api.failures--;
         return answer(500, { error: { type: "api_error", message: "told to fail" } });
       }
@@ -54,6 +57,7 @@ export class StripeApi {
           api.refusals--;
           return answer(400, { error: { type: "invalid_request_error", message: "told to refuse" } });
         }
+        api.taken.set(identifier, (api.taken.get(identifier) ?? 0) + 1);
         if (!api.events.has(identifier))
           api.events.set(identifier, {
             event_name: field("event_name"),
@@ -111,7 +115,7 @@ export function subscriptionEvent(
 /** A payment for an amount beyond the plan. */
 export function checkoutEvent(
   type: "completed" | "async_payment_succeeded",
-  event: { id: string; session: string; subject: string; meter: string; amount: number; paid?: boolean },
+  event: { id: string; session: string; subject: string; meter: string; amount: number; payment?: string },
 ): string {
   return JSON.stringify({
     id: event.id,
@@ -123,7 +127,7 @@ export function checkoutEvent(
         id: event.session,
         object: "checkout.session",
         mode: "payment",
-        payment_status: (event.paid ?? true) ? "paid" : "unpaid",
+        payment_status: event.payment ?? "paid",
         metadata: { subject: event.subject, meter: event.meter, amount: String(event.amount) },
       },
     },
