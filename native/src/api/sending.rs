@@ -55,12 +55,21 @@ impl Sending {
     ///
     /// As [`Self::room`].
     pub(super) fn json(&self, holder: Uuid, value: &impl Serialize) -> Result<Response, ApiError> {
+        self.json_until(Instant::now() + TIMEOUT, holder, value)
+    }
+
+    fn json_until(
+        &self,
+        deadline: Instant,
+        holder: Uuid,
+        value: &impl Serialize,
+    ) -> Result<Response, ApiError> {
         let bytes = serde_json::to_vec(value).map_err(|_| ApiError::Internal)?;
         let length = bytes.len();
         let body = match self.room(holder, length)? {
             None => Body::from(bytes),
             Some(room) => Body::from_stream(stream::try_unfold(
-                (Bytes::from(bytes), room, Instant::now() + TIMEOUT),
+                (Bytes::from(bytes), room, deadline),
                 async |(mut left, room, deadline)| {
                     if Instant::now() > deadline {
                         return Err(io::Error::from(io::ErrorKind::TimedOut));
@@ -75,5 +84,32 @@ impl Sending {
             (header::CONTENT_LENGTH, length.to_string()),
         ];
         Ok((headers, body).into_response())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::StreamExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_large_answer_that_is_not_taken_in_time_is_broken_off_and_gives_its_room_back() {
+        let sending = Sending::new();
+        let holder = Uuid::from_u128(1);
+        let all_of_its_room = "x".repeat(MOST_KIB_OF_HOLDER * 1024 - 2);
+        let of = |deadline| {
+            let answer = sending.json_until(deadline, holder, &all_of_its_room);
+            answer.unwrap().into_body().into_data_stream()
+        };
+        let mut late = of(Instant::now());
+        assert!(sending.room(holder, SMALL + 1).is_err());
+        assert!(late.next().await.unwrap().is_err());
+        assert!(sending.room(holder, SMALL + 1).is_ok());
+
+        let in_time = of(Instant::now() + Duration::from_secs(3600));
+        let pieces: Vec<usize> = in_time.map(|piece| piece.unwrap().len()).collect().await;
+        assert_eq!(pieces.iter().sum::<usize>(), MOST_KIB_OF_HOLDER * 1024);
+        assert!(sending.room(holder, SMALL + 1).is_ok());
     }
 }

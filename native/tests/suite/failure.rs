@@ -144,6 +144,40 @@ async fn batches_of_a_blocked_user_hold_up_no_reads_and_no_batch_of_anybody_else
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_waited_for_a_lock_in_vain_is_made_once_the_lock_is_gone() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await;
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    let lock = "SELECT 1 FROM holders WHERE holder = $1 FOR UPDATE";
+    assert_eq!(open.execute(lock, &[&user]).await.unwrap(), 1);
+    let observer = weir.client().await;
+    let waits = async || {
+        let sql =
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+        !observer.query(sql, &[]).await.unwrap().is_empty()
+    };
+    let batch = Value::from(vec![files(&[("b_test.go", GO_TESTS)])]);
+    let submitted = weir.post("/api/jobs/analysis/batch", Who::User(user), &batch);
+    let unlocked = async {
+        weir.until("a change that waits for the lock", async || {
+            waits().await.then_some(())
+        })
+        .await;
+        weir.until("its end, which leaves its connection to others", async || {
+            (!waits().await).then_some(())
+        })
+        .await;
+        open.rollback().await.unwrap();
+    };
+    let (submitted, ()) = tokio::join!(submitted, unlocked);
+    assert_eq!(submitted.status, 202, "{}", submitted.body);
+    assert_eq!(weir.count("quota_reservations").await, 2);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_blocked_holders_hold_up_no_change_of_anybody_else() {
     let weir = Weir::new().await;
     let other = weir.user("pro").await;
