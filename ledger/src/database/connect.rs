@@ -23,6 +23,11 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A silent connection is probed after this long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
+/// `lock_timeout` in its unit. Zero would be no bound at all.
+fn lock_millis(lock_timeout: Duration) -> u128 {
+    lock_timeout.as_millis().max(1)
+}
+
 /// How to reach the database. Cheap to clone.
 #[derive(Clone)]
 pub struct Database {
@@ -168,7 +173,7 @@ impl Database {
         let setup = format!(
             "SET weir.books = 'kept'; SET statement_timeout = '6s'; SET idle_in_transaction_session_timeout = '10s'; \
              SET lock_timeout = {}; SHOW transaction_read_only",
-            lock_timeout.as_millis().max(1)
+            lock_millis(lock_timeout)
         );
         let said = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&setup))
             .await
@@ -211,8 +216,8 @@ impl Database {
     /// The same. A lock is waited for at most `lock_timeout`.
     #[must_use]
     pub fn pool_with_lock_timeout(&self, size: usize, lock_timeout: Duration) -> ConnectionPool {
-        let millis = lock_timeout.as_millis().max(1);
-        self.pool_after(size, Some(format!("SET lock_timeout = {millis}")))
+        let setup = format!("SET lock_timeout = {}", lock_millis(lock_timeout));
+        self.pool_after(size, Some(setup))
     }
 
     fn pool_after(&self, size: usize, setup: Option<String>) -> ConnectionPool {
@@ -241,7 +246,7 @@ impl Database {
         size: u32,
         lock_timeout: Duration,
     ) -> Result<sqlx::PgPool, DatabaseError> {
-        let millis = lock_timeout.as_millis().max(1);
+        let millis = lock_millis(lock_timeout);
         let enter = self.schemas.enter_rivers();
         self.river_pool_entered(
             size,
