@@ -141,6 +141,28 @@ async fn a_job_draws_what_the_plan_lacks_and_what_it_does_not_use_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn grants_are_drawn_on_also_when_the_holders_row_was_deleted_and_made_again() {
+    let scene = Scene::new(0).await;
+    let client = scene.weir.client().await;
+    let service = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"files\": []}', 1)";
+    for way in ["the ledger", "SQL"] {
+        scene.grant(1, None).await;
+        client.batch_execute("DELETE FROM holders").await.unwrap();
+        let is_accepted = if way == "SQL" {
+            let row = client
+                .query_one(service, &[&scene.user.to_string()])
+                .await
+                .unwrap();
+            ["admitted", "parked"].contains(&row.get(0))
+        } else {
+            scene.submit(1).await.is_some()
+        };
+        assert!(is_accepted, "by {way}");
+    }
+    scene.weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_expires_first_is_drawn_first_and_an_expired_grant_holds_until_its_job_ends() {
     let scene = Scene::new(0).await;
     scene.grant(10, None).await;

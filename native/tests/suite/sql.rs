@@ -3,7 +3,7 @@
 use crate::common;
 use std::time::{Duration, Instant};
 
-use crate::common::{Weir, Who};
+use crate::common::{GO_TESTS, Weir, Who};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio_postgres::{AsyncMessage, Client, NoTls};
@@ -695,6 +695,30 @@ async fn the_owner_sees_the_progress_of_the_attempt_under_way_and_more_quota_is_
     assert_eq!(charged, 7);
     let quota = weir.quota(Who::User(user), "analysis").await;
     assert_eq!((&quota["used"], &quota["reserved"]), (&json!(47), &json!(0)));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_has_no_plan_whose_lane_its_next_job_could_go_to() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute("UPDATE subscription_plans SET lane = 'priority'")
+        .await
+        .unwrap();
+    let who = Who::Address("198.51.100.9");
+    let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let next = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    weir.begun_elsewhere(first).await;
+    client
+        .query_one("SELECT weir_complete($1, 1)", &[&first])
+        .await
+        .unwrap();
+    let row = client
+        .query_one("SELECT state::text, queue FROM river_job WHERE id = $1", &[&next])
+        .await
+        .unwrap();
+    assert_eq!((row.get(0), row.get(1)), ("available", "analysis_default"));
     weir.end().await;
 }
 
