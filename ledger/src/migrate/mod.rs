@@ -6,11 +6,14 @@ mod known;
 mod look;
 mod script;
 
+use std::time::Duration;
+
 use refinery::Target;
 use riverqueue::migrate::PostgresMigrator;
 use tokio_postgres::Client;
 
 use crate::database::{Database, DatabaseError};
+use error::is_locked;
 use known::{GRANT_FUNCTIONS, LEDGER, embedded, lead_functions, own_functions, quoted};
 use look::{Found, look};
 
@@ -19,6 +22,13 @@ pub use known::{OLDEST_RIVER, River};
 
 /// Any number; the same in every process, so that only one migrates at a time, whatever its schemas.
 const LOCK: i64 = 0x77_65_69_72;
+
+/// How long a migration waits for a table, while everybody else who wants it waits behind.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long it makes way for them, and how often it tries: for three minutes in all.
+const BETWEEN_TRIES: Duration = Duration::from_secs(4);
+const MOST_TRIES: u32 = 30;
 
 /// What was done.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -100,17 +110,55 @@ async fn to(database: &Database, river: River, target: Target) -> Result<Applied
         quoted(&found.river)
     );
     client.batch_execute(&path).await?;
+    applied.weir = apply(&mut client, target).await?;
+    client.batch_execute(GRANT_FUNCTIONS).await?;
+    client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await?;
+    Ok(applied)
+}
+
+/// Applies Weir's migrations, each in a transaction of its own. Returns their names.
+///
+/// Whoever comes after one that waits for a table waits behind it, submissions and settlements too. So it waits for a
+/// moment, makes way for them, and tries again.
+async fn apply(client: &mut Client, target: Target) -> Result<Vec<String>, MigrateError> {
     let mut runner = embedded::migrations::runner().set_target(target);
     runner.set_migration_table_name(LEDGER);
-    let report = runner.run_async(&mut client).await?;
-    client.batch_execute(&lead_functions()).await?;
-    client.batch_execute(GRANT_FUNCTIONS).await?;
-    applied.weir = report
-        .applied_migrations()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
-    client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await?;
+    let bound = format!("SET lock_timeout = {}", LOCK_TIMEOUT.as_millis());
+    client.batch_execute(&bound).await?;
+    let mut applied = Vec::new();
+    for tries in 1.. {
+        let ran = runner.run_async(client).await;
+        // What was applied is in use, whatever comes after it.
+        let led = client.batch_execute(&lead_functions()).await;
+        let report = match &ran {
+            Ok(report) => Some(report),
+            Err(error) => error.report(),
+        };
+        let names = report.map(|report| report.applied_migrations().iter().map(ToString::to_string));
+        applied.extend(names.into_iter().flatten());
+        match ran {
+            Ok(_) => {
+                led?;
+                break;
+            }
+            Err(error) if is_locked(&error) => {
+                let row = client.query_opt(include_str!("sql/holds_up.sql"), &[]).await?;
+                let by = row.map(|row| row.get("session"));
+                if tries == MOST_TRIES {
+                    return Err(MigrateError::HeldUp { by });
+                }
+                if tries == 1 {
+                    tracing::warn!(
+                        by,
+                        "waiting for a transaction that uses a table which a migration changes"
+                    );
+                }
+                tokio::time::sleep(BETWEEN_TRIES).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    client.batch_execute("RESET lock_timeout").await?;
     Ok(applied)
 }
 

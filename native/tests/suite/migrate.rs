@@ -240,6 +240,52 @@ async fn a_migration_that_is_refused_says_what_stands_in_its_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_migration_that_waits_for_a_table_makes_way_for_those_behind_it() {
+    let weir = Weir::made(&OWN, async |url| {
+        let database = Database::at(url).unwrap().in_schemas(own());
+        migrate::migrate_to(&database, 26).await.unwrap();
+        // As pg_dump has it. V27 and V28 replace functions, V30 changes the table.
+        let mut dump = database.connect().await.unwrap();
+        let open = dump.transaction().await.unwrap();
+        open.batch_execute("LOCK TABLE user_subscriptions IN ACCESS SHARE MODE")
+            .await
+            .unwrap();
+        let client = database.connect().await.unwrap();
+        let behind = async {
+            let waits =
+                "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'user_subscriptions'::regclass";
+            while client.query_opt(waits, &[]).await.unwrap().is_none() {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            client
+                .batch_execute("SET statement_timeout = '20s'")
+                .await
+                .unwrap();
+            client
+                .query("SELECT 1 FROM user_subscriptions", &[])
+                .await
+                .unwrap();
+            // What was applied before is in use meanwhile.
+            let leads = "SELECT 1 FROM pg_proc WHERE pronamespace = 'weir'::regnamespace \
+                         AND proname LIKE 'weir\\_%' AND proconfig IS NULL";
+            let mut looks = 0;
+            while !client.query(leads, &[]).await.unwrap().is_empty() {
+                looks += 1;
+                assert!(looks < 1000, "functions do not know where tables are");
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            open.rollback().await.unwrap();
+        };
+        let (migrated, ()) = tokio::join!(migrate::migrate(&database), behind);
+        let applied = migrated.unwrap().weir;
+        assert_eq!(applied.first().map(|name| &name[..3]), Some("V27"), "{applied:?}");
+        assert!(migrate::is_complete(&client).await.unwrap());
+    })
+    .await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_migration_that_was_cut_short_before_functions_were_led_is_not_taken_for_done() {
     let weir = Weir::made(&OWN, async |url| {
         let database = Database::at(url).unwrap().in_schemas(own());
