@@ -14,6 +14,9 @@ use super::variables::Reader;
 /// The most slots that a holder may have at once.
 pub(crate) const MOST_SLOTS: u32 = 10_000;
 
+/// The most days that finished jobs are kept for. Statements count no further either, whatever somebody writes by hand.
+const MOST_RETENTION_DAYS: i32 = 36_500;
+
 /// Members that `/api/usage` has beside one for each meter.
 const TAKEN_METERS: [&str; 3] = ["tier", "period", "meters"];
 
@@ -140,8 +143,10 @@ fn plan(
     if slots.is_some_and(|slots| !(1..=MOST_SLOTS).contains(&slots)) {
         table.fault(reader, "slots", &format!("slots must be from 1 to {MOST_SLOTS}"));
     }
-    if retention_days.is_some_and(|days| days < 1) {
-        table.fault(reader, "retention_days", "retention_days must be at least 1");
+    if retention_days.is_some_and(|days| !(1..=MOST_RETENTION_DAYS).contains(&days)) {
+        let fault =
+            format!("retention_days must be from 1 to {MOST_RETENTION_DAYS}, which is a hundred years");
+        table.fault(reader, "retention_days", &fault);
     }
     if max_waiting.is_some_and(|most| most < 1) {
         table.fault(

@@ -168,6 +168,40 @@ async fn a_result_is_read_as_long_as_the_plan_says_whatever_river_deletes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_keeps_results_for_ever_stops_nobody_elses_from_being_kept_and_deleted() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let for_ever = "UPDATE subscription_plans SET retention_days = 2147483647 WHERE tier = 'pro'";
+    assert_eq!(client.execute(for_ever, &[]).await.unwrap(), 1);
+    let mut jobs = Vec::new();
+    for tier in ["pro", "free"] {
+        let user = weir.user(tier).await;
+        let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+        weir.ended_elsewhere(id, "completed").await;
+        jobs.push((id, user));
+    }
+    weir.reconcile().await;
+    age(&weir, &client, 2).await;
+    for (id, user) in &jobs {
+        assert_eq!(read(&weir, *id, *user).await["status"], "completed");
+    }
+    client
+        .batch_execute("UPDATE finished_jobs SET finalized_at = finalized_at - interval '400 days'")
+        .await
+        .unwrap();
+    review(&weir, &client).await;
+    let left = client
+        .query("SELECT job_id FROM finished_jobs", &[])
+        .await
+        .unwrap();
+    assert_eq!(
+        left.iter().map(|row| row.get(0)).collect::<Vec<i64>>(),
+        [jobs[0].0]
+    );
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_was_tried_again_after_its_failure_is_kept_as_it_ended_last() {
     let weir = Weir::new().await;
     let client = weir.client().await;
