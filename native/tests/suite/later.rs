@@ -231,6 +231,46 @@ async fn what_its_owner_cancels_gives_its_slot_on_and_the_endpoint_learns_it_at_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_retried_after_its_owner_cancelled_it_brings_no_old_attempt_back() {
+    let stage = Stage::new("60s", &[]).await;
+    let working = stage.work().await;
+    let who = stage.user().await;
+    let (job, asked) = stage.answered_later(who).await;
+    let path = format!("/api/jobs/{job}");
+    let cancelled = stage.weir.call("DELETE", &path, who, &[], Vec::new()).await;
+    assert_eq!(cancelled.status, 200, "{}", cancelled.body);
+    stage.weir.finished(job, who).await;
+    let client = stage.weir.client().await;
+    stage
+        .weir
+        .until("it to hold nothing", async || {
+            let held = "SELECT 1 FROM quota_reservations";
+            client.query(held, &[]).await.unwrap().is_empty().then_some(())
+        })
+        .await;
+    working.stop().await;
+    // The slot is somebody else's by the time an operator retries the job, so it waits.
+    let next = stage.submit(who, "work").await;
+    client
+        .execute(
+            "UPDATE river_job SET state = 'pending', finalized_at = NULL WHERE id = $1",
+            &[&job],
+        )
+        .await
+        .unwrap();
+    stage.refused(&asked, "heartbeat", &json!({}), 409).await;
+    let read = stage.weir.get(&path, who).await.body;
+    assert_eq!(read["status"], "queued", "{read}");
+    let left: i64 = client
+        .query_one("SELECT count(*) FROM outstanding_attempts", &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!((left, next > job), (0, true));
+    stage.weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_failure_is_tried_again_by_the_services_policy_and_one_that_is_final_is_not() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;

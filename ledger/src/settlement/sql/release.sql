@@ -28,6 +28,9 @@ WITH seen AS MATERIALIZED (
               r.job_id, r.user_id, r.period_start, r.windows, r.created_at, r.reserved_amount, s.request_id,
               true AS ended,
               s.state::text AS state, s.used, r.from_grants, r.overage
+), unheard AS (
+    -- What its handler still says is of an attempt that is over, also if somebody retries the job.
+    DELETE FROM outstanding_attempts WHERE job_id = ANY (ARRAY(SELECT s.job_id FROM seen s WHERE coalesce(s.ended, true)))
 ), yielded AS (
     UPDATE quota_reservations r
     -- Shortly before the job is due, it asks for a slot again.
