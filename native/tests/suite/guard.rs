@@ -328,6 +328,37 @@ async fn a_locked_users_jobs_of_another_client_lose_no_attempt_and_keep_nobody_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_another_client_are_counted_in_the_windows_in_which_their_meter_is() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let by_day = "UPDATE plan_limits SET day = 10 WHERE event_type = 'analysis'";
+    client.batch_execute(by_day).await.unwrap();
+    let user = weir.user("free").await;
+    let insert = || weir.insert_by_river(json!({ "user_id": user }), "analysis_default");
+    // Nobody works yet: it is given a place in line.
+    insert().await;
+    weir.reconcile().await;
+    let adopted = "SELECT windows FROM quota_reservations";
+    let adopted: i16 = client.query_one(adopted, &[]).await.unwrap().get(0);
+    assert_eq!(adopted, 1, "by the sweep");
+    // The first that is claimed asks for a slot, and the rest is parked with it.
+    for _ in 0..3 {
+        insert().await;
+    }
+    let gate = Gate::new();
+    let working = gate.work(weir.another(&[]), Duty::Work).await;
+    let held = "SELECT count(*), min(windows), max(windows) FROM quota_reservations";
+    weir.until("all of them to be held", async || {
+        let row = client.query_one(held, &[]).await.unwrap();
+        (row.get::<_, i64>(0) == 4).then(|| assert_eq!((row.get::<_, i16>(1), row.get::<_, i16>(2)), (1, 1)))
+    })
+    .await;
+    gate.open();
+    working.stop().await;
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_that_an_outage_keeps_from_beginning_is_not_counted() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);

@@ -27,10 +27,13 @@ WITH backlog AS MATERIALIZED (
     RETURNING j.id
 ), reserved AS (
     INSERT INTO quota_reservations AS r
-        (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start, admitted_at, parked_at)
-    SELECT $3::uuid, $4::usage_event_type, 0, p.id, now() + make_interval(secs => $7), $5::uuid, $6::timestamptz,
+        (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start, windows, admitted_at, parked_at)
+    SELECT $3::uuid, $4::usage_event_type, 0, p.id, now() + make_interval(secs => $7), $5::uuid, $6::timestamptz, w.windows,
            NULL, clock_timestamp()
     FROM parked p
+    CROSS JOIN (
+        SELECT coalesce(max(l.counted), 0) AS windows FROM plan_limits l WHERE l.event_type = $4 AND $3::uuid IS NOT NULL
+    ) w
     ON CONFLICT (job_id) DO UPDATE SET parked_at = excluded.parked_at, due_at = NULL WHERE r.parked_at IS NULL
     RETURNING r.job_id
 )
