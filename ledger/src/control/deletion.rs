@@ -30,7 +30,7 @@ pub struct Deleted {
 /// cancelled by then.
 pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result<Deleted, ControlError> {
     let cancelled = cancel_waiting(client, actor, person, Some("the account is deleted")).await?;
-    let transaction = person.change(client).await?;
+    let transaction = person.deletion(client).await?;
     transaction
         .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
         .await?;

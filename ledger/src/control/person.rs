@@ -43,6 +43,18 @@ impl Person {
     /// Starts a change: makes the user where it is missing, as a first submission would, and keeps others from changing it
     /// meanwhile.
     pub(super) async fn change<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
+        self.lock(client, "SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE")
+            .await
+    }
+
+    /// The same for a deletion. It waits for whoever submits something for the first time, of any meter, and keeps others
+    /// from that.
+    pub(super) async fn deletion<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
+        self.lock(client, "SELECT 1 FROM users WHERE id = $1 FOR UPDATE")
+            .await
+    }
+
+    async fn lock<'a>(&self, client: &'a mut Client, lock: &str) -> Result<Transaction<'a>, ControlError> {
         let transaction = client.transaction().await?;
         transaction.batch_execute(BOUND_LOCKS).await?;
         transaction
@@ -51,9 +63,7 @@ impl Person {
                 &[&self.id, &kept_text(&self.subject)],
             )
             .await?;
-        transaction
-            .execute("SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE", &[&self.id])
-            .await?;
+        transaction.execute(lock, &[&self.id]).await?;
         Ok(transaction)
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
-use weir_ledger::control::{self, Person, Scope};
+use weir_ledger::control::{self, ControlError, Person, Scope};
 use weir_ledger::holder::Holders;
 use weir_ledger::migrate;
 
@@ -629,6 +629,31 @@ async fn all_that_waits_is_cancelled_and_a_deleted_person_leaves_what_was_billed
     assert_eq!(billed, 1);
     // Who comes back begins anew.
     assert_eq!(weir.quota(who, "analysis").await["used"], 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_who_submits_for_the_first_time_meanwhile_is_not_half_deleted() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    let holders = Holders::load(&weir.client().await).await.unwrap();
+    let person = Person::of(holders, user.into());
+    let (mut shop, mut operator, observer) = (weir.client().await, weir.client().await, weir.client().await);
+    let open = shop.transaction().await.unwrap();
+    let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"files\": []}', 3)";
+    open.query_one(submit, &[&user.to_string()]).await.unwrap();
+    let deleting = control::delete(&mut operator, "shell:test", &person);
+    let committing = async {
+        weir.until("the deletion to wait", async || {
+            let waits = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+            observer.query_opt(waits, &[]).await.unwrap()
+        })
+        .await;
+        open.commit().await.unwrap();
+    };
+    let (deleted, ()) = tokio::join!(deleting, committing);
+    assert!(matches!(deleted, Err(ControlError::Conflict(_))), "{deleted:?}");
+    weir.is_clean().await;
     weir.end().await;
 }
 
