@@ -23,7 +23,7 @@ impl Scene {
 }
 
 /// What is done to it (`$user` and `$job` are put in), and what the audit must say.
-const VIOLATIONS: [(&str, &str, &str); 24] = [
+const VIOLATIONS: [(&str, &str, &str); 27] = [
     (
         "used + reserved over the limit",
         "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('$user', 'analysis', 60)",
@@ -125,6 +125,18 @@ const VIOLATIONS: [(&str, &str, &str); 24] = [
         "I5: job $job of holder $user waits for its next attempt and keeps a slot",
     ),
     (
+        "a job that was snoozed long ago and keeps its slot",
+        "UPDATE river_job SET state = 'scheduled', attempted_at = now() - interval '11 minutes', \
+             scheduled_at = now() + interval '1 hour' WHERE id = $job",
+        "I5: job $job of holder $user waits for its next attempt and keeps a slot",
+    ),
+    (
+        "a job that has no slot and is in no line",
+        "UPDATE river_job SET state = 'pending' WHERE id = $job; \
+         UPDATE quota_reservations SET admitted_at = NULL WHERE job_id = $job",
+        "I5: job $job of holder $user (pending) waits for nothing",
+    ),
+    (
         "an attempt whose handler should have answered",
         "UPDATE river_job SET state = 'pending', attempt = 1, attempted_by = '{other}' WHERE id = $job; \
          INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
@@ -159,6 +171,12 @@ const VIOLATIONS: [(&str, &str, &str); 24] = [
         "INSERT INTO grants (id, user_id, event_type, amount, reserved, reason) \
          VALUES ('$user', '$user', 'analysis', 10, 4, 'a test')",
         "I7: grant $user of user $user, analysis: 10 given; reserved 4, drawn 0",
+    ),
+    (
+        "a grant that nobody looks for",
+        "INSERT INTO grants (id, user_id, event_type, amount, reason) \
+         VALUES ('$user', '$user', 'analysis', 10, 'a test')",
+        "I7: grant $user of user $user, analysis has 10 left, which nobody looks for",
     ),
     (
         "usage that grants paid for, and no grant did",

@@ -6,4 +6,11 @@ JOIN river_job j ON j.id = s.job_id
 WHERE j.finalized_at IS NULL
   AND (j.state = 'pending' OR j.state = 'running' AND attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) <= now() - make_interval(secs => $5))
   AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
+UNION ALL
+-- A reservation that has no slot, is in no line and is due at no time.
+SELECT format('job %s of holder %s (pending) waits for nothing', j.id, r.holder)
+FROM quota_reservations r
+JOIN river_job j ON j.id = r.job_id
+WHERE r.admitted_at IS NULL AND r.parked_at IS NULL AND r.due_at IS NULL AND j.state = 'pending'
+  AND NOT EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = j.id)
 LIMIT $1

@@ -10,6 +10,6 @@ WITH period AS (
     INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, granted_limit)
     SELECT $1, $2, 'month', p.start, greatest($3, 0), greatest($3, 0) FROM period p
     ON CONFLICT (user_id, event_type, span, period_start) DO UPDATE
-        SET used = b.used + $3, granted_limit = greatest(b.granted_limit, b.used + $3 + b.reserved)
+        SET used = b.used + $3, granted_limit = greatest(b.granted_limit, b.used + $3 + b.reserved - b.from_grants)
 )
 SELECT id FROM event
