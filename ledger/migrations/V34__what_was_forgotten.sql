@@ -2,14 +2,16 @@
 -- which nobody would look for any more.
 CREATE FUNCTION remember_grants() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    NEW.has_grants := EXISTS (SELECT FROM grants g WHERE g.user_id = NEW.user_id AND g.event_type = NEW.event_type);
+    -- Of one that is used up, nothing is left to be looked for; and the index has none of them.
+    NEW.has_grants := EXISTS (
+        SELECT FROM grants g WHERE g.user_id = NEW.user_id AND g.event_type = NEW.event_type AND g.used < g.amount);
     RETURN NEW;
 END
 $$;
 CREATE TRIGGER remember_grants BEFORE INSERT ON holders FOR EACH ROW
     WHEN (NEW.user_id IS NOT NULL AND NOT NEW.has_grants) EXECUTE FUNCTION remember_grants();
 UPDATE holders h SET has_grants = true
-FROM (SELECT DISTINCT g.user_id, g.event_type FROM grants g) g
+FROM (SELECT DISTINCT user_id, event_type FROM grants WHERE used < amount) g
 WHERE h.user_id = g.user_id AND h.event_type = g.event_type AND NOT h.has_grants;
 
 -- The oldest jobs of a holder that have room, and what they are given: the lane of its plan, and the slots in force. The

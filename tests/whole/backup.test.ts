@@ -65,7 +65,7 @@ it("a backup that was taken in the middle of work is restored, and every job in 
 
   const restored = await server(t, copy, password);
   // As docs/how-to/back-up.md has it.
-  const [skip] = /SELECT setval\('river_job_id_seq'[^;]*/.exec(await readFile(howTo, "utf8")) ?? [];
+  const [skip] = /SELECT setval\('river_job_id_seq'[^"]*/.exec(await readFile(howTo, "utf8")) ?? [];
   assert.ok(skip, "the page says how ids are not given again");
   await restored.sql.unsafe(skip);
   const after = await startOrigin(t, { database: restored, secrets, port: before.port });

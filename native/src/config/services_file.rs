@@ -55,6 +55,9 @@ pub(crate) struct Defined {
 /// What the file consists of.
 const TABLES: &str = "[[service]], [[periodic]], [[meter]] or [[plan]]";
 
+/// What the kinds of Weir's own jobs begin with, such as deliveries to webhooks.
+const OWN_KINDS: &str = "weir:";
+
 /// The longest kind of a job that River's tables take, in characters.
 const LONGEST_KIND: usize = 127;
 
@@ -262,6 +265,10 @@ fn service(
     if let Some(kind) = &kind {
         if !(1..=LONGEST_KIND).contains(&kind.chars().count()) {
             let fault = format!("River takes kinds of 1 to {LONGEST_KIND} characters");
+            table.fault(reader, "kind", &fault);
+        }
+        if kind.starts_with(OWN_KINDS) {
+            let fault = format!("kinds that begin with {OWN_KINDS} are Weir's own");
             table.fault(reader, "kind", &fault);
         }
         if kinds.contains(kind) {

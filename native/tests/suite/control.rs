@@ -633,6 +633,28 @@ async fn all_that_waits_is_cancelled_and_a_deleted_person_leaves_what_was_billed
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_path_that_is_no_text_names_nobody_and_is_read_for_nobody_without_a_key() {
+    let weir = Weir::new().await;
+    let backend = Backend::operator(&weir).await;
+    let stranger = Backend {
+        weir: &weir,
+        key: "weir_sk_of_nobody".to_owned(),
+    };
+    for (method, path) in [("GET", ""), ("PUT", "/plan"), ("DELETE", "/overrides/analysis")] {
+        let path = format!("/admin/holders/%FF{path}");
+        let answer = backend.call(method, &path, &[], "{}").await;
+        assert_eq!(
+            (answer.status.as_u16(), &answer.headers["content-type"]),
+            (404, &"application/problem+json".parse().unwrap()),
+            "{}",
+            answer.body
+        );
+        assert_eq!(stranger.call(method, &path, &[], "{}").await.status, 401);
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_person_who_submits_for_the_first_time_meanwhile_is_not_half_deleted() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;

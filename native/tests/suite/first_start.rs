@@ -71,6 +71,29 @@ correct them and start again
 }
 
 #[test]
+fn no_service_has_a_kind_of_weirs_own() {
+    let said = refused_file(
+        r#"
+[[service]]
+name = "mail"
+event_type = "analysis"
+kind = "weir:webhook"
+workers = "MAIL"
+priority_workers = 1
+default_workers = 1
+scheduled_workers = 1
+timeout = "10s"
+max_attempts = 3
+handler = { type = "exec", command = ["mail"] }
+"#,
+    );
+    assert!(
+        said.contains("kinds that begin with weir: are Weir's own"),
+        "{said}"
+    );
+}
+
+#[test]
 fn everything_that_is_wrong_with_the_services_file_is_said_at_once_with_its_line() {
     let said = refused_file(
         r#"

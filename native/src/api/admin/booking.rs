@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ use super::super::caller::Operator;
 use super::super::problem::{ApiError, ProblemDetails};
 use super::super::state::Api;
 use super::holder::GrantView;
-use super::request;
+use super::request::{self, Names};
 
 /// A correction of usage.
 #[derive(Deserialize, ToSchema)]
@@ -60,8 +60,8 @@ pub(super) struct AdjustmentView {
 )]
 pub(super) async fn adjustment(
     State(api): State<Arc<Api>>,
-    Path(subject): Path<String>,
     operator: Operator,
+    Names(subject): Names<String>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
@@ -128,8 +128,8 @@ pub(super) struct WantedAmount {
 )]
 pub(super) async fn grant(
     State(api): State<Arc<Api>>,
-    Path(subject): Path<String>,
     operator: Operator,
+    Names(subject): Names<String>,
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
+use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use axum::extract::{Path, State};
 use jiff::Timestamp;
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -18,7 +18,7 @@ use super::super::caller::Operator;
 use super::super::problem::{ApiError, ProblemDetails};
 use super::super::state::Api;
 use super::holder::{HolderView, view};
-use super::request;
+use super::request::{self, Names};
 
 /// The plan that a holder shall have.
 #[derive(Deserialize, ToSchema)]
@@ -52,8 +52,8 @@ pub(super) struct WantedPlan {
 )]
 pub(super) async fn plan(
     State(api): State<Arc<Api>>,
-    Path(subject): Path<String>,
     operator: Operator,
+    Names(subject): Names<String>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<HolderView>, ApiError> {
     let (person, wanted): (_, WantedPlan) = (request::person(&api, &subject)?, request::body(body)?);
@@ -107,8 +107,8 @@ pub(super) struct WantedOverride {
 )]
 pub(super) async fn put_override(
     State(api): State<Arc<Api>>,
-    Path((subject, meter)): Path<(String, String)>,
     operator: Operator,
+    Names((subject, meter)): Names<(String, String)>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<HolderView>, ApiError> {
     let (person, wanted): (_, WantedOverride) = (request::person(&api, &subject)?, request::body(body)?);
@@ -142,8 +142,8 @@ pub(super) async fn put_override(
 )]
 pub(super) async fn delete_override(
     State(api): State<Arc<Api>>,
-    Path((subject, meter)): Path<(String, String)>,
     operator: Operator,
+    Names((subject, meter)): Names<(String, String)>,
 ) -> Result<Json<HolderView>, ApiError> {
     let person = request::person(&api, &subject)?;
     api.changes

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio_postgres::Client;
@@ -19,7 +19,7 @@ use super::super::job::{Job, SELECT};
 use super::super::problem::ApiError;
 use super::super::quota::WindowQuota;
 use super::super::state::Api;
-use super::request;
+use super::request::{self, Names};
 use crate::config::Settings;
 use crate::status;
 
@@ -140,8 +140,8 @@ pub(super) struct OverrideView {
 )]
 pub(super) async fn show(
     State(api): State<Arc<Api>>,
-    Path(subject): Path<String>,
     _operator: Operator,
+    Names(subject): Names<String>,
 ) -> Result<Json<HolderView>, ApiError> {
     let person = request::person(&api, &subject)?;
     view(&api, &person).await.map(Json)

@@ -1,14 +1,31 @@
 //! What the routes read of a request.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use weir_ledger::control::Person;
 
 use super::super::headers::{self, LONGEST_KEY};
 use super::super::problem::ApiError;
 use super::super::state::Api;
+
+/// What a path names, as texts; and 404 as a problem document for a path that is no text, which names nobody.
+pub(super) struct Names<T>(pub(super) T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Api>> for Names<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
+        let path = Path::from_request_parts(parts, api).await;
+        path.map(|Path(names)| Self(names))
+            .map_err(|_| ApiError::NotFound("The path is not percent-encoded UTF-8.".to_owned()))
+    }
+}
 
 /// Whom a path names.
 pub(super) fn person(api: &Api, subject: &str) -> Result<Person, ApiError> {

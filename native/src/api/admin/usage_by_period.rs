@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -15,7 +15,7 @@ use super::super::answers::{LacksScope, NeverSeen, NoKey, OutOfRange, Unavailabl
 use super::super::caller::Operator;
 use super::super::problem::ApiError;
 use super::super::state::Api;
-use super::request;
+use super::request::{self, Names};
 
 /// Which periods.
 #[derive(Deserialize, IntoParams)]
@@ -73,8 +73,8 @@ impl From<PeriodUsage> for PeriodView {
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
-    Path(subject): Path<String>,
     _operator: Operator,
+    Names(subject): Names<String>,
     periods: Result<Query<Periods>, QueryRejection>,
 ) -> Result<Json<UsageByPeriod>, ApiError> {
     let person = request::person(&api, &subject)?;
