@@ -163,6 +163,13 @@ impl Reconciler {
         }
     }
 
+    /// How long the next settlement is waited for, for machines that may be slow; two seconds unless told.
+    #[must_use]
+    pub fn waiting(mut self, patience: Duration) -> Self {
+        self.settlements.waits(patience);
+        self
+    }
+
     /// Looks from when on ended jobs are to be found: since somebody last did the duties. Returns whether the connection is
     /// still of use.
     async fn begin(&mut self, client: &Client) -> bool {

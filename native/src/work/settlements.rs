@@ -9,7 +9,7 @@ use uuid::Uuid;
 use weir_ledger::reconciliation::Unsettled;
 use weir_ledger::settlement::{Ended, SettleError, Settled, Settler};
 
-/// How long the next one is waited for.
+/// How long the next one is waited for, unless told.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long nothing of a holder is waited for that was waited for in vain, unless one of them is made. Longer than a
@@ -18,6 +18,7 @@ const STUCK_FOR: Duration = Duration::from_secs(30);
 
 pub(super) struct Settlements {
     settler: Settler,
+    patience: Duration,
     tasks: JoinSet<Result<Settled, SettleError>>,
     under_way: HashMap<Id, Unsettled>,
     /// Holders that are not waited for until then.
@@ -28,10 +29,15 @@ impl Settlements {
     pub(super) fn new(settler: Settler) -> Self {
         Self {
             settler,
+            patience: PATIENCE,
             tasks: JoinSet::new(),
             under_way: HashMap::new(),
             stuck: HashMap::new(),
         }
+    }
+
+    pub(super) fn waits(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// Has these jobs settled, unless they are being settled already or their holder is locked. Returns those that are
@@ -60,7 +66,7 @@ impl Settlements {
         }
         // Anew for each one: what takes long is one settlement and not their number.
         while !awaited.is_empty()
-            && let Ok(Some(ended)) = tokio::time::timeout(PATIENCE, self.tasks.join_next_with_id()).await
+            && let Ok(Some(ended)) = tokio::time::timeout(self.patience, self.tasks.join_next_with_id()).await
         {
             if let Some(job) = self.end(ended, &mut settled) {
                 awaited.remove(&job.job_id);
@@ -83,7 +89,8 @@ impl Settlements {
 
     /// Waits for all of them.
     pub(super) async fn finish(&mut self) {
-        while let Ok(Some(ended)) = tokio::time::timeout(PATIENCE, self.tasks.join_next_with_id()).await {
+        while let Ok(Some(ended)) = tokio::time::timeout(self.patience, self.tasks.join_next_with_id()).await
+        {
             self.end(ended, &mut HashSet::new());
         }
     }
