@@ -46,7 +46,7 @@ const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
 const LONGEST_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long a look goes on in one round. Promotion comes after it.
-const LONGEST_LOOK: Duration = Duration::from_secs(5);
+pub const LONGEST_LOOK: Duration = Duration::from_secs(5);
 
 /// After so many that could not be settled, a look is over.
 const MOST_FAILED: usize = 50_000;

@@ -1,10 +1,10 @@
 //! Reconciliation: what is stuck goes on, what others must do is left to them, and one process sees to it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{GO_TESTS, Weir, Who, lock_holder};
 use tokio_util::sync::CancellationToken;
-use weir::work::reconcile::Reconciler;
+use weir::work::reconcile::{LONGEST_LOOK, Reconciler};
 use weir_ledger::control::{self, Person};
 use weir_ledger::processes;
 use weir_ledger::reconciliation::MOST_ENDED;
@@ -173,7 +173,15 @@ async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
         )
         .await
         .unwrap();
-    assert_eq!(left_by_a_round(&weir).await, 0);
+    let began = Instant::now();
+    let left = left_by_a_round(&weir).await;
+    // Where it takes longer than a look may, the look goes on in the next round.
+    if began.elapsed() < LONGEST_LOOK {
+        assert_eq!(left, 0);
+    } else {
+        assert!(left <= 3000, "{left}");
+        assert_eq!(left_by_a_round(&weir).await, 0);
+    }
     weir.end().await;
 }
 
