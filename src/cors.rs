@@ -45,7 +45,8 @@ fn listed(text: &str) -> Result<String, OriginError> {
         return Err(wrong());
     };
     let has_more = uri.path_and_query().is_some_and(|path| path != "/") || text.contains(['#', '@', '*']);
-    if has_more || authority.host().is_empty() {
+    let has_no_port = authority.as_str() == authority.host();
+    if has_more || authority.host().is_empty() || !has_no_port && authority.port_u16().is_none() {
         return Err(wrong());
     }
     let usual_port = match scheme {
@@ -154,6 +155,8 @@ mod tests {
             "https://app.example.com#fragment",
             "https://user@app.example.com",
             "https://",
+            "https://app.example.com:",
+            "https://app.example.com:99999",
             "https://*.example.com/",
             "*",
         ] {

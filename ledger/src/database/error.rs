@@ -167,7 +167,8 @@ impl DatabaseError {
         match self {
             Self::Postgres(error) => {
                 let is_statements = error.as_db_error().is_some() && self.keeps_connection();
-                is_statements && !self.is_transient() && !self.is_locked()
+                let is_lost = error.code().is_some_and(is_conflict);
+                is_statements && !is_lost && !self.is_transient() && !self.is_locked()
             }
             Self::Url(_) | Self::Panicked => true,
             _ => false,
@@ -193,6 +194,14 @@ fn spoils_connection(db: &DbError) -> bool {
     let is_outdated =
         *code == SqlState::FEATURE_NOT_SUPPORTED && db.routine() == Some("RevalidateCachedQuery");
     is_outdated || matches!(&code.code()[..2], "08" | "25" | "26" | "57") && *code != SqlState::QUERY_CANCELED
+}
+
+/// Whether a transaction has lost against another one: a deadlock, say, or a row that the other inserted or deleted.
+fn is_conflict(code: &SqlState) -> bool {
+    *code == SqlState::T_R_DEADLOCK_DETECTED
+        || *code == SqlState::T_R_SERIALIZATION_FAILURE
+        || *code == SqlState::UNIQUE_VIOLATION
+        || *code == SqlState::FOREIGN_KEY_VIOLATION
 }
 
 /// How far a transaction got.
@@ -232,10 +241,7 @@ impl Failure {
             return Self::lost(error.into(), phase);
         }
         let code = db.code().clone();
-        if code == SqlState::T_R_DEADLOCK_DETECTED
-            || code == SqlState::T_R_SERIALIZATION_FAILURE
-            || code == SqlState::UNIQUE_VIOLATION
-        {
+        if is_conflict(&code) {
             return Self::Conflict(error.into());
         }
         if code == SqlState::LOCK_NOT_AVAILABLE {

@@ -39,9 +39,10 @@ fn listed(faults: &[String]) -> String {
     faults.iter().map(|fault| format!("\n  - {fault}")).collect()
 }
 
-/// Whether a migration failed since it did not get a lock in time.
-pub(super) fn is_locked(error: &refinery::Error) -> bool {
-    postgres(error).and_then(tokio_postgres::Error::code) == Some(&SqlState::LOCK_NOT_AVAILABLE)
+/// Whether a migration failed since it did not get a lock in time, or got into a deadlock.
+pub(super) fn is_held_up(error: &refinery::Error) -> bool {
+    let code = postgres(error).and_then(tokio_postgres::Error::code);
+    code.is_some_and(|code| *code == SqlState::LOCK_NOT_AVAILABLE || *code == SqlState::T_R_DEADLOCK_DETECTED)
 }
 
 /// What PostgreSQL said, if it was PostgreSQL.

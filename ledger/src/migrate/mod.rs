@@ -13,7 +13,7 @@ use riverqueue::migrate::PostgresMigrator;
 use tokio_postgres::Client;
 
 use crate::database::{Database, DatabaseError};
-use error::is_locked;
+use error::is_held_up;
 use known::{GRANT_FUNCTIONS, LEDGER, embedded, lead_functions, own_functions, quoted};
 use look::{Found, look};
 
@@ -141,9 +141,9 @@ async fn apply(client: &mut Client, target: Target) -> Result<Vec<String>, Migra
                 led?;
                 break;
             }
-            Err(error) if is_locked(&error) => {
-                let row = client.query_opt(include_str!("sql/holds_up.sql"), &[]).await?;
-                let by = row.map(|row| row.get("session"));
+            Err(error) if is_held_up(&error) => {
+                let row = client.query_opt(include_str!("sql/holds_up.sql"), &[]).await;
+                let by = row.ok().flatten().map(|row| row.get("session"));
                 if tries == MOST_TRIES {
                     return Err(MigrateError::HeldUp { by });
                 }

@@ -144,7 +144,13 @@ impl Guard {
             match self.admit_patiently(job, attempt, event_type, found).await? {
                 LateAdmission::Admitted => {}
                 LateAdmission::Parked(tier) => return Ok(Entry::Waits(snooze(fairness, job, tier))),
-                LateAdmission::Blocked => return Ok(Entry::Waits(sent_back(job.id, &DatabaseError::Locked))),
+                LateAdmission::Blocked => {
+                    tracing::info!(
+                        job = job.id,
+                        "sent back: another transaction holds the lock of its holder"
+                    );
+                    return Ok(Entry::Waits(sent_back()));
+                }
                 LateAdmission::FencedOut => return Ok(Entry::FencedOut),
             }
         }

@@ -26,8 +26,7 @@ impl Internal {
 }
 
 /// Back to its queue for a moment. The attempt is none: it has not begun.
-pub(super) fn sent_back(job_id: i64, why: &impl std::fmt::Display) -> WorkOutcome {
-    tracing::info!(job = job_id, "sent back: {why}");
+pub(super) fn sent_back() -> WorkOutcome {
     WorkOutcome::Snooze(SENT_BACK_FOR.mul_f64(1.0 + rand::random::<f64>()))
 }
 
@@ -37,6 +36,7 @@ pub(super) fn not_begun(job_id: i64, error: DatabaseError) -> Result<WorkOutcome
     if error.is_refusal() {
         Err(Internal::no_database(job_id)(error))
     } else {
-        Ok(sent_back(job_id, &error))
+        tracing::warn!(job = job_id, %error, "sent back: the database could not be used");
+        Ok(sent_back())
     }
 }

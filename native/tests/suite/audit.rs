@@ -126,7 +126,7 @@ const VIOLATIONS: [(&str, &str, &str); 27] = [
     ),
     (
         "a job that was snoozed long ago and keeps its slot",
-        "UPDATE river_job SET state = 'scheduled', attempted_at = now() - interval '11 minutes', \
+        "UPDATE river_job SET state = 'scheduled', attempted_at = now() - interval '71 minutes', \
              scheduled_at = now() + interval '1 hour' WHERE id = $job",
         "I5: job $job of holder $user waits for its next attempt and keeps a slot",
     ),

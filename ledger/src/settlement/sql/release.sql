@@ -20,17 +20,19 @@ WITH seen AS MATERIALIZED (
         FROM river_job j WHERE j.id = a.job_id OFFSET 0
         FOR NO KEY UPDATE
     ) j ON true
+), unheard AS (
+    -- What its handler still says is of an attempt that is over, also if somebody retries the job. Before its reservation,
+    -- as those who hear it lock the two.
+    DELETE FROM outstanding_attempts WHERE job_id = ANY (ARRAY(SELECT s.job_id FROM seen s WHERE coalesce(s.ended, true)))
+    RETURNING job_id
 ), ended AS (
     DELETE FROM quota_reservations r
     USING seen s
-    WHERE r.job_id = s.job_id AND coalesce(s.ended, true)
+    WHERE r.job_id = s.job_id AND coalesce(s.ended, true) AND (SELECT count(*) FROM unheard) >= 0
     RETURNING r.holder, r.event_type, r.admitted_at IS NOT NULL AS held_slot, r.parked_at IS NOT NULL AS parked,
               r.job_id, r.user_id, r.period_start, r.windows, r.created_at, r.reserved_amount, s.request_id,
               true AS ended,
               s.state::text AS state, s.used, r.from_grants, r.overage
-), unheard AS (
-    -- What its handler still says is of an attempt that is over, also if somebody retries the job.
-    DELETE FROM outstanding_attempts WHERE job_id = ANY (ARRAY(SELECT s.job_id FROM seen s WHERE coalesce(s.ended, true)))
 ), yielded AS (
     UPDATE quota_reservations r
     -- Shortly before the job is due, it asks for a slot again.
