@@ -109,7 +109,7 @@ impl Guard {
             Err(error) => return not_begun(job.id, error).map_err(WorkError::new),
         };
         let _current = self.current.enter(job.id, found.map(|found| found.holder));
-        let is_cluster = fairness.enabled && fairness.scope == FairnessScope::Cluster;
+        let is_cluster = fairness.cluster_limits().is_some();
         if is_cluster && found.is_some_and(|found| found.holds == Holds::Slot) {
             record_wake(&job);
             return next.run(job).await;
@@ -134,7 +134,7 @@ impl Guard {
         found: Option<Found>,
     ) -> Result<Entry, DatabaseError> {
         let fairness = &self.context.settings.fairness;
-        let is_cluster = fairness.enabled && fairness.scope == FairnessScope::Cluster;
+        let is_cluster = fairness.cluster_limits().is_some();
         let event_type = match found.map(|found| found.holds) {
             Some(Holds::Quota(meter) | Holds::Nothing(meter)) => meter,
             Some(Holds::Slot) | None => event_type,

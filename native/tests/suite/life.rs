@@ -188,9 +188,8 @@ async fn cancelling_a_running_job_stops_its_program_and_frees_everything() {
     weir.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn stopping_gives_a_running_job_back_without_costing_it_an_attempt() {
-    let weir = programs().await;
+/// Stops a worker while it works.
+async fn stops_and_gives_its_job_back(weir: Weir) {
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
     let id = submit(&weir, who, "slow").await;
@@ -206,24 +205,17 @@ async fn stopping_gives_a_running_job_back_without_costing_it_an_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn stopping_gives_a_running_job_back_without_costing_it_an_attempt() {
+    stops_and_gives_its_job_back(programs().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_time_to_drain_a_running_job_is_given_back_at_once() {
-    let weir = Weir::with(&[
+    let config = [
         ("WEIR_CONFIG", "tests/programs.toml"),
         ("WEIR_DRAIN_TIMEOUT", "0s"),
-    ])
-    .await;
-    let who = Who::User(weir.user("free").await);
-    let working = weir.work().await;
-    let id = submit(&weir, who, "slow").await;
-    weir.running(id, who).await;
-    working.stop().await;
-    let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
-    assert_eq!(
-        (&job["status"], &job["attempt"], &job["error"]),
-        (&json!("queued"), &json!(0), &Value::Null),
-        "{job}"
-    );
-    weir.end().await;
+    ];
+    stops_and_gives_its_job_back(Weir::with(&config).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,9 @@
 -- Gives strays a reservation without a slot that is due, so that they are put in line. It reserves no quota.
+-- The trigger `fill` adds a user's period and windows.
 -- $1 job ids, $2 holders, $3 user ids, $4 event types, pairwise; $5 seconds to live.
 INSERT INTO quota_reservations AS r
-    (job_id, holder, user_id, event_type, reserved_amount, period_start, windows, expires_at, admitted_at, parked_at, due_at)
-SELECT a.job_id, a.holder, a.user_id, a.event_type, 0,
-       CASE WHEN a.user_id IS NOT NULL THEN period_start_of(a.user_id, now()) END,
-       CASE WHEN a.user_id IS NULL THEN 0 ELSE coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = a.event_type), 0) END,
-       now() + make_interval(secs => $5), NULL, NULL, now()
+    (job_id, holder, user_id, event_type, reserved_amount, expires_at, admitted_at, parked_at, due_at)
+SELECT a.job_id, a.holder, a.user_id, a.event_type, 0, now() + make_interval(secs => $5), NULL, NULL, now()
 FROM unnest($1::bigint[], $2::uuid[], $3::uuid[], $4::usage_event_type[]) AS a (job_id, holder, user_id, event_type)
 WHERE EXISTS (SELECT 1 FROM river_job j WHERE j.id = a.job_id AND j.state = 'available')
 ORDER BY 1
