@@ -365,14 +365,16 @@ async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
         .start()
         .await?;
     // The functions keep the books, and a sign of life changes none.
-    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    transaction
+        .batch_execute("SET LOCAL weir.counters = 'kept'")
+        .await?;
     Ok(transaction)
 }
 
 /// As a settlement has it: first the holder, then the job.
 async fn lock_holder(transaction: &Transaction<'_>, job_id: i64) -> Result<(), Error> {
     transaction
-        .execute("SELECT lock_holder_of($1)", &[&job_id])
+        .execute("SELECT lock_holder_of_job($1)", &[&job_id])
         .await?;
     Ok(())
 }

@@ -62,7 +62,9 @@ pub async fn adjust(
         )));
     };
     // The balance is booked in the same statement, and not by the table's trigger, which adds only.
-    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    transaction
+        .batch_execute("SET LOCAL weir.counters = 'kept'")
+        .await?;
     let id: Uuid = transaction
         .query_one(
             include_str!("sql/adjust.sql"),

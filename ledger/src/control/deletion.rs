@@ -52,7 +52,9 @@ pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result
         .await?
         .get(0);
     // Balances move with their rows; nothing is to be counted anew.
-    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    transaction
+        .batch_execute("SET LOCAL weir.counters = 'kept'")
+        .await?;
     let row = transaction
         .query_one(include_str!("sql/forget.sql"), &[&person.id, &nobody])
         .await?;

@@ -91,8 +91,8 @@ pub async fn test_webhook(client: &mut Client, actor: &str, id: Uuid) -> Result<
     });
     transaction
         .execute(
-            "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY[$2::jsonb])",
-            &[&id, &body],
+            "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY[$2::text], ARRAY[$3::text])",
+            &[&id, &event, &body.to_string()],
         )
         .await?;
     let job_id = transaction

@@ -40,5 +40,5 @@ pub use usage_by_period::{PeriodUsage, usage_by_period};
 pub use usage_feed::{UsageCursor, UsageEvent, usage_after};
 pub use webhooks::{
     Deliveries, WEBHOOK_EVENTS, WEBHOOK_THRESHOLDS, WantedWebhook, Webhook, add_webhook, disable_webhook,
-    enable_webhook, remove_webhook, rotate_webhook, tell_renewals, webhooks,
+    emit_renewals, enable_webhook, remove_webhook, rotate_webhook, webhooks,
 };

@@ -367,7 +367,7 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn tell_renewals(client: &Client) -> Result<i64, tokio_postgres::Error> {
-    let row = client.query_one("SELECT tell_renewals() AS gone", &[]).await?;
+pub async fn emit_renewals(client: &Client) -> Result<i64, tokio_postgres::Error> {
+    let row = client.query_one("SELECT emit_renewals() AS gone", &[]).await?;
     Ok(row.get("gone"))
 }

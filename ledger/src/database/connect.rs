@@ -161,7 +161,7 @@ impl Database {
         format!("{name:?} at {} (user {user:?})", hosts.join(", ")).into()
     }
 
-    /// Opens a connection whose transactions book the counters themselves (`weir.books`), so that the triggers that
+    /// Opens a connection whose transactions book the counters themselves (`weir.counters`), so that the triggers that
     /// do it for others stay out of the way. A lock is waited for at most `lock_timeout`.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Database {
     pub async fn connect_bookkeeper(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
         let client = self.connect().await?;
         let setup = format!(
-            "SET weir.books = 'kept'; SET statement_timeout = '6s'; SET idle_in_transaction_session_timeout = '10s'; \
+            "SET weir.counters = 'kept'; SET statement_timeout = '6s'; SET idle_in_transaction_session_timeout = '10s'; \
              SET lock_timeout = {}; SHOW transaction_read_only",
             lock_millis(lock_timeout)
         );

@@ -22,10 +22,7 @@ impl Schemas {
             return None;
         }
         let led = |table| format!("coalesce({}, quote_ident(current_schema()))", schema_of(table));
-        let weir = self
-            .weir
-            .as_deref()
-            .map_or_else(|| led("weir_migrations"), quoted);
+        let weir = self.weir.as_deref().map_or_else(|| led("weir_schema"), quoted);
         let river = self.river.as_deref().map_or_else(|| led("river_job"), quoted);
         let told = |schema: &Option<String>| literal(schema.as_deref().unwrap_or_default());
         Some(format!(

@@ -1,7 +1,5 @@
 //! Why a database was not brought up to date.
 
-use std::error::Error as _;
-
 use tokio_postgres::error::SqlState;
 
 use crate::database::{DatabaseError, said};
@@ -12,21 +10,26 @@ pub enum MigrateError {
     /// The database could not be used.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// What is there is somebody else's, or too old. Nothing was changed.
+    /// The database is not as Weir needs it. Nothing was changed.
     #[error("nothing was changed, since the database is not as Weir needs it:{}", listed(.0))]
     Refused(Vec<String>),
     /// One of River's migrations failed.
     #[error("a migration of River's failed: {0}")]
     River(#[from] riverqueue::migrate::Error),
-    /// Somebody else's transaction uses a table that a migration changes.
-    #[error("Weir's migrations wait for {}; end it, or run this again when it is over", by.as_deref().unwrap_or("another transaction"))]
+    /// Another transaction uses a table that has to change.
+    #[error("weir migrate waits for {}; end it, or run this again when it is over", by.as_deref().unwrap_or("another transaction"))]
     HeldUp {
-        /// Whose.
+        /// Its session.
         by: Option<String>,
     },
-    /// One of Weir's migrations failed.
-    #[error("{}", told(.0))]
-    Weir(#[from] refinery::Error),
+    /// PostgreSQL refused a file of the schema. Nothing of the schema was changed.
+    #[error("ledger/schema could not be applied, at {path}: {}{}", said(.error), detail(.error))]
+    File {
+        /// The file.
+        path: String,
+        /// What PostgreSQL reported.
+        error: tokio_postgres::Error,
+    },
 }
 
 impl From<tokio_postgres::Error> for MigrateError {
@@ -35,38 +38,26 @@ impl From<tokio_postgres::Error> for MigrateError {
     }
 }
 
+impl MigrateError {
+    /// Whether it failed because it did not get a lock in time, or got into a deadlock.
+    pub(super) fn is_held_up(&self) -> bool {
+        let code = match self {
+            Self::File { error, .. } => error.code(),
+            Self::Database(DatabaseError::Postgres(error)) => error.code(),
+            _ => None,
+        };
+        code.is_some_and(|code| {
+            *code == SqlState::LOCK_NOT_AVAILABLE || *code == SqlState::T_R_DEADLOCK_DETECTED
+        })
+    }
+}
+
 fn listed(faults: &[String]) -> String {
     faults.iter().map(|fault| format!("\n  - {fault}")).collect()
 }
 
-/// Whether a migration failed since it did not get a lock in time, or got into a deadlock.
-pub(super) fn is_held_up(error: &refinery::Error) -> bool {
-    let code = postgres(error).and_then(tokio_postgres::Error::code);
-    code.is_some_and(|code| *code == SqlState::LOCK_NOT_AVAILABLE || *code == SqlState::T_R_DEADLOCK_DETECTED)
-}
-
-/// What PostgreSQL said, if it was PostgreSQL.
-fn postgres(error: &refinery::Error) -> Option<&tokio_postgres::Error> {
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        if let Some(postgres) = inner.downcast_ref() {
-            return Some(postgres);
-        }
-        cause = inner.source();
-    }
-    None
-}
-
-/// Which migration failed, and what PostgreSQL says: by itself the error says "db error".
-fn told(error: &refinery::Error) -> String {
-    let refinery::error::Kind::Connection(doing, _) = error.kind() else {
-        return format!("a migration of Weir's failed: {error}");
-    };
-    let Some(postgres) = postgres(error) else {
-        return format!("Weir's migrations failed, {error}");
-    };
-    // Such as whose view it is that depends on a column of ours.
-    let detail = postgres.as_db_error().and_then(|db| db.detail());
-    let detail = detail.map_or_else(String::new, |detail| format!("; {}", detail.replace('\n', "; ")));
-    format!("Weir's migrations failed, {doing}: {}{detail}", said(postgres))
+/// Such as which view depends on a column.
+fn detail(error: &tokio_postgres::Error) -> String {
+    let detail = error.as_db_error().and_then(|db| db.detail());
+    detail.map_or_else(String::new, |detail| format!("; {}", detail.replace('\n', "; ")))
 }

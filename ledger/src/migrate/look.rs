@@ -1,22 +1,11 @@
-//! What is in the database before anything is changed: whose the tables are, and how old River's.
+//! What is in the database before anything is changed: whose the tables are, and how old.
 
-use std::sync::LazyLock;
-
-use regex::Regex;
 use riverqueue::migrate::MIGRATION_VERSION_LATEST;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, GenericClient};
 
-use super::known::{LEDGER, OLDEST_RIVER, River, embedded, quoted};
+use super::known::{OLDEST_RIVER, River, quoted};
+use super::schema::{Applied, Kind, RECORD, Schema};
 use crate::database::{DatabaseError, Schemas};
-
-/// What a migration makes: its kind and its name.
-static MADE: LazyLock<Regex> = LazyLock::new(|| {
-    #[expect(clippy::unwrap_used, reason = "a constant, which every test compiles")]
-    Regex::new(
-        r"(?m)^\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:UNIQUE\s+|UNLOGGED\s+|MATERIALIZED\s+)*(TABLE|TYPE|DOMAIN|VIEW|SEQUENCE|INDEX|FUNCTION|PROCEDURE)\s+(?:CONCURRENTLY\s+)?(?:IF\s+NOT\s+EXISTS\s+)?(\w+)",
-    )
-    .unwrap()
-});
 
 /// What is there.
 #[derive(Debug)]
@@ -27,10 +16,12 @@ pub(super) struct Found {
     pub(super) river: String,
     pub(super) has_weir: bool,
     pub(super) has_river: bool,
+    /// Whether the table that records what has been applied is there.
+    pub(super) has_record: bool,
     /// River's version; `None` without River's tables.
     pub(super) river_version: Option<i64>,
-    /// The last of Weir's migrations; `None` without any.
-    pub(super) weir_version: Option<i32>,
+    /// What has been applied of Weir's; `None` where nothing was.
+    pub(super) applied: Option<Applied>,
     faults: Vec<String>,
 }
 
@@ -51,7 +42,7 @@ impl Found {
         let applies = match (self.river_version, river) {
             (None, River::Skip) => {
                 faults.push(format!(
-                    "schema {schema:?} has no tables of River's, and --skip-river makes none; have River's version \
+                    "schema {schema:?} has no tables of River's, and --skip-river creates none; have River's version \
                      {OLDEST_RIVER} or newer there first, set RIVER_SCHEMA to where it is, or leave out --skip-river"
                 ));
                 false
@@ -66,7 +57,7 @@ impl Found {
             (Some(version), River::AsItIs) if version < OLDEST_RIVER => {
                 faults.push(format!(
                     "River's tables in schema {schema:?} are at version {version}, and Weir needs {OLDEST_RIVER} or \
-                     newer; they may be somebody else's, so they are brought to {latest} only when asked: run `weir \
+                     newer; they may be another program's, so they are brought to {latest} only when asked: run `weir \
                      migrate --upgrade-river`, or set RIVER_SCHEMA to a schema for a River of Weir's own"
                 ));
                 false
@@ -84,9 +75,9 @@ impl Found {
 }
 
 /// Looks, over a session whose `search_path` is as the server and the URL make it.
-pub(super) async fn look(client: &Client, told: &Schemas) -> Result<Found, DatabaseError> {
+pub(super) async fn look(client: &Client, named: &Schemas, schema: &Schema) -> Result<Found, DatabaseError> {
     let row = client
-        .query_one(include_str!("sql/where.sql"), &[&told.weir, &told.river])
+        .query_one(include_str!("sql/where.sql"), &[&named.weir, &named.river])
         .await?;
     let (weir, river): (Option<String>, Option<String>) = (row.get("weir"), row.get("river"));
     let mut faults = Vec::new();
@@ -106,7 +97,7 @@ pub(super) async fn look(client: &Client, told: &Schemas) -> Result<Found, Datab
                  WEIR_SCHEMA to a schema of Weir's own, such as WEIR_SCHEMA=weir"
             ));
         }
-        if row.get("has_ledger_at_river") {
+        if row.get("has_record_at_river") {
             faults.push(format!(
                 "schema {river:?} has a Weir with River's tables there, and they serve one Weir; set RIVER_SCHEMA to a \
                  schema of its own, such as RIVER_SCHEMA={weir}"
@@ -134,56 +125,94 @@ pub(super) async fn look(client: &Client, told: &Schemas) -> Result<Found, Datab
     } else {
         None
     };
-    let weir_version: Option<i32> = if row.get("has_ledger") {
-        let table = format!("{}.{LEDGER}", quoted(&weir));
-        client
-            .query_one(&format!("SELECT max(version) FROM {table}"), &[])
-            .await?
-            .get(0)
+    let has_record: bool = row.get("has_record");
+    let applied = if has_record {
+        applied(client, &format!("{}.weir_schema", quoted(&weir))).await?
     } else {
         None
     };
-    let taken = taken(client, &weir, weir_version).await?;
-    if !taken.is_empty() {
-        let taken = taken.join(", ");
-        let remedy = if weir_version.is_some() {
-            "rename them, since Weir's tables are there already"
-        } else {
-            "set WEIR_SCHEMA to a schema for Weir alone, such as WEIR_SCHEMA=weir, which is made if it is missing"
-        };
+    if row.get("is_prerelease") {
         faults.push(format!(
-            "schema {weir:?} has what is not Weir's under names that Weir's tables need: {taken}; {remedy}"
+            "schema {weir:?} has a Weir from before the first release; move its data to a new database as \
+             docs/how-to/upgrade.md says, or drop the schema to start anew"
         ));
+    } else {
+        let taken = taken(client, &weir, applied.as_ref(), schema).await?;
+        if !taken.is_empty() {
+            let taken = taken.join(", ");
+            let remedy = if applied.is_some() {
+                "rename them, since Weir's tables are there already"
+            } else {
+                "set WEIR_SCHEMA to a schema for Weir alone, such as WEIR_SCHEMA=weir, which is created if it is missing"
+            };
+            faults.push(format!(
+                "schema {weir:?} has what is not Weir's under names that Weir's tables need: {taken}; {remedy}"
+            ));
+        }
     }
     Ok(Found {
         weir,
         river,
         has_weir: row.get("has_weir"),
         has_river: row.get("has_river"),
+        has_record,
         river_version,
-        weir_version,
+        applied,
         faults,
     })
 }
 
-/// What is there under names that the migrations to come make, and no earlier one has made.
-async fn taken(client: &Client, schema: &str, version: Option<i32>) -> Result<Vec<String>, DatabaseError> {
-    let (mut tables, mut functions, mut ours) = (Vec::new(), Vec::new(), Vec::new());
-    for migration in embedded::migrations::runner().get_migrations() {
-        let is_applied = version.is_some_and(|version| i64::from(migration.version()) <= i64::from(version));
-        for made in MADE.captures_iter(migration.sql().unwrap_or_default()) {
-            let name = made[2].to_owned();
-            match &made[1] {
-                _ if is_applied => ours.push(name),
-                "FUNCTION" | "PROCEDURE" => functions.push(name),
-                _ => tables.push(name),
-            }
+/// What has been applied, by this table.
+pub(super) async fn applied(
+    client: &impl GenericClient,
+    table: &str,
+) -> Result<Option<Applied>, DatabaseError> {
+    let row = client
+        .query_opt(&format!("SELECT release, upgrade, files FROM {table}"), &[])
+        .await?;
+    Ok(row.map(|row| {
+        let files: serde_json::Value = row.get("files");
+        Applied {
+            release: row.get("release"),
+            upgrade: row.get("upgrade"),
+            // Something else than texts differs from every file, so that all are applied again.
+            files: serde_json::from_value(files).unwrap_or_default(),
         }
-    }
-    tables.retain(|name| !ours.contains(name));
-    functions.retain(|name| !ours.contains(name));
+    }))
+}
+
+/// What is there under names that are about to be created, and that nothing applied before has created.
+async fn taken(
+    client: &Client,
+    in_schema: &str,
+    applied: Option<&Applied>,
+    schema: &Schema,
+) -> Result<Vec<String>, DatabaseError> {
+    let creates = match applied {
+        // The record itself is created first, so that it can be locked.
+        None => schema
+            .in_order()
+            .iter()
+            .filter(|file| file.path != RECORD)
+            .flat_map(|file| file.creates())
+            .collect(),
+        Some(applied) => {
+            let missing = schema.missing_from(applied);
+            let new = missing
+                .iter()
+                .filter(|file| !applied.files.contains_key(&file.path));
+            new.flat_map(|file| file.creates()).collect::<Vec<_>>()
+        }
+    };
+    let names = |of| -> Vec<&str> {
+        let those = creates.iter().filter(|(kind, _)| *kind == of);
+        those.map(|(_, name)| name.as_str()).collect()
+    };
     let rows = client
-        .query(include_str!("sql/taken.sql"), &[&schema, &tables, &functions])
+        .query(
+            include_str!("sql/taken.sql"),
+            &[&in_schema, &names(Kind::Relation), &names(Kind::Function)],
+        )
         .await?;
     Ok(rows
         .iter()

@@ -1,42 +1,45 @@
-//! `weir migrate`: River's migrations by River's own migrator, then Weir's, each with a ledger of its own. It looks
-//! before it changes anything: what is somebody else's stays as it is.
+//! `weir migrate`: River's migrations by River's own migrator, then Weir's schema. It looks before it changes anything:
+//! what belongs to another program stays as it is.
 
 mod error;
 mod known;
 mod look;
+mod schema;
 mod script;
 
 use std::time::Duration;
 
-use refinery::Target;
 use riverqueue::migrate::PostgresMigrator;
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use crate::database::{Database, DatabaseError};
-use error::is_held_up;
-use known::{GRANT_FUNCTIONS, LEDGER, embedded, lead_functions, own_functions, quoted};
 use look::{Found, look};
+use schema::{Applied, RECORD};
+use script::Step;
 
 pub use error::MigrateError;
 pub use known::{OLDEST_RIVER, River};
-
-/// Any number; the same in every process, so that only one migrates at a time, whatever its schemas.
-const LOCK: i64 = 0x77_65_69_72;
+pub use schema::{Schema, SchemaFile};
 
 /// How long a migration waits for a table, while everybody else who wants it waits behind.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long it makes way for them, and how often it tries: for three minutes in all.
 const BETWEEN_TRIES: Duration = Duration::from_secs(4);
-const MOST_TRIES: u32 = 30;
+const MAX_TRIES: u32 = 30;
 
 /// What was done.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct Migrated {
     /// Versions of River's line `main`.
     pub river: Vec<i64>,
-    /// Weir's migrations by name.
+    /// Weir's files that were applied, upgrades first.
     pub weir: Vec<String>,
+    /// Rights that others had on Weir's objects and have no longer.
+    pub revoked: Vec<String>,
+    /// What an operator should know about rights that were left as they are.
+    pub advice: Vec<String>,
     /// The version of River's tables that stays, though a newer one is known.
     pub kept_river: Option<i64>,
 }
@@ -45,10 +48,10 @@ pub struct Applied {
 ///
 /// # Errors
 ///
-/// When the database cannot be reached, or is not as Weir needs it (then nothing is changed), or refuses a migration.
-/// What was applied before stays.
-pub async fn migrate(database: &Database) -> Result<Applied, MigrateError> {
-    to(database, River::default(), Target::Latest).await
+/// When the database cannot be reached, or is not as Weir needs it (then nothing is changed), or refuses a statement.
+/// Weir's schema is changed whole or not at all; River's migrations that were applied before stay.
+pub async fn migrate(database: &Database) -> Result<Migrated, MigrateError> {
+    migrate_to(database, River::default(), &Schema::present()).await
 }
 
 /// The same, with River's tables treated like this.
@@ -56,17 +59,8 @@ pub async fn migrate(database: &Database) -> Result<Applied, MigrateError> {
 /// # Errors
 ///
 /// As [`migrate`].
-pub async fn migrate_with(database: &Database, river: River) -> Result<Applied, MigrateError> {
-    to(database, river, Target::Latest).await
-}
-
-/// Brings the database to an earlier version of Weir's schema, for tests of upgrades; River's is the latest one.
-///
-/// # Errors
-///
-/// As [`migrate`].
-pub async fn migrate_to(database: &Database, version: i32) -> Result<Applied, MigrateError> {
-    to(database, River::default(), Target::Version(version)).await
+pub async fn migrate_with(database: &Database, river: River) -> Result<Migrated, MigrateError> {
+    migrate_to(database, river, &Schema::present()).await
 }
 
 /// What [`migrate_with`] would run, as a script; empty when there is nothing to do. Changes nothing.
@@ -76,150 +70,196 @@ pub async fn migrate_to(database: &Database, version: i32) -> Result<Applied, Mi
 /// As [`migrate`].
 pub async fn script(database: &Database, river: River) -> Result<String, MigrateError> {
     let client = database.connect_as_it_is().await?;
-    let found = look(&client, database.schemas()).await?;
+    let schema = Schema::present();
+    let found = look(&client, database.schemas(), &schema).await?;
     let applies_river = found.plan(river).map_err(MigrateError::Refused)?;
-    let are_led = functions_are_led(&client, Some(&found.weir)).await?;
-    script::of(
-        &database.clone().in_schemas(found.schemas()),
-        &found,
-        applies_river,
-        are_led,
-    )
-    .await
-}
-
-async fn to(database: &Database, river: River, target: Target) -> Result<Applied, MigrateError> {
-    let mut client = database.connect_as_it_is().await?;
-    client.execute("SELECT pg_advisory_lock($1)", &[&LOCK]).await?;
-    let found = look(&client, database.schemas()).await?;
-    let applies_river = found.plan(river).map_err(MigrateError::Refused)?;
-    make_schemas(&client, &found).await?;
     let database = database.clone().in_schemas(found.schemas());
-    let mut applied = Applied::default();
-    if applies_river {
-        let pool = database.river_pool(1)?;
-        applied.river = PostgresMigrator::new(pool.clone()).migrate_up().await?;
-        pool.close().await;
-    } else {
-        let latest = riverqueue::migrate::MIGRATION_VERSION_LATEST;
-        applied.kept_river = found.river_version.filter(|version| *version < latest);
-    }
-    let path = format!(
-        "SET search_path = {}, {}",
-        quoted(&found.weir),
-        quoted(&found.river)
-    );
-    client.batch_execute(&path).await?;
-    applied.weir = apply(&mut client, target).await?;
-    client.batch_execute(GRANT_FUNCTIONS).await?;
-    client.execute("SELECT pg_advisory_unlock($1)", &[&LOCK]).await?;
-    Ok(applied)
+    script::of(&database, &client, &found, applies_river, &schema).await
 }
 
-/// Applies Weir's migrations, each in a transaction of its own. Returns their names.
+/// Brings the database to a schema, which is another one than this release's in tests of upgrades.
 ///
-/// Whoever comes after one that waits for a table waits behind it, submissions and settlements too. So it waits for a
-/// moment, makes way for them, and tries again.
-async fn apply(client: &mut Client, target: Target) -> Result<Vec<String>, MigrateError> {
-    let mut runner = embedded::migrations::runner().set_target(target);
-    runner.set_migration_table_name(LEDGER);
-    let bound = format!("SET lock_timeout = {}", LOCK_TIMEOUT.as_millis());
-    client.batch_execute(&bound).await?;
-    let mut applied = Vec::new();
-    for tries in 1.. {
-        let ran = runner.run_async(client).await;
-        // What was applied is in use, whatever comes after it.
-        let led = client.batch_execute(&lead_functions()).await;
-        let report = match &ran {
-            Ok(report) => Some(report),
-            Err(error) => error.report(),
-        };
-        let names = report.map(|report| report.applied_migrations().iter().map(ToString::to_string));
-        applied.extend(names.into_iter().flatten());
-        match ran {
-            Ok(_) => {
-                led?;
-                break;
-            }
-            Err(error) if is_held_up(&error) => {
+/// # Errors
+///
+/// As [`migrate`].
+pub async fn migrate_to(
+    database: &Database,
+    river: River,
+    schema: &Schema,
+) -> Result<Migrated, MigrateError> {
+    let mut client = database.connect_as_it_is().await?;
+    let found = look(&client, database.schemas(), schema).await?;
+    let applies_river = found.plan(river).map_err(MigrateError::Refused)?;
+    prepare(&client, &found, schema).await?;
+    let database = database.clone().in_schemas(found.schemas());
+    let mut migrated = Migrated::default();
+    if !applies_river {
+        let latest = riverqueue::migrate::MIGRATION_VERSION_LATEST;
+        migrated.kept_river = found.river_version.filter(|version| *version < latest);
+    }
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let river = applies_river.then_some(&database);
+        match apply(&mut client, &found, schema, river, &mut migrated).await {
+            Ok(()) => return Ok(migrated),
+            Err(error) if error.is_held_up() => {
                 let row = client.query_opt(include_str!("sql/holds_up.sql"), &[]).await;
                 let by = row.ok().flatten().map(|row| row.get("session"));
-                if tries == MOST_TRIES {
+                if tries == MAX_TRIES {
                     return Err(MigrateError::HeldUp { by });
                 }
                 if tries == 1 {
                     tracing::warn!(
                         by,
-                        "waiting for a transaction that uses a table which a migration changes"
+                        "waiting for a transaction that uses a table which has to change"
                     );
                 }
+                // Whoever comes after a statement that waits for a table waits behind it, submissions and settlements
+                // too. So it waits for a moment, makes way for them, and tries again.
                 tokio::time::sleep(BETWEEN_TRIES).await;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
     }
-    client.batch_execute("RESET lock_timeout").await?;
-    Ok(applied)
 }
 
-/// Makes the schemas that are missing. Not with `IF NOT EXISTS`: that needs the right to make one even where it is there.
-async fn make_schemas(client: &Client, found: &Found) -> Result<(), DatabaseError> {
+/// Creates the schemas and the record, where they are missing. Another process may do so at the same time.
+async fn prepare(client: &Client, found: &Found, schema: &Schema) -> Result<(), MigrateError> {
+    let mut missing = Vec::new();
+    // Not with `IF NOT EXISTS`: that needs the right to create one even where it exists.
     if !found.has_river {
-        let make = format!("CREATE SCHEMA {}", quoted(&found.river));
-        client.batch_execute(&make).await?;
+        missing.push(format!("CREATE SCHEMA {}", known::quoted(&found.river)));
     }
     if !found.has_weir && found.weir != found.river {
-        let make = format!("CREATE SCHEMA {}", quoted(&found.weir));
-        client.batch_execute(&make).await?;
+        missing.push(format!("CREATE SCHEMA {}", known::quoted(&found.weir)));
+    }
+    if !found.has_record {
+        let path = script::path(found);
+        let record = schema.files.iter().find(|file| file.path == RECORD);
+        let record = record.map(|file| file.sql.as_str()).unwrap_or_default();
+        missing.push(format!("BEGIN; {path};\n{record}\nCOMMIT"));
+    }
+    for statement in missing {
+        if let Err(error) = client.batch_execute(&statement).await {
+            let was_created = error.code().is_some_and(|code| {
+                [
+                    SqlState::DUPLICATE_SCHEMA,
+                    SqlState::DUPLICATE_TABLE,
+                    SqlState::DUPLICATE_OBJECT,
+                    SqlState::UNIQUE_VIOLATION,
+                ]
+                .contains(code)
+            });
+            if !was_created {
+                return Err(error.into());
+            }
+            client.batch_execute("ROLLBACK").await?;
+        }
     }
     Ok(())
 }
 
-/// Whether every migration that this binary knows has been applied, without applying any; and River's tables are of a
-/// version that it works on.
+/// Applies what is missing, in one transaction.
+async fn apply(
+    client: &mut Client,
+    found: &Found,
+    schema: &Schema,
+    river: Option<&Database>,
+    migrated: &mut Migrated,
+) -> Result<(), MigrateError> {
+    let transaction = client.transaction().await?;
+    transaction
+        .batch_execute(&format!(
+            "{}; LOCK TABLE weir_schema IN SHARE ROW EXCLUSIVE MODE; SET LOCAL lock_timeout = {}; \
+             SET LOCAL check_function_bodies = off; {}",
+            script::path(found),
+            LOCK_TIMEOUT.as_millis(),
+            include_str!("sql/roles.sql"),
+        ))
+        .await?;
+    if let Some(database) = river {
+        let pool = database.river_pool(1)?;
+        let applied = PostgresMigrator::new(pool.clone()).migrate_up().await;
+        pool.close().await;
+        migrated.river.extend(applied?);
+    }
+    // As it is now that no other process changes it.
+    let applied = look::applied(&transaction, "weir_schema").await?;
+    let mut weir = Vec::new();
+    for Step { path, sql } in script::steps(found, schema, applied.as_ref(), true) {
+        let ran = transaction.batch_execute(&sql).await;
+        ran.map_err(|error| MigrateError::File {
+            path: path.clone(),
+            error,
+        })?;
+        if path != script::CLOSING {
+            weir.push(path);
+        }
+    }
+    transaction
+        .batch_execute(include_str!("sql/adopt_usage_events.sql"))
+        .await?;
+    let (revoked, left) = settle_rights(&transaction, found, schema).await?;
+    if !left.is_empty() {
+        return Err(MigrateError::Refused(left));
+    }
+    let advice = transaction
+        .query(include_str!("sql/advice.sql"), &[&found.weir])
+        .await?;
+    transaction.commit().await?;
+    migrated.weir = weir;
+    migrated.revoked = revoked;
+    migrated.advice = advice.iter().map(|row| row.get("advice")).collect();
+    Ok(())
+}
+
+/// Leaves rights on Weir's objects to their owner and the roles for other languages. Returns what was taken from others,
+/// and what could not be.
+async fn settle_rights(
+    transaction: &tokio_postgres::Transaction<'_>,
+    found: &Found,
+    schema: &Schema,
+) -> Result<(Vec<String>, Vec<String>), MigrateError> {
+    let query = script::rights(found, schema);
+    let mut revoked = Vec::new();
+    for row in transaction.query(&query, &[]).await? {
+        revoked.extend(row.get::<_, Option<String>>("taken"));
+        let command: &str = row.get("command");
+        let ran = transaction.batch_execute(command).await;
+        ran.map_err(|error| MigrateError::File {
+            path: command.to_owned(),
+            error,
+        })?;
+    }
+    // What another role than the owner has granted, the owner cannot take back.
+    let left = transaction.query(&query, &[]).await?;
+    let left = left.iter().map(|row| {
+        let command: &str = row.get("command");
+        format!("rights of others on Weir's objects remain; as a superuser, run: {command} CASCADE")
+    });
+    Ok((revoked, left.collect()))
+}
+
+/// Whether everything that this binary needs has been applied, without applying anything; and River's tables are of a
+/// version that it works on. A newer release's schema serves this one too.
 ///
 /// # Errors
 ///
 /// When the database cannot be asked.
 pub async fn is_current(client: &Client) -> Result<bool, DatabaseError> {
     let row = client.query_one(include_str!("sql/is_there.sql"), &[]).await?;
-    if !(row.get::<_, bool>("has_jobs") && row.get::<_, bool>("has_ledger")) {
+    if !(row.get::<_, bool>("has_jobs") && row.get::<_, bool>("has_record")) {
         return Ok(false);
     }
-    let weir: Option<i64> = client
-        .query_one("SELECT max(version)::bigint FROM weir_migrations", &[])
-        .await?
-        .get(0);
-    // A River whose ledger another tool keeps was looked at when Weir's tables were made.
+    let applied: Option<Applied> = look::applied(client, "weir_schema").await?;
+    // A River whose ledger another tool keeps was looked at when Weir's tables were created.
     let river: Option<i64> = if row.get("has_river_ledger") {
         let newest = "SELECT max(version) FROM river_migration m WHERE coalesce(to_jsonb(m) ->> 'line', 'main') = 'main'";
         client.query_one(newest, &[]).await?.get(0)
     } else {
         Some(OLDEST_RIVER)
     };
-    let wanted = embedded::migrations::runner()
-        .get_migrations()
-        .iter()
-        .map(|migration| i64::from(migration.version()))
-        .max();
-    Ok(river >= Some(OLDEST_RIVER) && weir >= wanted)
-}
-
-/// Whether [`is_current`] holds, and none was cut short: a migration that replaces a function forgets where it looks for
-/// tables, and the process may have died before it said so again.
-///
-/// # Errors
-///
-/// When the database cannot be asked.
-pub async fn is_complete(client: &Client) -> Result<bool, DatabaseError> {
-    Ok(is_current(client).await? && functions_are_led(client, None).await?)
-}
-
-/// In this schema, or else where the session makes tables.
-async fn functions_are_led(client: &Client, weir: Option<&str>) -> Result<bool, DatabaseError> {
-    let own: Vec<_> = own_functions().into_iter().collect();
-    let row = client
-        .query_one(include_str!("sql/are_led.sql"), &[&weir, &own])
-        .await?;
-    Ok(row.get("are_led"))
+    let schema = Schema::present();
+    Ok(river >= Some(OLDEST_RIVER) && applied.is_some_and(|applied| schema.is_served_by(&applied)))
 }

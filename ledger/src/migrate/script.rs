@@ -1,23 +1,97 @@
-//! What `weir migrate --print` shows: the same migrations as a script, which changes the same when it is run.
+//! The steps of a migration, and what `weir migrate --print` shows: the same steps as a script.
 
 use std::fmt::Write as _;
 
 use riverqueue::migrate::{Direction, MigrateOpts, PostgresMigrator};
+use tokio_postgres::Client;
 
 use super::error::MigrateError;
-use super::known::{GRANT_FUNCTIONS, LEDGER, embedded, lead_functions, quoted};
+use super::known::{literal, quoted};
 use super::look::Found;
+use super::schema::{Applied, Kind, RECORD, Schema};
 use crate::database::Database;
 
 /// The ledger of River's migrations has lines from its fifth on.
 const FIRST_LINE: i64 = 5;
 
+/// The step that records what has been applied.
+pub(super) const CLOSING: &str = "weir_schema";
+
+/// One step: the file that it is of, and what is run.
+pub(super) struct Step {
+    pub(super) path: String,
+    pub(super) sql: String,
+}
+
+/// Where a migration's transaction creates objects. Functions take it over, with temporary objects last, so that no
+/// session's temporary table is taken for one of Weir's.
+pub(super) fn path(found: &Found) -> String {
+    let (weir, river) = (quoted(&found.weir), quoted(&found.river));
+    if weir == river {
+        format!("SET LOCAL search_path = {weir}, pg_temp")
+    } else {
+        format!("SET LOCAL search_path = {weir}, {river}, pg_temp")
+    }
+}
+
+/// The steps that a database lacks to which this was applied. `has_record`: whether the table that records it is there.
+pub(super) fn steps(
+    found: &Found,
+    schema: &Schema,
+    applied: Option<&Applied>,
+    has_record: bool,
+) -> Vec<Step> {
+    let files = match applied {
+        Some(applied) => schema.missing_from(applied),
+        None => {
+            let mut files = schema.in_order();
+            files.retain(|file| !has_record || file.path != RECORD);
+            files
+        }
+    };
+    let mut steps: Vec<_> = files
+        .iter()
+        .map(|file| Step {
+            path: file.path.clone(),
+            sql: file.for_river(&found.river),
+        })
+        .collect();
+    if !steps.is_empty() || applied != Some(&schema.applied()) {
+        let now = schema.applied();
+        let files = serde_json::to_string_pretty(&now.files).unwrap_or_default();
+        steps.push(Step {
+            path: CLOSING.to_owned(),
+            sql: format!(
+                "INSERT INTO weir_schema (release, upgrade, files) VALUES ({}, {}, {})\nON CONFLICT (one) DO UPDATE SET \
+                 release = excluded.release, upgrade = excluded.upgrade, files = excluded.files, migrated_at = now();\n",
+                literal(&now.release),
+                now.upgrade,
+                literal(&files),
+            ),
+        });
+    }
+    steps
+}
+
+/// The query for what has to change about rights.
+pub(super) fn rights(found: &Found, schema: &Schema) -> String {
+    let names = |kind| {
+        let names: Vec<_> = schema.names(kind).into_iter().collect();
+        literal(&format!("{{{}}}", names.join(",")))
+    };
+    include_str!("sql/rights.sql")
+        .replace("{weir}", &literal(&found.weir))
+        .replace("{functions}", &names(Kind::Function))
+        .replace("{relations}", &names(Kind::Relation))
+}
+
 /// The script for a database in which this was found.
 pub(super) async fn of(
     database: &Database,
+    client: &Client,
     found: &Found,
     applies_river: bool,
-    are_led: bool,
+    schema: &Schema,
 ) -> Result<String, MigrateError> {
     let mut script = String::new();
     let (weir, river) = (quoted(&found.weir), quoted(&found.river));
@@ -50,42 +124,26 @@ pub(super) async fn of(
             );
         }
     }
-    let mut runner = embedded::migrations::runner();
-    runner.set_migration_table_name(LEDGER);
-    let mut weirs = String::new();
-    // They are embedded in the order of their files' names, in which the tenth comes before the second.
-    let mut migrations: Vec<_> = runner.get_migrations().iter().collect();
-    migrations.sort_by_key(|migration| migration.version());
-    for migration in migrations {
-        let is_applied = found
-            .weir_version
-            .is_some_and(|version| i64::from(migration.version()) <= i64::from(version));
-        if is_applied {
-            continue;
-        }
-        let _ = write!(
-            weirs,
-            "\n-- Weir's {migration}\nBEGIN;\n{}\nINSERT INTO {LEDGER} (version, name, applied_on, checksum)\nVALUES ({}, '{}', \
-             to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), '{}');\nCOMMIT;\n",
-            migration.sql().unwrap_or_default().trim_end(),
-            migration.version(),
-            migration.name(),
-            migration.checksum(),
-        );
+    let steps = steps(found, schema, found.applied.as_ref(), found.has_record);
+    let rights = rights(found, schema);
+    if steps.is_empty() && client.query(&rights, &[]).await?.is_empty() {
+        return Ok(script);
     }
-    let lead_functions = lead_functions();
-    if !weirs.is_empty() {
-        let _ = write!(
-            script,
-            "SET search_path = {weir}, {river};\n\
-             CREATE TABLE IF NOT EXISTS {LEDGER}\n    (version int4 PRIMARY KEY, name varchar(255), applied_on varchar(255), checksum varchar(255));\n\
-             {weirs}\n{lead_functions}\n{GRANT_FUNCTIONS}"
-        );
-    } else if !are_led {
-        let _ = write!(
-            script,
-            "SET search_path = {weir}, {river};\n{lead_functions}\n{GRANT_FUNCTIONS}"
-        );
+    let _ = write!(
+        script,
+        "\nBEGIN;\n{};\nSET LOCAL check_function_bodies = off;\n\n{}\n",
+        path(found),
+        include_str!("sql/roles.sql").trim_end(),
+    );
+    for step in steps {
+        let _ = write!(script, "\n-- {}\n{}\n", step.path, step.sql.trim_end());
     }
+    let _ = write!(
+        script,
+        "\n{}\n-- Rights\nDO $do$\nDECLARE\n    statement text;\nBEGIN\n    FOR statement IN SELECT r.command FROM (\n{}\n    ) r \
+         LOOP\n        EXECUTE statement;\n    END LOOP;\nEND\n$do$;\nCOMMIT;\n",
+        include_str!("sql/adopt_usage_events.sql"),
+        rights.trim_end()
+    );
     Ok(script)
 }

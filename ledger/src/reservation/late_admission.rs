@@ -87,7 +87,7 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
     let transaction = client.transaction().await?;
     transaction
         .batch_execute(&format!(
-            "SET LOCAL weir.books = 'kept'; SET LOCAL lock_timeout = {}",
+            "SET LOCAL weir.counters = 'kept'; SET LOCAL lock_timeout = {}",
             PATIENCE.as_millis()
         ))
         .await?;

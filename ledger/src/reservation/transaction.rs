@@ -152,7 +152,9 @@ pub async fn reserve(
     let group = [submission];
     let locking = Locking::Wait(HashSet::new());
     // The counters are booked here and not by the triggers; what the caller writes otherwise is theirs again.
-    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    transaction
+        .batch_execute("SET LOCAL weir.counters = 'kept'")
+        .await?;
     let mut answers = admit(transaction, &statements, rules, &group, &locking, false).await;
     if matches!(answers, Err(Unread::FirstContact)) {
         provision(transaction, &statements, &group).await?;
@@ -165,7 +167,7 @@ pub async fn reserve(
         }
         Err(_) => return Err(DatabaseError::Locked.into()),
     };
-    transaction.batch_execute("SET LOCAL weir.books = ''").await?;
+    transaction.batch_execute("SET LOCAL weir.counters = ''").await?;
     Ok(answer)
 }
 
@@ -215,7 +217,9 @@ pub async fn reserve_all(
 ) -> Result<Vec<Answer>, ReserveError> {
     let statements = ReservationStatements::prepare(transaction).await?;
     let locking = Locking::Wait(HashSet::new());
-    transaction.batch_execute("SET LOCAL weir.books = 'kept'").await?;
+    transaction
+        .batch_execute("SET LOCAL weir.counters = 'kept'")
+        .await?;
     let read = async || read::lock_and_read(transaction, &statements, rules, group, &locking, false).await;
     let mut snapshot = match read().await {
         Err(Unread::FirstContact) => {
@@ -239,7 +243,7 @@ pub async fn reserve_all(
     write::write(transaction, &statements, rules, group, &snapshot, &decided, false)
         .await
         .map_err(|error| refusal(error.into()))?;
-    transaction.batch_execute("SET LOCAL weir.books = ''").await?;
+    transaction.batch_execute("SET LOCAL weir.counters = ''").await?;
     Ok(decided.into_iter().map(decide::answer).collect())
 }
 

@@ -107,7 +107,7 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
     let users = &all[..usize::try_from(size.waiting).unwrap_or_default()];
     let client = stage.database.connect().await?;
     client
-        .batch_execute("SET weir.books = 'kept'; SET synchronous_commit = off")
+        .batch_execute("SET weir.counters = 'kept'; SET synchronous_commit = off")
         .await?;
     // What is measured at rest is Weir, and not PostgreSQL tidying up after this.
     client

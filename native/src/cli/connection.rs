@@ -14,10 +14,10 @@ const TIMEOUTS: &str = "SET lock_timeout = '5s'; SET idle_in_transaction_session
 pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Error>> {
     let client = settings.database()?.connect().await?;
     client.batch_execute(TIMEOUTS).await?;
-    if migrate::is_complete(&client).await? {
+    if migrate::is_current(&client).await? {
         Ok(client)
     } else {
-        Err("the database lacks migrations; run `weir migrate` first".into())
+        Err("the database has not the schema of this release; run `weir migrate` first".into())
     }
 }
 

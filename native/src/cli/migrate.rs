@@ -46,13 +46,24 @@ impl Migrate {
             return Ok(ExitCode::SUCCESS);
         }
         let applied = migrate::migrate_with(&database, river).await?;
-        let is_current = applied.river.is_empty() && applied.weir.is_empty();
+        let is_current = applied.river.is_empty() && applied.weir.is_empty() && applied.revoked.is_empty();
         // Said before the catalogue is looked at: what was applied stays, also where the catalogue is refused.
         for version in applied.river {
             print(&format!("applied River's {version}\n"))?;
         }
-        for name in applied.weir {
-            print(&format!("applied Weir's {name}\n"))?;
+        // A new database gets them all, which is one thing to a reader.
+        if applied.weir.iter().any(|path| path == "rows.sql") {
+            print(&format!("created Weir's schema: {} files\n", applied.weir.len()))?;
+        } else {
+            for path in applied.weir {
+                print(&format!("applied {path}\n"))?;
+            }
+        }
+        for rights in applied.revoked {
+            print(&format!("revoked {rights}\n"))?;
+        }
+        for advice in applied.advice {
+            print(&format!("note: {advice}\n"))?;
         }
         let mut client = database.connect().await?;
         let mut changes = catalogue::apply(&mut client, &settings.catalogue).await?;

@@ -197,7 +197,7 @@ impl Reconciler {
         is_of_use = is_of_use && within("plans", apply_scheduled(client)).await;
         apart("promote", self.promote()).await;
         is_of_use
-            && within("renewals", tell_renewals(client)).await
+            && within("renewals", emit_renewals(client)).await
             && within("clean", self.cleaner.round(client)).await
     }
 
@@ -394,7 +394,7 @@ async fn apply_scheduled(client: &Client) -> Result<(), DatabaseError> {
 }
 
 /// Tells which windows are over that webhooks heard of.
-async fn tell_renewals(client: &Client) -> Result<(), DatabaseError> {
-    control::tell_renewals(client).await?;
+async fn emit_renewals(client: &Client) -> Result<(), DatabaseError> {
+    control::emit_renewals(client).await?;
     Ok(())
 }

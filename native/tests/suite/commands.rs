@@ -41,7 +41,11 @@ async fn many_who_migrate_at_once_apply_every_migration_once_and_the_next_one_no
             done.extend(said(&output).lines().map(str::to_owned));
         }
         done.retain(|line| line != "nothing to do: the database is up to date");
-        assert!(done.contains(&"applied Weir's V1__weir".to_owned()), "{done:?}");
+        assert!(
+            done.iter()
+                .any(|line| line.starts_with("created Weir's schema: ")),
+            "{done:?}"
+        );
         let once: BTreeSet<&String> = done.iter().collect();
         assert_eq!(once.len(), done.len(), "{done:?}");
     })

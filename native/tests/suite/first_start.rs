@@ -301,7 +301,7 @@ async fn a_database_that_cannot_be_used_is_named_with_the_reason_and_what_to_do(
 async fn a_database_without_weirs_tables_says_which_command_makes_them() {
     let weir = Weir::new().await;
     let client = weir.client().await;
-    client.batch_execute("DROP TABLE weir_migrations").await.unwrap();
+    client.batch_execute("DROP TABLE weir_schema").await.unwrap();
     let secret = "a secret that is only for this one test";
     let variables = [
         ("DATABASE_URL", weir.url()),
@@ -319,7 +319,7 @@ async fn a_database_without_weirs_tables_says_which_command_makes_them() {
         let said = refused(arguments, &variables);
         let last = said.lines().last().unwrap();
         assert_eq!(
-            last, "weir: the database lacks migrations; run `weir migrate` first",
+            last, "weir: the database has not the schema of this release; run `weir migrate` first",
             "{arguments:?}: {said}"
         );
     }

@@ -5,7 +5,7 @@ use std::process::Output;
 use crate::common::others::{THEIR_TABLES, contents, river_at, weir};
 use crate::common::{GO_TESTS, Weir, Who};
 use weir_ledger::database::{Database, Schemas};
-use weir_ledger::migrate::{self, River};
+use weir_ledger::migrate::{self, River, Schema, SchemaFile};
 
 fn said(output: &Output) -> String {
     let said = [&output.stdout[..], &output.stderr[..]].concat();
@@ -57,7 +57,7 @@ async fn what_is_somebody_elses_is_named_and_stays_and_an_old_river_is_brought_u
         let asked = self::weir(url, &["migrate", "--upgrade-river"], &OWN);
         assert!(asked.status.success(), "{}", said(&asked));
         assert!(
-            said(&asked).contains("applied River's 8\napplied Weir's V1__weir"),
+            said(&asked).contains("applied River's 8\ncreated Weir's schema: "),
             "{}",
             said(&asked)
         );
@@ -132,7 +132,7 @@ async fn does_what_migrate_does(river: Option<i64>) {
         // Both ledgers know it, with the checksums that a run by `migrate` compares.
         assert_eq!(
             migrate::migrate_with(&database, River::Upgrade).await.unwrap(),
-            migrate::Applied::default()
+            migrate::Migrated::default()
         );
         let again = weir(url, &print, &OWN);
         assert!(said(&again).starts_with("-- nothing to do"), "{}", said(&again));
@@ -158,7 +158,7 @@ async fn a_migration_that_postgresql_refuses_says_what_postgresql_said() {
         assert_eq!(output.status.code(), Some(2));
         let text = said(&output);
         assert!(
-            text.contains("V1__weir") && text.contains("ask the owners first"),
+            text.contains("tables/users.sql") && text.contains("ask the owners first"),
             "{text}"
         );
         assert!(!text.contains("db error"), "{text}");
@@ -193,124 +193,93 @@ async fn schemas_that_would_be_taken_for_one_another_are_refused() {
     weir.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn what_a_later_migration_needs_is_looked_for_as_well() {
-    let weir = Weir::made(&[], async |url| {
-        let database = Database::at(url).unwrap();
-        migrate::migrate_to(&database, 3).await.unwrap();
-        let client = database.connect().await.unwrap();
-        client
-            .batch_execute("CREATE TABLE duties (id int)")
-            .await
-            .unwrap();
-        let before = contents(&client, "").await;
-        let output = weir(url, &["migrate"], &[]);
-        assert_eq!(output.status.code(), Some(2));
-        let text = said(&output);
-        assert!(
-            text.contains("table duties; rename them") && !text.contains("users"),
-            "{text}"
-        );
-        assert_eq!(contents(&client, "").await, before);
-        client.batch_execute("DROP TABLE duties").await.unwrap();
-        migrate::migrate(&database).await.unwrap();
-    })
-    .await;
-    weir.end().await;
+/// The next release, with this upgrade.
+fn with_upgrade(sql: &str) -> Schema {
+    let mut next = Schema::present();
+    next.release = "999.0.0".to_owned();
+    next.upgrades.push(SchemaFile {
+        path: format!("{:04}__test.sql", next.upgrades.len() + 1),
+        sql: sql.to_owned(),
+    });
+    next
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_that_is_refused_says_what_stands_in_its_way() {
-    let weir = Weir::made(&[], async |url| {
-        let database = Database::at(url).unwrap();
-        migrate::migrate_to(&database, 3).await.unwrap();
-        let client = database.connect().await.unwrap();
-        client
-            .batch_execute("CREATE VIEW report AS SELECT event_type FROM usage_events")
-            .await
-            .unwrap();
-        let output = weir(url, &["migrate"], &[]);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(said(&output).contains("view report"), "{}", said(&output));
-        client.batch_execute("DROP VIEW report").await.unwrap();
-        migrate::migrate(&database).await.unwrap();
-    })
-    .await;
-    weir.end().await;
+async fn what_an_upgrade_creates_must_not_be_there_already() {
+    let weir = Weir::new().await;
+    let next = with_upgrade("CREATE TABLE invoices (id int PRIMARY KEY)");
+    let client = weir.client().await;
+    client
+        .batch_execute("CREATE TABLE invoices (id int)")
+        .await
+        .unwrap();
+    let before = contents(&client, "").await;
+    let database = &weir.context.database;
+    let refused = migrate::migrate_to(database, River::AsItIs, &next).await;
+    let text = refused.unwrap_err().to_string();
+    assert!(
+        text.contains("table invoices; rename them") && !text.contains("users"),
+        "{text}"
+    );
+    assert_eq!(contents(&client, "").await, before);
+    client.batch_execute("DROP TABLE invoices").await.unwrap();
+    let done = migrate::migrate_to(database, River::AsItIs, &next).await;
+    assert_eq!(done.unwrap().weir.len(), 1);
+    weir.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_that_waits_for_a_table_makes_way_for_those_behind_it() {
-    let weir = Weir::made(&OWN, async |url| {
-        let database = Database::at(url).unwrap().in_schemas(own());
-        migrate::migrate_to(&database, 26).await.unwrap();
-        // As pg_dump has it. V27 and V28 replace functions, V30 changes the table.
-        let mut dump = database.connect().await.unwrap();
-        let open = dump.transaction().await.unwrap();
-        open.batch_execute("LOCK TABLE user_subscriptions IN ACCESS SHARE MODE")
-            .await
-            .unwrap();
-        let client = database.connect().await.unwrap();
-        let behind = async {
-            let waits =
-                "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'user_subscriptions'::regclass";
-            while client.query_opt(waits, &[]).await.unwrap().is_none() {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-            client
-                .batch_execute("SET statement_timeout = '20s'")
-                .await
-                .unwrap();
-            client
-                .query("SELECT 1 FROM user_subscriptions", &[])
-                .await
-                .unwrap();
-            // What was applied before is in use meanwhile.
-            let leads = "SELECT 1 FROM pg_proc WHERE pronamespace = 'weir'::regnamespace \
-                         AND proname LIKE 'weir\\_%' AND proconfig IS NULL";
-            let mut looks = 0;
-            while !client.query(leads, &[]).await.unwrap().is_empty() {
-                looks += 1;
-                assert!(looks < 1000, "functions do not know where tables are");
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-            open.rollback().await.unwrap();
-        };
-        let (migrated, ()) = tokio::join!(migrate::migrate(&database), behind);
-        let applied = migrated.unwrap().weir;
-        assert_eq!(applied.first().map(|name| &name[..3]), Some("V27"), "{applied:?}");
-        assert!(migrate::is_complete(&client).await.unwrap());
-    })
-    .await;
-    weir.end().await;
+async fn an_upgrade_that_is_refused_says_what_stands_in_its_way() {
+    let weir = Weir::new().await;
+    let next = with_upgrade("ALTER TABLE usage_events ALTER COLUMN reason TYPE varchar(200)");
+    let client = weir.client().await;
+    client
+        .batch_execute("CREATE VIEW report AS SELECT reason FROM usage_events")
+        .await
+        .unwrap();
+    let database = &weir.context.database;
+    let refused = migrate::migrate_to(database, River::AsItIs, &next).await;
+    let text = refused.unwrap_err().to_string();
+    assert!(
+        text.contains("view report") && text.contains("__test.sql"),
+        "{text}"
+    );
+    client.batch_execute("DROP VIEW report").await.unwrap();
+    migrate::migrate_to(database, River::AsItIs, &next).await.unwrap();
+    weir.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_migration_that_was_cut_short_before_functions_were_led_is_not_taken_for_done() {
-    let weir = Weir::made(&OWN, async |url| {
-        let database = Database::at(url).unwrap().in_schemas(own());
-        migrate::migrate_with(&database, River::Upgrade).await.unwrap();
-        let client = database.connect().await.unwrap();
-        assert!(migrate::is_complete(&client).await.unwrap());
-        // As a migration leaves a function that it replaces.
+async fn an_upgrade_that_waits_for_a_table_makes_way_for_those_behind_it() {
+    let weir = Weir::new().await;
+    let next = with_upgrade("ALTER TABLE user_subscriptions ADD COLUMN note text");
+    let database = &weir.context.database;
+    // As pg_dump has it.
+    let mut dump = database.connect().await.unwrap();
+    let open = dump.transaction().await.unwrap();
+    open.batch_execute("LOCK TABLE user_subscriptions IN ACCESS SHARE MODE")
+        .await
+        .unwrap();
+    let client = database.connect().await.unwrap();
+    let behind = async {
+        let waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'user_subscriptions'::regclass";
+        while client.query_opt(waits, &[]).await.unwrap().is_none() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
         client
-            .batch_execute("ALTER ROUTINE tell_job_ends() RESET ALL")
+            .batch_execute("SET statement_timeout = '20s'")
             .await
             .unwrap();
-        assert!(!migrate::is_complete(&client).await.unwrap());
-        let print = ["migrate", "--print", "--upgrade-river"];
-        let printed = weir(url, &print, &OWN);
-        client.batch_execute(&said(&printed)).await.unwrap();
-        assert!(migrate::is_complete(&client).await.unwrap(), "{}", said(&printed));
         client
-            .batch_execute("ALTER ROUTINE tell_job_ends() RESET ALL")
+            .query("SELECT 1 FROM user_subscriptions", &[])
             .await
             .unwrap();
-        migrate::migrate_with(&database, River::Upgrade).await.unwrap();
-        assert!(migrate::is_complete(&client).await.unwrap());
-    })
-    .await;
-    weir.end().await;
+        open.rollback().await.unwrap();
+    };
+    let migrating = migrate::migrate_to(database, River::AsItIs, &next);
+    let (migrated, ()) = tokio::join!(migrating, behind);
+    assert_eq!(migrated.unwrap().weir.len(), 1);
+    weir.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -327,7 +296,7 @@ async fn functions_of_an_application_beside_weirs_are_not_taken_for_its() {
             )
             .await
             .unwrap();
-        assert!(migrate::is_complete(&client).await.unwrap());
+        assert!(migrate::is_current(&client).await.unwrap());
         migrate::migrate(&database).await.unwrap();
         let changed = "SELECT proname::text FROM pg_proc WHERE proname LIKE '%of_theirs' AND proconfig IS NOT NULL";
         let changed = client.query(changed, &[]).await.unwrap();

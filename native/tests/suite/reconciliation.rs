@@ -552,8 +552,8 @@ async fn a_plan_that_lost_the_meter_stops_no_round_and_its_users_take_turns_like
     // As a change that frees a slot and is missed.
     client
         .batch_execute(&format!(
-            "SET weir.books = 'kept'; UPDATE holders SET slots_in_use = 0; DELETE FROM quota_reservations WHERE job_id = {}; \
-             UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = {}; RESET weir.books",
+            "SET weir.counters = 'kept'; UPDATE holders SET slots_in_use = 0; DELETE FROM quota_reservations WHERE job_id = {}; \
+             UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE id = {}; RESET weir.counters",
             lost[0], lost[0]
         ))
         .await
@@ -618,11 +618,11 @@ async fn many_due_jobs_of_somebody_wait_for(lock: &str) {
     // All are due, and those of the busy user for longer.
     client
         .batch_execute(&format!(
-            "SET weir.books = 'kept'; \
+            "SET weir.counters = 'kept'; \
              UPDATE quota_reservations SET parked_at = NULL, admitted_at = NULL, \
                     due_at = now() - CASE WHEN job_id = {theirs} THEN interval '1 s' ELSE interval '1 hour' END; \
              UPDATE holders SET parked = 0, slots_in_use = 0; \
-             UPDATE river_job SET state = 'pending'; RESET weir.books"
+             UPDATE river_job SET state = 'pending'; RESET weir.counters"
         ))
         .await
         .unwrap();

@@ -106,31 +106,72 @@ async fn the_page_of_the_routes_is_current() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_of_the_tables_is_current() {
     let weir = Weir::new().await;
-    let rows = weir
-        .client()
-        .await
+    let client = weir.client().await;
+    let tables = client
         .query(
-            "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, \
-                    coalesce(col_description(c.oid, a.attnum), '') \
-             FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+            "SELECT c.oid, c.relname, obj_description(c.oid, 'pg_class') FROM pg_class c \
              WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace \
-               AND c.relname NOT LIKE 'river\\_%' AND c.relname <> 'weir_migrations' \
-             ORDER BY c.relname, a.attnum",
+               AND c.relname NOT LIKE 'river\\_%' ORDER BY c.relname",
             &[],
         )
         .await
         .unwrap();
-    let mut body = "Weir's own tables. River's, `river_*`, are as River's migrations make them.\n".to_owned();
-    let mut table = String::new();
-    for row in &rows {
-        let (name, column, kind, not_null, comment): (&str, &str, &str, bool, &str) =
-            (row.get(0), row.get(1), row.get(2), row.get(3), row.get(4));
-        if name != table {
-            name.clone_into(&mut table);
-            write!(body, "\n## {name}\n\n| column | type | |\n|---|---|---|\n").unwrap();
+    let mut body =
+        "Weir's own tables, as `ledger/schema/tables/` defines them. River's, `river_*`, are as River's \
+                    migrations make them.\n"
+            .to_owned();
+    for table in &tables {
+        let oid: u32 = table.get(0);
+        let comment: Option<&str> = table.get(2);
+        let name: &str = table.get(1);
+        let comment = comment.unwrap_or_else(|| panic!("the table {name} has no comment"));
+        write!(
+            body,
+            "\n## {name}\n\n{comment}\n\n| column | type | |\n|---|---|---|\n"
+        )
+        .unwrap();
+        let columns = client
+            .query(
+                "SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, \
+                        coalesce(col_description($1, a.attnum), '') \
+                 FROM pg_attribute a WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
+                &[&oid],
+            )
+            .await
+            .unwrap();
+        for row in columns {
+            let (column, kind, not_null, comment): (&str, &str, bool, &str) =
+                (row.get(0), row.get(1), row.get(2), row.get(3));
+            let null = if not_null { "" } else { ", may be null" };
+            writeln!(body, "| `{column}` | {kind}{null} | {comment} |").unwrap();
         }
-        let null = if not_null { "" } else { ", may be null" };
-        writeln!(body, "| `{column}` | {kind}{null} | {comment} |").unwrap();
+        // Each in one statement, so that a reader opens no second page.
+        for (title, query) in [
+            (
+                "Keys and checks",
+                "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = $1 AND contype <> 'n' \
+                 ORDER BY contype DESC, 1",
+            ),
+            (
+                "Indexes",
+                "SELECT replace(pg_get_indexdef(i.indexrelid), format('%I.', current_schema()), '') FROM pg_index i \
+                 WHERE i.indrelid = $1 AND NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conindid = i.indexrelid) \
+                 ORDER BY 1",
+            ),
+            (
+                "Triggers",
+                "SELECT replace(pg_get_triggerdef(oid, true), format('%I.', current_schema()), '') FROM pg_trigger \
+                 WHERE tgrelid = $1 AND NOT tgisinternal ORDER BY 1",
+            ),
+        ] {
+            let rows = client.query(query, &[&oid]).await.unwrap();
+            if !rows.is_empty() {
+                write!(body, "\n{title}:\n\n").unwrap();
+            }
+            for row in rows {
+                writeln!(body, "- `{}`", row.get::<_, &str>(0)).unwrap();
+            }
+        }
     }
     is_current("tables.md", "Tables", &body);
     weir.end().await;

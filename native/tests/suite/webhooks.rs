@@ -48,8 +48,8 @@ async fn last_error(weir: &Weir, id: Uuid) -> String {
 
 /// Has so many test events told at once.
 async fn flood(weir: &Weir, id: Uuid, events: i32) {
-    let told = "SELECT deliver(array_agg($1::uuid), array_agg(NULL::uuid), array_agg(jsonb_build_object( \
-                    'id', 'evt_' || n, 'type', 'webhook.test', 'data', '{}'::jsonb))) \
+    let told = "SELECT deliver(array_agg($1::uuid), array_agg(NULL::uuid), array_agg('evt_' || n), \
+                    array_agg(jsonb_build_object('id', 'evt_' || n, 'type', 'webhook.test', 'data', '{}'::jsonb)::text)) \
                 FROM generate_series(1, $2::int) AS n";
     weir.client().await.execute(told, &[&id, &events]).await.unwrap();
 }
@@ -512,8 +512,8 @@ async fn a_delivery_whose_claim_was_not_answered_is_made_by_a_process_that_lives
     let told = client.transaction().await.unwrap();
     let event = json!({ "id": "evt_lost", "type": "webhook.test", "data": {} });
     told.execute(
-        "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY[$2::jsonb])",
-        &[&made.webhook.id, &event],
+        "SELECT deliver(ARRAY[$1::uuid], ARRAY[NULL::uuid], ARRAY['evt_lost'], ARRAY[$2::text])",
+        &[&made.webhook.id, &event.to_string()],
     )
     .await
     .unwrap();

@@ -5,10 +5,10 @@ SELECT format('user %s, %s, %s of %s: used %s + reserved %s - %s from grants > l
 FROM quota_balances b
 CROSS JOIN LATERAL (
     -- A soft limit ends at its ceiling.
-    SELECT CASE b.span WHEN 'month' THEN nullif(coalesce(o.month, most_of(l.month, l.month_ceiling)), -1)
-                       WHEN 'day' THEN nullif(coalesce(o.day, most_of(l.day, l.day_ceiling)), -1)
-                       WHEN 'hour' THEN nullif(coalesce(o.hour, most_of(l.hour, l.hour_ceiling)), -1)
-                       ELSE nullif(coalesce(o.minute, most_of(l.minute, l.minute_ceiling)), -1) END AS most
+    SELECT CASE b.span WHEN 'month' THEN nullif(coalesce(o.month, max_accepted(l.month, l.month_ceiling)), -1)
+                       WHEN 'day' THEN nullif(coalesce(o.day, max_accepted(l.day, l.day_ceiling)), -1)
+                       WHEN 'hour' THEN nullif(coalesce(o.hour, max_accepted(l.hour, l.hour_ceiling)), -1)
+                       ELSE nullif(coalesce(o.minute, max_accepted(l.minute, l.minute_ceiling)), -1) END AS most
     FROM plan_limits l
     LEFT JOIN limit_overrides o
         ON o.user_id = b.user_id AND o.event_type = b.event_type AND (o.expires_at IS NULL OR o.expires_at > now())

@@ -4,7 +4,7 @@ WITH told AS (
     SELECT coalesce(quote_ident(nullif(current_setting('weir.schema', true), '')) || '.', '') AS weir,
            coalesce(quote_ident(nullif(current_setting('weir.river_schema', true), '')) || '.', '') AS river
 )
-SELECT to_regclass(weir || 'weir_migrations') IS NOT NULL AS has_ledger,
+SELECT to_regclass(weir || 'weir_schema') IS NOT NULL AS has_record,
        coalesce(to_regclass(river || 'river_job') = to_regclass('river_job'), false) AS has_jobs,
        to_regclass('river_migration') IS NOT NULL AS has_river_ledger
 FROM told

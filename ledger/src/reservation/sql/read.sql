@@ -8,9 +8,9 @@ SELECT w.n AS position,
        plan.tier::text AS tier,
        plan.lane,
        plan.max_waiting,
-       CASE WHEN plan.max_waiting IS NOT NULL THEN scheduled_of(w.holder, w.event_type, plan.max_waiting - h.parked) END
+       CASE WHEN plan.max_waiting IS NOT NULL THEN count_scheduled(w.holder, w.event_type, plan.max_waiting - h.parked) END
            AS scheduled,
-       coalesce(plan.slots, CASE WHEN h.user_id IS NOT NULL THEN no_limits_for(h.event_type) END) AS slots,
+       coalesce(plan.slots, CASE WHEN h.user_id IS NOT NULL THEN raise_no_limits(h.event_type) END) AS slots,
        own.slots AS own_slots,
        nullif(coalesce(own.month, plan.month), -1) AS monthly_limit,
        CASE WHEN own.month IS NULL THEN plan.month_ceiling END AS monthly_ceiling,

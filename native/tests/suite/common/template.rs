@@ -68,18 +68,17 @@ async fn made(server: &str) -> String {
 /// Stands for what the schema is made of: Weir's migrations, and the version of River.
 fn schema_hash() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut files: Vec<_> = ["ledger/migrations", "ledger/src/migrate/sql"]
+    let hash = weir_ledger::migrate::Schema::present()
+        .files
         .iter()
-        .flat_map(|folder| std::fs::read_dir(root.join(folder)).unwrap())
-        .map(|file| file.unwrap().path())
-        .collect();
-    files.sort();
-    files.push(root.join("Cargo.lock"));
-    let hash = files
+        .fold(Sha256::new(), |hash, file| hash.chain_update(&file.sql));
+    let queries = std::fs::read_dir(root.join("ledger/src/migrate/sql")).unwrap();
+    let mut queries: Vec<_> = queries.map(|file| file.unwrap().path()).collect();
+    queries.sort();
+    queries.push(root.join("Cargo.lock"));
+    let hash = queries
         .iter()
-        .fold(Sha256::new(), |hash, file| {
-            hash.chain_update(std::fs::read(file).unwrap())
-        })
+        .fold(hash, |hash, file| hash.chain_update(std::fs::read(file).unwrap()))
         .finalize();
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }

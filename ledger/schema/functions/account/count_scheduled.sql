@@ -1,0 +1,11 @@
+-- How many jobs of a holder and meter wait for their time or their next attempt, counted up to `most` and never beyond
+-- 10 000: a submission, and the others of its group, wait for this count.
+CREATE OR REPLACE FUNCTION count_scheduled(of_holder uuid, meter text, most int) RETURNS int
+LANGUAGE sql STABLE AS $$
+    SELECT count(*)::int
+    FROM (
+        SELECT FROM quota_reservations r
+        WHERE r.holder = of_holder AND r.event_type = meter AND r.due_at IS NOT NULL
+        LIMIT greatest(least(most, 10000), 0)
+    ) waiting
+$$;

@@ -1,0 +1,13 @@
+-- The grants of a user and meter that have something left, in the order in which they are drawn on: the earliest
+-- expiry first. n counts from 1; before is the sum of all grants in front.
+CREATE OR REPLACE FUNCTION grants_left(of_user uuid, meter text, moment timestamptz)
+RETURNS TABLE (id uuid, amount bigint, n bigint, before numeric)
+LANGUAGE sql STABLE AS $$
+    SELECT g.id, g.amount - g.reserved - g.used,
+           row_number() OVER first_ends,
+           sum(g.amount - g.reserved - g.used) OVER first_ends - (g.amount - g.reserved - g.used)
+    FROM grants g
+    WHERE g.user_id = of_user AND g.event_type = meter AND g.used < g.amount AND g.reserved + g.used < g.amount
+      AND (g.expires_at IS NULL OR g.expires_at > moment)
+    WINDOW first_ends AS (ORDER BY g.expires_at NULLS LAST, g.created_at, g.id)
+$$;

@@ -1,0 +1,24 @@
+-- Locks an account. A holder that was never seen is created, as a user on the default plan.
+-- known_as: the subject's text, when it is not the id. Callers: weir_submit.
+CREATE OR REPLACE FUNCTION lock_account(of_holder uuid, meter text, known_as text) RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM 1 FROM holders h WHERE h.holder = of_holder AND h.event_type = meter FOR NO KEY UPDATE;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    INSERT INTO users (id, subject)
+    SELECT of_holder, CASE WHEN NOT EXISTS (SELECT 1 FROM users u WHERE u.subject = known_as) THEN known_as END
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        INSERT INTO user_subscriptions (user_id, plan_id)
+        SELECT of_holder, p.id FROM subscription_plans p WHERE p.is_default
+        ON CONFLICT (user_id) WHERE status = 'active' DO NOTHING;
+    END IF;
+    INSERT INTO holders (holder, event_type, user_id) VALUES (of_holder, meter, of_holder)
+    ON CONFLICT (holder, event_type) DO NOTHING;
+    PERFORM 1 FROM holders h WHERE h.holder = of_holder AND h.event_type = meter FOR NO KEY UPDATE;
+END
+$$;

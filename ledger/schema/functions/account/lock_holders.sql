@@ -1,0 +1,10 @@
+-- Locks all accounts of these holders, in order. Whoever writes reservations or usage events takes these locks before
+-- it touches a balance: one order everywhere, and one row that shows who is blocked.
+-- Callers: the triggers that count; changes of ledger/src/control/.
+CREATE OR REPLACE FUNCTION lock_holders(of_holders uuid[]) RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM 1 FROM holders h WHERE h.holder = ANY (of_holders) ORDER BY h.holder, h.event_type FOR NO KEY UPDATE;
+END
+$$;

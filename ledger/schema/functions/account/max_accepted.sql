@@ -1,0 +1,6 @@
+-- The amount above which nothing is accepted: the limit, or a soft limit's ceiling. A ceiling below the limit has no
+-- effect. Null is unlimited.
+CREATE OR REPLACE FUNCTION max_accepted(most bigint, ceiling bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN most IS NOT NULL THEN greatest(most, ceiling) END
+$$;

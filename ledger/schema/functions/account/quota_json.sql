@@ -1,0 +1,14 @@
+-- A quota as the API returns it. Timestamps have microseconds only where there are any. Rust writes the same in
+-- native/src/api/quota.rs.
+CREATE OR REPLACE FUNCTION quota_json(used bigint, reserved bigint, most bigint, reset_at timestamptz, from_grants bigint DEFAULT 0,
+                           granted bigint DEFAULT 0, ceiling bigint DEFAULT NULL) RETURNS jsonb
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT jsonb_build_object(
+        'used', used, 'reserved', reserved, 'limit', most,
+        'ceiling', CASE WHEN ceiling > most THEN ceiling END,
+        'overage', CASE WHEN ceiling > most THEN greatest(used::numeric + reserved - from_grants - most, 0)::bigint ELSE 0 END,
+        'remaining', CASE WHEN most IS NOT NULL
+                          THEN (greatest(max_accepted(most, ceiling)::numeric - (used::numeric + reserved - from_grants), 0)
+                                + granted)::bigint END,
+        'reset_at', regexp_replace(to_char(reset_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '\.?0+$', '') || 'Z')
+$$;

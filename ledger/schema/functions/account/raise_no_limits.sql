@@ -1,0 +1,11 @@
+-- Raises P0001: a plan without limits for a meter is an error of the catalogue, not an unlimited plan.
+-- Callers: limits_of; ledger/src/reservation/sql/read.sql.
+CREATE OR REPLACE FUNCTION raise_no_limits(event_type text) RETURNS int
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RAISE EXCEPTION 'the plan has no limits for the meter %', event_type
+        USING HINT = 'run `weir migrate` with the weir.toml that defines the meter';
+END
+$$;

@@ -1,0 +1,14 @@
+-- The UUID that a subject is, in any of its spellings; null for another text.
+CREATE OR REPLACE FUNCTION uuid_of_subject(subject text) RETURNS uuid
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    hyphenated CONSTANT text := '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}';
+BEGIN
+    IF subject ~* format('^([0-9a-f]{32}|%1$s|\{%1$s\}|urn:uuid:%1$s)$', hyphenated) THEN
+        RETURN regexp_replace(subject, '^urn:uuid:', '', 'i')::uuid;
+    END IF;
+    RETURN NULL;
+END
+$$;

@@ -1,0 +1,10 @@
+-- The windows that an amount counts in: the month, and those that the bits name around a moment.
+CREATE OR REPLACE FUNCTION windows_of(month_start timestamptz, windows smallint, at timestamptz)
+RETURNS TABLE (span text, period_start timestamptz)
+LANGUAGE sql STABLE AS $$
+    SELECT 'month', month_start WHERE month_start IS NOT NULL
+    UNION ALL
+    SELECT w.span, date_trunc(w.span, at, 'UTC')
+    FROM (VALUES (1, 'day'), (2, 'hour'), (4, 'minute')) AS w (bit, span)
+    WHERE windows & w.bit <> 0 AND month_start IS NOT NULL
+$$;

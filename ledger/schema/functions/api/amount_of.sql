@@ -1,0 +1,31 @@
+-- The most that a submission may use: the caller's amount, else the service's, else that member of the arguments.
+-- Errors: 22023 when none says it, or when it is not from 0 to 10^15. Callers: weir_submit. Rust:
+-- native/src/config/service.rs.
+CREATE OR REPLACE FUNCTION amount_of(service weir_services, args jsonb, told bigint) RETURNS bigint
+LANGUAGE plpgsql IMMUTABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    most CONSTANT bigint := 1000000000000000;
+    amount bigint := coalesce(told, service.amount);
+BEGIN
+    IF amount IS NULL AND service.amount_member IS NOT NULL THEN
+        IF jsonb_typeof(args -> service.amount_member) = 'number'
+           AND args ->> service.amount_member ~ '^[0-9]{1,16}$' THEN
+            amount := (args ->> service.amount_member)::bigint;
+        END IF;
+        IF amount IS NULL OR amount NOT BETWEEN 1 AND most THEN
+            RAISE invalid_parameter_value USING
+                MESSAGE = format('%I must be a whole number from 1 to %s', service.amount_member, most);
+        END IF;
+    END IF;
+    IF amount IS NULL THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('the service %s does not say what a job uses; say the amount', service.name);
+    END IF;
+    IF amount NOT BETWEEN 0 AND most THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('amount must be from 0 to %s', most);
+    END IF;
+    RETURN amount;
+END
+$$;

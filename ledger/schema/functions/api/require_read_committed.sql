@@ -1,0 +1,14 @@
+-- Refuses (25000) every isolation level but READ COMMITTED: a decision is right only when each statement sees what was
+-- committed before it. name: the calling function, for the message. Callers: the functions of this folder.
+CREATE OR REPLACE FUNCTION require_read_committed(name text) RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE invalid_transaction_state USING
+            MESSAGE = format('%s needs READ COMMITTED, and this transaction is %s',
+                             name, upper(current_setting('transaction_isolation'))),
+            HINT = 'what others commit while it waits for its lock must be seen; BEGIN ISOLATION LEVEL READ COMMITTED';
+    END IF;
+END
+$$;

@@ -1,0 +1,42 @@
+-- Checks the options of weir_submit: idempotency_key (1 to 255 bytes), run_at (within 366 days; the past is now),
+-- priority (1, the first, to 4). Errors: 22023 for anything else. Callers: weir_submit.
+CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT priority smallint)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    known CONSTANT text[] := ARRAY['idempotency_key', 'priority', 'run_at'];
+    unknown text;
+BEGIN
+    options := coalesce(nullif(options, 'null'), '{}');
+    IF jsonb_typeof(options) <> 'object' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the options must be a JSON object';
+    END IF;
+    SELECT string_agg(k, ', ' ORDER BY k) INTO unknown FROM jsonb_object_keys(options) AS k WHERE k <> ALL (known);
+    IF unknown IS NOT NULL THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('unknown options: %s', unknown),
+            HINT = format('there are %s', array_to_string(known, ', '));
+    END IF;
+    IF jsonb_typeof(options -> 'idempotency_key') NOT IN ('string', 'null')
+       OR octet_length(options ->> 'idempotency_key') NOT BETWEEN 1 AND 255 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'idempotency_key must be a text of 1 to 255 bytes';
+    END IF;
+    idempotency_key := options ->> 'idempotency_key';
+    IF (options ->> 'priority') !~ '^[1-4]$' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'priority must be a number from 1, the first, to 4';
+    END IF;
+    priority := coalesce(options ->> 'priority', '1')::smallint;
+    BEGIN
+        run_at := (options ->> 'run_at')::timestamptz;
+    EXCEPTION WHEN data_exception THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be a time, such as 2027-01-31T08:00:00Z';
+    END;
+    IF NOT isfinite(run_at) OR run_at > clock_timestamp() + interval '366 days' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'run_at must be within 366 days';
+    END IF;
+    IF run_at <= clock_timestamp() THEN
+        run_at := NULL;
+    END IF;
+END
+$$;

@@ -1,0 +1,46 @@
+-- Starts attempts at available jobs of a queue. Commit before you work, so that others see that the jobs run.
+--
+-- worker: a name of 1 to 100 letters, digits, ".", "_" and "-". most: 1 to 1000 jobs. A job whose arguments name a
+-- user needs a reservation with a slot; jobs without a user (user_id absent, empty or not a text) need none.
+-- Errors: 22023. Cost: one index scan of River's available jobs.
+-- Callers: other languages, as role weir_worker.
+CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1)
+RETURNS TABLE (job_id bigint, attempt int, kind text, args jsonb)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF most IS NULL OR most NOT BETWEEN 1 AND 1000 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a worker claims from 1 to 1000 jobs at once';
+    END IF;
+    IF worker IS NULL OR worker !~ '^[[:alnum:]][[:alnum:]._-]{0,99}$' OR worker LIKE 'weir\_%' THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'a worker has a name of 1 to 100 letters, digits, ".", "_" and "-", which does not begin with weir_';
+    END IF;
+    RETURN QUERY
+    WITH picked AS MATERIALIZED (
+        SELECT j.id
+        FROM river_job j
+        WHERE j.state = 'available' AND j.queue = weir_claim.queue AND j.scheduled_at <= clock_timestamp()
+          AND NOT EXISTS (SELECT 1 FROM river_queue q
+                          WHERE q.name IN (weir_claim.queue, '*') AND q.paused_at IS NOT NULL)
+          AND ((jsonb_typeof(j.args -> 'user_id') IS DISTINCT FROM 'string' OR j.args ->> 'user_id' = '')
+                   AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
+               OR EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
+               OR NOT (SELECT s.counts_slots FROM weir_settings s))
+        ORDER BY j.priority, j.scheduled_at, j.id
+        LIMIT most
+        FOR UPDATE SKIP LOCKED
+    )
+    UPDATE river_job j
+    SET state = 'running', attempt = j.attempt + 1, attempted_at = clock_timestamp(),
+        attempted_by = (coalesce(j.attempted_by, '{}'))[greatest(coalesce(cardinality(j.attempted_by), 0) - 98, 1):] || worker
+    FROM picked p
+    WHERE j.id = p.id
+    RETURNING j.id, j.attempt::int, j.kind, j.args;
+END
+$$;
+
+COMMENT ON FUNCTION weir_claim IS
+    'begins attempts at jobs of a queue that may run now; commit before you work, so that others see that they run';

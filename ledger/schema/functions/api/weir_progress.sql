@@ -1,0 +1,35 @@
+-- Records how far an attempt is, for the job's owner.
+--
+-- fraction: 0 to 1. message: at most 1000 bytes. Returns outcome done, or fenced_out when it is not the current
+-- attempt.
+-- Errors: 22023. Cost: one update by key.
+-- Callers: other languages, as role weir_worker.
+CREATE OR REPLACE FUNCTION weir_progress(job_id bigint, attempt int, fraction double precision, message text DEFAULT NULL,
+                              OUT outcome text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET weir.counters = 'kept'
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF fraction IS NULL OR fraction NOT BETWEEN 0 AND 1 OR octet_length(message) > 1000 THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = 'a progress has a fraction from 0 to 1, and a message of at most 1000 bytes';
+    END IF;
+    UPDATE quota_reservations r
+    SET progress = jsonb_build_object('attempt', attempt, 'fraction', fraction, 'message', weir_progress.message)
+    WHERE r.job_id = weir_progress.job_id
+      AND EXISTS (SELECT 1 FROM river_job j
+                  WHERE j.id = weir_progress.job_id AND j.attempt = weir_progress.attempt AND (j.state = 'running') IS TRUE);
+    outcome := CASE WHEN FOUND OR is_attempt_without_holder(weir_progress.job_id, weir_progress.attempt) THEN 'done'
+                    ELSE 'fenced_out' END;
+END
+$$;
+
+COMMENT ON FUNCTION weir_progress IS
+    'says how far an attempt is, for its owner; outcome: done, fenced_out';

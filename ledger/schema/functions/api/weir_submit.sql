@@ -1,0 +1,193 @@
+-- Submits a job inside the caller's transaction. Reference: docs/reference/sql.md.
+--
+-- subject: the user; a new one is created on the default plan. service: a service of weir.toml. args: a JSON object of
+-- at most 256 KiB. amount: what the job may use at most; null: as the service says. options: see submit_options().
+-- Returns outcome admitted, parked, repeated, folded, over_quota, too_many_waiting or key_reused, the job and the
+-- quota.
+-- Errors: 22023 for arguments that cannot be right, 25000 for another isolation level than READ COMMITTED.
+-- Cost: locks the account, then some ten lookups by key and five writes.
+-- Callers: other languages, as role weir_submitter. Rust decides the same in ledger/src/reservation/; a differential
+-- test holds the two equal.
+CREATE OR REPLACE FUNCTION weir_submit(subject text, service text, args jsonb, amount bigint DEFAULT NULL, options jsonb DEFAULT '{}',
+                            OUT outcome text, OUT job_id bigint, OUT quota jsonb)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+SET weir.counters = 'kept'
+AS $$
+#variable_conflict use_column
+DECLARE
+    this_holder CONSTANT uuid := weir_holder(weir_submit.subject);
+    is_uuid CONSTANT boolean := uuid_of_subject(weir_submit.subject) IS NOT NULL;
+    want record;
+    made weir_services;
+    account record;
+    earlier record;
+    live record;
+    added bigint;
+    hash bytea;
+    key bytea;
+    admits boolean;
+    beyond bigint;
+    drawn bigint;
+    lane_queue text;
+    without_room jsonb;
+BEGIN
+    PERFORM require_read_committed('weir_submit');
+    SELECT * INTO want FROM submit_options(weir_submit.options);
+    SELECT * INTO made FROM weir_services s WHERE s.name = weir_submit.service;
+    IF NOT FOUND THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('there is no service %s', weir_submit.service),
+            HINT = format('there are %s; `weir migrate` brings those of weir.toml here',
+                          coalesce((SELECT string_agg(s.name, ', ' ORDER BY s.name) FROM weir_services s), 'none'));
+    END IF;
+    IF jsonb_typeof(args) IS DISTINCT FROM 'object' OR octet_length(args::text) > 262144 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the arguments must be a JSON object of at most 256 KiB';
+    END IF;
+    -- As the token of the same user would have it.
+    args := args || jsonb_build_object(
+        'user_id', CASE WHEN is_uuid THEN this_holder::text ELSE weir_submit.subject END);
+    added := amount_of(made, args, weir_submit.amount);
+    key := unique_key_of(made.kind, args, made.unique_by);
+
+    PERFORM lock_account(this_holder, made.event_type, CASE WHEN NOT is_uuid THEN weir_submit.subject END);
+    SELECT * INTO account FROM account_of(this_holder, made.event_type);
+    quota := quota_json(account.used[1], account.reserved[1], account.limits[1], account.ends[1], account.from_grants,
+                        account.granted, account.ceilings[1]);
+    IF want.idempotency_key IS NOT NULL THEN
+        hash := sha256(convert_to(made.name, 'UTF8') || '\x00' || convert_to(args::text, 'UTF8')
+                       || convert_to(coalesce(weir_submit.amount::text, ''), 'UTF8'));
+        SELECT s.job_id, s.request_hash INTO earlier
+        FROM submissions s
+        WHERE s.holder = this_holder AND s.idempotency_key = want.idempotency_key
+          AND s.created_at > now() - interval '24 hours';
+        IF FOUND AND earlier.request_hash = hash THEN
+            outcome := 'repeated';
+            job_id := earlier.job_id;
+            RETURN;
+        ELSIF FOUND THEN
+            outcome := 'key_reused';
+            quota := NULL;
+            RETURN;
+        END IF;
+        -- Not one that was written since it was looked for.
+        UPDATE submissions s SET idempotency_key = NULL
+        WHERE s.holder = this_holder AND s.idempotency_key = want.idempotency_key
+          AND s.created_at <= now() - interval '24 hours';
+    END IF;
+    IF key IS NOT NULL THEN
+        SELECT j.id, s.holder INTO live
+        FROM river_job j LEFT JOIN submissions s ON s.job_id = j.id
+        WHERE j.unique_key = key AND j.unique_key IS NOT NULL AND j.unique_states IS NOT NULL
+          AND river_job_state_in_bitmask(j.unique_states, j.state);
+        IF FOUND AND live.holder = this_holder THEN
+            outcome := 'folded';
+            job_id := live.id;
+            RETURN;
+        ELSIF FOUND THEN
+            -- Somebody else's, which this caller must not see.
+            key := NULL;
+        END IF;
+    END IF;
+
+    SELECT jsonb_agg(jsonb_build_object('window', w.span)
+                     || quota_json(w.used, w.reserved, w.most, w.past, g.paid, g.granted, w.ceiling))
+    INTO without_room
+    FROM unnest(account.spans, account.limits, account.used, account.reserved, account.ends, account.ceilings)
+        AS w (span, most, used, reserved, past, ceiling)
+    CROSS JOIN LATERAL (
+        SELECT CASE w.span WHEN 'month' THEN account.from_grants ELSE 0 END AS paid,
+               CASE w.span WHEN 'month' THEN account.granted ELSE 0 END AS granted
+    ) g
+    WHERE w.most IS NOT NULL
+      AND added > greatest(max_accepted(w.most, w.ceiling)::numeric - (w.used::numeric + w.reserved - g.paid), 0) + g.granted;
+    IF without_room IS NOT NULL THEN
+        outcome := 'over_quota';
+        quota := quota || jsonb_build_object('windows', without_room);
+        RETURN;
+    END IF;
+
+    admits := want.run_at IS NULL AND account.parked = 0 AND account.slots_in_use < account.slots;
+    IF NOT admits AND account.max_waiting IS NOT NULL
+       AND account.parked + count_scheduled(this_holder, made.event_type, account.max_waiting - account.parked)
+           >= account.max_waiting THEN
+        outcome := 'too_many_waiting';
+        RETURN;
+    END IF;
+    outcome := CASE WHEN admits THEN 'admitted' ELSE 'parked' END;
+    -- What the month has no room for, grants pay, and what they have not is overage.
+    beyond := CASE WHEN account.limits[1] IS NULL THEN 0 ELSE greatest(added - greatest(
+        account.limits[1]::numeric - (account.used[1]::numeric + account.reserved[1] - account.from_grants), 0), 0) END;
+    drawn := least(beyond, account.granted);
+    lane_queue := made.name || '_' || coalesce(account.lane, 'default');
+    job_id := nextval('river_job_id_seq');
+    INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount, idempotency_key, request_hash)
+    VALUES (weir_submit.job_id, this_holder, this_holder, made.event_type, added, want.idempotency_key, hash)
+    ON CONFLICT (holder, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
+    IF NOT FOUND THEN
+        -- Taken since it was looked for, by a submission that another meter's lock lets go on beside this one.
+        outcome := 'key_reused';
+        job_id := NULL;
+        quota := NULL;
+        RETURN;
+    END IF;
+    quota := quota_json(account.used[1], account.reserved[1] + added, account.limits[1], account.ends[1],
+                        account.from_grants + drawn, account.granted - drawn, account.ceilings[1]);
+    LOOP
+        INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
+                               unique_key, unique_states)
+        VALUES (weir_submit.job_id, args, made.kind, made.max_attempts, '{}', want.priority, lane_queue,
+                (CASE WHEN admits THEN 'available' ELSE 'pending' END)::river_job_state,
+                coalesce(want.run_at, clock_timestamp()), '{}', key, CASE WHEN key IS NOT NULL THEN B'11110001' END)
+        ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL
+            AND river_job_state_in_bitmask(unique_states, state) DO NOTHING;
+        EXIT WHEN FOUND;
+        -- Another River client was faster, with a job that is nobody's here.
+        key := NULL;
+    END LOOP;
+    INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
+                                    windows, created_at, admitted_at, parked_at, due_at, from_grants, overage)
+    SELECT this_holder, made.event_type, added, weir_submit.job_id, now() + s.reservation_ttl, this_holder,
+           account.starts[1], account.counted, account.at,
+           CASE WHEN admits THEN clock_timestamp() END,
+           CASE WHEN NOT admits AND want.run_at IS NULL THEN clock_timestamp() END,
+           want.run_at, drawn, beyond - drawn
+    FROM weir_settings s;
+    UPDATE holders h
+    SET slots_in_use = h.slots_in_use + admits::int,
+        parked = h.parked + (NOT admits)::int,
+        granted_slots = CASE WHEN admits THEN account.slots ELSE h.granted_slots END
+    WHERE want.run_at IS NULL AND h.holder = this_holder AND h.event_type = made.event_type;
+    INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, reserved, granted_limit)
+    SELECT this_holder, made.event_type, w.span, w.first, added, coalesce(max_accepted(w.most, w.ceiling), 9223372036854775807)
+    FROM unnest(account.spans, account.starts, account.limits, account.ceilings) AS w (span, first, most, ceiling)
+    WHERE added > 0
+    ON CONFLICT (user_id, event_type, span, period_start)
+        DO UPDATE SET reserved = b.reserved + excluded.reserved,
+            granted_limit = greatest(excluded.granted_limit, b.used + b.reserved - b.from_grants);
+    IF drawn > 0 THEN
+        WITH draws AS (
+            INSERT INTO grant_draws (job_id, position, grant_id, amount)
+            SELECT weir_submit.job_id, g.n - 1, g.id, least(g.amount, drawn - g.before)
+            FROM grants_left(this_holder, made.event_type, account.at) g
+            WHERE g.before < drawn
+            RETURNING grant_id, amount
+        )
+        UPDATE grants g SET reserved = g.reserved + d.amount FROM draws d WHERE g.id = d.grant_id;
+        UPDATE quota_balances b SET from_grants = b.from_grants + drawn
+        WHERE b.user_id = this_holder AND b.event_type = made.event_type AND b.span = 'month'
+          AND b.period_start = account.starts[1];
+    END IF;
+    IF admits THEN
+        PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', lane_queue)::text);
+    END IF;
+END
+$$;
+
+COMMENT ON FUNCTION weir_submit IS
+    'submits a job in the transaction of the caller; outcome: admitted, parked, repeated, folded, over_quota, too_many_waiting, key_reused';

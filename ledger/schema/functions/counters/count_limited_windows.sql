@@ -1,0 +1,23 @@
+-- Trigger: a limit holds only in windows that are counted, so a limit that is written has its window counted, in every
+-- plan, because a change of plan finds what was used. Runs once before the rows for a lock: each writer must see the
+-- others' limits.
+CREATE OR REPLACE FUNCTION count_limited_windows() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF TG_WHEN = 'BEFORE' THEN
+        LOCK TABLE plan_limits IN SHARE UPDATE EXCLUSIVE MODE;
+        RETURN NULL;
+    END IF;
+    UPDATE plan_limits l
+    SET counted = c.windows
+    FROM (
+        SELECT event_type,
+               (max(CASE WHEN day IS NOT NULL THEN 1 ELSE 0 END) + max(CASE WHEN hour IS NOT NULL THEN 2 ELSE 0 END)
+                + max(CASE WHEN minute IS NOT NULL THEN 4 ELSE 0 END))::smallint AS windows
+        FROM plan_limits GROUP BY 1
+    ) c
+    WHERE l.event_type = c.event_type AND l.counted <> c.windows;
+    RETURN NULL;
+END
+$$;

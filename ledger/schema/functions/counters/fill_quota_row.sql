@@ -1,0 +1,16 @@
+-- Trigger: fills in the period, windows and holder of a reservation or usage event that others insert without them.
+CREATE OR REPLACE FUNCTION fill_quota_row() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF NEW.period_start IS NULL AND NEW.user_id IS NOT NULL THEN
+        NEW.period_start := period_start_of(NEW.user_id, NEW.created_at);
+        NEW.windows := coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = NEW.event_type), 0);
+    END IF;
+    -- Nested, since usage_events has no such column to look at.
+    IF TG_TABLE_NAME = 'quota_reservations' THEN
+        NEW.holder := coalesce(NEW.holder, NEW.user_id);
+    END IF;
+    RETURN NEW;
+END
+$$;

@@ -1,0 +1,8 @@
+-- Trigger: the log is append-only.
+CREATE OR REPLACE FUNCTION refuse_log_changes() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RAISE EXCEPTION '% is append-only: its rows are neither changed nor deleted', TG_TABLE_NAME;
+END
+$$;

@@ -1,0 +1,15 @@
+-- Refuses (23503) names that no meter has: nothing would count them. Asked where others write by hand, so that
+-- reservations do not pay for it. Callers: the triggers that count.
+CREATE OR REPLACE FUNCTION require_meters(names text[]) RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    unknown text := (SELECT n FROM unnest(names) AS n WHERE NOT EXISTS (SELECT 1 FROM meters m WHERE m.name = n) LIMIT 1);
+BEGIN
+    IF unknown IS NOT NULL THEN
+        RAISE foreign_key_violation USING
+            MESSAGE = format('there is no meter %s', unknown),
+            HINT = 'the table meters has their names; `weir migrate` brings those of weir.toml there';
+    END IF;
+END
+$$;

@@ -1,0 +1,10 @@
+-- Trigger: writers of the log take turns, so ids follow the order of commits and a reader that continues after an id
+-- misses no row.
+CREATE OR REPLACE FUNCTION serialize_log() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(TG_RELID::bigint);
+    RETURN NULL;
+END
+$$;

@@ -1,0 +1,13 @@
+-- Trigger: notes once a statement whether any webhook wants thresholds, in weir.thresholds, which the row triggers
+-- read. Most installations have none, and every settlement updates balances.
+CREATE OR REPLACE FUNCTION check_threshold_subscribers() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    PERFORM set_config('weir.thresholds', CASE WHEN EXISTS (
+        SELECT FROM webhooks w
+        WHERE w.events && ARRAY['quota.threshold', 'quota.renewed'] AND w.disabled_at IS NULL AND w.removed_at IS NULL
+    ) THEN 'thresholds' ELSE '' END, true);
+    RETURN NULL;
+END
+$$;

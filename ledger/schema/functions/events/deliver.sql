@@ -1,0 +1,26 @@
+-- Inserts one job per event and webhook. The first attempt of a delivery is followed by nine more over three days. The
+-- body is stored as the text that is signed: as JSON, River's GIN index would index each member, again at every change
+-- of state.
+-- Callers: emit, emit_job_ends; ledger/src/control/deliveries.rs.
+CREATE OR REPLACE FUNCTION deliver(webhooks_told uuid[], of_holders uuid[], ids text[], bodies text[])
+RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    told record;
+BEGIN
+    FOR told IN
+        WITH inserted AS (
+            INSERT INTO river_job (args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags)
+            SELECT jsonb_strip_nulls(jsonb_build_object(
+                       'webhook', d.webhook, 'holder', d.holder, 'event', d.id, 'body', d.body)),
+                   'weir:webhook', 10, '{}', 1, webhook_queue(d.webhook), 'available', now(), '{}'
+            FROM unnest(webhooks_told, of_holders, ids, bodies) AS d (webhook, holder, id, body)
+            RETURNING queue
+        )
+        SELECT DISTINCT queue FROM inserted
+    LOOP
+        PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', told.queue)::text);
+    END LOOP;
+END
+$$;

@@ -1,0 +1,28 @@
+-- Emits events to all webhooks that subscribe to their types. An event has one id, to however many webhooks it goes.
+-- percents: the thresholds of quota.threshold events; a webhook chooses its own. Callers: the functions of this
+-- folder.
+CREATE OR REPLACE FUNCTION emit(types text[], of_holders uuid[], details jsonb[], percents smallint[] DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    told record;
+BEGIN
+    WITH events AS MATERIALIZED (
+        SELECT e.type, e.holder, e.percent,
+               jsonb_build_object('id', 'evt_' || replace(gen_random_uuid()::text, '-', ''), 'type', e.type,
+                                  'timestamp', utc_text(clock_timestamp()), 'data', e.data) AS event
+        FROM unnest(types, of_holders, details, percents) AS e (type, holder, data, percent)
+    )
+    SELECT array_agg(w.id) AS webhooks, array_agg(e.holder) AS holders, array_agg(e.event ->> 'id') AS ids,
+           array_agg(e.event::text) AS bodies
+    INTO told
+    FROM events e
+    JOIN webhooks w ON e.type = ANY (w.events) AND w.disabled_at IS NULL AND w.removed_at IS NULL
+        AND (e.percent IS NULL OR e.percent = ANY (w.thresholds));
+    IF told.webhooks IS NOT NULL THEN
+        PERFORM deliver(told.webhooks, told.holders, told.ids, told.bodies);
+    END IF;
+END
+$$;

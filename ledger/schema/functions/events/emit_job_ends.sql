@@ -1,0 +1,67 @@
+-- Trigger: emits job.completed, job.failed and job.cancelled. A job has ended when its reservation is deleted and
+-- River has finalized it, whoever did it: a settlement in any language, a cancel, or reconciliation after another
+-- River client.
+CREATE OR REPLACE FUNCTION emit_job_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    wanted text[];
+    told record;
+BEGIN
+    SELECT array_agg(t.type) INTO wanted
+    FROM webhooks w CROSS JOIN unnest(w.events) AS t (type)
+    WHERE t.type LIKE 'job.%' AND w.disabled_at IS NULL AND w.removed_at IS NULL;
+    IF wanted IS NULL THEN
+        RETURN NULL;
+    END IF;
+    WITH services AS MATERIALIZED (
+        SELECT s.kind, min(s.name) AS name FROM weir_services s GROUP BY s.kind
+    ), events AS MATERIALIZED (
+        SELECT o.job_id, o.holder, j.type, 'evt_' || replace(gen_random_uuid()::text, '-', '') AS id,
+               json_strip_nulls(json_build_object(
+                   'job_id', o.job_id,
+                   'subject', coalesce((SELECT u.subject FROM users u WHERE u.id = o.user_id), o.user_id::text),
+                   'holder', o.holder, 'service', s.name, 'kind', j.kind, 'meter', o.event_type,
+                   'reserved', o.reserved_amount,
+                   'used', CASE WHEN j.type = 'job.completed' AND o.user_id IS NOT NULL AND o.period_start IS NOT NULL
+                                THEN least(greatest(coalesce(j.used, o.reserved_amount), 0), o.reserved_amount) ELSE 0 END,
+                   'attempts', j.attempt, 'error', j.error, 'reason', j.reason, 'request_id', j.request_id,
+                   'submitted_at', utc_text(j.created_at), 'finished_at', utc_text(j.finalized_at)
+               )) AS data
+        FROM old_rows o
+        CROSS JOIN LATERAL (
+            SELECT k.kind, k.attempt, k.created_at, k.finalized_at,
+                   CASE WHEN k.finalized_at IS NULL THEN NULL
+                        WHEN k.state = 'completed' THEN 'job.completed'
+                        WHEN k.state = 'cancelled' THEN 'job.cancelled'
+                        ELSE 'job.failed' END AS type,
+                   CASE WHEN jsonb_typeof(k.metadata -> 'weir:used') = 'number'
+                        THEN least(greatest(trunc((k.metadata ->> 'weir:used')::numeric), 0), 9223372036854775807)::bigint
+                   END AS used,
+                   CASE WHEN k.state = 'discarded'
+                        THEN left(k.errors[array_upper(k.errors, 1)] ->> 'error', 1000) END AS error,
+                   left(reason_of(k.metadata, k.errors), 1000) AS reason, k.metadata ->> 'weir:request_id' AS request_id
+            -- By id alone. With a condition on `finalized_at`, River's index of finished jobs is one way to find it, and
+            -- where statistics are of a time when none was finished, the planner goes through all of them for each job.
+            FROM river_job k WHERE k.id = o.job_id
+            OFFSET 0
+        ) j
+        LEFT JOIN services s ON s.kind = j.kind
+        WHERE j.type = ANY (wanted)
+    )
+    SELECT array_agg(d.webhook) AS webhooks, array_agg(d.holder) AS holders, array_agg(d.id) AS ids, array_agg(d.body) AS bodies
+    INTO told
+    FROM (
+        SELECT w.id AS webhook, e.holder, e.id,
+               format('{"id":"%s","type":"%s","timestamp":"%s","data":%s}',
+                      e.id, e.type, utc_text(clock_timestamp()), e.data) AS body
+        FROM events e
+        JOIN webhooks w ON e.type = ANY (w.events) AND w.disabled_at IS NULL AND w.removed_at IS NULL
+        ORDER BY e.job_id
+    ) d;
+    IF told.webhooks IS NOT NULL THEN
+        PERFORM deliver(told.webhooks, told.holders, told.ids, told.bodies);
+    END IF;
+    RETURN NULL;
+END
+$$;

@@ -1,0 +1,11 @@
+-- Trigger: more was used, so thresholds may be reached.
+CREATE OR REPLACE FUNCTION emit_usage() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF NEW.span IN ('month', 'day') AND (TG_OP = 'INSERT' OR NEW.used > OLD.used) THEN
+        PERFORM emit_thresholds(NEW.user_id, NEW.event_type);
+    END IF;
+    RETURN NULL;
+END
+$$;

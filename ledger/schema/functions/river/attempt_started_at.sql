@@ -1,0 +1,10 @@
+-- When an attempt started. River's leader may be another program's client, which rescues a job as stuck by its
+-- attempted_at. So a process moves attempted_at of long attempts forward, and the true start is in the metadata with
+-- the attempt's claim.
+CREATE OR REPLACE FUNCTION attempt_started_at(metadata jsonb, attempt smallint, attempted_by text[], attempted_at timestamptz)
+RETURNS timestamptz
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN metadata #>> '{weir:started,claim}' = concat(attempt, '.', cardinality(attempted_by))
+                THEN (metadata #>> '{weir:started,at}')::timestamptz
+                ELSE attempted_at END
+$$;

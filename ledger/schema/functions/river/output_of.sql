@@ -1,0 +1,8 @@
+-- A job's output, wherever it is stored by now.
+CREATE OR REPLACE FUNCTION output_of(job_id bigint) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT coalesce(
+        (SELECT j.metadata -> 'output' FROM river_job j WHERE j.id = output_of.job_id),
+        (SELECT o.output FROM job_outputs o WHERE o.job_id = output_of.job_id),
+        (SELECT f.output FROM finished_jobs f WHERE f.job_id = output_of.job_id))
+$$;

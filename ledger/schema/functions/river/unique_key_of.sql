@@ -1,0 +1,9 @@
+-- River's unique key of a job by these members of its arguments; null when a member is missing or none is named. Rust:
+-- ledger/src/unique_key.rs.
+CREATE OR REPLACE FUNCTION unique_key_of(kind text, args jsonb, members text[]) RETURNS bytea
+LANGUAGE sql IMMUTABLE STRICT AS $$
+    SELECT CASE WHEN cardinality(members) > 0 AND args ?& members THEN
+        sha256(convert_to('&kind=' || kind || '&args='
+            || go_json((SELECT jsonb_object_agg(m, args -> m) FROM unnest(members) AS m)), 'UTF8'))
+    END
+$$;

@@ -1,0 +1,9 @@
+-- Trigger: the reservations of a deleted user end with it, and their slots with them.
+CREATE OR REPLACE FUNCTION end_reservations_of_users() RETURNS trigger LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    DELETE FROM quota_reservations r USING old_users u WHERE r.user_id = u.id;
+    RETURN NULL;
+END
+$$;

@@ -1,0 +1,34 @@
+CREATE TABLE admin_log (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    actor text NOT NULL,
+    action text NOT NULL,
+    holder uuid,
+    event_type usage_event_type,
+    reason text,
+    before jsonb,
+    after jsonb,
+    PRIMARY KEY (id)
+);
+
+COMMENT ON TABLE admin_log IS
+    'What operators and billing changed. Rows are only added, never changed or deleted.';
+COMMENT ON COLUMN admin_log.id IS
+    'Follows the order of commits, so a reader that continues after an id misses no row.';
+COMMENT ON COLUMN admin_log.actor IS
+    'key:NAME over HTTP, shell:USER at the command line, weir for scheduled changes.';
+COMMENT ON COLUMN admin_log.action IS
+    'The change, such as plan, grant or cancel.';
+COMMENT ON COLUMN admin_log.holder IS
+    'The account that was changed; null when the change concerns no account.';
+COMMENT ON COLUMN admin_log.reason IS
+    'The reason that the caller gave.';
+COMMENT ON COLUMN admin_log.before IS
+    'The values before the change.';
+COMMENT ON COLUMN admin_log.after IS
+    'The values after the change.';
+
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON admin_log
+    FOR EACH STATEMENT EXECUTE FUNCTION refuse_log_changes();
+CREATE TRIGGER serialize_log BEFORE INSERT ON admin_log
+    FOR EACH STATEMENT EXECUTE FUNCTION serialize_log();

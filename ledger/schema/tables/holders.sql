@@ -1,0 +1,32 @@
+CREATE TABLE holders (
+    holder uuid NOT NULL,
+    event_type usage_event_type NOT NULL,
+    user_id uuid,
+    slots_in_use int NOT NULL DEFAULT 0,
+    parked int NOT NULL DEFAULT 0,
+    granted_slots int NOT NULL DEFAULT 0,
+    has_grants boolean NOT NULL DEFAULT false,
+    PRIMARY KEY (holder, event_type),
+    CONSTRAINT holders_parked_check CHECK (parked >= 0),
+    CONSTRAINT holders_slots_in_use_check CHECK (slots_in_use >= 0),
+    FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE
+) WITH (fillfactor = 70);
+
+COMMENT ON TABLE holders IS
+    'The accounts that jobs count against: a user, or an anonymous client address. One row per meter. Every reservation and settlement locks this row first, so its counters need no lock of their own.';
+COMMENT ON COLUMN holders.holder IS
+    'The user''s id, or a UUID derived from the client address.';
+COMMENT ON COLUMN holders.user_id IS
+    'The user; null for a client address.';
+COMMENT ON COLUMN holders.slots_in_use IS
+    'How many jobs hold a slot now.';
+COMMENT ON COLUMN holders.parked IS
+    'How many jobs wait for a slot.';
+COMMENT ON COLUMN holders.granted_slots IS
+    'The slot limit when a slot was last taken; 2147483647 is unlimited.';
+COMMENT ON COLUMN holders.has_grants IS
+    'Whether the user ever had a grant of this meter. Without one, nothing looks for grants.';
+
+CREATE TRIGGER remember_grants BEFORE INSERT ON holders
+    FOR EACH ROW WHEN (NEW.user_id IS NOT NULL AND NOT NEW.has_grants)
+    EXECUTE FUNCTION remember_grants();

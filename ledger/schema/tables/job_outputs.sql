@@ -1,0 +1,8 @@
+CREATE TABLE job_outputs (
+    job_id bigint NOT NULL,
+    output jsonb NOT NULL,
+    PRIMARY KEY (job_id)
+);
+
+COMMENT ON TABLE job_outputs IS
+    'Outputs of more than 4 KiB. Smaller ones are in river_job.metadata, member "output".';

@@ -1,0 +1,33 @@
+CREATE TABLE limit_overrides (
+    user_id uuid NOT NULL,
+    event_type usage_event_type NOT NULL,
+    month bigint,
+    day bigint,
+    hour bigint,
+    minute bigint,
+    slots int,
+    expires_at timestamptz,
+    changed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (user_id, event_type),
+    CONSTRAINT limit_overrides_day_check CHECK (day >= -1),
+    CONSTRAINT limit_overrides_expires_at_exists CHECK (isfinite(expires_at) AND (expires_at <= '9999-12-30 22:00:00.999999+00')),
+    CONSTRAINT limit_overrides_hour_check CHECK (hour >= -1),
+    CONSTRAINT limit_overrides_minute_check CHECK (minute >= -1),
+    CONSTRAINT limit_overrides_month_check CHECK (month >= -1),
+    CONSTRAINT limit_overrides_slots_check CHECK (slots > 0),
+    FOREIGN KEY (event_type) REFERENCES meters(name) ON DELETE CASCADE
+);
+
+COMMENT ON TABLE limit_overrides IS
+    'Limits of one user that replace the plan''s. Null: the plan''s limit; -1: unlimited.';
+COMMENT ON COLUMN limit_overrides.slots IS
+    'Slots instead of the plan''s.';
+COMMENT ON COLUMN limit_overrides.expires_at IS
+    'Until when the override is in force; null: without end.';
+COMMENT ON COLUMN limit_overrides.changed_at IS
+    'Maintenance promotes parked jobs of holders whose override changed recently.';
+
+CREATE INDEX limit_overrides_changed ON limit_overrides (changed_at);
+
+CREATE TRIGGER emit_override_thresholds AFTER INSERT OR DELETE OR UPDATE ON limit_overrides
+    FOR EACH ROW EXECUTE FUNCTION emit_override_thresholds();

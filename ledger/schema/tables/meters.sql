@@ -1,0 +1,11 @@
+CREATE TABLE meters (
+    name usage_event_type NOT NULL,
+    unit text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name)
+);
+
+COMMENT ON TABLE meters IS
+    'What is counted. `weir migrate` brings the meters of weir.toml here.';
+COMMENT ON COLUMN meters.unit IS
+    'One unit, in the plural, such as analyses.';

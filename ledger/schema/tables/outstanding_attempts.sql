@@ -1,0 +1,22 @@
+CREATE TABLE outstanding_attempts (
+    job_id bigint NOT NULL,
+    claim text NOT NULL,
+    patience interval NOT NULL,
+    began_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    deadline_at timestamptz NOT NULL,
+    PRIMARY KEY (job_id),
+    CONSTRAINT outstanding_attempts_patience_check CHECK (patience > interval '0')
+) WITH (fillfactor = 50);
+
+COMMENT ON TABLE outstanding_attempts IS
+    'Attempts whose handler answers later. The job is in River''s state pending meanwhile, which no River client claims, rescues or ends, so the attempt outlives the process that started it.';
+COMMENT ON COLUMN outstanding_attempts.claim IS
+    'The attempt, as claim_of() returns it.';
+COMMENT ON COLUMN outstanding_attempts.patience IS
+    'How long the handler may stay silent.';
+COMMENT ON COLUMN outstanding_attempts.began_at IS
+    'When the handler announced a later answer.';
+COMMENT ON COLUMN outstanding_attempts.deadline_at IS
+    'When the attempt is taken over, unless the handler reports before.';
+
+CREATE INDEX outstanding_attempts_deadline ON outstanding_attempts (deadline_at);

@@ -1,0 +1,25 @@
+CREATE TABLE plan_changes (
+    event_id text NOT NULL,
+    user_id uuid NOT NULL,
+    plan text NOT NULL,
+    occurred_at timestamptz NOT NULL,
+    effective text NOT NULL,
+    applied boolean NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (event_id),
+    CONSTRAINT plan_changes_effective_check CHECK (effective IN ('now', 'period_end')),
+    CONSTRAINT plan_changes_event_id_check CHECK (octet_length(event_id) BETWEEN 1 AND 255)
+);
+
+COMMENT ON TABLE plan_changes IS
+    'Plan changes that a payment provider reported, by its event ids. A repeated event changes nothing.';
+COMMENT ON COLUMN plan_changes.event_id IS
+    'The provider''s id of the event.';
+COMMENT ON COLUMN plan_changes.occurred_at IS
+    'When the change happened at the provider; older events than the last applied one are not applied.';
+COMMENT ON COLUMN plan_changes.effective IS
+    'now, or period_end.';
+COMMENT ON COLUMN plan_changes.applied IS
+    'False for an event that arrived after a newer one.';
+
+CREATE INDEX plan_changes_of_user ON plan_changes (user_id, occurred_at DESC) WHERE applied;

@@ -1,0 +1,42 @@
+CREATE TABLE plan_limits (
+    plan_id uuid NOT NULL,
+    event_type usage_event_type NOT NULL,
+    month bigint,
+    day bigint,
+    hour bigint,
+    minute bigint,
+    slots int NOT NULL,
+    counted smallint NOT NULL DEFAULT 0,
+    month_ceiling bigint,
+    day_ceiling bigint,
+    hour_ceiling bigint,
+    minute_ceiling bigint,
+    PRIMARY KEY (plan_id, event_type),
+    CONSTRAINT plan_limits_day_ceiling_check CHECK (day_ceiling >= 0),
+    CONSTRAINT plan_limits_day_check CHECK (day >= 0),
+    CONSTRAINT plan_limits_hour_ceiling_check CHECK (hour_ceiling >= 0),
+    CONSTRAINT plan_limits_hour_check CHECK (hour >= 0),
+    CONSTRAINT plan_limits_minute_ceiling_check CHECK (minute_ceiling >= 0),
+    CONSTRAINT plan_limits_minute_check CHECK (minute >= 0),
+    CONSTRAINT plan_limits_month_ceiling_check CHECK (month_ceiling >= 0),
+    CONSTRAINT plan_limits_month_check CHECK (month >= 0),
+    CONSTRAINT plan_limits_slots_check CHECK (slots > 0),
+    FOREIGN KEY (event_type) REFERENCES meters(name) ON DELETE CASCADE,
+    FOREIGN KEY (plan_id) REFERENCES subscription_plans(id) ON DELETE CASCADE
+);
+
+COMMENT ON TABLE plan_limits IS
+    'How much of a meter a plan allows per window. Null is unlimited. A month starts on the subscription''s anchor day; days, hours and minutes are UTC''s.';
+COMMENT ON COLUMN plan_limits.slots IS
+    'How many jobs of one holder may run at once.';
+COMMENT ON COLUMN plan_limits.counted IS
+    'A bit set of the windows, besides the month, in which the meter is counted because some plan limits it there: 1 day, 2 hour, 4 minute.';
+COMMENT ON COLUMN plan_limits.month_ceiling IS
+    'Up to which amount more than the limit is accepted; null: the limit is hard.';
+
+CREATE TRIGGER count_limited_windows AFTER INSERT OR DELETE OR UPDATE OF day, hour, minute ON plan_limits
+    FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();
+CREATE TRIGGER count_limited_windows_before BEFORE INSERT OR DELETE OR UPDATE OF day, hour, minute ON plan_limits
+    FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();
+CREATE TRIGGER write_monthly_limit AFTER INSERT OR UPDATE OF month ON plan_limits
+    FOR EACH ROW EXECUTE FUNCTION write_monthly_limit();

@@ -1,0 +1,16 @@
+CREATE TABLE processes (
+    client_id text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    beat_at timestamptz NOT NULL DEFAULT now(),
+    pools jsonb NOT NULL DEFAULT '{}',
+    PRIMARY KEY (client_id)
+) WITH (fillfactor = 70);
+
+COMMENT ON TABLE processes IS
+    'The running weir processes that work jobs.';
+COMMENT ON COLUMN processes.client_id IS
+    'The River client id, as in river_job.attempted_by.';
+COMMENT ON COLUMN processes.beat_at IS
+    'The last heartbeat. Other processes take over the jobs of a process without one.';
+COMMENT ON COLUMN processes.pools IS
+    'The number of workers by queue.';

@@ -1,0 +1,21 @@
+CREATE TABLE submissions (
+    job_id bigint NOT NULL,
+    holder uuid NOT NULL,
+    user_id uuid,
+    event_type usage_event_type NOT NULL,
+    reserved_amount bigint NOT NULL,
+    idempotency_key text,
+    request_hash bytea,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (job_id)
+);
+
+COMMENT ON TABLE submissions IS
+    'Accepted submissions: the holder of each job, and the job of each Idempotency-Key.';
+COMMENT ON COLUMN submissions.idempotency_key IS
+    'The caller''s key; null without one, or after 24 hours.';
+COMMENT ON COLUMN submissions.request_hash IS
+    'Tells whether a repeated key came with the same request.';
+
+CREATE INDEX submissions_of_holder ON submissions (holder, job_id DESC);
+CREATE UNIQUE INDEX submissions_idempotency ON submissions (holder, idempotency_key) WHERE idempotency_key IS NOT NULL;

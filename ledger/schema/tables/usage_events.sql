@@ -1,0 +1,54 @@
+CREATE TABLE usage_events (
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    user_id uuid NOT NULL,
+    event_type usage_event_type NOT NULL,
+    analysis_id uuid,
+    document_id uuid,
+    quota_amount bigint NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    job_id bigint,
+    period_start timestamptz NOT NULL,
+    windows smallint NOT NULL DEFAULT 0,
+    reserved_at timestamptz,
+    xid xid8 DEFAULT pg_current_xact_id(),
+    reason text,
+    from_grants bigint NOT NULL DEFAULT 0,
+    overage bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (id),
+    UNIQUE (job_id),
+    CONSTRAINT usage_events_quota_amount_check CHECK ((quota_amount >= 0) OR (reason IS NOT NULL))
+);
+
+COMMENT ON TABLE usage_events IS
+    'What was charged, one row per completed job or adjustment.';
+COMMENT ON COLUMN usage_events.job_id IS
+    'Unique: a job is charged once, whatever happens to its workers. Null for an adjustment.';
+COMMENT ON COLUMN usage_events.windows IS
+    'The windows, besides the month, that the amount counts in, around reserved_at: 1 day, 2 hour, 4 minute.';
+COMMENT ON COLUMN usage_events.reserved_at IS
+    'When it was reserved, where a window needs it.';
+COMMENT ON COLUMN usage_events.xid IS
+    'The transaction that wrote the row: the order of the usage feed. Null for rows that came from another server.';
+COMMENT ON COLUMN usage_events.reason IS
+    'The reason of an adjustment. An adjustment may be negative.';
+COMMENT ON COLUMN usage_events.from_grants IS
+    'How much of quota_amount was charged to grants and not to the plan.';
+COMMENT ON COLUMN usage_events.overage IS
+    'How much of quota_amount was overage when the job was accepted.';
+
+CREATE INDEX usage_events_before ON usage_events (id) WHERE xid IS NULL;
+CREATE INDEX usage_events_feed ON usage_events (xid) WHERE xid IS NOT NULL;
+CREATE INDEX usage_events_sum ON usage_events (user_id, event_type, created_at);
+
+CREATE TRIGGER count_delete AFTER DELETE ON usage_events REFERENCING OLD TABLE AS old_rows
+    FOR EACH STATEMENT WHEN (current_setting('weir.counters', true) IS DISTINCT FROM 'kept')
+    EXECUTE FUNCTION count_usage_events();
+CREATE TRIGGER count_insert AFTER INSERT ON usage_events REFERENCING NEW TABLE AS new_rows
+    FOR EACH STATEMENT WHEN (current_setting('weir.counters', true) IS DISTINCT FROM 'kept')
+    EXECUTE FUNCTION count_usage_events();
+CREATE TRIGGER count_update AFTER UPDATE ON usage_events REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows
+    FOR EACH STATEMENT WHEN (current_setting('weir.counters', true) IS DISTINCT FROM 'kept')
+    EXECUTE FUNCTION count_usage_events();
+CREATE TRIGGER fill BEFORE INSERT ON usage_events
+    FOR EACH ROW WHEN (NEW.period_start IS NULL)
+    EXECUTE FUNCTION fill_quota_row();

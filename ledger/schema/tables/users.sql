@@ -1,0 +1,16 @@
+CREATE TABLE users (
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    created_at timestamptz NOT NULL DEFAULT now(),
+    subject text COLLATE "C",
+    PRIMARY KEY (id),
+    UNIQUE (subject),
+    CONSTRAINT users_subject_check CHECK (octet_length(subject) BETWEEN 1 AND 255)
+);
+
+COMMENT ON TABLE users IS
+    'The users that Weir has seen.';
+COMMENT ON COLUMN users.subject IS
+    'The text that names the user in tokens and job arguments; null when that is the id. The id is derived from it.';
+
+CREATE TRIGGER end_reservations AFTER DELETE ON users REFERENCING OLD TABLE AS old_users
+    FOR EACH STATEMENT EXECUTE FUNCTION end_reservations_of_users();

@@ -1,0 +1,29 @@
+CREATE TABLE weir_services (
+    name text COLLATE "C" NOT NULL,
+    event_type usage_event_type NOT NULL,
+    kind text NOT NULL,
+    max_attempts smallint NOT NULL,
+    unique_by text[] NOT NULL DEFAULT '{}',
+    amount bigint,
+    amount_member text,
+    retry_base double precision,
+    retry_factor double precision,
+    retry_max double precision,
+    PRIMARY KEY (name),
+    CONSTRAINT weir_services_amount_check CHECK (amount >= 0),
+    CONSTRAINT weir_services_max_attempts_check CHECK (max_attempts > 0),
+    FOREIGN KEY (event_type) REFERENCES meters(name) ON DELETE CASCADE
+);
+
+COMMENT ON TABLE weir_services IS
+    'The services of weir.toml, for the SQL functions. `weir migrate` writes them.';
+COMMENT ON COLUMN weir_services.event_type IS
+    'The meter of the service.';
+COMMENT ON COLUMN weir_services.kind IS
+    'River''s kind of the service''s jobs.';
+COMMENT ON COLUMN weir_services.unique_by IS
+    'Members of the arguments by which an unfinished job of the holder is taken for the same.';
+COMMENT ON COLUMN weir_services.amount IS
+    'What one job reserves; null: amount_member of its arguments, and without that the caller gives it.';
+COMMENT ON COLUMN weir_services.retry_base IS
+    'Seconds, like retry_max; null leaves retries to River''s policy.';

@@ -1,0 +1,9 @@
+-- What was charged, one row per usage event and window that it counts in: the rows that quota_balances.used adds up.
+CREATE OR REPLACE VIEW charged_amounts AS
+SELECT user_id, event_type, 'month' AS span, period_start, quota_amount AS amount, from_grants
+FROM usage_events
+UNION ALL
+SELECT u.user_id, u.event_type, w.span, date_trunc(w.span, coalesce(u.reserved_at, u.created_at), 'UTC'), u.quota_amount, 0
+FROM usage_events u
+JOIN (VALUES (1, 'day'), (2, 'hour'), (4, 'minute')) AS w (bit, span) ON u.windows & w.bit <> 0
+WHERE u.windows <> 0;

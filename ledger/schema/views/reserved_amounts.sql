@@ -1,0 +1,10 @@
+-- What is reserved, one row per reservation and window that it counts in: the rows that quota_balances.reserved adds up.
+CREATE OR REPLACE VIEW reserved_amounts AS
+SELECT user_id, event_type, 'month' AS span, period_start, reserved_amount AS amount, from_grants
+FROM quota_reservations
+WHERE user_id IS NOT NULL AND period_start IS NOT NULL
+UNION ALL
+SELECT r.user_id, r.event_type, w.span, date_trunc(w.span, r.created_at, 'UTC'), r.reserved_amount, 0
+FROM quota_reservations r
+JOIN (VALUES (1, 'day'), (2, 'hour'), (4, 'minute')) AS w (bit, span) ON r.windows & w.bit <> 0
+WHERE r.windows <> 0 AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL;

@@ -1,0 +1,268 @@
+//! What the database should contain: the files of `schema/`, and the upgrades that bring an older database there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use regex::Regex;
+use sha2::{Digest, Sha256};
+
+include!(concat!(env!("OUT_DIR"), "/schema.rs"));
+
+/// The release that this binary is, as `weir_schema.release` records it.
+const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// The table that records what has been applied. It is created first, and locked while anything is changed, so only one
+/// process migrates at a time; and only who may write it can take that lock.
+pub(super) const RECORD: &str = "tables/weir_schema.sql";
+
+/// Stands for the schema of River's tables in a file.
+const RIVER_SCHEMA: &str = "{river_schema}";
+
+#[expect(clippy::unwrap_used, reason = "constants, which every test compiles")]
+static OBJECT: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(
+        r"(?m)^\s*CREATE\s+(?:OR\s+REPLACE\s+)?(?:UNIQUE\s+)?(TABLE|TYPE|DOMAIN|VIEW|SEQUENCE|INDEX|FUNCTION)\s+(?:IF\s+NOT\s+EXISTS\s+)?(\w+)",
+    )
+    .unwrap()
+});
+
+#[expect(clippy::unwrap_used, reason = "constants, which every test compiles")]
+static REFERENCE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\bREFERENCES (\w+)").unwrap());
+
+/// The kinds of objects that files create.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Tables, views, indexes and types, which share one space of names.
+    Relation,
+    Function,
+}
+
+/// One file: its path in `schema/` or `upgrades/`, and its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SchemaFile {
+    /// Such as `functions/api/weir_submit.sql`.
+    pub path: String,
+    /// SQL, in which `{river_schema}` stands for the schema of River's tables.
+    pub sql: String,
+}
+
+impl SchemaFile {
+    fn of((path, sql): &(&str, &str)) -> Self {
+        Self {
+            path: (*path).to_owned(),
+            sql: (*sql).to_owned(),
+        }
+    }
+
+    /// Its text for this schema of River's tables, which is part of a string literal there.
+    pub(super) fn for_river(&self, river: &str) -> String {
+        self.sql.replace(RIVER_SCHEMA, &river.replace('\'', "''"))
+    }
+
+    /// The objects that it creates.
+    pub(super) fn creates(&self) -> Vec<(Kind, String)> {
+        let objects = OBJECT.captures_iter(&self.sql).map(|found| {
+            let kind = if &found[1] == "FUNCTION" {
+                Kind::Function
+            } else {
+                Kind::Relation
+            };
+            (kind, found[2].to_owned())
+        });
+        objects.collect()
+    }
+
+    /// Functions and views: they are replaced when the file changes.
+    fn is_replaceable(&self) -> bool {
+        self.path.starts_with("functions/") || self.path.starts_with("views/")
+    }
+
+    /// Triggers need their functions first, and these need no table to be created.
+    fn is_trigger_function(&self) -> bool {
+        self.path.starts_with("functions/") && self.sql.contains("RETURNS trigger")
+    }
+
+    fn hash(&self) -> String {
+        let hash = Sha256::digest(self.sql.as_bytes());
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The number that an upgrade's name starts with.
+    pub(super) fn number(&self) -> i32 {
+        let digits = self.path.split("__").next().unwrap_or_default();
+        digits.parse().unwrap_or_default()
+    }
+}
+
+/// What a database should contain.
+#[derive(Clone, Debug)]
+pub struct Schema {
+    /// The files of `schema/`.
+    pub files: Vec<SchemaFile>,
+    /// The upgrades, in order.
+    pub upgrades: Vec<SchemaFile>,
+    /// The release that applies them.
+    pub release: String,
+}
+
+/// What has been applied to a database, as `weir_schema` records it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Applied {
+    pub(super) release: String,
+    pub(super) upgrade: i32,
+    pub(super) files: BTreeMap<String, String>,
+}
+
+impl Schema {
+    /// The schema of this release.
+    #[must_use]
+    pub fn present() -> Self {
+        Self {
+            files: FILES.iter().map(SchemaFile::of).collect(),
+            upgrades: UPGRADES.iter().map(SchemaFile::of).collect(),
+            release: RELEASE.to_owned(),
+        }
+    }
+
+    /// All files in an order in which each finds what it needs: types, trigger functions, tables after those that they
+    /// refer to, views, other functions, rows.
+    pub(super) fn in_order(&self) -> Vec<&SchemaFile> {
+        let rank = |file: &SchemaFile| match file.path.split('/').next() {
+            Some("types.sql") => 0,
+            Some("functions") if file.is_trigger_function() => 1,
+            Some("tables") => 2,
+            Some("views") => 3,
+            Some("functions") => 4,
+            _ => 5,
+        };
+        let mut files: Vec<_> = self.files.iter().collect();
+        files.sort_by_key(|file| rank(file));
+        let (mut ordered, mut created) = (Vec::new(), BTreeSet::new());
+        // A table that waits for another one goes behind it; a circle would be left as it is, and refused by PostgreSQL.
+        while !files.is_empty() {
+            let ready = files.iter().position(|file| {
+                let own = file.creates();
+                REFERENCE.captures_iter(&file.sql).all(|reference| {
+                    created.contains(&reference[1]) || own.iter().any(|(_, name)| *name == reference[1])
+                })
+            });
+            let file = files.remove(ready.unwrap_or_default());
+            created.extend(file.creates().into_iter().map(|(_, name)| name));
+            ordered.push(file);
+        }
+        ordered
+    }
+
+    /// What a database has after all of it was applied.
+    pub(super) fn applied(&self) -> Applied {
+        let replaceable = self.files.iter().filter(|file| file.is_replaceable());
+        Applied {
+            release: self.release.clone(),
+            upgrade: self.latest_upgrade(),
+            files: replaceable.map(|file| (file.path.clone(), file.hash())).collect(),
+        }
+    }
+
+    fn latest_upgrade(&self) -> i32 {
+        self.upgrades
+            .iter()
+            .map(SchemaFile::number)
+            .max()
+            .unwrap_or_default()
+    }
+
+    /// The upgrades that a database lacks, and then the functions and views that differ from those of this release.
+    pub(super) fn missing_from(&self, applied: &Applied) -> Vec<&SchemaFile> {
+        let upgrades = self
+            .upgrades
+            .iter()
+            .filter(|file| file.number() > applied.upgrade);
+        let changed = self
+            .in_order()
+            .into_iter()
+            .filter(|file| file.is_replaceable() && applied.files.get(&file.path) != Some(&file.hash()));
+        upgrades.chain(changed).collect()
+    }
+
+    /// Whether a process of this release can use a database to which this was applied. A newer release's functions serve
+    /// the processes of the release before it.
+    pub(super) fn is_served_by(&self, applied: &Applied) -> bool {
+        let newer = numbers(&applied.release) > numbers(&self.release);
+        applied.upgrade >= self.latest_upgrade() && (newer || applied.files == self.applied().files)
+    }
+
+    /// The names of all objects of one kind.
+    pub(super) fn names(&self, kind: Kind) -> BTreeSet<String> {
+        let objects = self.files.iter().flat_map(SchemaFile::creates);
+        objects
+            .filter(|(of, _)| *of == kind)
+            .map(|(_, name)| name)
+            .collect()
+    }
+}
+
+/// A release's numbers, which compare as numbers.
+fn numbers(release: &str) -> Vec<u64> {
+    release
+        .split(['.', '-', '+'])
+        .map_while(|number| number.parse().ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_comes_after_the_tables_that_it_refers_to() {
+        let schema = Schema::present();
+        let paths: Vec<_> = schema.in_order().iter().map(|file| file.path.clone()).collect();
+        assert_eq!(paths.len(), schema.files.len());
+        let at = |path: &str| paths.iter().position(|other| other == path).unwrap();
+        assert!(at("tables/users.sql") < at("tables/holders.sql"));
+        assert!(at("functions/counters/remember_grants.sql") < at("tables/holders.sql"));
+        assert!(at("tables/quota_reservations.sql") < at("functions/account/windows_in_force.sql"));
+        assert_eq!(paths.last().map(String::as_str), Some("rows.sql"));
+    }
+
+    #[test]
+    fn a_newer_release_serves_an_older_process_and_not_the_other_way() {
+        let schema = Schema::present();
+        let mut applied = schema.applied();
+        assert!(schema.is_served_by(&applied));
+        applied
+            .files
+            .insert("functions/api/weir_submit.sql".to_owned(), String::new());
+        assert!(!schema.is_served_by(&applied), "same release, another function");
+        applied.release = "999.0.0".to_owned();
+        assert!(schema.is_served_by(&applied));
+        applied.release = "0.0.9".to_owned();
+        assert!(!schema.is_served_by(&applied));
+    }
+
+    #[test]
+    fn every_file_creates_the_object_that_it_is_named_after_and_no_function_twice() {
+        let schema = Schema::present();
+        let mut functions = Vec::new();
+        for file in schema.files.iter().filter(|file| file.path.contains('/')) {
+            let name = file.path.rsplit('/').next().unwrap().trim_end_matches(".sql");
+            let created = file.creates();
+            assert_eq!(created[0].1, name, "{}", file.path);
+            functions.extend(created.into_iter().filter(|(kind, _)| *kind == Kind::Function));
+        }
+        let names: BTreeSet<_> = functions.iter().map(|(_, name)| name).collect();
+        assert_eq!(names.len(), functions.len(), "one definition a function");
+    }
+
+    #[test]
+    fn upgrades_create_no_functions() {
+        for upgrade in Schema::present().upgrades {
+            assert!(upgrade.number() > 0, "{} has no number", upgrade.path);
+            assert!(
+                upgrade.creates().iter().all(|(kind, _)| *kind != Kind::Function),
+                "{} creates a function, which belongs into schema/functions/",
+                upgrade.path
+            );
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! `ledger/schema/` is the present: a new database and an upgraded one are the same, object by object.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::common::Weir;
+use tokio_postgres::Client;
+use weir_ledger::database::Database;
+use weir_ledger::migrate::{self, River, Schema, SchemaFile};
+
+/// Every object of a schema by its name, with its definition.
+async fn catalogue(client: &Client) -> BTreeMap<String, String> {
+    let rows = client
+        .query(include_str!("common/catalogue.sql"), &[&"public"])
+        .await
+        .unwrap();
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+/// The names of the objects that differ.
+fn differences(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> Vec<String> {
+    let names = one.keys().chain(other.keys());
+    let mut differing: Vec<_> = names
+        .filter(|name| one.get(*name) != other.get(*name))
+        .cloned()
+        .collect();
+    differing.sort();
+    differing.dedup();
+    differing
+}
+
+fn file<'a>(schema: &'a mut Schema, path: &str) -> &'a mut SchemaFile {
+    schema.files.iter_mut().find(|file| file.path == path).unwrap()
+}
+
+/// A release after this one: a column more, and a function that differs.
+fn next_release() -> Schema {
+    let mut next = Schema::present();
+    next.release = "999.0.0".to_owned();
+    let column = "ALTER TABLE periodic_jobs ADD COLUMN note text;\n\
+                  COMMENT ON COLUMN periodic_jobs.note IS 'For operators.';\n";
+    next.upgrades.push(SchemaFile {
+        path: format!("{:04}__note.sql", next.upgrades.len() + 1),
+        sql: column.to_owned(),
+    });
+    let table = file(&mut next, "tables/periodic_jobs.sql");
+    table.sql = table
+        .sql
+        .replace("    PRIMARY KEY", "    note text,\n    PRIMARY KEY");
+    table
+        .sql
+        .push_str("COMMENT ON COLUMN periodic_jobs.note IS 'For operators.';\n");
+    let function = file(&mut next, "functions/account/utc_text.sql");
+    function.sql = function.sql.replace("STABLE", "IMMUTABLE");
+    next
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgraded_database_is_the_same_as_a_new_one() {
+    let next = next_release();
+    let new = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        migrate::migrate_to(&database, River::AsItIs, &next)
+            .await
+            .unwrap();
+    })
+    .await;
+    let upgraded = Weir::new().await;
+    let done = migrate::migrate_to(&upgraded.context.database, River::AsItIs, &next)
+        .await
+        .unwrap();
+    assert_eq!(done.weir.len(), 2, "{done:?}");
+    let (one, other) = (
+        catalogue(&new.client().await).await,
+        catalogue(&upgraded.client().await).await,
+    );
+    assert_eq!(differences(&one, &other), Vec::<String>::new());
+    let client = upgraded.client().await;
+    assert!(
+        migrate::is_current(&client).await.unwrap(),
+        "this release's processes keep running"
+    );
+    new.abandon().await;
+    upgraded.abandon().await;
+}
+
+/// The script of each release is kept when it is made: `weir migrate --print > ledger/upgrades/from/VERSION.sql`.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_release_is_upgraded_to_the_present() {
+    let present = Weir::new().await;
+    let wanted = catalogue(&present.client().await).await;
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/upgrades/from");
+    let mut scripts: Vec<_> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+        .collect();
+    // What this release prints is what the next one starts from.
+    let printed = Weir::made(&[], async |url| {
+        scripts.push(
+            migrate::script(&Database::at(url).unwrap(), River::AsItIs)
+                .await
+                .unwrap(),
+        );
+        migrate::migrate(&Database::at(url).unwrap()).await.unwrap();
+    })
+    .await;
+    printed.abandon().await;
+    for script in scripts {
+        let released = Weir::made(&[], async |url| {
+            let database = Database::at(url).unwrap();
+            database
+                .connect()
+                .await
+                .unwrap()
+                .batch_execute(&script)
+                .await
+                .unwrap();
+            migrate::migrate(&database).await.unwrap();
+        })
+        .await;
+        let found = catalogue(&released.client().await).await;
+        assert_eq!(differences(&found, &wanted), Vec::<String>::new());
+        released.abandon().await;
+    }
+    present.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_comparison_names_the_object_that_differs() {
+    let weir = Weir::new().await;
+    let mut client = weir.client().await;
+    let before = catalogue(&client).await;
+    for (change, object) in [
+        (
+            "DROP INDEX quota_reservations_parked",
+            "index quota_reservations_parked",
+        ),
+        (
+            "ALTER TABLE holders DROP CONSTRAINT holders_parked_check",
+            "constraint holders.holders_parked_check",
+        ),
+        (
+            "DROP TRIGGER emit_job_ends ON quota_reservations",
+            "trigger quota_reservations.emit_job_ends",
+        ),
+        (
+            "ALTER FUNCTION emit_job_ends() RESET ALL",
+            "function emit_job_ends()",
+        ),
+        (
+            "GRANT SELECT ON users TO PUBLIC",
+            "rights of PUBLIC on table users",
+        ),
+        ("COMMENT ON TABLE users IS 'People.'", "comment on table users"),
+        ("ALTER TABLE users ADD COLUMN note text", "column users.note"),
+    ] {
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute(change).await.unwrap();
+        let after = catalogue(transaction.client()).await;
+        assert_eq!(differences(&before, &after), [object], "{change}");
+        transaction.rollback().await.unwrap();
+    }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_from_before_the_first_release_is_refused() {
+    let weir = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        let client = database.connect().await.unwrap();
+        client
+            .batch_execute("CREATE TABLE weir_migrations (version int PRIMARY KEY, name text)")
+            .await
+            .unwrap();
+        let error = migrate::migrate(&database).await.unwrap_err().to_string();
+        assert!(
+            error.contains("from before the first release") && error.contains("docs/how-to/upgrade.md"),
+            "{error}"
+        );
+        let tables = client
+            .query_one("SELECT to_regclass('weir_schema') IS NULL", &[])
+            .await;
+        assert!(tables.unwrap().get::<_, bool>(0), "nothing was changed");
+        client.batch_execute("DROP TABLE weir_migrations").await.unwrap();
+        migrate::migrate(&database).await.unwrap();
+    })
+    .await;
+    weir.end().await;
+}
