@@ -3,7 +3,7 @@
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use weir_policy::assertion::Caller;
-use weir_policy::subject::Subject;
+use weir_policy::subject::{Subject, address_id};
 
 /// A user (a person or an organisation, whatever a subject names), or an anonymous client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,7 +95,7 @@ impl Holders {
     #[must_use]
     pub fn address(self, address: &str) -> Holder {
         Holder {
-            id: Uuid::new_v5(&self.addresses, address.as_bytes()),
+            id: address_id(Uuid::new_v5(&self.addresses, address.as_bytes())),
             user_id: None,
         }
     }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use uuid::Uuid;
+use uuid::{Uuid, Variant};
 
 /// The longest subject, in bytes.
 pub const MAX_BYTES: usize = 255;
@@ -25,6 +25,24 @@ pub enum SubjectError {
     /// It contains a control character, such as NUL or a line break.
     #[error("a subject must not contain control characters")]
     Control,
+    /// It is the id of a client address: [`is_address_id`].
+    #[error("a subject must not be the id of a client address")]
+    Address,
+}
+
+/// Whether an id is a client address's: a UUID of the variant that RFC 9562 (4.1) reserves, which no issuer of UUIDs uses.
+/// So an address and a user never share an id.
+#[must_use]
+pub fn is_address_id(id: Uuid) -> bool {
+    id.get_variant() == Variant::Future
+}
+
+/// The id of a client address that this UUID was made from.
+#[must_use]
+pub fn address_id(id: Uuid) -> Uuid {
+    let mut bytes = id.into_bytes();
+    bytes[8] |= 0b1110_0000;
+    Uuid::from_bytes(bytes)
 }
 
 /// A valid subject: 1 to [`MAX_BYTES`] bytes without control characters. A UUID is in its hyphenated lower-case form.
@@ -59,7 +77,11 @@ impl FromStr for Subject {
         if text.contains(char::is_control) {
             return Err(SubjectError::Control);
         }
-        Ok(Uuid::try_parse(text).map_or_else(|_| Self(text.to_owned()), Self::from))
+        match Uuid::try_parse(text) {
+            Ok(id) if is_address_id(id) => Err(SubjectError::Address),
+            Ok(id) => Ok(Self::from(id)),
+            Err(_) => Ok(Self(text.to_owned())),
+        }
     }
 }
 
@@ -175,8 +197,18 @@ mod tests {
 
     proptest! {
         #[test]
+        fn no_subject_is_the_id_of_an_address(bytes in any::<[u8; 16]>()) {
+            let id = Uuid::from_bytes(bytes);
+            prop_assert!(is_address_id(address_id(id)));
+            prop_assert_eq!(parsed(&address_id(id).simple().to_string()), Err(SubjectError::Address));
+            prop_assert_eq!(parsed(&id.to_string()).is_err(), is_address_id(id));
+        }
+
+        #[test]
         fn a_subject_is_the_text_itself_unless_that_is_refused_or_a_uuid(text in "\\PC{0,80}|(?s).{0,300}") {
-            let valid = (1..=255).contains(&text.len()) && !text.chars().any(char::is_control);
+            let valid = (1..=255).contains(&text.len())
+                && !text.chars().any(char::is_control)
+                && !Uuid::try_parse(&text).is_ok_and(is_address_id);
             match parsed(&text) {
                 Ok(subject) => {
                     prop_assert!(valid);

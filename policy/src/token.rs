@@ -362,6 +362,7 @@ fn identity(claims: &Claims, holder_claim: Option<&str>) -> Result<Identity, Tok
             SubjectError::Empty => "its subject is empty",
             SubjectError::TooLong => "its subject is longer than 255 bytes",
             SubjectError::Control => "its subject contains control characters",
+            SubjectError::Address => "its subject is the id of a client address",
         })
     })?;
     let Some(claim) = holder_claim.and_then(|name| claims.other(name)) else {

@@ -7,6 +7,8 @@ CREATE TABLE holders (
     granted_slots int NOT NULL DEFAULT 0,
     has_grants boolean NOT NULL DEFAULT false,
     PRIMARY KEY (holder, event_type),
+    -- is_address_id(), which a table cannot call: its functions come after it.
+    CONSTRAINT holders_kind CHECK ((user_id IS NULL) = (get_byte(uuid_send(holder), 8) >= 224)),
     CONSTRAINT holders_parked_check CHECK (parked >= 0),
     CONSTRAINT holders_slots_in_use_check CHECK (slots_in_use >= 0),
     FOREIGN KEY (user_id) REFERENCES users(id) ON DELETE CASCADE

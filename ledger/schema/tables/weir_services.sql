@@ -27,3 +27,5 @@ COMMENT ON COLUMN weir_services.amount IS
     'What one job reserves; null: amount_member of its arguments, and without that the caller gives it.';
 COMMENT ON COLUMN weir_services.retry_base IS
     'Seconds, like retry_max; null leaves retries to River''s policy.';
+
+CREATE INDEX weir_services_kind ON weir_services (kind);

@@ -435,11 +435,11 @@ async fn no_page_scans_a_large_table() {
                  SELECT '{}', 'analysis:analyze', 3, 'completed', now() - n * interval '1 minute', \
                         jsonb_build_object('weir:request_id', n::text) FROM generate_series(1, 20000) n; \
              INSERT INTO holders (holder, event_type) \
-                 SELECT gen_random_uuid(), 'analysis' FROM generate_series(1, 20000); \
+                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis' FROM generate_series(1, 20000); \
              INSERT INTO submissions (job_id, holder, event_type, reserved_amount) \
                  SELECT id, gen_random_uuid(), 'analysis', 1 FROM river_job; \
              INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
-                 SELECT gen_random_uuid(), 'analysis', 0, id, NULL, now() FROM river_job; \
+                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis', 0, id, NULL, now() FROM river_job; \
              INSERT INTO outstanding_attempts (job_id, claim, patience, deadline_at) \
                  SELECT id, '1.1', '1 hour', now() FROM river_job; \
              INSERT INTO users SELECT gen_random_uuid() FROM generate_series(1, 20000); \

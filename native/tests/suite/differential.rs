@@ -359,7 +359,7 @@ async fn case(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<usize> {
     let anchored = rng.random_bool(0.7);
     let subjects: Vec<Subject> = (0..rng.random_range(1..4))
         .map(|_| {
-            let id = Uuid::from_u128(rng.random());
+            let id = uuid::Builder::from_random_bytes(rng.random()).into_uuid();
             let text = format!("{}{id}", pick(rng, &["user_", "auth0|", "Zo\u{eb} "]));
             if rng.random_bool(0.5) {
                 id.into()
@@ -568,7 +568,7 @@ async fn sums(side: &Side, user: Uuid) -> Vec<String> {
 async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'static str> {
     let minute = ours.minute().await;
     let rules = Arc::new(rules(rng));
-    let id = Uuid::from_u128(rng.random());
+    let id = uuid::Builder::from_random_bytes(rng.random()).into_uuid();
     let subject = Subject::from(id);
     let holder = Holders::load(&ours.client).await.unwrap().subject(&subject);
     let mut setup = limits(rng);

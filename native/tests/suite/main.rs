@@ -53,6 +53,7 @@ mod plans;
 mod pooler;
 mod pools;
 mod present_schema;
+mod privileges;
 mod processes;
 mod quota;
 mod reconciliation;

@@ -35,7 +35,7 @@ async fn no_statement_of_the_hot_paths_scans_a_table() {
              INSERT INTO river_job (args, kind, max_attempts, state) \
                  SELECT '{}', 'analysis:analyze', 3, 'pending' FROM generate_series(1, 20000); \
              INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id, admitted_at, parked_at) \
-                 SELECT gen_random_uuid(), 'analysis', 0, id, NULL, now() FROM river_job",
+                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis', 0, id, NULL, now() FROM river_job",
         )
         .await
         .unwrap();
@@ -125,7 +125,7 @@ async fn a_job_is_found_by_its_id_however_many_have_ended_since_anybody_counted(
         .batch_execute(&format!(
             "UPDATE river_job SET state = 'completed', attempt = 1, finalized_at = now() - interval '2 minutes'; \
              INSERT INTO quota_reservations (holder, event_type, reserved_amount, job_id) \
-                 SELECT gen_random_uuid(), 'analysis', 0, id FROM river_job ORDER BY id DESC LIMIT 10; \
+                 SELECT overlay(gen_random_uuid()::text PLACING 'f' FROM 20)::uuid, 'analysis', 0, id FROM river_job ORDER BY id DESC LIMIT 10; \
              INSERT INTO submissions (job_id, holder, user_id, event_type, reserved_amount) \
                  SELECT id, '{user}', '{user}', 'analysis', 0 FROM river_job ORDER BY id DESC LIMIT 10"
         ))

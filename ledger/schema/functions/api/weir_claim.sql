@@ -1,4 +1,4 @@
--- Starts attempts at available jobs of a queue. Commit before you work, so that others see that the jobs run.
+-- Starts attempts at available jobs of services in a queue. Commit before you work, so that others see that the jobs run.
 --
 -- worker: a name of 1 to 100 letters, digits, ".", "_" and "-". most: 1 to 1000 jobs. A job whose arguments name a
 -- user needs a reservation with a slot; jobs without a user (user_id absent, empty or not a text) need none.
@@ -23,6 +23,7 @@ BEGIN
         SELECT j.id
         FROM river_job j
         WHERE j.state = 'available' AND j.queue = weir_claim.queue AND j.scheduled_at <= clock_timestamp()
+          AND is_service_kind(j.kind)
           AND NOT EXISTS (SELECT 1 FROM river_queue q
                           WHERE q.name IN (weir_claim.queue, '*') AND q.paused_at IS NOT NULL)
           AND ((jsonb_typeof(j.args -> 'user_id') IS DISTINCT FROM 'string' OR j.args ->> 'user_id' = '')

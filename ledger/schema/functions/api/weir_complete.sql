@@ -51,6 +51,7 @@ BEGIN
         JOIN holders h ON h.holder = r.holder AND h.event_type = r.event_type
         JOIN river_job j ON j.id = r.job_id
         WHERE r.job_id = weir_complete.job_id AND j.attempt = weir_complete.attempt AND (j.state = 'running') IS TRUE
+          AND is_service_kind(j.kind)
         FOR NO KEY UPDATE OF h, j, r;
         -- Without one, it is not this attempt's any more, or it has no reservation, or somebody deleted the holder, which is
         -- made again.
@@ -80,7 +81,7 @@ BEGIN
                                 ELSE j.attempted_at END
         WHERE j.id = ANY (next.jobs || weir_complete.job_id)
           AND CASE WHEN j.id = weir_complete.job_id
-                   THEN j.attempt = weir_complete.attempt AND (j.state = 'running') IS TRUE
+                   THEN j.attempt = weir_complete.attempt AND (j.state = 'running') IS TRUE AND is_service_kind(j.kind)
                    ELSE (j.state IN ('pending', 'scheduled')) IS TRUE END
         RETURNING j.id, j.queue
     LOOP

@@ -30,6 +30,7 @@ BEGIN
     SELECT q.* INTO r
     FROM quota_reservations q JOIN river_job j ON j.id = q.job_id
     WHERE q.job_id = weir_extend.job_id AND q.holder = locked.holder AND j.attempt = weir_extend.attempt
+      AND is_service_kind(j.kind)
       AND ((j.state = 'running') IS TRUE
            OR (j.state = 'pending') IS TRUE
               AND EXISTS (SELECT 1 FROM outstanding_attempts o

@@ -29,6 +29,7 @@ BEGIN
     SELECT * INTO locked FROM lock_holder_of_job(weir_fail.job_id);
     SELECT * INTO job FROM river_job j
     WHERE j.id = weir_fail.job_id AND j.attempt = weir_fail.attempt AND (j.state = 'running') IS TRUE
+      AND is_service_kind(j.kind)
     FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         outcome := 'fenced_out';

@@ -1,18 +1,23 @@
 -- The holder's id of a subject. A UUID, in any of its spellings, is its own id; another text has an id derived from
 -- it.
 --
--- subject: 1 to 255 bytes without control characters. Errors: 22023.
+-- subject: 1 to 255 bytes without control characters, and not the id of a client address. Errors: 22023.
 -- Callers: weir_submit; other languages, as either role. Rust computes the same in ledger/src/holder.rs.
 CREATE OR REPLACE FUNCTION weir_holder(subject text) RETURNS uuid
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $$
+DECLARE
+    id CONSTANT uuid := uuid_of_subject(subject);
 BEGIN
     IF subject IS NULL OR octet_length(convert_to(subject, 'UTF8')) NOT BETWEEN 1 AND 255
        OR subject ~ '[\u0001-\u001f\u007f-\u009f]' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'a subject has 1 to 255 bytes and no control characters';
     END IF;
-    RETURN coalesce(uuid_of_subject(subject),
+    IF is_address_id(id) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a subject must not be the id of a client address';
+    END IF;
+    RETURN coalesce(id,
                     subject_id((SELECT s.address_namespace FROM weir_settings s), subject));
 END
 $$;

@@ -25,7 +25,8 @@ BEGIN
     SET progress = jsonb_build_object('attempt', attempt, 'fraction', fraction, 'message', weir_progress.message)
     WHERE r.job_id = weir_progress.job_id
       AND EXISTS (SELECT 1 FROM river_job j
-                  WHERE j.id = weir_progress.job_id AND j.attempt = weir_progress.attempt AND (j.state = 'running') IS TRUE);
+                  WHERE j.id = weir_progress.job_id AND j.attempt = weir_progress.attempt AND (j.state = 'running') IS TRUE
+                    AND is_service_kind(j.kind));
     outcome := CASE WHEN FOUND OR is_attempt_without_holder(weir_progress.job_id, weir_progress.attempt) THEN 'done'
                     ELSE 'fenced_out' END;
 END
