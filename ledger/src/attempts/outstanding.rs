@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Transaction};
 
 use crate::database::{DatabaseError, FromDatabase};
@@ -249,6 +250,17 @@ pub async fn fail(client: &mut Client, claim: Claim<'_>, failure: &Failure) -> R
     let outcome = record(&transaction, claim.job_id, attempt, failure).await?;
     transaction.commit().await?;
     Ok(outcome)
+}
+
+/// Schedules the job again after a pause, as if the attempt had not started. Does nothing when the attempt is over.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn send_back(client: &Client, claim: Claim<'_>, pause: Duration) -> Result<(), Error> {
+    let params: [&(dyn ToSql + Sync); 3] = [&claim.job_id, &claim.claim, &pause.as_secs_f64()];
+    client.execute(include_str!("sql/send_back.sql"), &params).await?;
+    Ok(())
 }
 
 /// Asks for more quota for an attempt that is under way, which counts as a sign of life.

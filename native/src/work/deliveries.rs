@@ -21,6 +21,7 @@ use uuid::Uuid;
 use weir_ledger::control::{self, DELIVERY_KIND, Receiver};
 use weir_ledger::database::DatabaseError;
 
+use super::cancellation;
 use super::internal::{Internal, not_begun};
 use super::worker::storable;
 use crate::config::retry::LONGEST_AFTER;
@@ -29,9 +30,6 @@ use crate::outbound::{self, Reach, Secret};
 
 /// How long a receiver may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(15);
-
-/// River breaks a delivery off this long after its time limit, whatever it hangs in.
-const BACKSTOP: Duration = Duration::from_secs(30);
 
 /// The pauses after each attempt, in seconds, as Standard Webhooks suggests them: three days in all.
 const PAUSES: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
@@ -111,8 +109,9 @@ pub(super) fn register(workers: &mut Workers, context: &Context) -> Result<(), D
 impl Worker<Delivery> for Deliverer {
     type Error = DeliveryError;
 
+    /// Every step of `work` has its own limit.
     fn timeout(&self, _job: &Job<Delivery>) -> WorkerTimeout {
-        WorkerTimeout::After(TIMEOUT + BACKSTOP)
+        WorkerTimeout::Disabled
     }
 
     fn next_retry(
@@ -121,12 +120,8 @@ impl Worker<Delivery> for Deliverer {
         error: &WorkError,
         _now: riverqueue::jiff::Timestamp,
     ) -> Option<Duration> {
-        let after = match error.downcast_ref() {
-            Some(DeliveryError::Refused { after, .. }) => *after,
-            _ => None,
-        };
         let left = job.row.max_attempts.saturating_sub(job.row.attempt);
-        Some(pause(usize::try_from(left).unwrap_or(0), after, rand::random()))
+        Some(pause_after(error, left, Duration::ZERO))
     }
 
     async fn work(&self, context: WorkContext, job: Job<Delivery>) -> Result<WorkOutcome, DeliveryError> {
@@ -137,12 +132,13 @@ impl Worker<Delivery> for Deliverer {
             Ok(None) => return Ok(WorkOutcome::Cancel),
             Err(error) => return Ok(not_begun(job.row.id, error)?),
         };
+        let cancelled = cancellation::of_attempt();
         let started = Instant::now();
         let sent = tokio::select! {
             sent = tokio::time::timeout(TIMEOUT, self.send(&receiver, &event, body)) => {
                 sent.unwrap_or(Err(DeliveryError::TimedOut))
             }
-            () = context.cancellation_token().cancelled() => return Err(WorkCancelled.into()),
+            () = cancelled.cancelled() => return Err(WorkCancelled.into()),
         };
         let outcome = match &sent {
             Ok(_) => "delivered",
@@ -255,6 +251,15 @@ async fn finish(response: Response) {
 
 fn unreachable(error: reqwest::Error) -> DeliveryError {
     DeliveryError::Unreachable(outbound::reason(error))
+}
+
+/// The pause after a failure, with as many attempts left: at least `least`.
+pub(super) fn pause_after(error: &WorkError, left: i32, least: Duration) -> Duration {
+    let after = match error.downcast_ref() {
+        Some(DeliveryError::Refused { after, .. }) => *after,
+        _ => None,
+    };
+    pause(usize::try_from(left).unwrap_or(0), after, rand::random()).max(least)
 }
 
 /// The pause before the next attempt, with as many left. `jitter` from 0 to 1 spreads it by a tenth, so that what failed

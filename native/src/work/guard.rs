@@ -17,12 +17,15 @@ use weir_ledger::plans::{self, Plan};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 use weir_policy::subject::Subject;
 
+use super::cancellation::{self, Attempted, Cancellations};
 use super::current_holders::{CurrentHolders, user_id};
+use super::deliveries;
 use super::fenced;
 use super::heartbeat::Lease;
 use super::internal::{not_begun, sent_back};
 use super::local_limiter::{Held, LocalLimiter};
 use super::under_way::UnderWay;
+use super::worker;
 use crate::config::fairness::{Fairness, FairnessScope};
 use crate::context::Context;
 
@@ -38,6 +41,7 @@ pub(super) struct Guard {
     current: CurrentHolders,
     lease: Lease,
     under_way: UnderWay,
+    cancellations: Cancellations,
     local: LocalLimiter,
     /// Whose lock somebody else's transaction holds, and until when it is not asked for again.
     blocked: Mutex<HashMap<Uuid, Instant>>,
@@ -50,6 +54,7 @@ impl Guard {
         current: &CurrentHolders,
         lease: &Lease,
         under_way: &UnderWay,
+        cancellations: Cancellations,
     ) -> Self {
         Self {
             context: context.clone(),
@@ -57,6 +62,7 @@ impl Guard {
             current: current.clone(),
             lease: lease.clone(),
             under_way: under_way.clone(),
+            cancellations,
             local: LocalLimiter::default(),
             blocked: Mutex::default(),
         }
@@ -72,12 +78,25 @@ impl WorkMiddleware for Guard {
     ) -> Result<WorkOutcome, WorkError> {
         let _lease = self.lease.until_over();
         let mut under_way = self.under_way.enter(&job);
-        // A delivery: of nobody, and River writes how it ends.
-        let Some(service) = self.context.settings.service_of_kind(&job.kind) else {
-            return next.run(job).await;
+        let attempted = Attempted::of(&job);
+        let service = self.context.settings.service_of_kind(&job.kind);
+        let (errors, left) = (job.errors.len(), job.max_attempts.saturating_sub(job.attempt));
+        let attempt = async {
+            match service {
+                Some(service) => self.guarded(job, service.event_type, next).await,
+                // A delivery: it counts against no holder.
+                None => next.run(job).await,
+            }
         };
-        let outcome = self.guarded(context, job, service.event_type, next).await;
-        if matches!(outcome, Ok(WorkOutcome::Complete)) {
+        let river = context.cancellation_token();
+        let outcome = self
+            .cancellations
+            .run(river, &attempted, attempt, |error, least| match service {
+                Some(service) => worker::pause(service.retry, errors, error, least),
+                None => deliveries::pause_after(error, left, least),
+            })
+            .await;
+        if matches!(outcome, Ok(WorkOutcome::Complete)) && service.is_some() {
             under_way.settled();
         }
         outcome
@@ -97,7 +116,6 @@ enum Entry {
 impl Guard {
     async fn guarded(
         &self,
-        context: &WorkContext,
         job: JobRow,
         event_type: Meter,
         next: WorkNext<'_>,
@@ -118,7 +136,7 @@ impl Guard {
             Ok(Entry::Runs(_held)) => next.run(job).await,
             Ok(Entry::Waits(outcome)) => Ok(outcome),
             Ok(Entry::FencedOut) => {
-                fenced::wait_out(&self.context.pool, job.id, context.cancellation_token()).await;
+                fenced::wait_out(&self.context.pool, job.id, &cancellation::of_attempt()).await;
                 Ok(WorkOutcome::Complete)
             }
             Err(error) => not_begun(job.id, error).map_err(WorkError::new),

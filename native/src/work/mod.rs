@@ -1,6 +1,7 @@
 //! Working: River's client with Weir's guard before, and Weir's settlement after every attempt.
 
 mod attempt_log;
+mod cancellation;
 mod clean;
 mod current_holders;
 mod deliveries;
@@ -25,7 +26,7 @@ mod worker;
 use std::time::Duration;
 
 use riverqueue::{Client, Event, EventKind, MaintenanceConfig, QueueConfig, RunHandle, Workers};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use crate::config::service::Service;
@@ -34,6 +35,7 @@ use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::lookup::ReservationLookup;
 
+use cancellation::Cancellations;
 use current_holders::CurrentHolders;
 use heartbeat::Lease;
 use pool::Pools;
@@ -52,6 +54,9 @@ pub(crate) const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 /// is stuck here is reconciliation's business.
 const RESCUE_AFTER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
+/// River breaks an attempt off this long after it cancelled it. Weir does so itself, and not for a forged cancellation.
+const STUCK_AFTER: Duration = RESCUE_AFTER;
+
 /// What a River client of this process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
@@ -67,7 +72,10 @@ pub enum Duty {
 pub struct Working {
     /// River's client, for cancelling and for looking at queues.
     pub client: Client,
+    /// Tells the attempts to stop. Above `run`, whose drop cancels River's tokens.
+    interrupted: DropGuard,
     run: RunHandle,
+    drain_timeout: Duration,
     stopped: CancellationToken,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -90,6 +98,7 @@ impl Working {
         let current = CurrentHolders::default();
         let lease = Lease::new();
         let under_way = UnderWay::default();
+        let interrupted = CancellationToken::new();
         let all_pools = Pools::new(services, context.settings.lend_idle_workers);
         worker::register(&mut workers, context, &current, &all_pools)?;
         let delivers = works && context.settings.webhook_workers > 0;
@@ -104,9 +113,15 @@ impl Working {
             // A job that only others can do is theirs, whatever lane it is in.
             .fetch_only_known_kinds(true)
             .maintenance(MaintenanceConfig::default().with_rescue_after(RESCUE_AFTER))
-            // River takes no zero, and without it waits for ever.
-            .soft_stop_timeout(context.settings.drain_timeout.max(Duration::from_millis(1)))
-            .work_middleware(guard::Guard::new(context, &lookup, &current, &lease, &under_way));
+            .job_stuck_threshold(STUCK_AFTER)
+            .work_middleware(guard::Guard::new(
+                context,
+                &lookup,
+                &current,
+                &lease,
+                &under_way,
+                Cancellations::new(context.clone(), interrupted.clone()),
+            ));
         let mut pools = serde_json::Map::new();
         if works {
             for (_, queue, size) in services.iter().flat_map(Service::queues) {
@@ -143,7 +158,9 @@ impl Working {
         tracing::info!(client = client.id(), ?duty, workers = slots, "working");
         Ok(Self {
             client,
+            interrupted: interrupted.drop_guard(),
             run,
+            drain_timeout: context.settings.drain_timeout,
             stopped,
             tasks,
         })
@@ -152,7 +169,19 @@ impl Working {
     /// Takes no new jobs, lets the running ones finish up to the drain timeout, and gives the rest back to their
     /// queues without costing them an attempt.
     pub async fn stop(mut self) {
-        if let Err(error) = self.run.stop().await {
+        let stopper = self.run.stopper();
+        stopper.stop();
+        let drained = tokio::time::timeout(self.drain_timeout, self.run.wait()).await;
+        let stopped = match drained {
+            Ok(stopped) => stopped,
+            Err(_) => {
+                // First the attempts' tokens, so that River's count as this.
+                drop(self.interrupted);
+                stopper.stop_and_cancel();
+                self.run.wait().await
+            }
+        };
+        if let Err(error) = stopped {
             tracing::warn!(%error, "River did not stop cleanly");
         }
         self.stopped.cancel();

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::attempt_log::AttemptLog;
+use super::cancellation;
 use super::current_holders::{CurrentHolders, user_id};
 use super::fenced;
 use super::internal::{Internal, not_begun};
@@ -34,7 +35,7 @@ use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 const SETTLE_TRIES: u32 = 30;
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 
-/// River breaks an attempt off this long after its time limit: one whose handler does not stop when it is told to.
+/// A handler that does not stop at its time limit is broken off this long after it.
 const BACKSTOP: Duration = Duration::from_secs(30);
 
 /// Any job's arguments. River ties a Rust type to one kind; this type stands for all configured kinds by way of its
@@ -115,6 +116,20 @@ pub(super) fn storable(text: String) -> String {
     }
 }
 
+/// The pause that a failed attempt asks for.
+fn asked_for(error: &WorkError) -> Option<Duration> {
+    match error.downcast_ref() {
+        Some(AttemptError::Failed { after, .. }) => *after,
+        _ => None,
+    }
+}
+
+/// The pause after a failure that River does not record: at least `least`.
+pub(super) fn pause(policy: Option<Retry>, errors: usize, error: &WorkError, least: Duration) -> Duration {
+    let after = asked_for(error).map_or(least, |after| after.max(least));
+    retry::pause(policy, errors, Some(after), rand::random()).unwrap_or(after)
+}
+
 /// Why an attempt failed, as River records it.
 #[derive(Debug, thiserror::Error)]
 enum AttemptError {
@@ -175,12 +190,9 @@ impl AttemptError {
 impl Worker<AnyArgs> for AnyWorker {
     type Error = AttemptError;
 
-    fn timeout(&self, job: &Job<AnyArgs>) -> WorkerTimeout {
-        self.kinds
-            .get(&job.row.kind)
-            .map_or(WorkerTimeout::ClientDefault, |kind| {
-                WorkerTimeout::After(kind.timeout + BACKSTOP)
-            })
+    /// `work` keeps the time limit.
+    fn timeout(&self, _job: &Job<AnyArgs>) -> WorkerTimeout {
+        WorkerTimeout::Disabled
     }
 
     fn next_retry(
@@ -189,12 +201,8 @@ impl Worker<AnyArgs> for AnyWorker {
         error: &WorkError,
         _now: riverqueue::jiff::Timestamp,
     ) -> Option<Duration> {
-        let after = match error.downcast_ref() {
-            Some(AttemptError::Failed { after, .. }) => *after,
-            _ => None,
-        };
         let policy = self.kinds.get(&job.row.kind).and_then(|kind| kind.retry);
-        retry::pause(policy, job.row.errors.len(), after, rand::random())
+        retry::pause(policy, job.row.errors.len(), asked_for(error), rand::random())
     }
 
     async fn work(&self, context: WorkContext, job: Job<AnyArgs>) -> Result<WorkOutcome, AttemptError> {
@@ -202,7 +210,7 @@ impl Worker<AnyArgs> for AnyWorker {
         let Some(kind) = self.kinds.get(&job.row.kind) else {
             return Err(AttemptError::NoHandler(job.row.kind));
         };
-        let cancelled = context.cancellation_token();
+        let cancelled = &cancellation::of_attempt();
         let mut worker = match (self.pools.of(&job.row.queue), context.client()) {
             (Some(pool), Some(client)) => match pool.worker(client, cancelled).await {
                 // Cancelled while it waited, it must not start. River makes of it what the cancellation was for.
@@ -259,7 +267,10 @@ impl Worker<AnyArgs> for AnyWorker {
             Err(_) => {
                 let timed_out = (!cancelled.is_cancelled()).then_some(kind.timeout);
                 stop.cancel();
-                (handling.await, timed_out)
+                match tokio::time::timeout(BACKSTOP, handling).await {
+                    Ok(handled) => (handled, timed_out),
+                    Err(_) => (Ok(Err(HandlerError::Cancelled)), Some(kind.timeout)),
+                }
             }
         };
         let error = match handled {

@@ -65,6 +65,7 @@ mod soft_limits;
 mod sql;
 mod status;
 mod strange_json;
+mod stranger;
 mod tls;
 mod traces;
 mod usage_archive;

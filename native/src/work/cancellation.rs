@@ -1,0 +1,202 @@
+//! Which cancellations an attempt obeys.
+//!
+//! River cancels an attempt when a notification names its job, and any database role can send that notification. A
+//! genuine cancellation also leaves a mark in the job's metadata. So each attempt has its own token, which is cancelled
+//! when the database has the mark or the process stops. River's token only says when to look.
+//!
+//! River records every outcome of an attempt as a cancellation once its token is cancelled, except success. After a
+//! forged cancellation, Weir records the other outcomes itself.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use riverqueue::{JobRow, WorkCancelled, WorkError, WorkOutcome};
+use tokio_util::sync::CancellationToken;
+use weir_ledger::attempts::{self, AttemptError, Claim, Failure};
+use weir_ledger::database::DatabaseError;
+
+use crate::context::Context;
+
+/// After a forged cancellation, River reports no genuine one. The attempt looks for it this often.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// An attempt that is still running this long after its cancellation is broken off.
+const CANCEL_GRACE: Duration = Duration::from_secs(10);
+
+/// How often the database is tried again while it cannot be used.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// River still reports on the attempt, and does not say which attempt it means. The next one starts no sooner. River's
+/// scheduler makes a job available up to 5 s before it is due.
+const NEXT_ATTEMPT_AFTER: Duration = Duration::from_secs(10);
+
+tokio::task_local! {
+    static OF_ATTEMPT: CancellationToken;
+}
+
+/// The token of the attempt that this task works.
+pub(super) fn of_attempt() -> CancellationToken {
+    OF_ATTEMPT.try_with(CancellationToken::clone).unwrap_or_default()
+}
+
+/// The attempt was cancelled and went on.
+#[derive(Debug, thiserror::Error)]
+#[error("the attempt was cancelled and did not stop")]
+struct BrokenOff;
+
+/// Decides which cancellations are obeyed.
+pub(super) struct Cancellations {
+    context: Context,
+    /// Cancelled when attempts have to stop because the process does, before River's tokens are.
+    stopping: CancellationToken,
+}
+
+impl Cancellations {
+    pub(super) fn new(context: Context, stopping: CancellationToken) -> Self {
+        Self { context, stopping }
+    }
+
+    /// Runs an attempt with its own token. `river` is River's. `retry_in` returns the pause after a failure, which is at
+    /// least its second argument.
+    pub(super) async fn run(
+        &self,
+        river: &CancellationToken,
+        job: &Attempted,
+        attempt: impl Future<Output = Result<WorkOutcome, WorkError>>,
+        retry_in: impl FnOnce(&WorkError, Duration) -> Duration,
+    ) -> Result<WorkOutcome, WorkError> {
+        let token = CancellationToken::new();
+        let mut was_forged = false;
+        let outcome = tokio::select! {
+            biased;
+            outcome = OF_ATTEMPT.scope(token.clone(), attempt) => outcome,
+            () = self.cancel(river, job.id, &token, &mut was_forged) => Err(WorkError::new(BrokenOff)),
+        };
+        let river_cancels =
+            river.is_cancelled() && !matches!(outcome, Ok(WorkOutcome::Complete | WorkOutcome::Cancel));
+        let is_unclear = was_forged || !token.is_cancelled() && !self.stopping.is_cancelled();
+        if !river_cancels || !is_unclear || self.is_cancelled_patiently(job.id).await {
+            return outcome;
+        }
+        self.record(job, outcome, retry_in).await
+    }
+
+    /// Cancels the attempt's token when River's is, and rightly. Returns when the attempt has had time to stop.
+    async fn cancel(
+        &self,
+        river: &CancellationToken,
+        job_id: i64,
+        token: &CancellationToken,
+        was_forged: &mut bool,
+    ) {
+        river.cancelled().await;
+        while !self.stopping.is_cancelled() {
+            match self.is_cancelled(job_id).await {
+                Ok(true) => break,
+                Ok(false) if !*was_forged => {
+                    *was_forged = true;
+                    tracing::warn!(
+                        job = job_id,
+                        "ignored a cancellation that no River client requested"
+                    );
+                }
+                Ok(false) => {}
+                Err(error) => tracing::warn!(job = job_id, %error, "could not check a cancellation"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+                () = self.stopping.cancelled() => {}
+            }
+        }
+        token.cancel();
+        tokio::time::sleep(CANCEL_GRACE).await;
+    }
+
+    /// Whether the database knows of the cancellation. A job that no longer runs has nothing left to lose.
+    async fn is_cancelled(&self, job_id: i64) -> Result<bool, DatabaseError> {
+        let question = "SELECT 1 FROM river_job \
+                        WHERE id = $1 AND state = 'running' AND NOT metadata ? 'cancel_attempted_at'";
+        Ok(self.context.pool.query(question, &[&job_id]).await?.is_empty())
+    }
+
+    async fn is_cancelled_patiently(&self, job_id: i64) -> bool {
+        loop {
+            match self.is_cancelled(job_id).await {
+                Ok(is_cancelled) => return is_cancelled,
+                Err(error) => tracing::warn!(job = job_id, %error, "could not check a cancellation"),
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+
+    /// Records the outcome instead of River, to which the attempt is then a success of a job that does not run.
+    async fn record(
+        &self,
+        job: &Attempted,
+        outcome: Result<WorkOutcome, WorkError>,
+        retry_in: impl FnOnce(&WorkError, Duration) -> Duration,
+    ) -> Result<WorkOutcome, WorkError> {
+        let claim = Claim {
+            job_id: job.id,
+            claim: &job.claim,
+        };
+        let pause = match &outcome {
+            Ok(WorkOutcome::Snooze(pause)) => Some(*pause),
+            Err(error) if was_stopped(error) => Some(Duration::ZERO),
+            _ => None,
+        };
+        let failure = match &outcome {
+            Ok(_) => Failure {
+                error: "the worker discarded the job".to_owned(),
+                retry_at: None,
+                is_permanent: true,
+            },
+            Err(error) => Failure {
+                error: error.to_string(),
+                retry_at: Some(Timestamp::now() + retry_in(error, NEXT_ATTEMPT_AFTER)),
+                is_permanent: false,
+            },
+        };
+        loop {
+            let recorded = self.context.pool.with(async |client| match pause {
+                Some(pause) => Ok(attempts::send_back(client, claim, pause.max(NEXT_ATTEMPT_AFTER)).await?),
+                None => attempts::fail(client, claim, &failure).await.map(|_| ()),
+            });
+            match recorded.await {
+                Ok(()) | Err(AttemptError::Over(_)) => {
+                    self.context.settler.notice(job.id, None);
+                    return Ok(WorkOutcome::Complete);
+                }
+                Err(AttemptError::Invalid(error)) => {
+                    tracing::warn!(job = job.id, error, "the outcome of an attempt cannot be stored");
+                    return outcome;
+                }
+                Err(AttemptError::Database(error)) => {
+                    tracing::warn!(job = job.id, %error, "waiting for the database to record an attempt");
+                }
+            }
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    }
+}
+
+/// Whether the attempt ended because it was told to stop.
+fn was_stopped(error: &WorkError) -> bool {
+    let error: &(dyn std::error::Error + 'static) = error.get_ref();
+    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<WorkCancelled>())
+}
+
+/// An attempt at a job.
+pub(super) struct Attempted {
+    id: i64,
+    claim: String,
+}
+
+impl Attempted {
+    pub(super) fn of(job: &JobRow) -> Self {
+        Self {
+            id: job.id,
+            claim: attempts::claim_of(job.attempt, job.attempted_by.len()),
+        }
+    }
+}

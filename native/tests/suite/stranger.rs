@@ -1,0 +1,197 @@
+//! A database role without any grant: what it can send and lock changes nothing for Weir.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::common::gate::KIND;
+use crate::common::{GO_TESTS, Weir, Who};
+use async_trait::async_trait;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tokio_postgres::{Client, NoTls};
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use weir::work::{Duty, Working};
+use weir_ledger::holder::Holder;
+
+/// A role that may connect, and has no other right.
+struct Stranger {
+    name: String,
+    client: Client,
+}
+
+impl Stranger {
+    async fn enter(weir: &Weir) -> Self {
+        let name = format!("stranger_{}", weir.name());
+        weir.admin()
+            .await
+            .batch_execute(&format!("CREATE ROLE {name} LOGIN PASSWORD 'stranger'"))
+            .await
+            .unwrap();
+        let mut config: tokio_postgres::Config = weir.url().parse().unwrap();
+        config.user(&name).password("stranger");
+        let (client, connection) = config.connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        Self { name, client }
+    }
+
+    /// Sends what River sends when a job is cancelled.
+    async fn forge_cancel(&self, job_id: i64) {
+        let forged = json!({ "action": "cancel", "job_id": job_id, "queue": "analysis_default" });
+        self.client
+            .execute(
+                "SELECT pg_notify('public.river_control', $1)",
+                &[&forged.to_string()],
+            )
+            .await
+            .unwrap();
+    }
+
+    async fn leave(self, weir: Weir) {
+        let admin = weir.admin().await;
+        drop(self.client);
+        weir.end().await;
+        admin
+            .batch_execute(&format!("DROP ROLE {}", self.name))
+            .await
+            .unwrap();
+    }
+}
+
+/// Works until the test decides or the attempt is cancelled.
+struct Obedient(watch::Sender<HashMap<i64, bool>>);
+
+impl Obedient {
+    fn new() -> Arc<Self> {
+        Arc::new(Self(watch::Sender::new(HashMap::new())))
+    }
+
+    async fn work(self: &Arc<Self>, weir: &Weir) -> Working {
+        let handler = Arc::clone(self) as Arc<dyn Handler>;
+        let context = weir
+            .another(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "4")])
+            .with_handler(KIND, handler);
+        Working::start(&context, Duty::Both, &context.settings.services)
+            .await
+            .unwrap()
+    }
+
+    fn decide(&self, job_id: i64, succeeds: bool) {
+        self.0.send_modify(|decided| {
+            decided.insert(job_id, succeeds);
+        });
+    }
+}
+
+#[async_trait]
+impl Handler for Obedient {
+    async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
+        Ok(1)
+    }
+
+    async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
+        let mut decided = self.0.subscribe();
+        let succeeds = tokio::select! {
+            () = attempt.cancelled.cancelled() => return Err(HandlerError::Cancelled),
+            decided = decided.wait_for(|decided| decided.contains_key(&attempt.job_id)) => {
+                decided.unwrap()[&attempt.job_id]
+            }
+        };
+        if !succeeds {
+            return Err(HandlerError::Failed("as the test wants it".to_owned()));
+        }
+        Ok(Outcome {
+            output: json!({}),
+            used: None,
+        }
+        .into())
+    }
+}
+
+async fn running_job(weir: &Weir) -> (i64, Who) {
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.running(id, who).await;
+    (id, who)
+}
+
+async fn cancel(weir: &Weir, (id, who): (i64, Who)) {
+    let path = format!("/api/jobs/{id}");
+    assert_eq!(weir.call("DELETE", &path, who, &[], Vec::new()).await.status, 200);
+    assert_eq!(weir.finished(id, who).await["status"], "cancelled");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_without_rights_cancels_no_running_job() {
+    let weir = Weir::new().await;
+    let stranger = Stranger::enter(&weir).await;
+    let handler = Obedient::new();
+    let working = handler.work(&weir).await;
+    let succeeds = running_job(&weir).await;
+    let fails = running_job(&weir).await;
+    let cancelled = running_job(&weir).await;
+    let last = running_job(&weir).await;
+    for (id, _) in [succeeds, fails, cancelled] {
+        stranger.forge_cancel(id).await;
+    }
+    // Notifications arrive in order: after this one, the worker has all of them.
+    cancel(&weir, last).await;
+
+    for (id, who) in [succeeds, fails, cancelled] {
+        let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+        assert_eq!(
+            (&job["status"], &job["attempt"]),
+            (&json!("running"), &json!(1)),
+            "{job}"
+        );
+    }
+    handler.decide(succeeds.0, true);
+    let job = weir.finished(succeeds.0, succeeds.1).await;
+    assert_eq!(
+        (&job["status"], &job["charged"]),
+        (&json!("completed"), &json!(1)),
+        "{job}"
+    );
+
+    handler.decide(fails.0, false);
+    let failed = weir
+        .until("the attempt to fail", async || {
+            let job = weir.get(&format!("/api/jobs/{}", fails.0), fails.1).await.body;
+            (job["error"] != Value::Null).then_some(job)
+        })
+        .await;
+    assert_eq!(
+        (
+            &failed["status"],
+            &failed["waiting_for"],
+            &failed["error"]["message"]
+        ),
+        (&json!("queued"), &json!("retry"), &json!("as the test wants it")),
+        "{failed}"
+    );
+
+    // A genuine cancellation is obeyed after a forged one, too.
+    cancel(&weir, cancelled).await;
+    working.stop().await;
+    weir.is_clean().await;
+    stranger.leave(weir).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_gives_a_job_back_that_a_stranger_wanted_cancelled() {
+    let weir = Weir::new().await;
+    let stranger = Stranger::enter(&weir).await;
+    let handler = Obedient::new();
+    let working = handler.work(&weir).await;
+    let (id, who) = running_job(&weir).await;
+    let last = running_job(&weir).await;
+    stranger.forge_cancel(id).await;
+    cancel(&weir, last).await;
+    working.stop().await;
+    let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
+    assert_eq!(
+        (&job["status"], &job["attempt"], &job["reserved"], &job["error"]),
+        (&json!("queued"), &json!(0), &json!(1), &Value::Null),
+        "{job}"
+    );
+    stranger.leave(weir).await;
+}
