@@ -3,6 +3,8 @@
 
 INSERT INTO weir_settings DEFAULT VALUES;
 
+INSERT INTO weir_locks (name) VALUES ('admin_log'), ('renewals'), ('usage_archive');
+
 INSERT INTO meters (name, unit) VALUES ('analysis', 'units'), ('specview', 'units');
 
 INSERT INTO subscription_plans

@@ -113,7 +113,7 @@ async fn batch(
     transaction
         .batch_execute(
             "SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
-             SELECT pg_advisory_xact_lock(hashtextextended('weir usage archive', 0)); SET LOCAL weir.counters = 'kept'",
+             SELECT FROM weir_locks WHERE name = 'usage_archive' FOR NO KEY UPDATE; SET LOCAL weir.counters = 'kept'",
         )
         .await?;
     // A deletion of the user meanwhile would not see the sum.

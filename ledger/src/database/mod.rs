@@ -3,7 +3,6 @@
 mod connect;
 mod connection_pool;
 mod error;
-mod keep_alive;
 mod schemas;
 pub(crate) mod session;
 mod tls;
@@ -12,6 +11,5 @@ pub use connect::Database;
 pub use connection_pool::{ConnectionPool, FromDatabase};
 pub use error::DatabaseError;
 pub(crate) use error::{Failure, Phase, said};
-pub use keep_alive::keep_alive;
 pub use schemas::{LONGEST_RIVER_SCHEMA, Schemas};
 pub use tls::client_config;

@@ -1,24 +1,63 @@
-//! The duties of all: reconciliation, expiry, cleaning. One process does them, and says so.
+//! The maintenance of an installation: reconciliation, expiry, cleaning. One process does it, under a lease.
+//!
+//! The lease is a row that only Weir's role can write. Any role can take an advisory lock.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
-/// A process that has done no round for this long does them no more.
-pub const STALE_AFTER: Duration = Duration::from_secs(15);
+/// A lease runs out after this long, by the database's clock. It ends sooner with its session.
+const LEASE: Duration = Duration::from_secs(15);
 
-/// Says that this process does the duties.
+/// How often a lease is renewed.
+pub const RENEW_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How long a renewal may take. With one interval before the work starts and one before the renewal, the lease has not
+/// run out by then.
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(9);
+
+/// Takes the lease for this session, or renews it. Returns whether the session holds it. `does`: whether the process has
+/// started on the maintenance since it took the lease.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn done(client: &Client, process: &str) -> Result<(), Error> {
-    client.execute(include_str!("done.sql"), &[&process]).await?;
-    Ok(())
+pub async fn hold(client: &Client, process: &str, does: bool) -> Result<bool, Error> {
+    let params: [&(dyn ToSql + Sync); 3] = [&process, &LEASE.as_secs_f64(), &does];
+    let row = client.query_one(include_str!("hold.sql"), &params).await?;
+    Ok(row.get("holds"))
 }
 
-/// When somebody last did them, if anybody has.
+/// Does some work and renews the lease every `interval` meanwhile. The work may use the session, too. Returns `None` when
+/// the lease is lost, and drops the work.
+pub async fn holding<T>(
+    client: &Client,
+    process: &str,
+    interval: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = pin!(work);
+    loop {
+        let renewal = async {
+            tokio::time::sleep(interval).await;
+            tokio::time::timeout(RENEWAL_TIMEOUT, hold(client, process, false)).await
+        };
+        tokio::select! {
+            biased;
+            done = &mut work => return Some(done),
+            renewed = renewal => {
+                if !matches!(renewed, Ok(Ok(true))) {
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// When a process last did the maintenance, if one has.
 ///
 /// # Errors
 ///
@@ -30,15 +69,12 @@ pub async fn last_done(client: &Client) -> Result<Option<Timestamp>, Error> {
     Ok(row.get("done_at"))
 }
 
-/// Says that it does them no more. Nothing is left of when it did them last: who does them next looks as far back as where
-/// nobody has done them yet.
+/// Gives the lease back, if this session holds it.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn leave(client: &Client, process: &str) -> Result<(), Error> {
-    client
-        .execute("DELETE FROM duties WHERE process = $1", &[&process])
-        .await?;
+pub async fn give_back(client: &Client) -> Result<(), Error> {
+    client.execute(include_str!("give_back.sql"), &[]).await?;
     Ok(())
 }

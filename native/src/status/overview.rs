@@ -7,7 +7,6 @@ use serde::Serialize;
 use tokio_postgres::Client;
 use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::duties::STALE_AFTER;
 use weir_policy::lane::Lane;
 
 use super::held_back::{HeldBack, Waiting};
@@ -84,8 +83,7 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         .flat_map(|service| Lane::ALL.map(|lane| service.queue(lane)))
         .collect();
     let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&queues];
-    let stale_after = STALE_AFTER.as_secs_f64();
-    let of_now: [&(dyn postgres_types::ToSql + Sync); 2] = [&stale_after, &DELIVERY_KIND];
+    let of_now: [&(dyn postgres_types::ToSql + Sync); 1] = [&DELIVERY_KIND];
     let (lanes, now, waiting) = tokio::try_join!(
         lanes(client, services),
         async { Ok(client.query_one(include_str!("sql/now.sql"), &of_now).await?) },

@@ -8,7 +8,6 @@ use tokio_postgres::Client;
 use crate::config::service::Service;
 use weir_ledger::catalogue::Catalogue;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::duties::STALE_AFTER;
 use weir_ledger::processes::DEAD_AFTER;
 
 /// Whose a job is, besides the tiers: a client address, or somebody whom no worker has looked up yet.
@@ -228,10 +227,7 @@ pub(crate) struct Leaders {
 ///
 /// When it cannot be asked.
 pub(crate) async fn leaders(client: &Client) -> Result<Leaders, tokio_postgres::Error> {
-    let stale_after = STALE_AFTER.as_secs_f64();
-    let row = client
-        .query_one(include_str!("sql/leaders.sql"), &[&stale_after])
-        .await?;
+    let row = client.query_one(include_str!("sql/leaders.sql"), &[]).await?;
     Ok(Leaders {
         known: row.get("known"),
         is_foreign: row.get("is_foreign"),

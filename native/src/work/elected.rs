@@ -1,43 +1,31 @@
-//! Who does the duties of all: the process whose session holds a lock in the database, until it ends.
+//! The process that does the maintenance: the one whose session holds the lease.
 
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
-use weir_ledger::database::{DatabaseError, keep_alive};
-use weir_ledger::duties;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::duties::{self, RENEW_INTERVAL};
 
 use super::host;
 use super::step::{STEP_TIMEOUT, within};
 use crate::context::Context;
 
-/// How often the process that does the duties says so.
-const SAY_INTERVAL: Duration = Duration::from_secs(3);
-
-/// How often the leader's session is used at least: well within the time after which it is ended when it is idle.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(3);
-
-/// Any number, the same everywhere. The lock's key is made of it and of a table, since each Weir of a database has one
-/// leader.
-const LOCK: i64 = 0x77_65_69_73 << 32;
-
-const ELECT: &str =
-    "SELECT pg_try_advisory_lock($1 | 'quota_reservations'::regclass::oid::bigint) AS elected";
-
 /// How long a lock is waited for.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A connection, whether it holds the lock, and when it last said so.
+/// A session that holds the lease, or is to.
 pub(super) struct Elected {
     pub(super) client: Client,
-    is_elected: bool,
-    said: Option<Instant>,
+    process: String,
+    /// When the lease was last renewed; `None` while the session does not hold it.
+    renewed: Option<Instant>,
 }
 
 impl Elected {
     pub(super) async fn open(context: &Context) -> Result<Self, DatabaseError> {
         let opened = async {
             let client = context.database.connect_bookkeeper(LOCK_TIMEOUT).await?;
-            // A process that vanishes with its machine, or stands still, must not keep the lock.
+            // The lease ends with its session, and a session with a process that vanishes or stands still.
             client
                 .batch_execute(
                     "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
@@ -48,44 +36,43 @@ impl Elected {
         };
         Ok(Self {
             client: in_time(opened).await?,
-            is_elected: false,
-            said: None,
+            process: format!("{}:{}", host::name(), std::process::id()),
+            renewed: None,
         })
     }
 
-    /// Does some of the duties. Settlements go on over other connections, and may take longer than this session may be
-    /// idle.
-    pub(super) async fn during<T>(&self, duty: impl Future<Output = T>) -> T {
-        keep_alive(&self.client, KEEP_ALIVE_INTERVAL, duty).await
+    /// Whether this session may do the next step. Takes the lease if it is free, and renews it when that is due.
+    /// `does`: whether the process has started on the maintenance.
+    pub(super) async fn is_elected(&mut self, does: bool) -> Result<bool, DatabaseError> {
+        if self
+            .renewed
+            .is_some_and(|renewed| renewed.elapsed() < RENEW_INTERVAL)
+        {
+            return Ok(true);
+        }
+        let sent = Instant::now();
+        let held = in_time(async { Ok(duties::hold(&self.client, &self.process, does).await?) }).await?;
+        if self.renewed.is_some() && !held {
+            tracing::warn!("another process does the maintenance now");
+        }
+        self.renewed = held.then_some(sent);
+        Ok(held)
     }
 
-    /// Says whose the duties are. Returns whether the connection is still of use.
-    pub(super) async fn say(&mut self) -> bool {
-        if self.said.is_some_and(|said| said.elapsed() < SAY_INTERVAL) {
-            return true;
-        }
-        let said = async { Ok(duties::done(&self.client, &process()).await?) };
-        if within("duties", said).await {
-            self.said = Some(Instant::now());
-            return true;
-        }
-        false
+    /// Does a step, as long as the session holds the lease. Returns whether the session is still of use, as `step` does.
+    pub(super) async fn during(&self, step: impl Future<Output = bool>) -> bool {
+        let done = duties::holding(&self.client, &self.process, RENEW_INTERVAL, step).await;
+        done.unwrap_or_else(|| {
+            tracing::warn!("a round of maintenance was broken off: its session lost the lease");
+            false
+        })
     }
 
-    /// Says that nobody does them, until somebody else does.
+    /// Gives the lease back, so that another process takes it at once.
     pub(super) async fn leave(self) {
-        if self.said.is_some() {
-            let left = async { Ok(duties::leave(&self.client, &process()).await?) };
-            within("duties", left).await;
+        if self.renewed.is_some() {
+            within("duties", async { Ok(duties::give_back(&self.client).await?) }).await;
         }
-    }
-
-    pub(super) async fn is_elected(&mut self) -> Result<bool, DatabaseError> {
-        if !self.is_elected {
-            let asked = async { Ok(self.client.query_one(ELECT, &[&LOCK]).await?) };
-            self.is_elected = in_time(asked).await?.get("elected");
-        }
-        Ok(self.is_elected)
     }
 }
 
@@ -93,9 +80,4 @@ async fn in_time<T>(asked: impl Future<Output = Result<T, DatabaseError>>) -> Re
     tokio::time::timeout(STEP_TIMEOUT, asked)
         .await
         .unwrap_or(Err(DatabaseError::Timeout(STEP_TIMEOUT)))
-}
-
-/// What people look for when they look for this process.
-fn process() -> String {
-    format!("{}:{}", host::name(), std::process::id())
 }

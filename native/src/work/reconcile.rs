@@ -1,8 +1,8 @@
 //! Reconciliation: what ended without its worker's settlement (another River client, River UI, plain SQL, a crash) is
 //! settled; what a dead process ran is taken back; what lives is renewed; what is old is kept or deleted.
 //!
-//! Any number of processes may run this; a lock in the database makes one of them do it, until it ends. Every step of a
-//! round is on its own: one that fails is logged, and the next one goes on.
+//! Any number of processes may run this; a lease in the database makes one of them do it. Every step of a round is on its
+//! own: one that fails is logged, and the next one goes on.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
             None => Elected::open(&context).await,
         };
         match held {
-            Ok(mut held) => match held.is_elected().await {
+            Ok(mut held) => match held.is_elected(reconciler.has_begun()).await {
                 Ok(true) if last_round.elapsed() < ROUND_INTERVAL => {
                     if held.during(reconciler.glance(&held.client)).await {
                         leader = Some(held);
@@ -84,11 +84,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
                 }
                 Ok(true) => {
                     last_round = Instant::now();
-                    // Before it says that it does the duties, which is when the one before did them last.
-                    if reconciler.begin(&held.client).await
-                        && held.say().await
-                        && held.during(reconciler.round(&held.client)).await
-                    {
+                    if held.during(reconciler.round(&held.client)).await {
                         leader = Some(held);
                     }
                 }
@@ -96,7 +92,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
                     last_round = Instant::now();
                     leader = Some(held);
                 }
-                Err(error) => tracing::warn!(%error, "reconciliation could not ask for its lock"),
+                Err(error) => tracing::warn!(%error, "reconciliation could not ask for its lease"),
             },
             Err(error) => tracing::warn!(%error, "reconciliation cannot reach the database"),
         }
@@ -168,6 +164,11 @@ impl Reconciler {
     pub fn waiting(mut self, patience: Duration) -> Self {
         self.settlements.waits(patience);
         self
+    }
+
+    /// Whether it knows from when on it looks for ended jobs.
+    fn has_begun(&self) -> bool {
+        self.ended_since.is_some()
     }
 
     /// Looks from when on ended jobs are to be found: since somebody last did the duties. Returns whether the connection is

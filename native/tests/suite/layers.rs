@@ -81,7 +81,6 @@ const LEDGER: &[&str] = &[
     "database::tls",
     "database::schemas",
     "database::connection_pool",
-    "database::keep_alive",
     "database::connect",
     "database",
     "attempts::outstanding",

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use weir::handler::Handler;
 use weir::work::{Duty, Working, reconcile};
 use weir_ledger::attempts;
-use weir_ledger::database::keep_alive;
+use weir_ledger::duties;
 
 /// River's rescuer looks every 30 s; this is how long one is waited for.
 const RESCUED_WITHIN: Duration = Duration::from_secs(90);
@@ -276,22 +276,65 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_that_is_kept_alive_is_not_ended_for_being_idle() {
+async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
     let weir = Weir::new().await;
-    let client = weir.client().await;
-    client
-        .batch_execute("SET idle_session_timeout = '2s'")
+    let [mine, theirs] = [weir.client().await, weir.client().await];
+    mine.batch_execute("SET idle_session_timeout = '2s'")
         .await
         .unwrap();
+    let often = Duration::from_millis(100);
+    assert!(duties::hold(&mine, "mine", true).await.unwrap());
+    // Longer than the session may be idle.
     let elsewhere = tokio::time::sleep(Duration::from_secs(4));
-    keep_alive(&client, Duration::from_millis(100), elsewhere).await;
-    client.query_one("SELECT 1", &[]).await.unwrap();
-    tokio::time::timeout(Duration::from_secs(30), async {
-        while !client.is_closed() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+    assert_eq!(duties::holding(&mine, "mine", often, elsewhere).await, Some(()));
+    assert!(!duties::hold(&theirs, "theirs", true).await.unwrap());
+    assert!(duties::hold(&mine, "mine", true).await.unwrap());
+
+    // As it stands still: its session is ended, and the lease with it.
+    weir.until("the idle session to end", async || mine.is_closed().then_some(()))
+        .await;
+    assert!(duties::hold(&theirs, "theirs", true).await.unwrap());
+    duties::give_back(&theirs).await.unwrap();
+    assert_eq!(weir.count("duties").await, 0);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_lost_its_lease_does_not_go_on() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let stopped = CancellationToken::new();
+    let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
+    weir.duties_begun().await;
+    // Its lease ran out, and another process, whose session is this one, has taken it.
+    client
+        .batch_execute("UPDATE duties SET expires_at = '-infinity', backend = NULL")
+        .await
+        .unwrap();
+    weir.until("the lease", async || {
+        duties::hold(&client, "another", true)
+            .await
+            .unwrap()
+            .then_some(())
     })
-    .await
-    .expect("an idle session is kept: nothing was tested");
+    .await;
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    // As long as it takes to renew a lease.
+    for _ in 0..40 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let holder = "SELECT process FROM duties WHERE process = 'another'";
+        client.query_one(holder, &[]).await.unwrap();
+    }
+    weir.ended_elsewhere(id, "cancelled").await;
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(weir.quota(who, "analysis").await["reserved"], 1, "it settles on");
+    }
+    duties::give_back(&client).await.unwrap();
+    weir.released(who, "analysis").await;
+    stopped.cancel();
+    reconciling.await.unwrap();
+    assert_eq!(weir.count("duties").await, 0, "the lease is given back");
     weir.end().await;
 }

@@ -80,8 +80,7 @@ async fn one_process_reconciles_and_when_it_ends_another_does() {
     let holders = async || -> Vec<i32> {
         let rows = client
             .query(
-                "SELECT l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database \
-                 WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database()",
+                "SELECT d.backend FROM duties d JOIN pg_stat_activity a ON a.pid = d.backend",
                 &[],
             )
             .await

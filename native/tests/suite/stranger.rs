@@ -9,8 +9,9 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio_postgres::{Client, NoTls};
+use tokio_util::sync::CancellationToken;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use weir::work::{Duty, Working};
+use weir::work::{Duty, Working, reconcile};
 use weir_ledger::holder::Holder;
 
 /// A role that may connect, and has no other right.
@@ -193,5 +194,50 @@ async fn a_stop_gives_a_job_back_that_a_stranger_wanted_cancelled() {
         (&json!("queued"), &json!(0), &json!(1), &Value::Null),
         "{job}"
     );
+    stranger.leave(weir).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_without_rights_stops_no_maintenance() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let stranger = Stranger::enter(&weir).await;
+    // The keys of the advisory locks that Weir once used.
+    stranger
+        .client
+        .batch_execute(
+            "SELECT pg_advisory_lock((x'77656973'::bigint << 32) | 'quota_reservations'::regclass::oid::bigint); \
+             SELECT pg_advisory_lock('admin_log'::regclass::oid::bigint); \
+             SELECT pg_advisory_lock('quota_thresholds'::regclass::oid::bigint); \
+             SELECT pg_advisory_lock(hashtextextended('weir usage archive', 0))",
+        )
+        .await
+        .unwrap();
+    let stopped = CancellationToken::new();
+    let duties = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
+    let who = Who::User(weir.user("free").await);
+    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    weir.ended_elsewhere(id, "cancelled").await;
+    weir.released(who, "analysis").await;
+    client
+        .batch_execute(
+            "SET lock_timeout = '10s'; INSERT INTO admin_log (actor, action) VALUES ('a test', 'a test')",
+        )
+        .await
+        .unwrap();
+
+    let advisory: Vec<String> = client
+        .query(
+            "SELECT proname::text FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosrc LIKE '%advisory%'",
+            &[],
+        )
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
+    assert_eq!(advisory, Vec::<String>::new(), "any role can take such a lock");
+    stopped.cancel();
+    duties.await.unwrap();
     stranger.leave(weir).await;
 }

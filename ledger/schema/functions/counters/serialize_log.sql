@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION serialize_log() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock(TG_RELID::bigint);
+    PERFORM FROM weir_locks l WHERE l.name = TG_TABLE_NAME FOR NO KEY UPDATE;
     RETURN NULL;
 END
 $$;

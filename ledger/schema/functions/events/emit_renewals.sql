@@ -7,8 +7,11 @@ DECLARE
     ended record;
 BEGIN
     -- The tests of an index that is mostly ahead of now: nothing more when nothing is over.
-    IF NOT EXISTS (SELECT FROM quota_thresholds q WHERE q.ends_at <= now())
-       OR NOT pg_try_advisory_xact_lock('quota_thresholds'::regclass::oid::bigint) THEN
+    IF NOT EXISTS (SELECT FROM quota_thresholds q WHERE q.ends_at <= now()) THEN
+        RETURN 0;
+    END IF;
+    PERFORM FROM weir_locks l WHERE l.name = 'renewals' FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
         RETURN 0;
     END IF;
     WITH due AS MATERIALIZED (

@@ -1,5 +1,5 @@
--- The database's clock, by which everybody's waits are measured; who leads, who does the duties; and what ended within the last minute. $1 seconds
--- without a round after which nobody does the duties, $2 the kind of deliveries to webhooks, which are nobody's jobs.
+-- The database's clock, by which everybody's waits are measured; who leads, who does the duties; and what ended within the
+-- last minute. $1 the kind of deliveries to webhooks, which are nobody's jobs.
 SELECT clock_timestamp() AS at,
        l.leader_id,
        l.elected_at,
@@ -14,7 +14,7 @@ FROM (
            count(*) FILTER (WHERE state = 'discarded') AS failed
     FROM river_job
     WHERE state IN ('completed', 'cancelled', 'discarded') AND finalized_at > now() - interval '1 minute'
-      AND kind <> $2
+      AND kind <> $1
 ) ended
 LEFT JOIN river_leader l ON l.expires_at > now()
-LEFT JOIN duties d ON d.done_at > clock_timestamp() - make_interval(secs => $1)
+LEFT JOIN duties d ON d.expires_at > clock_timestamp()
