@@ -30,6 +30,8 @@ pub struct Claim<'a> {
     pub job_id: i64,
     /// As `claim_of()` has it in the database, and [`claim_of`] here.
     pub claim: &'a str,
+    /// When the job was created. After a failover, its id may belong to another job.
+    pub created_at: Timestamp,
 }
 
 /// Which attempt at a job it is: its number, and how often the job was claimed. The number alone does not tell, since an
@@ -172,7 +174,12 @@ pub async fn hand_over(client: &Client, claim: Claim<'_>, patience: Duration) ->
     let row = client
         .query_opt(
             include_str!("sql/hand_over.sql"),
-            &[&claim.job_id, &claim.claim, &patience.as_secs_f64()],
+            &[
+                &claim.job_id,
+                &claim.claim,
+                &patience.as_secs_f64(),
+                &claim.created_at,
+            ],
         )
         .await?;
     Ok(match row {
@@ -258,7 +265,12 @@ pub async fn fail(client: &mut Client, claim: Claim<'_>, failure: &Failure) -> R
 ///
 /// When the database cannot be used.
 pub async fn send_back(client: &Client, claim: Claim<'_>, pause: Duration) -> Result<(), Error> {
-    let params: [&(dyn ToSql + Sync); 3] = [&claim.job_id, &claim.claim, &pause.as_secs_f64()];
+    let params: [&(dyn ToSql + Sync); 4] = [
+        &claim.job_id,
+        &claim.claim,
+        &pause.as_secs_f64(),
+        &claim.created_at,
+    ];
     client.execute(include_str!("sql/send_back.sql"), &params).await?;
     Ok(())
 }
@@ -336,6 +348,7 @@ pub async fn take_back_silent(
         let claim = Claim {
             job_id,
             claim: &claim,
+            created_at: row.get("created_at"),
         };
         match take_back(client, claim, patience).await {
             Ok(None) => {}
@@ -401,7 +414,7 @@ async fn resume(
     let row = transaction
         .query_opt(
             include_str!("sql/resume.sql"),
-            &[&claim.job_id, &claim.claim, &if_silent],
+            &[&claim.job_id, &claim.claim, &if_silent, &claim.created_at],
         )
         .await?;
     Ok(row.map(|row| row.get("attempt")))
@@ -445,7 +458,13 @@ async fn said(
     let row = transaction
         .query_opt(
             include_str!("sql/hear.sql"),
-            &[&claim.job_id, &claim.claim, &fraction, &message],
+            &[
+                &claim.job_id,
+                &claim.claim,
+                &fraction,
+                &message,
+                &claim.created_at,
+            ],
         )
         .await?;
     Ok(row.map(|row| (row.get("attempt"), row.get("deadline_at"))))
@@ -454,7 +473,10 @@ async fn said(
 /// What became of the job, and what was charged if this attempt has completed it.
 async fn over<C: GenericClient>(client: &C, claim: Claim<'_>) -> Result<(Over, Option<i64>), Error> {
     let row = client
-        .query_opt(include_str!("sql/over.sql"), &[&claim.job_id, &claim.claim])
+        .query_opt(
+            include_str!("sql/over.sql"),
+            &[&claim.job_id, &claim.claim, &claim.created_at],
+        )
         .await?;
     let Some(row) = row else {
         return Ok((Over::Ended, None));

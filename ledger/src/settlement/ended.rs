@@ -1,5 +1,6 @@
 //! An attempt that is over, and what settling it did.
 
+use jiff::Timestamp;
 use serde_json::Value;
 use tokio_postgres::GenericClient;
 use uuid::Uuid;
@@ -23,6 +24,9 @@ pub struct Ended {
 pub struct Success {
     /// The attempt that did the work.
     pub attempt: i16,
+    /// When the job was created that the attempt was at. After a failover, its id may belong to another job. `None`
+    /// leaves that unchecked.
+    pub job_created_at: Option<Timestamp>,
     /// The job's output.
     pub output: Value,
     /// What it used, in the meter's unit; `None` charges all that was reserved.
@@ -71,13 +75,15 @@ pub async fn charged_by<C: GenericClient + Sync>(
     client: &C,
     job_id: i64,
     attempt: i16,
+    job_created_at: Option<Timestamp>,
 ) -> Result<Option<i64>, tokio_postgres::Error> {
     let row = client
         .query_opt(
             "SELECT coalesce(u.quota_amount, 0)::bigint AS charged \
              FROM river_job j LEFT JOIN usage_events u ON u.job_id = j.id \
-             WHERE j.id = $1 AND j.attempt = $2 AND j.state = 'completed'",
-            &[&job_id, &attempt],
+             WHERE j.id = $1 AND j.attempt = $2 AND j.state = 'completed' \
+               AND ($3::timestamptz IS NULL OR j.created_at = $3)",
+            &[&job_id, &attempt, &job_created_at],
         )
         .await?;
     Ok(row.map(|row| row.get("charged")))

@@ -229,7 +229,8 @@ async fn begin(
     let Connection { client, statements } = connection;
     let ids: Vec<i64> = group.iter().map(|one| one.job_id).collect();
     let mut others = Vec::new();
-    let (mut done_ids, mut attempts, mut metadata) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut done_ids, mut attempts, mut metadata, mut created) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut large: Vec<(i64, &Value)> = Vec::new();
     for one in group {
         let Some(success) = &one.success else {
@@ -238,6 +239,7 @@ async fn begin(
         };
         done_ids.push(one.job_id);
         attempts.push(success.attempt);
+        created.push(success.job_created_at);
         let mut members = Map::new();
         // No output is no member, as River has it; each one costs entries in the index of the metadata.
         if json_bytes(&success.output) > LARGEST_IN_METADATA {
@@ -256,7 +258,7 @@ async fn begin(
     };
     let lock_params: [&(dyn ToSql + Sync); 2] = [&ids, &avoid];
     let charged_params: [&(dyn ToSql + Sync); 1] = [&ids];
-    let complete: [&(dyn ToSql + Sync); 3] = [&done_ids, &attempts, &metadata];
+    let complete: [&(dyn ToSql + Sync); 4] = [&done_ids, &attempts, &metadata, &created];
     let release: [&(dyn ToSql + Sync); 1] = [&others];
     // What has nothing to do is not sent.
     let query = async |statement, needed: bool, params: &[&(dyn ToSql + Sync)]| match needed {

@@ -1,6 +1,7 @@
 //! Job tokens: what an anonymous submitter proves itself with. An address is shared by all who are behind the same
 //! router, and by whatever website a browser there visits; so it opens no job.
 
+use jiff::Timestamp;
 use secrecy::{ExposeSecret, SecretString};
 use uuid::Uuid;
 
@@ -12,7 +13,8 @@ pub(super) const HEADER: &str = "weir-job-token";
 /// The query parameter, for event streams, to which a browser adds no header.
 pub(super) const PARAMETER: &str = "token";
 
-/// Makes and verifies job tokens. A token is a code of the job's id, so nothing has to be stored for it.
+/// Makes and verifies job tokens: when the job was created, and a code of that and its id. Nothing has to be stored for it.
+/// After a failover, the id may belong to another job.
 pub(super) struct JobTokens(DerivedKeys);
 
 impl JobTokens {
@@ -23,13 +25,20 @@ impl JobTokens {
     }
 
     /// The token of a job; `None` without a secret.
-    pub(super) fn of(&self, job_id: i64) -> Option<String> {
-        self.0.sign(&[&job_id.to_be_bytes()])
+    pub(super) fn of(&self, job_id: i64, created_at: Timestamp) -> Option<String> {
+        let created = created_at.as_microsecond();
+        let code = self.0.sign(&[&job_id.to_be_bytes(), &created.to_be_bytes()])?;
+        Some(format!("{created}.{code}"))
     }
 
-    /// Whether this is the token of that job. Takes the same time whatever is wrong with it.
-    pub(super) fn verify(&self, job_id: i64, token: &str) -> bool {
-        self.0.verify(&[&job_id.to_be_bytes()], token)
+    /// When the job of that id was created that this is the token of, if it is one. Takes the same time whatever is wrong
+    /// with it.
+    pub(super) fn verify(&self, job_id: i64, token: &str) -> Option<Timestamp> {
+        let (created, code) = token.split_once('.')?;
+        let created: i64 = created.parse().ok()?;
+        self.0
+            .verify(&[&job_id.to_be_bytes(), &created.to_be_bytes()], code)
+            .then(|| Timestamp::from_microsecond(created).ok())?
     }
 }
 
@@ -40,17 +49,26 @@ mod tests {
     #[test]
     fn a_token_opens_its_job_and_no_other_also_while_the_secret_is_rotated() {
         let (old, new) = (SecretString::from("old"), SecretString::from("new"));
-        let before = JobTokens::new([&old], Uuid::nil()).of(7).unwrap();
+        let at = Timestamp::UNIX_EPOCH;
+        let before = JobTokens::new([&old], Uuid::nil()).of(7, at).unwrap();
         let rotated = JobTokens::new([&new, &old], Uuid::nil());
-        assert!(rotated.verify(7, &before));
-        assert!(rotated.verify(7, &rotated.of(7).unwrap()));
-        assert!(!rotated.verify(8, &before));
+        assert_eq!(rotated.verify(7, &before), Some(at));
+        assert_eq!(rotated.verify(7, &rotated.of(7, at).unwrap()), Some(at));
+        assert_eq!(rotated.verify(8, &before), None);
         let elsewhere = JobTokens::new([&old], Uuid::from_u128(1));
-        assert!(!elsewhere.verify(7, &before), "another database");
-        assert!(!JobTokens::new([&new], Uuid::nil()).verify(7, &before));
-        for wrong in ["", "x", &before[1..], &format!("{before}A")] {
-            assert!(!rotated.verify(7, wrong), "{wrong:?}");
+        assert_eq!(elsewhere.verify(7, &before), None, "another database");
+        assert_eq!(JobTokens::new([&new], Uuid::nil()).verify(7, &before), None);
+        let (_, code) = before.split_once('.').unwrap();
+        for wrong in [
+            "",
+            "x",
+            code,
+            &format!("1.{code}"),
+            &before[1..],
+            &format!("{before}A"),
+        ] {
+            assert_eq!(rotated.verify(7, wrong), None, "{wrong:?}");
         }
-        assert_eq!(JobTokens::new([], Uuid::nil()).of(7), None);
+        assert_eq!(JobTokens::new([], Uuid::nil()).of(7, at), None);
     }
 }

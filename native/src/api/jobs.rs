@@ -125,7 +125,7 @@ pub(super) async fn submit(
     let accepted = Accepted {
         token: match caller.holder.user_id {
             Some(_) => None,
-            None => api.job_tokens.of(job.id),
+            None => api.job_tokens.of(job.id, job.created_at),
         },
         job,
         quota: quota.map(|quota| quota.month.into()),
@@ -241,9 +241,9 @@ pub(super) fn idempotency(
 /// The caller's job of that id: a signed-in user's own, or the one whose token the caller shows.
 pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, ApiError> {
     let token = caller.job_token.as_deref();
-    if token.is_some_and(|token| api.job_tokens.verify(id, token)) {
-        let rest = "WHERE s.job_id = $1 AND s.user_id IS NULL";
-        return one(api, rest, &[&id]).await;
+    if let Some(created_at) = token.and_then(|token| api.job_tokens.verify(id, token)) {
+        let rest = "WHERE s.job_id = $1 AND s.user_id IS NULL AND j.created_at = $2";
+        return one(api, rest, &[&id, &created_at]).await;
     }
     caller.holder.user_id.ok_or(ApiError::NoJob)?;
     own_by_id(api, caller.holder, id).await

@@ -50,6 +50,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
 pub(super) struct Attempt {
     job_id: i64,
     claim: String,
+    created_at: Timestamp,
 }
 
 impl Attempt {
@@ -57,6 +58,7 @@ impl Attempt {
         Claim {
             job_id: self.job_id,
             claim: &self.claim,
+            created_at: self.created_at,
         }
     }
 }
@@ -81,6 +83,7 @@ impl FromRequestParts<Arc<Api>> for Attempt {
             .map(|claim| Self {
                 job_id,
                 claim: claim.claim.to_owned(),
+                created_at: claim.created_at,
             })
             .ok_or(ApiError::NoAttempt)
     }

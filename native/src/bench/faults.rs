@@ -196,6 +196,7 @@ async fn live(
         let ended = Instant::now();
         let success = Success {
             attempt: 1,
+            job_created_at: None,
             output,
             used: None,
         };

@@ -224,6 +224,7 @@ async fn promoted(stage: &Arc<Stage>, users: &[Uuid]) -> Result<Vec<Duration>, B
                 let started = Instant::now();
                 let success = Success {
                     attempt: 1,
+                    job_created_at: None,
                     output: Value::Null,
                     used: None,
                 };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::variables::Variables;
 
 /// Variables of the scripts, of tests, and what programs of handlers get.
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
     "WEIR_CONFIG",
     "WEIR_EDGE_PORT",
     "WEIR_PG_PORT",
@@ -14,6 +14,7 @@ const OTHERS: [&str; 9] = [
     "WEIR_RUN",
     "WEIR_CHROMIUM",
     "WEIR_WASM_TOOLCHAIN",
+    "WEIR_IDEMPOTENCY_KEY",
     "WEIR_JOB_ID",
     "WEIR_ATTEMPT",
 ];

@@ -7,6 +7,7 @@ use secrecy::SecretString;
 use serde_json::{Map, Number, Value};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 use weir_ledger::attempts::Progress;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
@@ -23,6 +24,9 @@ pub struct Attempt {
     pub attempt: i16,
     /// Whom it is counted against; `None` for a job that belongs to nobody.
     pub holder: Option<Holder>,
+    /// The job's key for the world outside of the database: the same for all its attempts, and no other job's in any
+    /// copy of the database. After a failover, `job_id` may belong to another job.
+    pub key: Uuid,
     /// The job's arguments.
     pub args: Map<String, Value>,
     /// What an endpoint that answers later proves itself with; `None` where no secret is set.

@@ -1,6 +1,7 @@
 //! Attempt tokens: what an endpoint that answers later proves itself with. Each attempt has its own, so that nobody speaks
 //! for another job, nor an attempt that was taken back for the one after it.
 
+use jiff::Timestamp;
 use secrecy::SecretString;
 use uuid::Uuid;
 use weir_ledger::attempts::Claim;
@@ -8,8 +9,8 @@ use weir_ledger::attempts::Claim;
 use crate::derived_keys::DerivedKeys;
 use crate::outbound::Secret;
 
-/// Makes and verifies attempt tokens: which attempt it is, and a code of that and the job's id; so nothing has to be stored
-/// for it.
+/// Makes and verifies attempt tokens: which attempt it is, when its job was created, and a code of that and the job's id.
+/// Nothing has to be stored for it.
 pub struct AttemptTokens(DerivedKeys);
 
 impl AttemptTokens {
@@ -23,19 +24,24 @@ impl AttemptTokens {
     /// The token of an attempt; `None` without a secret.
     #[must_use]
     pub fn of(&self, attempt: Claim<'_>) -> Option<SecretString> {
-        let code = self
-            .0
-            .sign(&[&attempt.job_id.to_be_bytes(), attempt.claim.as_bytes()])?;
-        Some(format!("{}.{code}", attempt.claim).into())
+        let said = format!("{}.{}", attempt.claim, attempt.created_at.as_microsecond());
+        let code = self.0.sign(&[&attempt.job_id.to_be_bytes(), said.as_bytes()])?;
+        Some(format!("{said}.{code}").into())
     }
 
     /// Which attempt at that job it is the token of, if of any. Takes the same time whatever is wrong with it.
     #[must_use]
     pub fn verify<'a>(&self, job_id: i64, token: &'a str) -> Option<Claim<'a>> {
-        let (claim, code) = token.rsplit_once('.')?;
+        let (said, code) = token.rsplit_once('.')?;
+        let (claim, created) = said.rsplit_once('.')?;
+        let created_at = Timestamp::from_microsecond(created.parse().ok()?).ok()?;
         self.0
-            .verify(&[&job_id.to_be_bytes(), claim.as_bytes()], code)
-            .then_some(Claim { job_id, claim })
+            .verify(&[&job_id.to_be_bytes(), said.as_bytes()], code)
+            .then_some(Claim {
+                job_id,
+                claim,
+                created_at,
+            })
     }
 }
 
@@ -46,7 +52,11 @@ mod tests {
     use super::*;
 
     fn claim(job_id: i64, claim: &str) -> Claim<'_> {
-        Claim { job_id, claim }
+        Claim {
+            job_id,
+            claim,
+            created_at: Timestamp::UNIX_EPOCH,
+        }
     }
 
     #[test]
@@ -65,6 +75,7 @@ mod tests {
             assert_eq!(rotated.verify(7, good).unwrap().claim, "1.1");
         }
         let other_attempt = before.replace("1.1.", "2.2.");
+        let other_time = before.replace("1.1.0.", "1.1.1.");
         let elsewhere = token(std::slice::from_ref(&new), Uuid::from_u128(1));
         for wrong in [
             "",
@@ -74,6 +85,7 @@ mod tests {
             &before[1..],
             &format!("{before}A"),
             &other_attempt,
+            &other_time,
             &elsewhere,
         ] {
             assert!(rotated.verify(7, wrong).is_none(), "{wrong:?}");

@@ -5,8 +5,8 @@
 //! error as the message. A line `weir:progress 0.4 page 4 of 10` on its standard error tells the job's owner how far it
 //! is, and is not part of that message.
 //!
-//! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT` (and `TRACEPARENT`, where traces are exported), what a program
-//! needs to run at all ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and
+//! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT`, `WEIR_IDEMPOTENCY_KEY`, which is the job's in all attempts and no
+//! other job's (and `TRACEPARENT`, where traces are exported), what a program needs to run at all ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and
 //! so none of its secrets. It runs in a process group of its own, which is killed as a whole when the attempt is over,
 //! and a moment after the program itself has exited.
 
@@ -121,6 +121,7 @@ impl Exec {
             .envs(self.environment())
             .env("WEIR_JOB_ID", attempt.job_id.to_string())
             .env("WEIR_ATTEMPT", attempt.attempt.to_string())
+            .env("WEIR_IDEMPOTENCY_KEY", attempt.key.to_string())
             .envs(attempt.traceparent.iter().map(|parent| ("TRACEPARENT", parent)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -244,6 +245,7 @@ mod tests {
 
     use serde_json::json;
     use tokio_util::sync::CancellationToken;
+    use uuid::Uuid;
 
     use super::*;
 
@@ -255,6 +257,7 @@ mod tests {
             job_id: 7,
             attempt: 1,
             holder: None,
+            key: Uuid::nil(),
             args,
             token: None,
             progress: Reporter::default(),

@@ -56,7 +56,7 @@ impl Http {
             .header(ACCEPT, "application/json")
             .header("weir-job-id", attempt.job_id)
             .header("weir-attempt", attempt.attempt)
-            .header("idempotency-key", attempt.job_id);
+            .header("idempotency-key", attempt.key.to_string());
         if !self.secrets.is_empty() {
             // Each request is a message of its own: what was received before is not to be dropped.
             let id = format!("msg_{}", Uuid::new_v4().simple());

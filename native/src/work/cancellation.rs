@@ -139,6 +139,7 @@ impl Cancellations {
         let claim = Claim {
             job_id: job.id,
             claim: &job.claim,
+            created_at: job.created_at,
         };
         let pause = match &outcome {
             Ok(WorkOutcome::Snooze(pause)) => Some(*pause),
@@ -190,6 +191,7 @@ fn was_stopped(error: &WorkError) -> bool {
 pub(super) struct Attempted {
     id: i64,
     claim: String,
+    created_at: Timestamp,
 }
 
 impl Attempted {
@@ -197,6 +199,7 @@ impl Attempted {
         Self {
             id: job.id,
             claim: attempts::claim_of(job.attempt, job.attempted_by.len()),
+            created_at: job.created_at,
         }
     }
 }

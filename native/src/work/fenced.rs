@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat;
@@ -13,9 +14,15 @@ const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
 /// Whether the job is still this attempt's. It is, too, when the database cannot be asked: then nobody can have taken
 /// it.
-pub(super) async fn still_owns(pool: &ConnectionPool, job_id: i64, attempt: i16) -> bool {
-    let question = "SELECT 1 FROM river_job WHERE id = $1 AND attempt = $2 AND state = 'running'";
-    match ask(pool, question, &[&job_id, &attempt]).await {
+pub(super) async fn still_owns(
+    pool: &ConnectionPool,
+    job_id: i64,
+    attempt: i16,
+    created_at: Timestamp,
+) -> bool {
+    let question = "SELECT 1 FROM river_job \
+                    WHERE id = $1 AND attempt = $2 AND created_at = $3 AND state = 'running'";
+    match ask(pool, question, &[&job_id, &attempt, &created_at]).await {
         Ok(has) => has,
         Err(error) => {
             tracing::warn!(job = job_id, %error, "could not ask whose job it is");

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use riverqueue::{
-    Job, JobArgs, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout, Workers,
+    Job, JobArgs, JobRow, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout, Workers,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use uuid::Uuid;
 
 use super::attempt_log::AttemptLog;
 use super::cancellation;
@@ -114,6 +115,20 @@ pub(super) fn storable(text: String) -> String {
     } else {
         text
     }
+}
+
+/// The job's key for the world outside of `database`. The id alone belongs to several jobs after a failover or a restore.
+/// Two jobs with the same id differ in when they were created, and those of two users in the arguments.
+fn key_of(job: &JobRow, database: Uuid) -> Uuid {
+    let created = job.created_at.as_microsecond();
+    let parts: [&[u8]; 5] = [
+        &job.id.to_be_bytes(),
+        &created.to_be_bytes(),
+        job.kind.as_bytes(),
+        b"\0",
+        job.encoded_args.get().as_bytes(),
+    ];
+    Uuid::new_v5(&database, &parts.concat())
 }
 
 /// The pause that a failed attempt asks for.
@@ -222,13 +237,11 @@ impl Worker<AnyArgs> for AnyWorker {
         };
         let holder = self.current.of(job.row.id);
         // Without a reservation, the arguments say whose it is.
-        let holder = match (holder, user_id(&job.row)) {
-            (None, Some(user)) => match self.context.holders().await {
-                Ok(holders) => Some(holders.user_id(&user)),
-                Err(error) => return Ok(not_begun(job.row.id, error)?),
-            },
-            (holder, _) => holder,
+        let holders = match self.context.holders().await {
+            Ok(holders) => holders,
+            Err(error) => return Ok(not_begun(job.row.id, error)?),
         };
+        let holder = holder.or_else(|| Some(holders.user_id(&user_id(&job.row)?)));
         let tokens = match self.context.attempt_tokens().await {
             Ok(tokens) => tokens,
             Err(error) => return Ok(not_begun(job.row.id, error)?),
@@ -238,6 +251,7 @@ impl Worker<AnyArgs> for AnyWorker {
         let claim = Claim {
             job_id: job.row.id,
             claim: &claim,
+            created_at: job.row.created_at,
         };
         let token = tokens.of(claim);
         let stop = cancelled.child_token();
@@ -246,6 +260,7 @@ impl Worker<AnyArgs> for AnyWorker {
             job_id: job.row.id,
             attempt: number,
             holder,
+            key: key_of(&job.row, holders.namespace()),
             args: job.args.0,
             token,
             progress,
@@ -301,6 +316,7 @@ impl Worker<AnyArgs> for AnyWorker {
             Ok(Ok(Worked::Done(outcome))) => {
                 let success = Success {
                     attempt: number,
+                    job_created_at: Some(job.row.created_at),
                     output: outcome.output,
                     used: outcome.used,
                 };
@@ -331,7 +347,7 @@ impl Worker<AnyArgs> for AnyWorker {
             // What it said is on standard error, as of any panic.
             Err(_) => AttemptError::Panicked,
         };
-        if !fenced::still_owns(&self.context.pool, job.row.id, number).await {
+        if !fenced::still_owns(&self.context.pool, job.row.id, number, job.row.created_at).await {
             log.end("fenced_out", None, None);
             // River may claim another job meanwhile: it may be the very attempt that is waited for.
             let _permit = worker.take().map(pool::WorkerPermit::done);
@@ -375,7 +391,6 @@ impl AnyWorker {
     }
 
     async fn settle(&self, job_id: i64, success: Success) -> Result<Settled, AttemptError> {
-        let attempt = success.attempt;
         let mut is_unknown = false;
         let mut tries = 0;
         loop {
@@ -388,7 +403,7 @@ impl AnyWorker {
             match self.context.settler.settle(ended).await {
                 // The try before, whose outcome nobody knew, may have been this attempt's own.
                 Ok(Settled::FencedOut) if is_unknown => {
-                    return Ok(match self.charged_by(job_id, attempt).await {
+                    return Ok(match self.charged_by(job_id, &success).await {
                         Some(charged) => Settled::Done { charged },
                         None => Settled::FencedOut,
                     });
@@ -412,9 +427,11 @@ impl AnyWorker {
         }
     }
 
-    async fn charged_by(&self, job_id: i64, attempt: i16) -> Option<i64> {
+    async fn charged_by(&self, job_id: i64, success: &Success) -> Option<i64> {
         let asked = self.context.pool.with(async |client| {
-            Ok::<_, DatabaseError>(settlement::charged_by(&**client, job_id, attempt).await?)
+            Ok::<_, DatabaseError>(
+                settlement::charged_by(&**client, job_id, success.attempt, success.job_created_at).await?,
+            )
         });
         asked.await.unwrap_or_else(|error| {
             tracing::warn!(job = job_id, %error, "could not ask who completed the job");

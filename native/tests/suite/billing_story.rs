@@ -146,6 +146,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     weir.begun_elsewhere(job.id).await;
     let success = Success {
         attempt: 1,
+        job_created_at: None,
         output: json!(null),
         used: Some(30),
     };

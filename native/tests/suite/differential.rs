@@ -482,6 +482,7 @@ async fn settle(rng: &mut StdRng, ours: &Side, theirs: &Side, settler: &Settler,
     let output = pick(rng, &[Value::Null, json!({ "a": 1 })]);
     let success = Some(Success {
         attempt,
+        job_created_at: None,
         output: output.clone(),
         used,
     });
@@ -657,6 +658,7 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
         holder: None,
         success: Some(Success {
             attempt: 1,
+            job_created_at: None,
             output: Value::Null,
             used: Some(used),
         }),

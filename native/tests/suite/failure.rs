@@ -300,6 +300,7 @@ async fn settlement(weir: &Weir, user: Uuid, output: Value) -> weir_ledger::sett
         holder: Some(user),
         success: Some(weir_ledger::settlement::Success {
             attempt: 1,
+            job_created_at: None,
             output,
             used: None,
         }),

@@ -64,6 +64,7 @@ impl Scene {
             holder: Some(self.user),
             success: Some(Success {
                 attempt: 1,
+                job_created_at: None,
                 output: json!(null),
                 used: Some(used),
             }),

@@ -235,6 +235,7 @@ async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
         .unwrap();
     let late = Success {
         attempt: 1,
+        job_created_at: None,
         output: json!({"from": "a zombie"}),
         used: Some(5),
     };
@@ -257,6 +258,7 @@ async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
     );
     let right = Success {
         attempt: 2,
+        job_created_at: None,
         output: json!({}),
         used: Some(1),
     };

@@ -66,6 +66,7 @@ mod sql;
 mod status;
 mod strange_json;
 mod stranger;
+mod timelines;
 mod tls;
 mod traces;
 mod usage_archive;

@@ -191,7 +191,13 @@ async fn every_documented_answer_happens_and_is_as_documented() {
 
     // What an endpoint says that answers later.
     let token = async |id: i64, claim: &str| {
-        let claim = weir_ledger::attempts::Claim { job_id: id, claim };
+        let sql = "SELECT created_at FROM river_job WHERE id = $1";
+        let row = weir.client().await.query_opt(sql, &[&id]).await.unwrap();
+        let claim = weir_ledger::attempts::Claim {
+            job_id: id,
+            claim,
+            created_at: row.map_or(jiff::Timestamp::UNIX_EPOCH, |row| row.get(0)),
+        };
         let token = weir.context.attempt_tokens().await.unwrap().of(claim).unwrap();
         format!("Bearer {}", secrecy::ExposeSecret::expose_secret(&token))
     };

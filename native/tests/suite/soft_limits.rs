@@ -113,6 +113,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
         weir.begun_elsewhere(job).await;
         let success = Success {
             attempt: 1,
+            job_created_at: None,
             output: json!(null),
             used: None,
         };

@@ -226,6 +226,7 @@ async fn use_one(weir: &Weir, user: Uuid, way: &str) {
             weir.begun_elsewhere(id).await;
             let success = weir_ledger::settlement::Success {
                 attempt: 1,
+                job_created_at: None,
                 output: json!(null),
                 used: None,
             };

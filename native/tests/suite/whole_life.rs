@@ -101,6 +101,7 @@ async fn two_specviews_at_once_are_never_both_charged_for_a_test() {
             job_id,
             attempt: 1,
             holder: Some(Holders::user(user)),
+            key: uuid::Uuid::nil(),
             args: wanted.as_object().unwrap().clone(),
             token: None,
             progress: Reporter::default(),

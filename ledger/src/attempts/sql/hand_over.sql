@@ -1,6 +1,6 @@
 -- Makes a running attempt one whose answer is outstanding, unless somebody has asked for its cancellation. A unique job
 -- whose key does not count while it is pending is left alone: another could take its key meanwhile.
--- $1 job, $2 claim, $3 seconds that the handler may say nothing.
+-- $1 job, $2 claim, $3 seconds that the handler may say nothing, $4 when the job was created.
 -- `handed_over` is null when the attempt is over already.
 WITH attempt AS MATERIALIZED (
     SELECT j.id,
@@ -9,6 +9,7 @@ WITH attempt AS MATERIALIZED (
                OR river_job_state_in_bitmask(j.unique_states, 'pending') AS may_wait
     FROM river_job j
     WHERE j.id = $1 AND (j.state = 'running') IS TRUE AND claim_of(j.attempt, j.attempted_by) = $2
+      AND j.created_at = $4
     FOR NO KEY UPDATE
 ), waiting AS (
     UPDATE river_job j SET state = 'pending'

@@ -1,9 +1,9 @@
 -- An attempt that is under way says something: its deadline moves, and so does what its owner sees of it, if it says how
--- far it is. $1 job, $2 claim, $3 fraction or null, $4 message. No row when the attempt is not under way.
+-- far it is. $1 job, $2 claim, $3 fraction or null, $4 message, $5 when the job was created. No row when the attempt is not under way.
 WITH attempt AS MATERIALIZED (
     SELECT j.id, j.attempt, j.state
     FROM river_job j
-    WHERE j.id = $1 AND claim_of(j.attempt, j.attempted_by) = $2
+    WHERE j.id = $1 AND claim_of(j.attempt, j.attempted_by) = $2 AND j.created_at = $5
       AND (j.state IN ('running', 'pending')) IS TRUE
 ), heard AS (
     UPDATE outstanding_attempts o SET deadline_at = clock_timestamp() + o.patience

@@ -1,7 +1,8 @@
 -- Completes the jobs as River's JobCompleteTx does, but only the attempt that did the work: a job that was taken
 -- back and given to somebody else is not touched. What is completed is taken out of the reservations. One row a
 -- completed job; `holder` is null when it had no reservation.
--- $1 ids, $2 attempts, $3 metadata to merge.
+-- After a failover, an id may belong to another job, which was created at another time.
+-- $1 ids, $2 attempts, $3 metadata to merge, $4 when the jobs were created (null: whenever).
 --
 -- "IS TRUE" keeps the state out of the choice of an index: the planner would otherwise go through all running jobs for
 -- each one of these.
@@ -9,8 +10,9 @@ WITH done AS (
     UPDATE river_job j
     SET state = 'completed', finalized_at = now(), metadata = j.metadata || d.metadata,
         attempted_at = attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)
-    FROM unnest($1::bigint[], $2::smallint[], $3::jsonb[]) AS d (id, attempt, metadata)
+    FROM unnest($1::bigint[], $2::smallint[], $3::jsonb[], $4::timestamptz[]) AS d (id, attempt, metadata, created_at)
     WHERE j.id = d.id AND j.attempt = d.attempt AND (j.state = 'running') IS TRUE
+      AND (d.created_at IS NULL OR j.created_at = d.created_at)
     RETURNING j.id, j.metadata ->> 'weir:request_id' AS request_id
 ), released AS (
     DELETE FROM quota_reservations r

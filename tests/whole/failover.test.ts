@@ -1,0 +1,136 @@
+import assert from "node:assert/strict";
+import { randomBytes, randomUUID } from "node:crypto";
+import { appendFile, chown, rm, stat, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { join } from "node:path";
+import { it, type TestContext } from "node:test";
+import postgres from "postgres";
+import { ensureDatabase, type PostgresOptions, startPostgres } from "../../scripts/lib/postgres.ts";
+import { run } from "../../scripts/lib/process.ts";
+import { freshSecrets } from "../harness/identity.ts";
+import { required, whenOver } from "../harness/lifetime.ts";
+import { freePort } from "../harness/ports.ts";
+import { until } from "../harness/until.ts";
+import { startOrigin, weir } from "../harness/weir.ts";
+
+const secrets = freshSecrets();
+
+/** An endpoint that honours `Idempotency-Key`: the same key gets the first answer again. */
+async function endpoint(t: TestContext) {
+  const saved = new Map<string, string>();
+  const server = createServer(async (request, response) => {
+    let body = "";
+    for await (const part of request) body += String(part);
+    const key = String(request.headers["idempotency-key"]);
+    const output = saved.get(key) ?? JSON.stringify({ used: 1, of: (JSON.parse(body) as { owner: string }).owner });
+    saved.set(key, output);
+    response.end(output);
+  });
+  await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
+  whenOver(t, () => server.close());
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+}
+
+async function server(t: TestContext, options: PostgresOptions) {
+  const started = await startPostgres(options);
+  whenOver(t, () => started.service.stop());
+  const connect = () => {
+    const sql = postgres(started.url("weir"), { max: 4, onnotice: () => {} });
+    whenOver(t, () => sql.end({ timeout: 2 }));
+    return sql;
+  };
+  return { ...started, database: { url: started.url("weir") }, connect };
+}
+
+type Sql = ReturnType<typeof postgres>;
+
+/** Submits jobs of many users, who are named in the arguments, and waits until all have ended. */
+async function submitAndFinish(sql: Sql, generation: string): Promise<Map<number, string>> {
+  const owners = Array.from({ length: 60 }, (_, number) => `${generation}-${number % 20}`);
+  const submitted = new Map<number, string>();
+  for (const owner of owners) {
+    const [row] =
+      await sql`SELECT outcome, job_id::int AS id FROM weir_submit(${owner}, 'remote', ${sql.json({ owner })})`;
+    assert.match(row?.outcome, /admitted|parked/);
+    submitted.set(row?.id, owner);
+  }
+  await until(`the jobs of ${generation} to end`, async () => {
+    const [row] = await sql`SELECT count(*)::int AS open FROM river_job WHERE finalized_at IS NULL`;
+    return row?.open === 0;
+  });
+  return submitted;
+}
+
+it("after a failover that loses commits, no job has the output of another user's", async (t) => {
+  const folder = required("WEIR_TEST_FOLDER");
+  const password = randomBytes(16).toString("hex");
+  const data = join(folder, `failover-${randomUUID()}`);
+  const copy = `${data}-standby`;
+  whenOver(t, async () => {
+    for (const made of [data, copy]) await rm(made, { recursive: true, force: true });
+  });
+  const options = { data, port: await freePort(), password, settings: { max_connections: "100" } };
+  const first = await startPostgres(options);
+  await ensureDatabase(first, "weir");
+  await first.service.stop();
+  await run("cp", ["-a", data, copy]);
+  const leader = `host=127.0.0.1 port=${options.port} user=weir password=${password}`;
+  await appendFile(join(copy, "postgresql.auto.conf"), `primary_conninfo = '${leader}'\n`);
+  const signal = join(copy, "standby.signal");
+  await writeFile(signal, "");
+  const { uid, gid } = await stat(data);
+  await chown(signal, uid, gid);
+  const primary = await server(t, options);
+  const standby = await server(t, { ...options, data: copy, port: await freePort() });
+
+  const config = join(folder, `failover-${randomUUID()}.toml`);
+  await writeFile(
+    config,
+    `[[service]]
+name = "remote"
+event_type = "specview"
+kind = "test:remote"
+workers = "REMOTE"
+priority_workers = 5
+default_workers = 5
+scheduled_workers = 1
+timeout = "10s"
+max_attempts = 3
+handler = { type = "http", url = "${await endpoint(t)}", private = true, amount = 1 }
+`,
+  );
+  whenOver(t, () => rm(config, { force: true }));
+  const env = { WEIR_CONFIG: config };
+  const before = await startOrigin(t, { database: primary.database, secrets, env });
+  const onPrimary = primary.connect();
+  const kept = await submitAndFinish(onPrimary, "kept");
+  const onStandby = standby.connect();
+  const [written] = await onPrimary`SELECT pg_current_wal_lsn()::text AS lsn`;
+  await until("the standby to have it all", async () => {
+    const [row] = await onStandby`SELECT pg_last_wal_replay_lsn() >= ${written?.lsn}::pg_lsn AS has_all`;
+    return row?.has_all;
+  });
+
+  await onStandby`ALTER SYSTEM SET primary_conninfo = ''`.simple();
+  await onStandby`SELECT pg_reload_conf()`;
+  await until("the standby to be cut off", async () => {
+    const [row] = await onStandby`SELECT count(*)::int AS streams FROM pg_stat_wal_receiver`;
+    return row?.streams === 0;
+  });
+  const lost = await submitAndFinish(onPrimary, "lost");
+  await before.stop();
+  await primary.service.stop();
+
+  await onStandby`SELECT pg_promote()`;
+  const after = await startOrigin(t, { database: standby.database, secrets, env });
+  const made = await submitAndFinish(onStandby, "made");
+  const again = [...made.keys()].filter((id) => lost.has(id));
+  assert.ok(again.length > 0, "no id was given out twice: nothing was tested");
+  for (const [id, owner] of [...kept, ...made]) {
+    const [row] = await onStandby`SELECT output_of(${id}) AS output`;
+    assert.equal(row?.output?.of, owner, `job ${id}, ${lost.has(id) ? "whose id a lost job had" : "whose id is new"}`);
+  }
+  const audit = await weir(["audit"], after.env);
+  assert.equal(audit.code, 0, audit.stdout + audit.stderr);
+});
