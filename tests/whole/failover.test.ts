@@ -12,7 +12,7 @@ import { freshSecrets } from "../harness/identity.ts";
 import { required, whenOver } from "../harness/lifetime.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
-import { startOrigin, weir } from "../harness/weir.ts";
+import { type Origin, startOrigin, weir } from "../harness/weir.ts";
 
 const secrets = freshSecrets();
 
@@ -62,6 +62,26 @@ async function submitAndFinish(sql: Sql, generation: string): Promise<Map<number
   return submitted;
 }
 
+interface Page {
+  events: { data: { job_id: number } }[];
+  next: string;
+}
+
+/** Reads the usage feed to its end. Returns the jobs, and the cursor after them. */
+async function readFeed(origin: Origin, key: string, cursor?: string): Promise<{ jobs: Set<number>; cursor: string }> {
+  const jobs = new Set<number>();
+  for (let after = cursor; ; ) {
+    const response = await fetch(`${origin.url}/admin/usage/events${after ? `?after=${after}` : ""}`, {
+      headers: { Authorization: `Bearer ${key}` },
+    });
+    assert.equal(response.status, 200);
+    const page = (await response.json()) as Page;
+    for (const { data } of page.events) jobs.add(data.job_id);
+    if (page.events.length === 0) return { jobs, cursor: page.next };
+    after = page.next;
+  }
+}
+
 it("after a failover that loses commits, no job has the output of another user's", async (t) => {
   const folder = required("WEIR_TEST_FOLDER");
   const password = randomBytes(16).toString("hex");
@@ -104,6 +124,8 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   const env = { WEIR_CONFIG: config };
   const before = await startOrigin(t, { database: primary.database, secrets, env });
   const onPrimary = primary.connect();
+  const created = await weir(["key", "create", "--name", "billing", "--scope", "admin"], before.env);
+  const key = created.stdout.trim().split("\n").at(-1) ?? "";
   const kept = await submitAndFinish(onPrimary, "kept");
   const onStandby = standby.connect();
   const [written] = await onPrimary`SELECT pg_current_wal_lsn()::text AS lsn`;
@@ -119,6 +141,8 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
     return row?.streams === 0;
   });
   const lost = await submitAndFinish(onPrimary, "lost");
+  const read = await readFeed(before, key);
+  assert.deepEqual(read.jobs, new Set([...kept.keys(), ...lost.keys()]));
   await before.stop();
   await primary.service.stop();
 
@@ -131,6 +155,15 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
     const [row] = await onStandby`SELECT output_of(${id}) AS output`;
     assert.equal(row?.output?.of, owner, `job ${id}, ${lost.has(id) ? "whose id a lost job had" : "whose id is new"}`);
   }
+  // The consumer of the feed goes on from its cursor, whose event is lost.
+  const { jobs } = await readFeed(after, key, read.cursor);
+  const unread = [...made.keys()].filter((id) => !jobs.has(id));
+  assert.deepEqual(unread, [], "usage of these jobs is never billed");
+  const status = await weir(["status"], after.env);
+  assert.match(status.stdout, /^failover {2}to timeline 2, /m);
+  const ready = (await (await fetch(`${after.url}/readyz`)).json()) as { timeline?: number };
+  assert.equal(ready.timeline, 2);
+  assert.match(after.log(), /the database is on a new timeline/);
   const audit = await weir(["audit"], after.env);
   assert.equal(audit.code, 0, audit.stdout + audit.stderr);
 });

@@ -6,6 +6,7 @@ CREATE TABLE duties (
     backend int,
     backend_start timestamptz,
     expires_at timestamptz,
+    xid xid8,
     PRIMARY KEY (one),
     CONSTRAINT duties_one_check CHECK (one)
 ) WITH (fillfactor = 50);
@@ -24,3 +25,5 @@ COMMENT ON COLUMN duties.backend_start IS
     'When that session started, since process ids are used again.';
 COMMENT ON COLUMN duties.expires_at IS
     'When the lease expires, unless it is renewed.';
+COMMENT ON COLUMN duties.xid IS
+    'The oldest open transaction when the lease was last renewed.';

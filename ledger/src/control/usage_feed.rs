@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row};
 use uuid::Uuid;
 
@@ -19,11 +20,17 @@ pub struct UsageCursor {
     transaction: u64,
     /// The last one.
     id: Uuid,
+    /// The server's timeline then. After a failover, transaction ids are given out again.
+    timeline: Option<i32>,
 }
 
 impl fmt::Display for UsageCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.transaction, self.id.simple())
+        write!(f, "{}.{}", self.transaction, self.id.simple())?;
+        match self.timeline {
+            Some(timeline) => write!(f, ".{timeline}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -32,10 +39,15 @@ impl FromStr for UsageCursor {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let wants = "after must be the `next` of an earlier answer";
-        let (transaction, id) = text.split_once('.').ok_or(wants)?;
+        let (transaction, rest) = text.split_once('.').ok_or(wants)?;
+        let (id, timeline) = match rest.split_once('.') {
+            Some((id, timeline)) => (id, Some(timeline.parse().map_err(|_| wants)?)),
+            None => (rest, None),
+        };
         Ok(Self {
             transaction: transaction.parse().map_err(|_| wants)?,
             id: id.parse().map_err(|_| wants)?,
+            timeline,
         })
     }
 }
@@ -96,6 +108,9 @@ pub async fn usage_after(
     after: UsageCursor,
     limit: i64,
 ) -> Result<(Vec<UsageEvent>, UsageCursor), tokio_postgres::Error> {
+    let Some(after) = on_this_timeline(client, after).await? else {
+        return Ok((Vec::new(), after));
+    };
     let rows = client
         .query(
             include_str!("sql/usage_after.sql"),
@@ -108,8 +123,42 @@ pub async fn usage_after(
             .parse()
             .unwrap_or(after.transaction),
         id: row.get("id"),
+        timeline: after.timeline,
     });
     Ok((rows.iter().map(UsageEvent::from).collect(), next))
+}
+
+/// The same place on the server's timeline. When the event is lost that was read last, the place is before everything that
+/// was written since; events that were read already come again then. `None` until the timeline is noted.
+async fn on_this_timeline(
+    client: &Client,
+    after: UsageCursor,
+) -> Result<Option<UsageCursor>, tokio_postgres::Error> {
+    let timeline = after.timeline.unwrap_or_default();
+    let params: [&(dyn ToSql + Sync); 3] = [&after.transaction.to_string(), &after.id, &timeline];
+    let row = client
+        .query_one(include_str!("sql/usage_place.sql"), &params)
+        .await?;
+    let now: Option<i32> = row.get("timeline");
+    let same = UsageCursor {
+        timeline: now.or(after.timeline),
+        ..after
+    };
+    let is_known = row.get::<_, Option<bool>>("is_known").unwrap_or(true);
+    if is_known || after.timeline.is_none() {
+        return Ok(Some(same));
+    }
+    let first: Option<u64> = row
+        .get::<_, Option<&str>>("first_xid")
+        .and_then(|xid| xid.parse().ok());
+    Ok(first.map(|first| match first <= after.transaction {
+        true => UsageCursor {
+            transaction: first,
+            id: Uuid::nil(),
+            ..same
+        },
+        false => same,
+    }))
 }
 
 #[cfg(test)]
@@ -121,9 +170,23 @@ mod tests {
         let cursor = UsageCursor {
             transaction: u64::MAX,
             id: Uuid::from_u128(7),
+            timeline: Some(2),
         };
-        assert_eq!(cursor.to_string().parse(), Ok(cursor));
-        for wrong in ["", "7", "x.y", "7.", "-1.00000000000000000000000000000000"] {
+        let older = UsageCursor {
+            timeline: None,
+            ..cursor
+        };
+        for cursor in [cursor, older] {
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
+        for wrong in [
+            "",
+            "7",
+            "x.y",
+            "7.",
+            "-1.00000000000000000000000000000000",
+            "7.00000000000000000000000000000000.x",
+        ] {
             assert!(wrong.parse::<UsageCursor>().is_err(), "{wrong}");
         }
     }

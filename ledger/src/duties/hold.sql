@@ -8,7 +8,8 @@ WITH this AS MATERIALIZED (
     SET process = $1, backend = t.pid, backend_start = t.backend_start,
         expires_at = clock_timestamp() + make_interval(secs => $2),
         since = CASE WHEN d.process = $1 THEN d.since ELSE clock_timestamp() END,
-        done_at = CASE WHEN $3::boolean THEN clock_timestamp() ELSE d.done_at END
+        done_at = CASE WHEN $3::boolean THEN clock_timestamp() ELSE d.done_at END,
+        xid = CASE WHEN $3::boolean OR d.xid IS NULL THEN pg_snapshot_xmin(pg_current_snapshot()) ELSE d.xid END
     FROM this t
     WHERE (d.backend, d.backend_start) = (t.pid, t.backend_start)
        OR coalesce(d.expires_at, '-infinity') < clock_timestamp()
@@ -17,8 +18,9 @@ WITH this AS MATERIALIZED (
                       WHERE a.pid = d.backend AND coalesce(a.backend_start = d.backend_start, true))
     RETURNING d.one
 ), first AS (
-    INSERT INTO duties (process, backend, backend_start, expires_at, done_at)
-    SELECT $1, t.pid, t.backend_start, clock_timestamp() + make_interval(secs => $2), NULL
+    INSERT INTO duties (process, backend, backend_start, expires_at, done_at, xid)
+    SELECT $1, t.pid, t.backend_start, clock_timestamp() + make_interval(secs => $2), NULL,
+           pg_snapshot_xmin(pg_current_snapshot())
     FROM this t
     WHERE NOT EXISTS (SELECT FROM duties)
     ON CONFLICT (one) DO NOTHING

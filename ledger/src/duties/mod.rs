@@ -69,6 +69,16 @@ pub async fn last_done(client: &Client) -> Result<Option<Timestamp>, Error> {
     Ok(row.get("done_at"))
 }
 
+/// Notes on which timeline the server is. Returns the timeline when the database came to it by a failover or a restore.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn note_timeline(client: &Client) -> Result<Option<i32>, Error> {
+    let row = client.query_opt(include_str!("note_timeline.sql"), &[]).await?;
+    Ok(row.filter(|row| row.get("is_new")).map(|row| row.get("timeline")))
+}
+
 /// Gives the lease back, if this session holds it.
 ///
 /// # Errors

@@ -48,6 +48,9 @@ struct Readiness {
     /// only retries wait, and without the duties reconciliation.
     leader: &'static str,
     duties: &'static str,
+    /// The server's timeline, after a failover or a restore.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeline: Option<i32>,
     stopping: bool,
 }
 
@@ -159,6 +162,7 @@ impl Probes {
                 migrations: "not known",
                 leader: "not known",
                 duties: "not known",
+                timeline: None,
                 stopping,
             },
             Ok((current, leaders)) => Readiness {
@@ -178,6 +182,7 @@ impl Probes {
                     Some(leaders) if leaders.duties_known => "done",
                     _ => "nobody does them: start `weir schedule`",
                 },
+                timeline: leaders.as_ref().and_then(|leaders| leaders.timeline),
                 stopping,
             },
             Err(Unready::Unavailable(_)) => Readiness {
@@ -186,6 +191,7 @@ impl Probes {
                 migrations: "not known",
                 leader: "not known",
                 duties: "not known",
+                timeline: None,
                 stopping,
             },
         }

@@ -25,6 +25,8 @@ pub struct Overview {
     pub leader: Option<Leader>,
     /// Who does Weir's duties; null is nobody.
     pub duties: Option<Duties>,
+    /// The failover or restore that the database has been through last; null is none.
+    pub failover: Option<Failover>,
     /// What ended within the last minute.
     pub last_minute: LastMinute,
     /// Jobs that have failed and are tried again.
@@ -51,6 +53,15 @@ pub struct Duties {
     pub process: String,
     /// Since when.
     pub since: Timestamp,
+}
+
+/// When the database came to its timeline.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Failover {
+    /// PostgreSQL's number of the timeline.
+    pub timeline: i32,
+    /// When Weir noticed it.
+    pub seen_at: Timestamp,
 }
 
 /// Jobs that ended within the last minute, of all services.
@@ -128,6 +139,10 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         duties: duties.map(|process| Duties {
             process,
             since: now.get("since"),
+        }),
+        failover: now.get::<_, Option<i32>>("timeline").map(|timeline| Failover {
+            timeline,
+            seen_at: now.get("seen_at"),
         }),
         last_minute: LastMinute {
             completed: now.get("completed"),

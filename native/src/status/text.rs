@@ -53,6 +53,14 @@ pub fn overview_text(status: &Overview) -> String {
         number(status.retrying),
         number(status.lanes.slots_in_use),
     );
+    if let Some(failover) = status.failover {
+        let _ = writeln!(
+            text,
+            "failover  to timeline {}, {}",
+            failover.timeline,
+            failover.seen_at.strftime("%Y-%m-%d %H:%M:%S UTC")
+        );
+    }
     for (name, service) in &status.lanes.services {
         let slots = format!(
             ": {} slots in use, {} wait for one",
@@ -277,6 +285,7 @@ mod tests {
                 foreign: big > 0,
                 elected_at: "2026-11-21T03:12:00Z".parse().unwrap(),
             }),
+            failover: None,
             duties: Some(Duties {
                 process: format!("{}:4711", name.repeat(3)),
                 since: "2026-11-21T03:12:00Z".parse().unwrap(),

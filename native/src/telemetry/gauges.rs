@@ -219,6 +219,8 @@ pub(crate) struct Leaders {
     pub(crate) is_foreign: bool,
     /// A process of Weir's does the duties.
     pub(crate) duties_known: bool,
+    /// The server's timeline, after a failover or a restore.
+    pub(crate) timeline: Option<i32>,
 }
 
 /// Looks at the database.
@@ -232,5 +234,6 @@ pub(crate) async fn leaders(client: &Client) -> Result<Leaders, tokio_postgres::
         known: row.get("known"),
         is_foreign: row.get("is_foreign"),
         duties_known: row.get("done"),
+        timeline: row.get("timeline"),
     })
 }

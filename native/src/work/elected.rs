@@ -51,12 +51,29 @@ impl Elected {
             return Ok(true);
         }
         let sent = Instant::now();
+        // A session that takes the lease has not started yet.
+        let does = does && self.renewed.is_some();
         let held = in_time(async { Ok(duties::hold(&self.client, &self.process, does).await?) }).await?;
         if self.renewed.is_some() && !held {
             tracing::warn!("another process does the maintenance now");
         }
+        if held && self.renewed.is_none() {
+            self.note_timeline().await?;
+        }
         self.renewed = held.then_some(sent);
         Ok(held)
+    }
+
+    /// A failover ends every session, so a session need look only once.
+    async fn note_timeline(&self) -> Result<(), DatabaseError> {
+        let noted = in_time(async { Ok(duties::note_timeline(&self.client).await?) }).await?;
+        if let Some(timeline) = noted {
+            tracing::warn!(
+                timeline,
+                "the database is on a new timeline: what was committed last on the one before may be lost"
+            );
+        }
+        Ok(())
     }
 
     /// Does a step, as long as the session holds the lease. Returns whether the session is still of use, as `step` does.

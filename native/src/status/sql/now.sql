@@ -5,6 +5,8 @@ SELECT clock_timestamp() AS at,
        l.elected_at,
        d.process,
        d.since,
+       t.timeline,
+       t.seen_at,
        ended.completed,
        ended.cancelled,
        ended.failed
@@ -18,3 +20,7 @@ FROM (
 ) ended
 LEFT JOIN river_leader l ON l.expires_at > now()
 LEFT JOIN duties d ON d.expires_at > clock_timestamp()
+-- Another one than the first, so a failover or a restore.
+LEFT JOIN LATERAL (
+    SELECT * FROM weir_timelines w ORDER BY w.timeline DESC LIMIT 1
+) t ON EXISTS (SELECT FROM weir_timelines o WHERE o.timeline < t.timeline)

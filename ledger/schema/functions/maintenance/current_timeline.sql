@@ -1,0 +1,15 @@
+-- The server's timeline; null on a replica, and where the server does not tell. Callers: maintenance, `weir status`.
+CREATE OR REPLACE FUNCTION current_timeline() RETURNS int
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF pg_is_in_recovery() THEN
+        RETURN NULL;
+    END IF;
+    RETURN ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int;
+EXCEPTION
+    WHEN feature_not_supported OR insufficient_privilege OR undefined_function OR raise_exception THEN
+        RETURN NULL;
+END
+$$;

@@ -1,0 +1,11 @@
+CREATE TABLE weir_timelines (
+    timeline int NOT NULL,
+    first_xid xid8 NOT NULL,
+    seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (timeline)
+);
+
+COMMENT ON TABLE weir_timelines IS
+    'The timelines that this database has been on. A replica that takes over starts a new one, and may lack the last commits of the one before: their job ids and transaction ids are given out again.';
+COMMENT ON COLUMN weir_timelines.first_xid IS
+    'Every transaction of this timeline alone has this id or a later one.';
