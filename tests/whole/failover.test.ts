@@ -28,19 +28,19 @@ async function endpoint(t: TestContext) {
     response.end(output);
   });
   await new Promise<void>((listening) => server.listen(0, "127.0.0.1", listening));
-  whenOver(t, () => server.close());
+  whenOver(t, () => {
+    server.close();
+  });
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
 }
 
 async function server(t: TestContext, options: PostgresOptions) {
   const started = await startPostgres(options);
   whenOver(t, () => started.service.stop());
-  const connect = () => {
-    const sql = postgres(started.url("weir"), { max: 4, onnotice: () => {} });
-    whenOver(t, () => sql.end({ timeout: 2 }));
-    return sql;
-  };
-  return { ...started, database: { url: started.url("weir") }, connect };
+  const url = started.url("weir");
+  const sql = postgres(url, { max: 4, onnotice: () => {} });
+  whenOver(t, () => sql.end({ timeout: 2 }));
+  return { service: started.service, url, sql };
 }
 
 type Sql = ReturnType<typeof postgres>;
@@ -122,12 +122,12 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   );
   whenOver(t, () => rm(config, { force: true }));
   const env = { WEIR_CONFIG: config };
-  const before = await startOrigin(t, { database: primary.database, secrets, env });
-  const onPrimary = primary.connect();
+  const before = await startOrigin(t, { database: primary, secrets, env });
+  const onPrimary = primary.sql;
   const created = await weir(["key", "create", "--name", "billing", "--scope", "admin"], before.env);
   const key = created.stdout.trim().split("\n").at(-1) ?? "";
   const kept = await submitAndFinish(onPrimary, "kept");
-  const onStandby = standby.connect();
+  const onStandby = standby.sql;
   const [written] = await onPrimary`SELECT pg_current_wal_lsn()::text AS lsn`;
   await until("the standby to have it all", async () => {
     const [row] = await onStandby`SELECT pg_last_wal_replay_lsn() >= ${written?.lsn}::pg_lsn AS has_all`;
@@ -147,7 +147,7 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   await primary.service.stop();
 
   await onStandby`SELECT pg_promote()`;
-  const after = await startOrigin(t, { database: standby.database, secrets, env });
+  const after = await startOrigin(t, { database: standby, secrets, env });
   const made = await submitAndFinish(onStandby, "made");
   const again = [...made.keys()].filter((id) => lost.has(id));
   assert.ok(again.length > 0, "no id was given out twice: nothing was tested");

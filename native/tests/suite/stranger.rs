@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::gate::KIND;
+use crate::common::receiver::{Answers, Receiver};
 use crate::common::{GO_TESTS, Weir, Who};
 use async_trait::async_trait;
 use serde_json::{Map, Value, json};
@@ -11,7 +13,9 @@ use tokio::sync::watch;
 use tokio_postgres::{Client, NoTls};
 use tokio_util::sync::CancellationToken;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use weir::webhooks;
 use weir::work::{Duty, Working, reconcile};
+use weir_ledger::control;
 use weir_ledger::holder::Holder;
 
 /// A role that may connect, and has no other right.
@@ -194,6 +198,54 @@ async fn a_stop_gives_a_job_back_that_a_stranger_wanted_cancelled() {
         (&json!("queued"), &json!(0), &json!(1), &Value::Null),
         "{job}"
     );
+    stranger.leave(weir).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_without_rights_cancels_no_delivery() {
+    let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
+    let stranger = Stranger::enter(&weir).await;
+    let mut receiver = Receiver::new();
+    receiver.answer(Answers::After(Duration::from_secs(60)));
+    let mut client = weir.client().await;
+    let events = ["job.completed".to_owned()];
+    let settings = &weir.context.settings;
+    let made = webhooks::add(&mut client, settings, "shell:test", &receiver.url(), &events, &[]).await;
+    let webhook = made.unwrap().webhook.id;
+    let working = weir.work().await;
+    for _ in 0..2 {
+        control::test_webhook(&mut client, "shell:test", webhook)
+            .await
+            .unwrap();
+    }
+    weir.until("both deliveries to be under way", async || {
+        (receiver.received().len() == 2).then_some(())
+    })
+    .await;
+    let rows = client
+        .query("SELECT id FROM river_job ORDER BY id", &[])
+        .await
+        .unwrap();
+    let (id, last): (i64, i64) = (rows[0].get(0), rows[1].get(0));
+    stranger.forge_cancel(id).await;
+    working.client.jobs().cancel(last).await.unwrap();
+    let state = async |id: i64| -> String {
+        let sql = "SELECT state::text FROM river_job WHERE id = $1";
+        weir.client().await.query_one(sql, &[&id]).await.unwrap().get(0)
+    };
+    weir.until("the genuine cancellation", async || {
+        (state(last).await == "cancelled").then_some(())
+    })
+    .await;
+    assert_eq!(state(id).await, "running");
+    // It fails, and is tried again.
+    receiver.kill();
+    weir.until("the delivery to fail", async || {
+        (state(id).await != "running").then_some(())
+    })
+    .await;
+    assert_eq!(state(id).await, "retryable");
+    working.stop().await;
     stranger.leave(weir).await;
 }
 
