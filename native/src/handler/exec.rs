@@ -5,9 +5,10 @@
 //! error as the message. A line `weir:progress 0.4 page 4 of 10` on its standard error tells the job's owner how far it
 //! is, and is not part of that message.
 //!
-//! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT`, `WEIR_IDEMPOTENCY_KEY`, which is the job's in all attempts and no
-//! other job's (and `TRACEPARENT`, where traces are exported), what a program needs to run at all ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and
-//! so none of its secrets. It runs in a process group of its own, which is killed as a whole when the attempt is over,
+//! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT`, `WEIR_IDEMPOTENCY_KEY`, which is the same in all attempts of the
+//! job and no other job's (and `TRACEPARENT`, where traces are exported), what a program needs to run at all
+//! ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and so none of its
+//! secrets. It runs in a process group of its own, which is killed as a whole when the attempt is over,
 //! and a moment after the program itself has exited.
 
 use std::collections::HashSet;

@@ -1,5 +1,5 @@
--- What became of a job that an attempt was at. $1 job, $2 claim, $3 when the job was created. `charged` is what the attempt was charged that completed it,
--- if that is this one.
+-- What became of a job that an attempt was at. $1 job, $2 claim, $3 when the job was created.
+-- `charged` is what the attempt was charged that completed it, if that is this one.
 SELECT j.state::text AS state, claim_of(j.attempt, j.attempted_by) = $2 AS is_latest,
        coalesce(u.quota_amount, 0)::bigint AS charged
 FROM river_job j
