@@ -436,7 +436,7 @@ async fn record(
     };
     let row = transaction
         .query_one(
-            "SELECT weir_fail($1, $2, $3, $4) AS outcome",
+            "SELECT fail_attempt($1, $2, $3, $4) AS outcome",
             &[&job_id, &attempt, &failure.error, &failure.retry_at],
         )
         .await?;

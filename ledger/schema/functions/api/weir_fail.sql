@@ -7,66 +7,14 @@
 CREATE OR REPLACE FUNCTION weir_fail(job_id bigint, attempt int, error text, retry_at timestamptz DEFAULT NULL, OUT outcome text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET jit = off
-SET weir.counters = 'kept'
 AS $$
 #variable_conflict use_column
-DECLARE
-    locked record;
-    job river_job;
-    ends river_job_state;
-    again timestamptz;
-    held record;
 BEGIN
-    PERFORM require_read_committed('weir_fail');
-    IF NOT isfinite(retry_at) OR retry_at > clock_timestamp() + interval '366 days' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'retry_at must be within 366 days';
-    END IF;
-    SELECT * INTO locked FROM lock_holder_of_job(weir_fail.job_id);
-    SELECT * INTO job FROM river_job j
-    WHERE j.id = weir_fail.job_id AND j.attempt = weir_fail.attempt AND (j.state = 'running') IS TRUE
-      AND is_service_kind(j.kind)
-    FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    IF EXISTS (SELECT FROM river_job j WHERE j.id = weir_fail.job_id AND NOT is_service_kind(j.kind)) THEN
         outcome := 'fenced_out';
         RETURN;
     END IF;
-    ends := CASE WHEN job.metadata ? 'cancel_attempted_at' THEN 'cancelled'
-                 WHEN job.attempt >= job.max_attempts THEN 'discarded'
-                 ELSE 'retryable' END;
-    -- Not at once: River's client may still report on this attempt, and does not say which one it means.
-    again := greatest(
-        coalesce(weir_fail.retry_at,
-                 clock_timestamp() + make_interval(secs => retry_pause(job.kind, coalesce(cardinality(job.errors), 0)))),
-        clock_timestamp() + interval '1 second');
-    UPDATE river_job j
-    SET state = ends,
-        scheduled_at = CASE WHEN ends = 'retryable' THEN again ELSE j.scheduled_at END,
-        finalized_at = CASE WHEN ends <> 'retryable' THEN clock_timestamp() END,
-        errors = array_append(j.errors, jsonb_build_object(
-            'at', to_char(attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AT TIME ZONE 'UTC',
-                          'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-            'attempt', j.attempt, 'error', left(coalesce(weir_fail.error, ''), 10000), 'trace', ''))
-    WHERE j.id = job.id;
-    IF ends = 'retryable' THEN
-        outcome := 'retry';
-        -- It keeps its quota and gives its slot. Shortly before it is due, it asks for one.
-        UPDATE quota_reservations r
-        SET admitted_at = NULL, due_at = again - interval '500 milliseconds'
-        FROM quota_reservations o
-        WHERE r.job_id = job.id AND o.job_id = r.job_id AND r.parked_at IS NULL
-        RETURNING o.holder, o.event_type, o.admitted_at IS NOT NULL AS had_slot INTO held;
-        IF FOUND THEN
-            PERFORM promote_parked(held.holder, held.event_type, held.had_slot::int, 0);
-        END IF;
-    ELSE
-        outcome := ends;
-        PERFORM end_reservation(job.id, locked.holder, false, NULL);
-    END IF;
+    outcome := fail_attempt(weir_fail.job_id, weir_fail.attempt, weir_fail.error, weir_fail.retry_at);
 END
 $$;
 
