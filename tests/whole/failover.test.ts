@@ -103,6 +103,7 @@ it("after a failover that loses commits, no job has the output of another user's
   await chown(signal, uid, gid);
   const primary = await server(t, options);
   const standby = await server(t, { ...options, data: copy, port: await freePort() });
+  const inItsPlace = { ...options, data: copy };
 
   const config = join(folder, `failover-${randomUUID()}.toml`);
   await writeFile(
@@ -122,9 +123,9 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
   );
   whenOver(t, () => rm(config, { force: true }));
   const env = { WEIR_CONFIG: config };
-  const before = await startOrigin(t, { database: primary, secrets, env });
+  const origin = await startOrigin(t, { database: primary, secrets, env });
   const onPrimary = primary.sql;
-  const created = await weir(["key", "create", "--name", "billing", "--scope", "admin"], before.env);
+  const created = await weir(["key", "create", "--name", "billing", "--scope", "admin"], origin.env);
   const key = created.stdout.trim().split("\n").at(-1) ?? "";
   const kept = await submitAndFinish(onPrimary, "kept");
   const onStandby = standby.sql;
@@ -141,34 +142,35 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
     return row?.streams === 0;
   });
   const lost = await submitAndFinish(onPrimary, "lost");
-  const read = await readFeed(before, key);
+  const read = await readFeed(origin, key);
   assert.deepEqual(read.jobs, new Set([...kept.keys(), ...lost.keys()]));
-  await before.stop();
+  // The standby takes over the primary's address, and the processes live on.
   await primary.service.stop();
-
-  await onStandby`SELECT pg_promote()`;
-  const after = await startOrigin(t, { database: standby, secrets, env });
-  const made = await submitAndFinish(onStandby, "made");
+  await standby.service.stop();
+  const promoted = await server(t, inItsPlace);
+  await promoted.sql`SELECT pg_promote()`;
+  const made = await submitAndFinish(promoted.sql, "made");
+  assert.match(origin.log(), /the database has failed over|no heartbeat for/, "workers of before the failover live on");
   const again = [...made.keys()].filter((id) => lost.has(id));
   assert.ok(again.length > 0, "no id was given out twice: nothing was tested");
   for (const [id, owner] of [...kept, ...made]) {
-    const [row] = await onStandby`SELECT output_of(${id}) AS output`;
+    const [row] = await promoted.sql`SELECT output_of(${id}) AS output`;
     assert.equal(row?.output?.of, owner, `job ${id}, ${lost.has(id) ? "whose id a lost job had" : "whose id is new"}`);
   }
   // The consumer of the feed goes on from its cursor, whose event is lost.
   const unread = new Set(made.keys());
   let { cursor } = read;
   await until("the usage of all new jobs to be billed", async () => {
-    const page = await readFeed(after, key, cursor);
+    const page = await readFeed(origin, key, cursor);
     for (const id of page.jobs) unread.delete(id);
     cursor = page.cursor;
     return unread.size === 0;
   });
-  const status = await weir(["status"], after.env);
+  const status = await weir(["status"], origin.env);
   assert.match(status.stdout, /^failover {2}to timeline 2, /m);
-  const ready = (await (await fetch(`${after.url}/readyz`)).json()) as { timeline?: number };
+  const ready = (await (await fetch(`${origin.url}/readyz`)).json()) as { timeline?: number };
   assert.equal(ready.timeline, 2);
-  assert.match(after.log(), /the database is on a new timeline/);
-  const audit = await weir(["audit"], after.env);
+  assert.match(origin.log(), /the database is on a new timeline/);
+  const audit = await weir(["audit"], origin.env);
   assert.equal(audit.code, 0, audit.stdout + audit.stderr);
 });

@@ -1,7 +1,7 @@
 //! How to reach the database.
 
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
@@ -232,7 +232,18 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn river_pool(&self, size: u32) -> Result<sqlx::PgPool, DatabaseError> {
-        self.river_pool_entered(size, self.schemas.enter_rivers())
+        self.river_pool_entered(size, self.schemas.enter_rivers(), None)
+    }
+
+    /// River's pool for a process that works jobs. River writes how attempts ended by the ids of their jobs, and tries again
+    /// for as long as it takes. After a failover, an id may belong to another job. So `leave` is called before a connection
+    /// to another timeline of the server than the first one is used; it should end the process.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::river_pool`].
+    pub fn river_pool_of_worker(&self, size: u32, leave: fn()) -> Result<sqlx::PgPool, DatabaseError> {
+        self.river_pool_entered(size, self.schemas.enter_rivers(), Some(leave))
     }
 
     /// River's pool for requests, which wait for a locked row at most this long: whoever asks for one that somebody has
@@ -251,10 +262,16 @@ impl Database {
         self.river_pool_entered(
             size,
             format!("{enter} AND set_config('lock_timeout', '{millis}', false) IS NOT NULL"),
+            None,
         )
     }
 
-    fn river_pool_entered(&self, size: u32, enter: String) -> Result<sqlx::PgPool, DatabaseError> {
+    fn river_pool_entered(
+        &self,
+        size: u32,
+        enter: String,
+        leave: Option<fn()>,
+    ) -> Result<sqlx::PgPool, DatabaseError> {
         let name = self.config.get_application_name().unwrap_or_default();
         let mut options = sqlx::postgres::PgConnectOptions::from_str(self.url.expose_secret())?
             .ssl_mode(self.options.for_sqlx())
@@ -265,12 +282,27 @@ impl Database {
             options = options.ssl_root_cert(path);
         }
         let enter: Arc<str> = enter.into();
+        let enter_weirs: Option<Arc<str>> = self.schemas.enter().map(Into::into);
+        let timeline = Arc::new(OnceLock::new());
         Ok(sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT)
             .after_connect(move |connection, _| {
-                let enter = Arc::clone(&enter);
+                let (enter, enter_weirs) = (Arc::clone(&enter), enter_weirs.clone());
+                let timeline = Arc::clone(&timeline);
                 Box::pin(async move {
+                    if let Some(leave) = leave {
+                        if let Some(enter) = enter_weirs {
+                            let entering = sqlx::query(sqlx::AssertSqlSafe(enter.as_ref()));
+                            entering.execute(&mut *connection).await?;
+                        }
+                        let now: Option<i32> = sqlx::query_scalar("SELECT current_timeline()")
+                            .fetch_one(&mut *connection)
+                            .await?;
+                        if now.is_some_and(|now| *timeline.get_or_init(|| now) != now) {
+                            leave();
+                        }
+                    }
                     let ready = sqlx::query_scalar(sqlx::AssertSqlSafe(enter.as_ref()));
                     match ready.fetch_one(connection).await? {
                         true => Ok(()),

@@ -90,9 +90,12 @@ impl Working {
         let id = client_id();
         let works = duty != Duty::Lead;
         let slots: u32 = services.iter().flat_map(|service| service.pools).sum();
-        let river_pool = context
-            .database
-            .river_pool(if works { 10.min(slots + 4) } else { 4 })?;
+        let river_pool = if works {
+            let leave = || heartbeat::end("the database has failed over, perhaps without its last commits");
+            context.database.river_pool_of_worker(10.min(slots + 4), leave)?
+        } else {
+            context.database.river_pool(4)?
+        };
         let mut workers = Workers::new();
         let lookup = ReservationLookup::start(&context.database, context.settler.promoted().clone());
         let current = CurrentHolders::default();
