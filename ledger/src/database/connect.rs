@@ -12,6 +12,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
 use super::schemas::Schemas;
+use super::settings;
 use super::tls::{self, SslMode, TlsOptions};
 
 /// How long a connection may take to open.
@@ -126,6 +127,38 @@ impl Database {
 
     /// Opens one whose `search_path` is what the server and the URL make it.
     pub(crate) async fn connect_as_it_is(&self) -> Result<Client, DatabaseError> {
+        let client = self.connect_bare().await?;
+        tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&settings::pin()))
+            .await
+            .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
+        Ok(client)
+    }
+
+    /// Whether a pooler stands in between that gives each transaction another session (transaction mode). There, what one
+    /// session sets reaches other programs, locks of sessions are lost, and nothing is heard of notifications.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached.
+    pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
+        let (one, other) = tokio::try_join!(self.connect_bare(), self.connect_bare())?;
+        // Two connections that meet the same session, or one that meets two. Others use the pooler meanwhile, so one look
+        // may miss it.
+        for _ in 0..5 {
+            let before = session_id(&one).await?;
+            other.simple_query("BEGIN").await?;
+            let between = session_id(&other).await;
+            let after = session_id(&one).await;
+            other.simple_query("ROLLBACK").await?;
+            if between? == before || after? != before {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Opens one with every default of the server, the database and the role.
+    async fn connect_bare(&self) -> Result<Client, DatabaseError> {
         let (client, connection) =
             tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()))
                 .await
@@ -222,7 +255,8 @@ impl Database {
 
     fn pool_after(&self, size: usize, setup: Option<String>) -> ConnectionPool {
         let (config, tls) = (self.config.clone(), self.tls.clone());
-        let setup = setup.into_iter().chain(self.schemas.enter());
+        let pin = std::iter::once(settings::pin());
+        let setup = pin.chain(setup).chain(self.schemas.enter());
         ConnectionPool::new(config, tls, setup, size, CONNECT_TIMEOUT)
     }
 
@@ -281,7 +315,7 @@ impl Database {
         if let Some(path) = &self.options.root_cert {
             options = options.ssl_root_cert(path);
         }
-        let enter: Arc<str> = enter.into();
+        let enter: Arc<str> = format!("{enter} AND {}", settings::condition()).into();
         let enter_weirs: Option<Arc<str>> = self.schemas.enter().map(Into::into);
         let timeline = Arc::new(OnceLock::new());
         Ok(sqlx::postgres::PgPoolOptions::new()
@@ -312,4 +346,13 @@ impl Database {
             })
             .connect_lazy_with(options))
     }
+}
+
+/// Which session of the server a connection is in. By a statement that needs nothing to be prepared.
+async fn session_id(client: &Client) -> Result<Option<String>, DatabaseError> {
+    let answer = client.simple_query("SELECT pg_backend_pid()").await?;
+    Ok(answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+        _ => None,
+    }))
 }

@@ -104,8 +104,8 @@ impl ConnectionPool {
         bounds.timeouts.wait = Some(patience);
         bounds.timeouts.create = Some(patience);
         bounds.timeouts.recycle = Some(patience);
-        let setup: Arc<str> = std::iter::once(SERVER_TIMEOUT.to_owned())
-            .chain(setup)
+        let setup: Arc<str> = setup
+            .chain(std::iter::once(SERVER_TIMEOUT.to_owned()))
             .collect::<Vec<_>>()
             .join("; ")
             .into();

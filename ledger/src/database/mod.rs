@@ -5,6 +5,7 @@ mod connection_pool;
 mod error;
 mod schemas;
 pub(crate) mod session;
+mod settings;
 mod tls;
 
 pub use connect::Database;

@@ -4,6 +4,7 @@ use std::error::Error;
 
 use tokio_postgres::Client;
 use weir::config::Settings;
+use weir_ledger::database::Database;
 use weir_ledger::{catalogue, migrate};
 
 /// Whoever is asked to change something waits for a lock so long; and a change that stands still, since its terminal is
@@ -12,13 +13,25 @@ const TIMEOUTS: &str = "SET lock_timeout = '5s'; SET idle_in_transaction_session
 
 /// A connection to a database that is up to date.
 pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Error>> {
-    let client = settings.database()?.connect().await?;
+    let database = settings.database()?;
+    needs_sessions(&database).await?;
+    let client = database.connect().await?;
     client.batch_execute(TIMEOUTS).await?;
     if migrate::is_current(&client).await? {
         Ok(client)
     } else {
         Err("the database has not the schema of this release; run `weir migrate` first".into())
     }
+}
+
+/// Refuses a pooler in transaction mode, before anything is set in a session that other programs get.
+pub(super) async fn needs_sessions(database: &Database) -> Result<(), Box<dyn Error>> {
+    if database.shares_sessions().await? {
+        return Err("DATABASE_URL leads to a pooler in transaction mode, which gives each transaction another session; set \
+                    DATABASE_DIRECT_URL to the server itself or to a pooler in session mode"
+            .into());
+    }
+    Ok(())
 }
 
 /// Whether a process can start: the database is up to date, and has the meters that the services are counted by.

@@ -7,6 +7,7 @@ use weir::config::Settings;
 use weir_ledger::catalogue;
 use weir_ledger::migrate::{self, River};
 
+use super::connection::needs_sessions;
 use super::output::{CommandResult, print};
 
 /// What was asked for.
@@ -26,6 +27,7 @@ pub(super) struct Migrate {
 impl Migrate {
     pub(super) async fn run(self, settings: &Settings) -> CommandResult {
         let database = settings.database()?;
+        needs_sessions(&database).await?;
         let river = match (self.skip_river, self.upgrade_river) {
             (true, _) => River::Skip,
             (_, true) => River::Upgrade,

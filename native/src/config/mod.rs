@@ -160,14 +160,20 @@ impl Settings {
                 _ => None,
             },
         );
-        let database_url = match reader.text("DATABASE_URL") {
-            Some(url) => {
+        // A server behind a transaction pooler is used directly: every process of Weir's needs sessions.
+        let direct = reader
+            .text("DATABASE_DIRECT_URL")
+            .map(|url| ("DATABASE_DIRECT_URL", url));
+        let through = reader.text("DATABASE_URL").map(|url| ("DATABASE_URL", url));
+        let database_url = match direct.or(through) {
+            Some((name, url)) => {
                 match Database::at(url) {
                     Ok(_) => {}
-                    Err(DatabaseError::Url(fault)) => reader.fault(format!("DATABASE_URL: {fault}")),
+                    Err(DatabaseError::Url(fault)) => reader.fault(format!("{name}: {fault}")),
                     // Not repeated in the message: it holds a password.
-                    Err(_) => reader
-                        .fault("DATABASE_URL is not a PostgreSQL URL such as postgres://user@host:5432/name"),
+                    Err(_) => reader.fault(format!(
+                        "{name} is not a PostgreSQL URL such as postgres://user@host:5432/name"
+                    )),
                 }
                 SecretString::from(url)
             }

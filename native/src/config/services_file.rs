@@ -22,7 +22,8 @@ use super::wording::reworded;
 use crate::outbound::{self, Reach, Unreachable};
 
 /// What no program gets, whatever its service asks for.
-const SECRETS: [&str; 6] = [
+const SECRETS: [&str; 7] = [
+    "DATABASE_DIRECT_URL",
     "DATABASE_URL",
     "JWT_SECRET",
     "EDGE_SECRET",

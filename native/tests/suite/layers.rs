@@ -80,6 +80,7 @@ const LEDGER: &[&str] = &[
     "database::error",
     "database::tls",
     "database::schemas",
+    "database::settings",
     "database::connection_pool",
     "database::connect",
     "database",

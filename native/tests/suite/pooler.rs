@@ -1,4 +1,5 @@
-//! A pooler in session mode: everything of Weir's works through it.
+//! Poolers: everything works through one in session mode. Through one in transaction mode, callers of the SQL functions
+//! work, and Weir's processes refuse to start.
 
 use crate::common;
 use crate::common::process;
@@ -19,7 +20,7 @@ struct PgBouncer {
 
 impl PgBouncer {
     /// `None` where it is not installed.
-    fn start(weir: &Weir) -> Option<Self> {
+    fn start(weir: &Weir, mode: &str) -> Option<Self> {
         if Command::new("pgbouncer").arg("--version").output().is_err() {
             return None;
         }
@@ -31,10 +32,12 @@ impl PgBouncer {
         let folder = std::env::temp_dir().join(format!("weir-pooler-{}", weir.name()));
         std::fs::create_dir_all(&folder).unwrap();
         let settings = folder.join("pgbouncer.ini");
+        // Fewer sessions than clients, as such pools have.
+        let size = if mode == "transaction" { 3 } else { 100 };
         let text = format!(
             "[databases]\n* = host=127.0.0.1 port={} user={}{}\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
-             pool_mode = session\nmax_client_conn = 200\ndefault_pool_size = 100\n",
+             pool_mode = {mode}\nmax_client_conn = 200\ndefault_pool_size = {size}\n",
             server.get_ports()[0],
             server.get_user().unwrap(),
             password,
@@ -83,7 +86,7 @@ async fn everything_works_through_a_pooler_in_schemas_of_its_own() {
 }
 
 async fn works_through_a_pooler(weir: Weir) {
-    let Some(pooler) = PgBouncer::start(&weir) else {
+    let Some(pooler) = PgBouncer::start(&weir, "session") else {
         skip("pgbouncer is not installed");
         return weir.end().await;
     };
@@ -121,4 +124,119 @@ async fn works_through_a_pooler(weir: Weir) {
     assert_eq!(up.stop().await, Some(0));
     drop(pooler);
     weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_in_transaction_mode_is_refused_and_a_direct_url_helps() {
+    let weir = Weir::new().await;
+    let Some(pooler) = PgBouncer::start(&weir, "transaction") else {
+        skip("pgbouncer is not installed");
+        return weir.end().await;
+    };
+    let url = pooler.url(&weir);
+    let pooled = weir_ledger::database::Database::at(&url).unwrap();
+    weir.until("the pooler to answer", async || pooled.connect().await.ok())
+        .await;
+    // Sessions that other programs use already.
+    let others: Vec<_> = futures_util::future::join_all((0..3).map(|_| pooled.connect())).await;
+    for other in others.into_iter().flatten() {
+        other.simple_query("SELECT 1").await.unwrap();
+    }
+    for arguments in [
+        &["migrate"][..],
+        &["up"],
+        &["serve"],
+        &["work"],
+        &["schedule"],
+        &["status"],
+    ] {
+        let refused = process::command(&weir, arguments)
+            .env("DATABASE_URL", &url)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(
+            said.contains("transaction") && said.contains("set DATABASE_DIRECT_URL"),
+            "{arguments:?}: {said}"
+        );
+    }
+    let direct = [
+        ("DATABASE_URL", url.as_str()),
+        ("DATABASE_DIRECT_URL", weir.url()),
+    ];
+    let up = Process::start(&weir, &["up"], &direct);
+    up.ready().await;
+    let reply = up
+        .call(
+            "GET",
+            "/api/usage",
+            Who::User(weir.user("free").await),
+            "request-1",
+            "",
+        )
+        .await;
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert_eq!(up.stop().await, Some(0));
+    drop(pooler);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
+    let weir = Weir::new().await;
+    let Some(pooler) = PgBouncer::start(&weir, "transaction") else {
+        skip("pgbouncer is not installed");
+        return weir.end().await;
+    };
+    let url = pooler.url(&weir);
+    weir.until("the pooler to answer", async || {
+        tokio_postgres::connect(&url, tokio_postgres::NoTls).await.ok()
+    })
+    .await;
+    let mut callers = tokio::task::JoinSet::new();
+    for caller in 0..6 {
+        let url = url.clone();
+        callers.spawn(async move {
+            let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+                .await
+                .unwrap();
+            tokio::spawn(connection);
+            for n in 0..10 {
+                let submit = format!(
+                    "SELECT outcome FROM weir_submit('user-{}', 'analysis', '{{\"n\": {n}}}')",
+                    caller % 2
+                );
+                client.simple_query(&submit).await.unwrap();
+                // Claimed and completed by whoever comes next.
+                let work =
+                    "SELECT weir_complete(job_id, attempt, '{}', 1) FROM weir_claim('analysis_default', 'x')";
+                client.simple_query(work).await.unwrap();
+            }
+        });
+    }
+    callers.join_all().await;
+    // No session keeps what a function needed for itself.
+    let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    for _ in 0..6 {
+        let settings = "SELECT current_setting('enable_seqscan') || coalesce(current_setting('weir.counters', true), '')";
+        let rows = client.simple_query(settings).await.unwrap();
+        let left = rows.iter().find_map(|row| match row {
+            tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        });
+        assert_eq!(left.as_deref(), Some("on"));
+    }
+    drop((client, pooler));
+    assert!(weir.count("usage_events").await > 0);
+    // I2 and I6: slots and counters are as the rows say.
+    assert!(
+        weir.complaints().await.is_empty(),
+        "{:#?}",
+        weir.complaints().await
+    );
+    weir.abandon().await;
 }

@@ -10,5 +10,5 @@ LANGUAGE sql IMMUTABLE AS $$
         'remaining', CASE WHEN most IS NOT NULL
                           THEN (greatest(max_accepted(most, ceiling)::numeric - (used::numeric + reserved - from_grants), 0)
                                 + granted)::bigint END,
-        'reset_at', regexp_replace(to_char(reset_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '\.?0+$', '') || 'Z')
+        'reset_at', regexp_replace(to_char(reset_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '[.]?0+$', '') || 'Z')
 $$;

@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT priority smallint)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET DateStyle = 'ISO, MDY'
 AS $$
 DECLARE
     known CONSTANT text[] := ARRAY['idempotency_key', 'priority', 'run_at'];

@@ -8,6 +8,7 @@ CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 
 RETURNS TABLE (job_id bigint, attempt int, kind text, args jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 #variable_conflict use_column
 BEGIN

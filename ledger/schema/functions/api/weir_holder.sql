@@ -6,6 +6,7 @@
 CREATE OR REPLACE FUNCTION weir_holder(subject text) RETURNS uuid
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     id CONSTANT uuid := uuid_of_subject(subject);

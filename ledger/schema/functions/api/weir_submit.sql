@@ -12,6 +12,7 @@ CREATE OR REPLACE FUNCTION weir_submit(subject text, service text, args jsonb, a
                             OUT outcome text, OUT job_id bigint, OUT quota jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off

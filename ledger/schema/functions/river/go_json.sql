@@ -3,6 +3,7 @@
 CREATE OR REPLACE FUNCTION go_json(value jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET extra_float_digits = 1
 SET search_path FROM CURRENT
+SET standard_conforming_strings = on
 AS $$
 DECLARE
     literal text;

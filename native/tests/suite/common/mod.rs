@@ -203,6 +203,15 @@ impl Weir {
         self.context.database.connect().await.unwrap()
     }
 
+    /// A session with the defaults of the server, the database and the role.
+    pub async fn client_as_it_is(&self) -> tokio_postgres::Client {
+        let (client, connection) = tokio_postgres::connect(self.url(), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
     pub async fn user(&self, tier: &str) -> Uuid {
         let user = Uuid::new_v4();
         let known = plans::ensure_user(&self.client().await, user, tier)

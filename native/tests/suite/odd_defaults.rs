@@ -1,0 +1,100 @@
+//! A server, database and role whose defaults are all odd: Weir's sessions and functions set what they need.
+
+use crate::common::process::Process;
+use crate::common::{self, GO_TESTS, Weir, Who};
+use serde_json::json;
+
+/// Every default that changes what a statement means, or how long it may take.
+const ODD: [(&str, &str); 14] = [
+    ("default_transaction_isolation", "'serializable'"),
+    ("default_transaction_deferrable", "on"),
+    ("standard_conforming_strings", "off"),
+    ("backslash_quote", "off"),
+    ("escape_string_warning", "off"),
+    ("row_security", "off"),
+    ("DateStyle", "'SQL, DMY'"),
+    ("IntervalStyle", "'sql_standard'"),
+    ("TimeZone", "'Asia/Kathmandu'"),
+    ("bytea_output", "'escape'"),
+    ("extra_float_digits", "-15"),
+    ("statement_timeout", "'1500ms'"),
+    ("lock_timeout", "'200ms'"),
+    ("idle_session_timeout", "'700ms'"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_works_where_every_default_is_odd() {
+    let weir = Weir::new().await;
+    let admin = weir.admin().await;
+    for (setting, value) in ODD {
+        let set = format!("ALTER DATABASE {} SET {setting} = {value}", weir.name());
+        admin.batch_execute(&set).await.unwrap();
+    }
+    let again = common::process::command(&weir, &["migrate"]).output().unwrap();
+    assert!(again.status.success(), "{again:?}");
+    let database = weir_ledger::database::Database::at(weir.url()).unwrap();
+    let second = std::time::Duration::from_secs(1);
+    for session in [
+        database.connect().await.unwrap(),
+        database.connect_by_key(second).await.unwrap(),
+    ] {
+        let isolation = session
+            .query_one("SHOW transaction_isolation", &[])
+            .await
+            .unwrap();
+        assert_eq!(isolation.get::<_, &str>(0), "read committed");
+    }
+    let rows = database
+        .pool(1)
+        .query("SHOW transaction_isolation", &[])
+        .await
+        .unwrap();
+    assert_eq!(rows[0].get::<_, &str>(0), "read committed", "a pool's");
+    let river = database.river_pool(1).unwrap();
+    let isolation: String = sqlx::query_scalar("SHOW transaction_isolation")
+        .fetch_one(&river)
+        .await
+        .unwrap();
+    assert_eq!(isolation, "read committed", "River's");
+    river.close().await;
+    let up = Process::start(&weir, &["up"], &[]);
+    up.ready().await;
+    let users = [weir.user("free").await, weir.user("pro").await];
+    for n in 0..24 {
+        let body = common::files(&[("a_test.go", GO_TESTS)]).to_string();
+        let who = Who::User(users[n % 2]);
+        let reply = up
+            .call("POST", "/api/jobs/analysis", who, &format!("request-{n}"), &body)
+            .await;
+        assert_eq!(reply.status, 202, "{}", reply.text);
+    }
+    weir.all_finished().await;
+    // Callers' own sessions have the odd defaults; the isolation is theirs to set.
+    let client = weir.client_as_it_is().await;
+    client
+        .batch_execute("SET default_transaction_isolation = 'read committed'")
+        .await
+        .unwrap();
+    for subject in ["anne@example.com", "back\\slash", &users[0].to_string()] {
+        let row = client
+            .query_one(
+                "SELECT outcome, quota FROM weir_submit($1, 'analysis', '{\"s\": \"<&>\"}', 1, '{\"idempotency_key\": \"k\"}')",
+                &[&subject],
+            )
+            .await
+            .unwrap();
+        assert_eq!(row.get::<_, &str>("outcome"), "admitted", "{subject}");
+        let quota: serde_json::Value = row.get("quota");
+        let reset: jiff::Timestamp = quota["reset_at"].as_str().unwrap().parse().unwrap();
+        assert!(reset > jiff::Timestamp::now(), "{quota}");
+    }
+    let attempts: i64 = weir.count("river_job WHERE attempt > 1").await;
+    assert_eq!(attempts, 0, "a job ran twice");
+    assert_eq!(weir.count("usage_events").await, 24);
+    let usage = up
+        .call("GET", "/api/usage", Who::User(users[0]), "usage", "")
+        .await;
+    assert!(usage.text.contains(&json!(12).to_string()), "{}", usage.text);
+    assert_eq!(up.stop().await, Some(0));
+    weir.abandon().await;
+}
