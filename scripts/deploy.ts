@@ -10,7 +10,9 @@ import { root } from "./lib/paths.ts";
 import { exitCodeOf } from "./lib/process.ts";
 
 await runMain(async () => {
-  requireOrigin(process.argv.slice(2));
+  const settings = settingsOf(process.argv.slice(2));
+  if (!settings.isDryRun) requireOrigin(settings);
+  requireReadLimit(settings);
   await buildEdge();
   // With CI=1, wrangler does not ask for a login.
   const { CI: _, ...env } = wranglerEnvironment();
@@ -23,25 +25,63 @@ await runMain(async () => {
   return exitCodeOf(child);
 });
 
-/** The address in wrangler.toml is that of a development origin, which a deployed edge cannot reach, or none. */
-function requireOrigin(args: string[]): void {
+interface RateLimiter {
+  name: string;
+  simple: { limit: number; period: number };
+}
+
+interface Settings {
+  env: string | undefined;
+  isDryRun: boolean;
+  config: ReturnType<typeof readConfig>;
+  /** The value of a variable on the command line, else in wrangler.toml. */
+  value(name: string): string;
+}
+
+function settingsOf(args: string[]): Settings {
   const { values } = parseArgs({
     args,
     options: {
       env: { type: "string", short: "e" },
+      var: { type: "string", multiple: true },
       "dry-run": { type: "boolean" },
     },
     // The others are wrangler's to judge.
     strict: false,
   });
-  if (values["dry-run"] || args.some((arg) => arg.includes("ORIGIN_URL:"))) return;
   const env = typeof values.env === "string" ? values.env.replace(/^=/, "") : process.env.CLOUDFLARE_ENV;
-  const { vars } = readConfig({ config: join(root, "wrangler.toml"), env });
-  const origin = String(vars.ORIGIN_URL ?? "");
+  const config = readConfig({ config: join(root, "wrangler.toml"), env });
+  return {
+    env,
+    isDryRun: values["dry-run"] === true,
+    config,
+    value(name) {
+      const set = values.var?.map(String).findLast((pair) => pair.startsWith(`${name}:`));
+      return set?.slice(name.length + 1) ?? String(config.vars[name] ?? "");
+    },
+  };
+}
+
+/** The address in wrangler.toml is that of a development origin, which a deployed edge cannot reach, or none. */
+function requireOrigin({ env, value }: Settings): void {
+  const origin = value("ORIGIN_URL");
   if (origin !== "" && !/^https?:\/\/(127\.|localhost|\[::1\])/.test(origin)) return;
   const where = env ? `ORIGIN_URL of ${env} in wrangler.toml` : "ORIGIN_URL in wrangler.toml";
   throw new Failure(
     origin === "" ? `${where} is not set` : `${where} is ${origin}, which a deployed edge cannot reach`,
     "say where the origin is: npm run deploy -- --var ORIGIN_URL:https://origin.example.com",
+  );
+}
+
+/** The Worker cannot read the number of a native limiter, so this is the only place to compare the two. */
+function requireReadLimit({ config, value }: Settings): void {
+  const limiter = (config.ratelimits as RateLimiter[]).find(({ name }) => name === "READ_LIMITER")?.simple;
+  if (!limiter) return;
+  const limit = Number(value("ANON_READ_LIMIT") || 120);
+  const allowed = (limiter.limit * 60) / limiter.period;
+  if (limit <= allowed) return;
+  throw new Failure(
+    `ANON_READ_LIMIT is ${limit} a minute, but READ_LIMITER in wrangler.toml allows ${allowed}`,
+    "set both to the same number",
   );
 }

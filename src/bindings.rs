@@ -116,15 +116,6 @@ extern "C" {
     pub(crate) fn random_uuid() -> String;
 }
 
-impl Bindings {
-    /// The value of a variable or secret; `None` if it is not set or not a string.
-    pub(crate) fn text(&self, name: &str) -> Option<String> {
-        js_sys::Reflect::get(self, &JsValue::from_str(name))
-            .ok()?
-            .as_string()
-    }
-}
-
 /// An object with one property.
 pub(crate) fn object(name: &str, value: &JsValue) -> Object {
     let object = Object::new();

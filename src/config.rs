@@ -1,8 +1,5 @@
 //! The edge's configuration: the Worker's variables and secrets, read once per isolate.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
 use http::Uri;
 use thiserror::Error;
 use weir_policy::address::ClientIpSource;
@@ -14,6 +11,7 @@ use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS
 
 use crate::access_log::AccessLog;
 use crate::cors::AllowedOrigins;
+use crate::settings::{Reader, Variables};
 use crate::url::{self, UrlError};
 
 /// All settings.
@@ -86,12 +84,12 @@ pub(crate) enum CounterFallback {
 pub(crate) struct ConfigError(pub(crate) Vec<String>);
 
 impl Config {
-    /// Reads the configuration. `get` returns the value of a variable or secret.
+    /// Reads the configuration.
     ///
     /// # Errors
     /// All errors that were found, not only the first.
-    pub(crate) fn read(get: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let mut reader = Reader::new(get);
+    pub(crate) fn read(variables: &Variables) -> Result<Self, ConfigError> {
+        let mut reader = Reader::new(variables);
 
         let submissions = reader.submissions();
         let users = reader.users();
@@ -140,10 +138,11 @@ impl Config {
         let jwks_cooldown_ms = reader.number("JWKS_COOLDOWN_MS", 60_000, 100, 3_600_000);
         let expected = Expected {
             issuer: reader.text("JWT_ISSUER"),
-            audience: reader.text("JWT_AUDIENCE"),
+            audiences: reader.audiences(),
             holder_claim: reader.holder_claim(),
         };
         let assertion_key = reader.assertion_key();
+        reader.misspelt();
 
         match (origin, limited_routes, allowed_origins, assertion_key) {
             (Some(origin), Some(limited_routes), Some(allowed_origins), Some(assertion_key))
@@ -184,14 +183,14 @@ impl Config {
     }
 
     /// The exact policy for anonymous requests alone, which is all that their counting object needs.
-    pub(crate) fn submissions(get: impl Fn(&str) -> Option<String>) -> Limits {
+    pub(crate) fn submissions(variables: &Variables) -> Limits {
         // Errors were found when the edge read its configuration; with any, no request reaches an object.
-        Reader::new(get).submissions()
+        Reader::new(variables).submissions()
     }
 
     /// The exact policy for users alone, for their counting object.
-    pub(crate) fn users(get: impl Fn(&str) -> Option<String>) -> Option<Limits> {
-        Reader::new(get).users()
+    pub(crate) fn users(variables: &Variables) -> Option<Limits> {
+        Reader::new(variables).users()
     }
 }
 
@@ -200,18 +199,7 @@ fn prefix_limit(address_limit: u32, max: u32) -> u32 {
     address_limit.saturating_mul(10).min(max)
 }
 
-/// Reads variables and collects their errors, so that all of them can be fixed at once.
-struct Reader<F> {
-    get: F,
-    errors: Vec<String>,
-}
-
-impl<F: Fn(&str) -> Option<String>> Reader<F> {
-    fn new(get: F) -> Self {
-        let errors = Vec::new();
-        Self { get, errors }
-    }
-
+impl Reader<'_> {
     /// The exact policy.
     fn submissions(&mut self) -> Limits {
         let algorithm = self.one_of(
@@ -236,7 +224,9 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
     /// The exact policy for users: none unless it has a limit.
     fn users(&mut self) -> Option<Limits> {
         let window_ms = u64::from(self.number("USER_WINDOW", 60, 1, (MAX_WINDOW_MS / 1000) as u32)) * 1000;
-        self.text("USER_LIMIT")?;
+        if !self.is_set("USER_LIMIT") {
+            return None;
+        }
         let limit = self.number("USER_LIMIT", MAX_LIMIT, 1, MAX_LIMIT);
         Some(Limits {
             address: limit,
@@ -247,59 +237,13 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         })
     }
 
-    /// The value of a variable. An empty one counts as not set.
-    fn text(&self, name: &str) -> Option<String> {
-        (self.get)(name)
-            .map(|value| value.trim().to_owned())
-            .filter(|value| !value.is_empty())
-    }
-
-    fn number(&mut self, name: &str, default: u32, min: u32, max: u32) -> u32 {
-        let Some(text) = self.text(name) else {
-            return default;
-        };
-        match text.parse() {
-            Ok(number) if (min..=max).contains(&number) => number,
-            _ => {
-                self.errors.push(format!(
-                    "{name} is `{text}`; expected a whole number from {min} to {max}"
-                ));
-                default
-            }
-        }
-    }
-
-    /// One of several words. The first is the default.
-    fn one_of<T: Copy, const N: usize>(&mut self, name: &str, words: &[(&str, T); N]) -> T {
-        let (_, default) = words[0];
-        let Some(text) = self.text(name) else {
-            return default;
-        };
-        match words.iter().find(|(word, _)| *word == text) {
-            Some((_, value)) => *value,
-            None => {
-                let expected: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
-                self.errors
-                    .push(format!("{name} is `{text}`; expected {}", expected.join(" or ")));
-                default
-            }
-        }
-    }
-
-    fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str, default: &str) -> Option<T> {
-        let text = self.text(name).unwrap_or_else(|| default.to_owned());
-        text.parse()
-            .map_err(|error| self.errors.push(format!("{name}: {error}")))
-            .ok()
-    }
-
     fn origin(&mut self, name: &str) -> Option<Uri> {
-        let Some(text) = self.text(name) else {
+        if !self.is_set(name) {
             self.errors.push(format!(
                 "{name} is not set; expected the origin's URL, such as `https://origin.example.com`"
             ));
-            return None;
-        };
+        }
+        let text = self.text(name)?;
         let origin = self.trusted_url(name, &text)?;
         // Assertions are bound to the path that the origin receives.
         if origin.path_and_query().is_some_and(|path| path != "/") || text.contains('#') {
@@ -318,7 +262,7 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
 
     fn token_keys(&mut self) -> Keys {
         let Some(secret) = self.text("JWT_SECRET") else {
-            if self.text("JWKS_URL").is_none() {
+            if !self.is_set("JWT_SECRET") && !self.is_set("JWKS_URL") {
                 self.errors.push(
                     "neither JWT_SECRET nor JWKS_URL is set; expected one to verify users' tokens".to_owned(),
                 );
@@ -337,6 +281,16 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
         Some(text)
     }
 
+    /// The audiences of which a token must name one.
+    fn audiences(&mut self) -> Option<Vec<String>> {
+        let audiences = self.texts("JWT_AUDIENCE")?;
+        if audiences.is_empty() {
+            self.errors
+                .push("JWT_AUDIENCE is an empty list; expected one audience at least".to_owned());
+        }
+        Some(audiences)
+    }
+
     /// Registered claims other than `sub` say nothing of who it is.
     fn holder_claim(&mut self) -> Option<String> {
         let name = self.text("HOLDER_CLAIM").filter(|name| name != "sub")?;
@@ -349,11 +303,11 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
     }
 
     fn assertion_key(&mut self) -> Option<AssertionKey> {
-        let Some(secret) = self.text("EDGE_SECRET") else {
+        if !self.is_set("EDGE_SECRET") {
             self.errors
                 .push("EDGE_SECRET is not set; expected the secret that edge and origin share".to_owned());
-            return None;
-        };
+        }
+        let secret = self.text("EDGE_SECRET")?;
         AssertionKey::new(secret.as_bytes())
             .map_err(|error| self.errors.push(format!("EDGE_SECRET: {error}")))
             .ok()
@@ -363,19 +317,101 @@ impl<F: Fn(&str) -> Option<String>> Reader<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::{Value, json};
 
     const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-    fn read(set: &[(&str, &str)]) -> Result<Config, ConfigError> {
+    fn read_values(set: &[(&str, Value)]) -> Result<Config, ConfigError> {
         let needed = [
-            ("ORIGIN_URL", "http://127.0.0.1:8080"),
-            ("JWT_SECRET", SECRET),
-            ("EDGE_SECRET", SECRET),
+            ("ORIGIN_URL", json!("http://127.0.0.1:8080")),
+            ("JWT_SECRET", json!(SECRET)),
+            ("EDGE_SECRET", json!(SECRET)),
         ];
-        Config::read(|name| {
-            let value = set.iter().chain(&needed).find(|(set, _)| *set == name);
-            value.map(|(_, value)| (*value).to_owned())
-        })
+        let all = needed.iter().chain(set);
+        Config::read(
+            &all.map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect(),
+        )
+    }
+
+    fn read(set: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let set: Vec<_> = set.iter().map(|(name, value)| (*name, json!(value))).collect();
+        read_values(&set)
+    }
+
+    #[test]
+    fn values_have_types_and_others_are_errors_that_name_the_setting() {
+        let config = read_values(&[
+            ("ANON_LIMIT", json!(5)),
+            ("USER_LIMIT", json!(3)),
+            ("DRILLS", json!(true)),
+            ("JWT_AUDIENCE", json!(["a", "b"])),
+            ("LIMITED_ROUTES", json!(["POST /api/a", "* /api/b"])),
+            ("CORS_ORIGINS", json!([])),
+        ])
+        .unwrap();
+        assert_eq!(config.submissions.address, 5);
+        assert_eq!(config.users.map(|users| users.address), Some(3));
+        assert!(config.drills);
+        assert_eq!(
+            config.expected.audiences,
+            Some(vec!["a".to_owned(), "b".to_owned()])
+        );
+        assert_eq!(config.allowed_origins, AllowedOrigins::Listed(vec![]));
+        for (name, value) in [
+            ("ANON_LIMIT", json!(5.5)),
+            ("ANON_LIMIT", json!(-1)),
+            ("ANON_LIMIT", json!([5])),
+            ("USER_LIMIT", json!(true)),
+            ("USER_LIMIT", json!({})),
+            ("ANON_MODE", json!(true)),
+            ("DRILLS", json!(1)),
+            ("JWT_AUDIENCE", json!(5)),
+            ("JWT_AUDIENCE", json!(["a", 5])),
+            ("JWT_AUDIENCE", json!([""])),
+            ("JWT_AUDIENCE", json!([])),
+            ("JWT_AUDIENCE", json!({"a": "b"})),
+            ("JWT_ISSUER", json!(["a"])),
+            ("HOLDER_CLAIM", json!(false)),
+            ("LIMITED_ROUTES", json!([])),
+            ("CORS_ORIGINS", json!(true)),
+            ("ORIGIN_URL", json!(1)),
+            ("JWKS_URL", json!({})),
+            ("JWT_SECRET", json!(12345)),
+            ("EDGE_SECRET", json!([SECRET])),
+        ] {
+            let ConfigError(errors) = read_values(&[(name, value.clone())]).unwrap_err();
+            assert!(
+                errors.len() == 1 && errors[0].starts_with(name),
+                "{name} {value}: {errors:?}"
+            );
+            assert!(!errors[0].contains("12345"), "{errors:?}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_setting_is_an_error_and_variables_of_other_code_are_not() {
+        for (name, setting) in [
+            ("ANON_LIMTI", "ANON_LIMIT"),
+            ("JWT_AUDIENCES", "JWT_AUDIENCE"),
+            ("LIMITED_ROUTE", "LIMITED_ROUTES"),
+        ] {
+            let ConfigError(errors) = read(&[(name, "5")]).unwrap_err();
+            assert_eq!(errors.len(), 1);
+            let expected = format!("{name} is not a setting; did you mean {setting}?");
+            assert!(errors[0].starts_with(&expected), "{errors:?}");
+        }
+        for set in [
+            [("DATABASE_URL", "x"), ("API_KEY", "x")],
+            [("JWT_SECRETS", "x"), ("ORIGIN_URLS", "x")],
+            [("CORS_ORIGIN", "x"), ("CORS_ORIGINS", "*")],
+            [("JWT_AUDIENCES", "x"), ("JWT_AUDIENCE", "")],
+            [("ANON_LIMTI", ""), ("USER_LIMITER", "")],
+        ] {
+            assert!(read(&set).is_ok(), "{set:?}");
+        }
+        let limit = [("ANON_LIMTI", "5"), ("ANON_LIMIT", "10")];
+        assert!(read(&limit).is_err(), "no other code has a variable of this name");
     }
 
     #[test]

@@ -26,6 +26,7 @@ use crate::bindings::{Bindings, ObjectStorage, Values};
 use crate::clock;
 use crate::config::Config;
 use crate::panics;
+use crate::settings;
 use crate::shard::counts_users;
 use crate::timeout::message;
 
@@ -55,11 +56,12 @@ impl AddressCounter {
     #[wasm_bindgen(constructor)]
     pub fn new(state: DurableObjectState, env: Bindings) -> Self {
         let state = State::from(state);
+        let variables = settings::variables(&env);
         let users = counts_users(state.id().name().as_deref())
-            .then(|| Config::users(|name| env.text(name)))
+            .then(|| Config::users(&variables))
             .flatten();
         // Once users are not limited any more, their last windows may end under any limit.
-        let limits = users.unwrap_or_else(|| Config::submissions(|name| env.text(name)));
+        let limits = users.unwrap_or_else(|| Config::submissions(&variables));
         let counter = Self {
             state,
             counters: Rc::new(RefCell::new(PrefixCounters::new(limits))),

@@ -4,6 +4,24 @@ import { waitUntil } from "cloudflare:workers";
 
 export { waitUntil };
 
+/** The Worker's variables and secrets as a JSON object. A binding to anything else is an empty object. */
+export function variables(env) {
+  const isData = (value) =>
+    typeof value !== "object" ||
+    Array.isArray(value) ||
+    [Object.prototype, null].includes(Object.getPrototypeOf(value));
+  return JSON.stringify(
+    Object.fromEntries(
+      Object.entries(env).map(([name, value]) => [name, value === null || isData(value) ? value : {}]),
+    ),
+  );
+}
+
+/** A secret of the Secrets Store. */
+export async function secret(env, name) {
+  return await env[name].get();
+}
+
 /** A list of header names that Rust can hold on to. */
 export function names(lines) {
   return lines.split("\n");

@@ -4,8 +4,17 @@ use js_sys::Promise;
 use wasm_bindgen::prelude::*;
 use web_sys::{Request, Response};
 
+use crate::bindings::Bindings;
+
 #[wasm_bindgen(module = "/src/glue.mjs")]
 extern "C" {
+    /// The Worker's variables and secrets as a JSON object. A binding to anything else is an empty object.
+    pub(crate) fn variables(bindings: &Bindings) -> String;
+
+    /// A secret of the Secrets Store.
+    #[wasm_bindgen(catch)]
+    pub(crate) async fn secret(bindings: &Bindings, name: &str) -> Result<JsValue, JsValue>;
+
     /// A list of header names.
     #[derive(Clone, Debug)]
     pub(crate) type Names;

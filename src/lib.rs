@@ -13,6 +13,7 @@ mod cors;
 mod credential_headers;
 mod glue;
 mod rate_limit_fields;
+mod settings;
 mod shard;
 mod target;
 mod trace;
@@ -71,11 +72,7 @@ pub(crate) fn start() {
 #[event(fetch)]
 async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker::Result<web_sys::Response> {
     let bindings: Bindings = env.unchecked_into();
-    let config = CONFIG.with(|config| {
-        let read = || Config::read(|name| bindings.text(name)).map(Rc::new);
-        config.get_or_init(read).clone()
-    });
-    let response = match config {
+    let response = match configuration(&bindings).await {
         Ok(config) => edge::handle(&bindings, &config, request).await,
         Err(error) => {
             report(&bindings, Event::Internal, None, &error.to_string());
@@ -84,4 +81,18 @@ async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker
         }
     };
     response.map_err(worker::Error::from)
+}
+
+/// The configuration, read by the isolate's first request.
+async fn configuration(bindings: &Bindings) -> Result<Rc<Config>, ConfigError> {
+    if let Some(config) = CONFIG.with(|config| config.get().cloned()) {
+        return config;
+    }
+    let mut variables = settings::variables(bindings);
+    // An error of the Secrets Store is not kept: the next request reads the secrets again.
+    settings::read_secrets(bindings, &mut variables)
+        .await
+        .map_err(ConfigError)?;
+    let config = Config::read(&variables).map(Rc::new);
+    CONFIG.with(|kept| kept.get_or_init(|| config).clone())
 }

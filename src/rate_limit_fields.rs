@@ -2,6 +2,9 @@
 
 use weir_policy::window::{LimitResult, Policy};
 
+/// The longest period of a native limiter, in seconds. Cloudflare has two: 10 and 60.
+const MAX_NATIVE_PERIOD_SECS: u64 = 60;
+
 /// A policy as clients see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NamedPolicy {
@@ -15,34 +18,29 @@ pub(crate) struct NamedPolicy {
 pub(crate) struct PolicyStatus {
     /// The policy that was applied.
     pub(crate) named: NamedPolicy,
-    /// How much is left. `None` when the native limiter decided, which only answers yes or no.
+    /// How much is left. `None` when the native limiter decided. It only answers yes or no, and its limit and period,
+    /// which are in `wrangler.toml` alone, may differ from the policy's.
     pub(crate) result: Option<LimitResult>,
 }
 
 impl PolicyStatus {
-    /// The field `RateLimit-Policy`.
-    pub(crate) fn policy_field(&self) -> String {
+    /// The fields `RateLimit-Policy` and `RateLimit`, if the policy was applied.
+    pub(crate) fn fields(&self) -> Option<(String, String)> {
         let NamedPolicy { name, policy } = self.named;
-        format!("\"{name}\";q={};w={}", policy.limit, seconds(policy.window_ms))
-    }
-
-    /// The field `RateLimit`, if it is known how much is left.
-    pub(crate) fn limit_field(&self) -> Option<String> {
         let result = self.result.as_ref()?;
-        let remaining = result.remaining(self.named.policy.limit);
-        Some(format!(
-            "\"{}\";r={remaining};t={}",
-            self.named.name,
-            seconds(result.reset_after_ms)
+        let remaining = result.remaining(policy.limit);
+        Some((
+            format!("\"{name}\";q={};w={}", policy.limit, seconds(policy.window_ms)),
+            format!("\"{name}\";r={remaining};t={}", seconds(result.reset_after_ms)),
         ))
     }
 
-    /// The value of `Retry-After` in seconds, at least 1: the end of the window, or its length if that is not known.
+    /// The value of `Retry-After` in seconds, at least 1: the end of the window, or the longest period that a native
+    /// limiter can have.
     pub(crate) fn retry_after(&self) -> u64 {
-        let delay_ms = self
-            .result
-            .map_or(self.named.policy.window_ms, |result| result.reset_after_ms);
-        seconds(delay_ms).max(1)
+        self.result.map_or(MAX_NATIVE_PERIOD_SECS, |result| {
+            seconds(result.reset_after_ms).max(1)
+        })
     }
 }
 
@@ -76,8 +74,8 @@ mod tests {
             named: ANON,
             result: Some(result),
         };
-        assert_eq!(status.policy_field(), r#""anon";q=10;w=60"#);
-        assert_eq!(status.limit_field().as_deref(), Some(r#""anon";r=7;t=42"#));
+        let fields = (r#""anon";q=10;w=60"#.to_owned(), r#""anon";r=7;t=42"#.to_owned());
+        assert_eq!(status.fields(), Some(fields));
     }
 
     #[test]
@@ -93,12 +91,13 @@ mod tests {
     }
 
     #[test]
-    fn without_a_count_nothing_is_claimed_about_the_remainder() {
-        let status = PolicyStatus {
+    fn a_decision_of_the_native_limiter_claims_no_policy() {
+        let mut status = PolicyStatus {
             named: ANON,
             result: None,
         };
-        assert_eq!(status.limit_field(), None);
+        status.named.policy.window_ms = 3_600_000;
+        assert_eq!(status.fields(), None);
         assert_eq!(status.retry_after(), 60);
     }
 }

@@ -40,9 +40,10 @@ pub(crate) fn add_rate_limit_fields(status: &PolicyStatus, is_user: bool, fields
     if !is_user {
         fields.remove("ratelimit-policy").remove("ratelimit");
     }
-    fields.append("ratelimit-policy", &status.policy_field());
-    if let Some(field) = status.limit_field() {
-        fields.append("ratelimit", &field);
+    if let Some((policy, left)) = status.fields() {
+        fields
+            .append("ratelimit-policy", &policy)
+            .append("ratelimit", &left);
     }
 }
 

@@ -11,7 +11,7 @@ static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys::from_secret(signed::SECRET)
 
 static EXPECTED: LazyLock<Expected> = LazyLock::new(|| Expected {
     issuer: Some("https://issuer.example".to_owned()),
-    audience: None,
+    audiences: None,
     holder_claim: Some("org.id".to_owned()),
     ..Expected::default()
 });

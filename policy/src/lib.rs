@@ -8,6 +8,7 @@
 pub mod counts;
 pub mod grants;
 pub mod jwt;
+pub mod misspelling;
 pub mod problem;
 pub mod span;
 pub mod subject;

@@ -26,8 +26,8 @@ pub const MAX_KEYS: usize = 32;
 pub struct Expected {
     /// The required claim `iss`.
     pub issuer: Option<String>,
-    /// A required member of the claim `aud`.
-    pub audience: Option<String>,
+    /// The audiences of which the claim `aud` must name one.
+    pub audiences: Option<Vec<String>>,
     /// The claim that names on whose account the subject acts: its name, or a path such as `o.id`. The subject acts for
     /// itself without it, and in a token that does not have it.
     pub holder_claim: Option<String>,
@@ -341,11 +341,9 @@ fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenErr
         return Err(TokenError::NotYetValid);
     }
     let issued_here = expected.issuer.is_none() || claims.iss == expected.issuer;
-    let meant_for_us = expected.audience.as_deref().is_none_or(|wanted| {
-        claims
-            .aud
-            .as_ref()
-            .is_some_and(|audience| audience.contains(wanted))
+    let meant_for_us = expected.audiences.as_ref().is_none_or(|wanted| {
+        let named = claims.aud.as_ref();
+        named.is_some_and(|audience| wanted.iter().any(|wanted| audience.contains(wanted)))
     });
     if !issued_here || !meant_for_us {
         return Err(TokenError::OtherService);
@@ -569,7 +567,7 @@ mod tests {
     fn issuer_and_audience_are_enforced_when_expected() {
         let expected = Expected {
             issuer: Some("https://id.test".into()),
-            audience: Some("weir".into()),
+            audiences: Some(vec!["other-api".into(), "weir".into()]),
             holder_claim: None,
         };
         let at = |claims: serde_json::Value| verify(&keys(), &signed(&claims), &expected, NOW);

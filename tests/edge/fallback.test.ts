@@ -69,8 +69,8 @@ for (const [how, counter] of Object.entries({ hangs, fails, lies })) {
       responses.map((response) => response.status),
       [...Array(10).fill(200), 429, 429],
     );
-    assert.equal(responses[0]?.headers.get("ratelimit"), null, "how much is left is not known, so it is not claimed");
-    assert.equal(responses[0]?.headers.get("ratelimit-policy"), '"anon";q=10;w=60');
+    for (const response of responses)
+      for (const field of ["ratelimit", "ratelimit-policy"]) assert.equal(response.headers.get(field), null, field);
     assert.equal(responses[11]?.headers.get("retry-after"), "60");
     await edge.logged("counter_unavailable", 12);
   });

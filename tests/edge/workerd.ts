@@ -30,10 +30,15 @@ export interface Edge {
   logged(text: string, times?: number): Promise<string[]>;
 }
 
+/** A value in `[vars]`. */
+export type Variable = string | number | boolean | Variable[] | { [name: string]: Variable };
+
 export interface EdgeOptions {
   originUrl: string;
   secrets?: Secrets;
-  vars?: Record<string, string>;
+  vars?: Record<string, Variable>;
+  /** Variables that are left out. */
+  without?: string[];
   /** Changes to the Worker that `wrangler.toml` describes. */
   worker?: Partial<WorkerOptions>;
   /** Other Workers in the same runtime. */
@@ -54,6 +59,15 @@ export const counterName = "enam-0";
 export function edgeWorker(options: EdgeOptions): WorkerOptions {
   const { workerOptions } = unstable_getMiniflareWorkerOptions(join(root, "wrangler.toml"));
   const secrets = options.secrets ?? freshSecrets();
+  const variables = {
+    ...(workerOptions.bindings as Record<string, Variable>),
+    ORIGIN_URL: options.originUrl,
+    JWT_SECRET: secrets.jwt,
+    EDGE_SECRET: secrets.edge,
+    // An object on a machine that has too much to do is not one that hangs.
+    COUNTER_TIMEOUT_MS: "20000",
+    ...options.vars,
+  };
   return {
     ...(workerOptions as Partial<WorkerOptions>),
     name: edgeName,
@@ -63,15 +77,7 @@ export function edgeWorker(options: EdgeOptions): WorkerOptions {
       { type: "ESModule", path: join(root, "build", "index.js") },
       { type: "CompiledWasm", path: join(root, "build", "index_bg.wasm") },
     ],
-    bindings: {
-      ...(workerOptions.bindings as Record<string, string>),
-      ORIGIN_URL: options.originUrl,
-      JWT_SECRET: secrets.jwt,
-      EDGE_SECRET: secrets.edge,
-      // An object on a machine that has too much to do is not one that hangs.
-      COUNTER_TIMEOUT_MS: "20000",
-      ...options.vars,
-    },
+    bindings: Object.fromEntries(Object.entries(variables).filter(([name]) => !options.without?.includes(name))),
     ...options.worker,
   } as WorkerOptions;
 }

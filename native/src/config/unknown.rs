@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weir_policy::misspelling::meant;
+
 use super::variables::Variables;
 
 /// Variables of the scripts, of tests, and what programs of handlers get.
@@ -45,7 +47,7 @@ pub(super) fn faults(
         if known || value.trim().is_empty() || name.starts_with("WEIR_TEST_") || is_of_others(name, value) {
             continue;
         }
-        if let Some(meant) = meant(name, &ours) {
+        if let Some(meant) = meant(name, ours.iter().copied()) {
             faults.push(format!("{name} is no setting; did you mean {meant}?"));
         } else if name.ends_with("_WORKERS") && stems.iter().any(|stem| name.starts_with(stem)) {
             faults.push(format!(
@@ -76,22 +78,6 @@ fn is_distinct(name: &str) -> bool {
             name,
             "RESERVATION_TTL" | "LEND_IDLE_WORKERS" | "RIVER_LEADER" | "RIVER_SCHEMA"
         )
-}
-
-/// The setting that was meant, if one is near enough: a typing error in eight characters, at most three.
-pub(super) fn meant<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    known
-        .iter()
-        .map(|known| (strsim::damerau_levenshtein(name, known), *known))
-        .filter(|(distance, known)| *distance <= (known.len() / 8).clamp(1, 3) && !is_numbered(name, known))
-        .min()
-        .map(|(_, known)| known)
-}
-
-/// Whether they differ in their numbers alone, as the pools of `RENDER1` and `RENDER2`.
-fn is_numbered(name: &str, known: &str) -> bool {
-    let without = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
-    without(name) == without(known)
 }
 
 #[cfg(test)]

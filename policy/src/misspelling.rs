@@ -1,0 +1,50 @@
+//! Which setting a misspelt name was meant to be.
+
+/// The name in `known` that `name` probably stands for, if one is close enough: one typing error per eight characters, at
+/// most three.
+pub fn meant<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    known
+        .into_iter()
+        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .filter(|(distance, known)| *distance <= (known.len() / 8).clamp(1, 3) && !is_numbered(name, known))
+        .min()
+        .map(|(_, known)| known)
+}
+
+/// Whether they differ only in their numbers, such as the pools of `RENDER1` and `RENDER2`.
+fn is_numbered(name: &str, known: &str) -> bool {
+    let without = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
+    without(name) == without(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: [&str; 4] = [
+        "ANON_LIMIT",
+        "ANON_READ_LIMIT",
+        "RENDER1_WORKERS",
+        "COUNTER_TIMEOUT_MS",
+    ];
+
+    #[test]
+    fn a_typing_error_in_eight_characters_is_recognised() {
+        for (name, expected) in [
+            ("ANON_LIMTI", Some("ANON_LIMIT")),
+            ("ANON_LIMITS", Some("ANON_LIMIT")),
+            ("ANON_RED_LIMIT", Some("ANON_READ_LIMIT")),
+            ("CONTER_TIMEOUT_SM", Some("COUNTER_TIMEOUT_MS")),
+            ("ANON_LMTI", None),
+            ("OTHER", None),
+            ("", None),
+        ] {
+            assert_eq!(meant(name, KNOWN), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_differ_in_a_number_are_different_names() {
+        assert_eq!(meant("RENDER2_WORKERS", KNOWN), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! The Worker's variables and secrets, read with their types. Each one is text or the JSON value that the text stands for.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use serde_json::Value;
+use weir_policy::misspelling::meant;
+
+use crate::bindings::Bindings;
+use crate::glue;
+
+/// All settings of the edge.
+pub(crate) const SETTINGS: [&str; 27] = [
+    "ACCESS_LOG",
+    "ANON_ALGORITHM",
+    "ANON_LIMIT",
+    "ANON_MODE",
+    "ANON_PREFIX_LIMIT",
+    "ANON_READ_LIMIT",
+    "ANON_WINDOW",
+    "CLIENT_IP_SOURCE",
+    "CORS_ORIGINS",
+    "COUNTER_SHARDS",
+    "COUNTER_TIMEOUT_MS",
+    "DEVELOPMENT",
+    "DRILLS",
+    "EDGE_SECRET",
+    "HOLDER_CLAIM",
+    "JWKS_COOLDOWN_MS",
+    "JWKS_URL",
+    "JWT_AUDIENCE",
+    "JWT_ISSUER",
+    "JWT_SECRET",
+    "LIMITED_ROUTES",
+    "ORIGIN_TIMEOUT_MS",
+    "ORIGIN_URL",
+    "REPORT_INTERVAL_MS",
+    "USER_LIMIT",
+    "USER_WINDOW",
+    "WITHOUT_COUNTER",
+];
+
+/// The settings that may be bindings of the Secrets Store.
+pub(crate) const SECRETS: [&str; 2] = ["EDGE_SECRET", "JWT_SECRET"];
+
+/// Settings whose names are common elsewhere. Other code in the same Worker may have a variable of nearly the same name.
+const COMMON: [&str; 11] = [
+    "ACCESS_LOG",
+    "CORS_ORIGINS",
+    "DEVELOPMENT",
+    "EDGE_SECRET",
+    "JWKS_URL",
+    "JWT_AUDIENCE",
+    "JWT_ISSUER",
+    "JWT_SECRET",
+    "ORIGIN_URL",
+    "USER_LIMIT",
+    "USER_WINDOW",
+];
+
+/// The Worker's variables and secrets by name. A binding to anything else is an empty object.
+pub(crate) type Variables = BTreeMap<String, Value>;
+
+/// The variables, without secrets of the Secrets Store.
+pub(crate) fn variables(bindings: &Bindings) -> Variables {
+    // The text is always an object.
+    serde_json::from_str(&glue::variables(bindings)).unwrap_or_default()
+}
+
+/// Reads the secrets that are bindings of the Secrets Store.
+///
+/// # Errors
+/// When the store returns none. It may return one the next time.
+pub(crate) async fn read_secrets(bindings: &Bindings, variables: &mut Variables) -> Result<(), Vec<String>> {
+    let mut errors = Vec::new();
+    for name in SECRETS {
+        let Some(value @ Value::Object(_)) = variables.get_mut(name) else {
+            continue;
+        };
+        match glue::secret(bindings, name).await {
+            Ok(secret) => *value = secret.as_string().map_or(Value::Null, Value::String),
+            Err(_) => errors.push(format!("{name}: the Secrets Store did not return a secret")),
+        }
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+/// Reads settings and collects their errors, so that all of them can be fixed at once.
+pub(crate) struct Reader<'a> {
+    variables: &'a Variables,
+    pub(crate) errors: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(variables: &'a Variables) -> Self {
+        let errors = Vec::new();
+        Self { variables, errors }
+    }
+
+    /// The value of a setting. An empty text counts as not set.
+    fn value(&self, name: &str) -> Option<&'a Value> {
+        debug_assert!(SETTINGS.contains(&name), "{name}");
+        self.variables
+            .get(name)
+            .filter(|value| !value.is_null() && value.as_str().is_none_or(|text| !text.trim().is_empty()))
+    }
+
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        self.value(name).is_some()
+    }
+
+    /// A setting that is one text.
+    pub(crate) fn text(&mut self, name: &str) -> Option<String> {
+        match self.value(name)? {
+            Value::String(text) => Some(text.trim().to_owned()),
+            other => self.wrong_type(name, other, "text"),
+        }
+    }
+
+    /// A setting that is one text or a list of texts.
+    pub(crate) fn texts(&mut self, name: &str) -> Option<Vec<String>> {
+        let value = self.value(name)?;
+        let texts = match value {
+            Value::String(text) => Some(vec![text.trim().to_owned()]),
+            Value::Array(items) => items
+                .iter()
+                .map(|item| item.as_str().map(|text| text.trim().to_owned()))
+                .map(|text| text.filter(|text| !text.is_empty()))
+                .collect(),
+            _ => None,
+        };
+        texts.or_else(|| self.wrong_type(name, value, "text or a list of texts"))
+    }
+
+    /// A setting that is one word or number.
+    fn scalar(&mut self, name: &str, expected: &str) -> Option<String> {
+        match self.value(name)? {
+            Value::String(text) => Some(text.trim().to_owned()),
+            value @ (Value::Number(_) | Value::Bool(_)) => Some(value.to_string()),
+            other => self.wrong_type(name, other, expected),
+        }
+    }
+
+    fn wrong_type<T>(&mut self, name: &str, value: &Value, expected: &str) -> Option<T> {
+        let kind = match value {
+            Value::Null => "null",
+            Value::Bool(_) => "a boolean",
+            Value::Number(_) => "a number",
+            Value::String(_) => "text",
+            Value::Array(_) => "a list of something else",
+            Value::Object(_) => "an object or another binding",
+        };
+        self.errors.push(format!("{name} is {kind}; expected {expected}"));
+        None
+    }
+
+    pub(crate) fn number(&mut self, name: &str, default: u32, min: u32, max: u32) -> u32 {
+        let expected = format!("a whole number from {min} to {max}");
+        let Some(text) = self.scalar(name, &expected) else {
+            return default;
+        };
+        match text.parse() {
+            Ok(number) if (min..=max).contains(&number) => number,
+            _ => {
+                self.errors
+                    .push(format!("{name} is `{text}`; expected {expected}"));
+                default
+            }
+        }
+    }
+
+    /// One of several words. The first is the default. A boolean stands for `on` or `off`.
+    pub(crate) fn one_of<T: Copy, const N: usize>(&mut self, name: &str, words: &[(&str, T); N]) -> T {
+        let (_, default) = words[0];
+        let expected: Vec<_> = words.iter().map(|(word, _)| format!("`{word}`")).collect();
+        let expected = expected.join(" or ");
+        let Some(text) = self.scalar(name, &expected) else {
+            return default;
+        };
+        let written = match text.as_str() {
+            "true" => "on",
+            "false" => "off",
+            other => other,
+        };
+        match words.iter().find(|(word, _)| *word == written) {
+            Some((_, value)) => *value,
+            None => {
+                self.errors
+                    .push(format!("{name} is `{text}`; expected {expected}"));
+                default
+            }
+        }
+    }
+
+    /// A list: texts separated by commas, or a list of texts.
+    pub(crate) fn parsed<T: FromStr<Err: Display>>(&mut self, name: &str, default: &str) -> Option<T> {
+        let text = if self.is_set(name) {
+            self.texts(name)?.join(",")
+        } else {
+            default.to_owned()
+        };
+        text.parse()
+            .map_err(|error| self.errors.push(format!("{name}: {error}")))
+            .ok()
+    }
+
+    /// Reports variables that are no settings and whose names are close to one: they would have no effect.
+    pub(crate) fn misspelt(&mut self) {
+        for (name, value) in self.variables {
+            let is_empty = value.as_str().is_some_and(|text| text.trim().is_empty());
+            if SETTINGS.contains(&name.as_str()) || is_empty {
+                continue;
+            }
+            let Some(setting) = meant(name, SETTINGS) else {
+                continue;
+            };
+            let mut error = format!("{name} is not a setting; did you mean {setting}?");
+            if COMMON.contains(&setting) {
+                if self.variables.contains_key(setting) {
+                    continue;
+                }
+                error.push_str(&format!(
+                    " If it belongs to other code, set {setting} as well, even if to an empty text."
+                ));
+            }
+            self.errors.push(error);
+        }
+    }
+}
