@@ -6,7 +6,7 @@ use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
 use weir_policy::prefix_counters::Limits;
 use weir_policy::route::LimitedRoutes;
-use weir_policy::token::{Expected, Keys};
+use weir_policy::token::{Expected, Keys, RequiredClaim, RequiredClaimError};
 use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS};
 
 use crate::access_log::AccessLog;
@@ -139,6 +139,7 @@ impl Config {
         let expected = Expected {
             issuer: reader.text("JWT_ISSUER"),
             audiences: reader.audiences(),
+            claims: reader.required_claims(),
             holder_claim: reader.holder_claim(),
         };
         let assertion_key = reader.assertion_key();
@@ -291,6 +292,24 @@ impl Reader<'_> {
         Some(audiences)
     }
 
+    /// Claims that tokens must have, besides those with their own settings.
+    fn required_claims(&mut self) -> Vec<RequiredClaim> {
+        const NAME: &str = "JWT_REQUIRED_CLAIMS";
+        let Some(claims) = self.texts(NAME) else {
+            return Vec::new();
+        };
+        if claims.is_empty() {
+            self.errors
+                .push(format!("{NAME} is an empty list; expected one claim at least"));
+        }
+        let claims = claims.iter().flat_map(|claims| claims.split(','));
+        let claims: Result<_, _> = claims.map(str::parse).collect();
+        claims.unwrap_or_else(|error: RequiredClaimError| {
+            self.errors.push(format!("{NAME}: {error}"));
+            Vec::new()
+        })
+    }
+
     /// Registered claims other than `sub` say nothing of who it is.
     fn holder_claim(&mut self) -> Option<String> {
         let name = self.text("HOLDER_CLAIM").filter(|name| name != "sub")?;
@@ -371,6 +390,9 @@ mod tests {
             ("JWT_AUDIENCE", json!([""])),
             ("JWT_AUDIENCE", json!([])),
             ("JWT_AUDIENCE", json!({"a": "b"})),
+            ("JWT_REQUIRED_CLAIMS", json!([])),
+            ("JWT_REQUIRED_CLAIMS", json!("token_use")),
+            ("JWT_REQUIRED_CLAIMS", json!("token_use=access,")),
             ("JWT_ISSUER", json!(["a"])),
             ("HOLDER_CLAIM", json!(false)),
             ("LIMITED_ROUTES", json!([])),

@@ -155,6 +155,8 @@ mod tests {
             TokenError::Expired,
             TokenError::NotYetValid,
             TokenError::OtherService,
+            TokenError::OtherKind,
+            TokenError::LacksClaim,
         ];
         for error in errors {
             let challenge = challenge(&error);

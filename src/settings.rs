@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 27] = [
+pub(crate) const SETTINGS: [&str; 28] = [
     "ACCESS_LOG",
     "ANON_ALGORITHM",
     "ANON_LIMIT",
@@ -31,6 +31,7 @@ pub(crate) const SETTINGS: [&str; 27] = [
     "JWKS_URL",
     "JWT_AUDIENCE",
     "JWT_ISSUER",
+    "JWT_REQUIRED_CLAIMS",
     "JWT_SECRET",
     "LIMITED_ROUTES",
     "ORIGIN_TIMEOUT_MS",

@@ -3,9 +3,11 @@
 //! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, RS256). The key
 //! determines the algorithm, never the token (RFC 8725, 3.1). Times are seconds since the Unix epoch.
 
+use std::str::FromStr;
+
 use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -28,6 +30,8 @@ pub struct Expected {
     pub issuer: Option<String>,
     /// The audiences of which the claim `aud` must name one.
     pub audiences: Option<Vec<String>>,
+    /// Other claims that it must have.
+    pub claims: Vec<RequiredClaim>,
     /// The claim that names on whose account the subject acts: its name, or a path such as `o.id`. The subject acts for
     /// itself without it, and in a token that does not have it.
     pub holder_claim: Option<String>,
@@ -72,6 +76,12 @@ pub enum TokenError {
     /// It is by another issuer or for another audience.
     #[error("the token was not made for this service")]
     OtherService,
+    /// It calls itself a refresh token, an ID token or another kind of token that is no access token.
+    #[error("the token is not an access token")]
+    OtherKind,
+    /// It lacks one of the required claims.
+    #[error("the token lacks a claim that this service requires")]
+    LacksClaim,
 }
 
 /// The reason why a token could not be issued.
@@ -205,72 +215,119 @@ fn verifying_key(jwk: &Jwk) -> Option<VerifyingKey> {
     })
 }
 
-#[derive(Serialize, Deserialize)]
-struct Claims {
-    sub: String,
-    #[serde(deserialize_with = "numeric_date")]
-    exp: u64,
-    #[serde(
-        default,
-        deserialize_with = "optional_numeric_date",
-        skip_serializing_if = "Option::is_none"
-    )]
-    nbf: Option<u64>,
-    #[serde(
-        default,
-        deserialize_with = "optional_numeric_date",
-        skip_serializing_if = "Option::is_none"
-    )]
-    iat: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    iss: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    aud: Option<Audience>,
-    #[serde(flatten)]
-    others: Map<String, Value>,
-}
+/// The claims of a token whose signature is valid.
+struct Claims(Map<String, Value>);
 
 impl Claims {
-    /// The claim of this name. If there is none, the name is a path into an object.
-    fn other(&self, name: &str) -> Option<&Value> {
-        let found = self.others.get(name).or_else(|| {
+    /// The claim of this name. If there is none, the name is a path into an object. A claim that is null counts as none.
+    fn named(&self, name: &str) -> Option<&Value> {
+        let found = self.0.get(name).or_else(|| {
             let mut steps = name.split('.');
-            let first = self.others.get(steps.next()?)?;
+            let first = self.0.get(steps.next()?)?;
             steps.try_fold(first, |value, step| value.get(step))
         });
         found.filter(|value| !value.is_null())
     }
+
+    /// A NumericDate (RFC 7519, 2): seconds since the Unix epoch, possibly with a fraction.
+    fn date(&self, name: &str, reason: &'static str) -> Result<Option<u64>, TokenError> {
+        let Some(value) = self.0.get(name) else {
+            return Ok(None);
+        };
+        let seconds = value.as_f64().ok_or(TokenError::Malformed(reason))?;
+        // From 2^53 on, a double is not exact to the second.
+        if (0.0..9_007_199_254_740_992.0).contains(&seconds) {
+            Ok(Some(seconds as u64))
+        } else {
+            Err(TokenError::Malformed(reason))
+        }
+    }
+
+    /// Whether the claim `aud`, one text or several (RFC 7519, 4.1.3), names one of these audiences.
+    fn is_for(&self, audiences: &[String]) -> Result<bool, TokenError> {
+        let reason = TokenError::Malformed("its claim aud is neither text nor a list of texts");
+        let named = match self.named("aud") {
+            None => &[][..],
+            Some(Value::Array(several)) => several.as_slice(),
+            Some(one) => std::slice::from_ref(one),
+        };
+        let named: Option<Vec<&str>> = named.iter().map(Value::as_str).collect();
+        let named = named.ok_or(reason)?;
+        Ok(audiences
+            .iter()
+            .any(|audience| named.contains(&audience.as_str())))
+    }
+
+    /// Whether the token calls itself something else than an access token, by the claims in which issuers say so.
+    fn are_of_another_kind(&self) -> bool {
+        ["token_type", "token_use", "type", "typ"]
+            .iter()
+            .filter_map(|name| self.0.get(*name)?.as_str())
+            .any(|kind| OTHER_KINDS.iter().any(|other| kind.eq_ignore_ascii_case(other)))
+    }
 }
 
-/// The claim `aud`: one string, or several (RFC 7519, 4.1.3).
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum Audience {
-    One(String),
-    Many(Vec<String>),
+/// What issuers call tokens that are no access tokens, in a claim.
+const OTHER_KINDS: [&str; 6] = [
+    "refresh",
+    "refresh_token",
+    "refresh-token",
+    "offline",
+    "id",
+    "id_token",
+];
+
+/// Whether the header `typ` declares another kind of token (RFC 8725, 3.11) than an access token (RFC 9068).
+fn is_another_kind(typ: &str) -> bool {
+    let typ = typ.to_ascii_lowercase();
+    let typ = typ.strip_prefix("application/").unwrap_or(&typ);
+    typ.ends_with("+jwt") && typ != "at+jwt"
 }
 
-impl Audience {
-    fn contains(&self, wanted: &str) -> bool {
-        match self {
-            Self::One(one) => one == wanted,
-            Self::Many(many) => many.iter().any(|one| one == wanted),
+/// A claim that tokens must have, with its value. Written `name=value`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequiredClaim {
+    name: String,
+    value: String,
+}
+
+/// A text that is no [`RequiredClaim`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("`{0}` is not a claim; expected a name and a value, such as `token_use=access`")]
+pub struct RequiredClaimError(String);
+
+impl FromStr for RequiredClaim {
+    type Err = RequiredClaimError;
+
+    fn from_str(text: &str) -> Result<Self, RequiredClaimError> {
+        let parts = text
+            .split_once('=')
+            .map(|(name, value)| (name.trim(), value.trim()));
+        match parts {
+            Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            }),
+            _ => Err(RequiredClaimError(text.to_owned())),
         }
     }
 }
 
-/// A NumericDate (RFC 7519, 2): seconds since the Unix epoch, possibly with a fraction.
-fn numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
-    let seconds = f64::deserialize(deserializer)?;
-    // From 2^53 on, a double is not exact to the second.
-    if !(0.0..9_007_199_254_740_992.0).contains(&seconds) {
-        return Err(serde::de::Error::custom("a date is out of range"));
+impl RequiredClaim {
+    /// Whether the claim is this value, or a list with it.
+    fn is_in(&self, claims: &Claims) -> bool {
+        let equals = |value: &Value| match value {
+            Value::String(text) => *text == self.value,
+            Value::Bool(_) | Value::Number(_) => {
+                self.value.parse().is_ok_and(|wanted: Value| wanted == *value)
+            }
+            _ => false,
+        };
+        claims.named(&self.name).is_some_and(|value| match value {
+            Value::Array(values) => values.iter().any(equals),
+            value => equals(value),
+        })
     }
-    Ok(seconds as u64)
-}
-
-fn optional_numeric_date<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    numeric_date(deserializer).map(Some)
 }
 
 /// Issues a token for a user, HS256 with the shared secret. Times are seconds since the Unix epoch.
@@ -286,14 +343,22 @@ pub fn issue(
     audience: Option<&str>,
 ) -> Result<String, IssueError> {
     check_secret(secret)?;
-    let claims = Claims {
-        sub: subject.to_string(),
+    #[derive(Serialize)]
+    struct Issued<'a> {
+        sub: &'a str,
+        exp: u64,
+        iat: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        iss: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        aud: Option<&'a str>,
+    }
+    let claims = Issued {
+        sub: subject.as_str(),
         exp: expires_at,
-        nbf: None,
-        iat: Some(issued_at),
-        iss: issuer.map(str::to_owned),
-        aud: audience.map(|audience| Audience::One(audience.to_owned())),
-        others: Map::new(),
+        iat: issued_at,
+        iss: issuer,
+        aud: audience,
     };
     Ok(jsonwebtoken::encode(
         &Header::new(Algorithm::HS256),
@@ -317,8 +382,9 @@ pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64)
 
     let mut refused = TokenError::UnknownKey;
     for candidate in keys.candidates(header.kid.as_deref(), header.alg) {
-        match jsonwebtoken::decode::<Claims>(token, &candidate.key, &signature_only(candidate.algorithm)) {
-            Ok(data) => return check(data.claims, expected, now_unix_secs),
+        match jsonwebtoken::decode(token, &candidate.key, &signature_only(candidate.algorithm)) {
+            Ok(_) if header.typ.as_deref().is_some_and(is_another_kind) => return Err(TokenError::OtherKind),
+            Ok(data) => return check(&Claims(data.claims), expected, now_unix_secs),
             Err(error) => {
                 refused = match error.kind() {
                     jsonwebtoken::errors::ErrorKind::InvalidSignature => TokenError::BadSignature,
@@ -330,32 +396,52 @@ pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64)
     Err(refused)
 }
 
-fn check(claims: Claims, expected: &Expected, now: u64) -> Result<User, TokenError> {
-    if now >= claims.exp.saturating_add(LEEWAY_SECS) {
+fn check(claims: &Claims, expected: &Expected, now: u64) -> Result<User, TokenError> {
+    let expires_at = claims
+        .date("exp", "its claim exp is not a date in seconds")?
+        .ok_or(TokenError::Malformed("it has no claim exp"))?;
+    let not_before = claims.date("nbf", "its claim nbf is not a date in seconds")?;
+    claims.date("iat", "its claim iat is not a date in seconds")?;
+    let issuer = match claims.named("iss") {
+        Some(issuer) => Some(
+            issuer
+                .as_str()
+                .ok_or(TokenError::Malformed("its claim iss is not text"))?,
+        ),
+        None => None,
+    };
+    let meant_for_us = claims.is_for(expected.audiences.as_deref().unwrap_or_default())?;
+
+    if now >= expires_at.saturating_add(LEEWAY_SECS) {
         return Err(TokenError::Expired);
     }
-    if claims
-        .nbf
-        .is_some_and(|not_before| not_before > now.saturating_add(LEEWAY_SECS))
-    {
+    if not_before.is_some_and(|not_before| not_before > now.saturating_add(LEEWAY_SECS)) {
         return Err(TokenError::NotYetValid);
     }
-    let issued_here = expected.issuer.is_none() || claims.iss == expected.issuer;
-    let meant_for_us = expected.audiences.as_ref().is_none_or(|wanted| {
-        let named = claims.aud.as_ref();
-        named.is_some_and(|audience| wanted.iter().any(|wanted| audience.contains(wanted)))
-    });
-    if !issued_here || !meant_for_us {
+    let issued_here = expected.issuer.is_none() || issuer == expected.issuer.as_deref();
+    if !issued_here || (expected.audiences.is_some() && !meant_for_us) {
         return Err(TokenError::OtherService);
     }
+    if claims.are_of_another_kind() {
+        return Err(TokenError::OtherKind);
+    }
+    if !expected.claims.iter().all(|claim| claim.is_in(claims)) {
+        return Err(TokenError::LacksClaim);
+    }
     Ok(User {
-        identity: identity(&claims, expected.holder_claim.as_deref())?,
-        expires_at: claims.exp,
+        identity: identity(claims, expected.holder_claim.as_deref())?,
+        expires_at,
     })
 }
 
 fn identity(claims: &Claims, holder_claim: Option<&str>) -> Result<Identity, TokenError> {
-    let subject: Subject = claims.sub.parse().map_err(|error| {
+    let subject = claims
+        .0
+        .get("sub")
+        .ok_or(TokenError::Malformed("it has no claim sub"))?
+        .as_str()
+        .ok_or(TokenError::Malformed("its claim sub is not text"))?;
+    let subject: Subject = subject.parse().map_err(|error| {
         TokenError::Malformed(match error {
             SubjectError::Empty => "its subject is empty",
             SubjectError::TooLong => "its subject is longer than 255 bytes",
@@ -363,7 +449,7 @@ fn identity(claims: &Claims, holder_claim: Option<&str>) -> Result<Identity, Tok
             SubjectError::Address => "its subject is the id of a client address",
         })
     })?;
-    let Some(claim) = holder_claim.and_then(|name| claims.other(name)) else {
+    let Some(claim) = holder_claim.and_then(|name| claims.named(name)) else {
         return Ok(Identity::own(subject));
     };
     // To count an unreadable organisation against the person would hide the mistake.
@@ -514,7 +600,8 @@ mod tests {
             assert!(matches!(refused, Err(TokenError::Malformed(_))), "{sub:?}");
         }
         // RFC 7519, 4.1.2: a string.
-        assert!(verified(&json!({"sub": 17, "exp": NOW + 60})).is_err());
+        let number = verified(&json!({"sub": 17, "exp": NOW + 60}));
+        assert_eq!(number, Err(TokenError::Malformed("its claim sub is not text")));
     }
 
     fn holder_by(claim: &str, mut claims: Value) -> Result<String, TokenError> {
@@ -568,7 +655,7 @@ mod tests {
         let expected = Expected {
             issuer: Some("https://id.test".into()),
             audiences: Some(vec!["other-api".into(), "weir".into()]),
-            holder_claim: None,
+            ..Expected::default()
         };
         let at = |claims: serde_json::Value| verify(&keys(), &signed(&claims), &expected, NOW);
         let exp = NOW + 60;
@@ -582,6 +669,36 @@ mod tests {
         ] {
             assert_eq!(at(claims), Err(TokenError::OtherService));
         }
+    }
+
+    #[test]
+    fn a_required_claim_is_a_name_and_a_value() {
+        let claim = |name: &str, value: &str| {
+            Ok(RequiredClaim {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            })
+        };
+        assert_eq!("token_use=access".parse(), claim("token_use", "access"));
+        assert_eq!(" a.b = c=d ".parse(), claim("a.b", "c=d"));
+        for text in ["", "access", "=access", "token_use=", " = "] {
+            let wrong = Err(RequiredClaimError(text.to_owned()));
+            assert_eq!(text.parse::<RequiredClaim>(), wrong);
+        }
+    }
+
+    #[test]
+    fn a_required_claim_may_be_a_boolean_or_a_number() {
+        let with = |required: &str, value: Value| {
+            let expected = Expected {
+                claims: vec![required.parse().unwrap()],
+                ..Expected::default()
+            };
+            let claims = json!({"sub": USER, "exp": NOW + 60, "a": value});
+            verify(&keys(), &signed(&claims), &expected, NOW).is_ok()
+        };
+        assert!(with("a=true", json!(true)) && with("a=5", json!(5)) && with("a=5", json!(["x", 5])));
+        assert!(!with("a=true", json!(false)) && !with("a=5", json!(50)) && !with("a=5", json!({"a": 5})));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { after, test } from "node:test";
-import { decodeJwt } from "jose";
+import { CompactSign, decodeJwt } from "jose";
 import { tokenFor } from "../harness/identity.ts";
 import { startOrigin } from "./origin.ts";
 import { startEdge } from "./workerd.ts";
@@ -93,6 +93,78 @@ test("expired, premature, unsigned, malformed and endless bearer tokens are refu
     assert.equal((await submit(`203.0.113.${host++}`, { authorization })).status, 401, what);
   }
 });
+
+/** What a request with this token is answered: its status, and for 401 the reason. */
+async function outcome(bearer: string, to = edge): Promise<string> {
+  const headers = { authorization: `Bearer ${bearer}` };
+  const answer = await to.from(`198.51.100.${host++}`)("/api/jobs/analysis", { method: "POST", body: "{}", headers });
+  if (answer.status !== 401) return String(answer.status);
+  return `401 ${((await answer.json()) as { detail: string }).detail}`;
+}
+let host = 1;
+
+test("a token that calls itself a refresh token or an ID token is refused", async () => {
+  const now = Math.floor(Date.now() / 1000);
+  const refused = "401 The token is not an access token.";
+  for (const claims of [
+    { token_type: "refresh" },
+    { type: "refresh" },
+    { typ: "Refresh" },
+    { typ: "Offline" },
+    { token_use: "id" },
+    { token_use: "refresh_token" },
+  ])
+    assert.equal(await outcome(await tokenFor(origin.secrets.jwt, user, claims)), refused, JSON.stringify(claims));
+  for (const claims of [{ token_type: "access" }, { type: "user" }, { typ: "Bearer" }, { token_use: "access" }])
+    assert.equal(await outcome(await tokenFor(origin.secrets.jwt, user, claims)), "200", JSON.stringify(claims));
+  for (const typ of ["refresh+jwt", "application/refresh+jwt", "id+jwt", "logout+jwt"])
+    assert.equal(await outcome(await tokenFor(origin.secrets.jwt, user, { exp: now + 60 }, typ)), refused, typ);
+  for (const typ of ["at+jwt", "application/at+jwt", "AT+JWT", "JWT", "jwt"])
+    assert.equal(await outcome(await tokenFor(origin.secrets.jwt, user, { exp: now + 60 }, typ)), "200", typ);
+});
+
+test("JWT_REQUIRED_CLAIMS names claims that tokens must have", async () => {
+  for (const JWT_REQUIRED_CLAIMS of ["token_use=access, realm.name = main", ["token_use=access", "realm.name=main"]]) {
+    const strict = await startEdge(
+      { after },
+      { originUrl: origin.url, secrets: origin.secrets, vars: { JWT_REQUIRED_CLAIMS } },
+    );
+    const refused = "401 The token lacks a claim that this service requires.";
+    const realm = { name: "main" };
+    for (const [claims, expected] of [
+      [{ token_use: "access", realm }, "200"],
+      [{ token_use: ["other", "access"], realm }, "200"],
+      [{ token_use: "access" }, refused],
+      [{ token_use: "Access", realm }, refused],
+      [{ token_use: null, realm }, refused],
+      [{}, refused],
+    ] as const)
+      assert.equal(await outcome(await tokenFor(origin.secrets.jwt, user, claims), strict), expected);
+  }
+});
+
+test("a claim of another type is refused by its name", async () => {
+  for (const [claims, reason] of [
+    [{ sub: 17 }, "its claim sub is not text"],
+    [{ sub: undefined }, "it has no claim sub"],
+    [{ exp: null }, "its claim exp is not a date in seconds"],
+    [{ exp: "tomorrow" }, "its claim exp is not a date in seconds"],
+    [{ exp: undefined }, "it has no claim exp"],
+    [{ nbf: null }, "its claim nbf is not a date in seconds"],
+    [{ iat: null }, "its claim iat is not a date in seconds"],
+    [{ iss: 5 }, "its claim iss is not text"],
+    [{ aud: [5] }, "its claim aud is neither text nor a list of texts"],
+  ] as const) {
+    const bearer = await signed({ sub: user, exp: 4_000_000_000, ...claims });
+    assert.equal(await outcome(bearer), `401 The token is malformed: ${reason}.`);
+  }
+});
+
+/** A token with exactly these claims. */
+const signed = (claims: Record<string, unknown>): Promise<string> =>
+  new CompactSign(Buffer.from(JSON.stringify(claims)))
+    .setProtectedHeader({ alg: "HS256" })
+    .sign(Buffer.from(origin.secrets.jwt));
 
 test("a subject is any text, and reaches the origin as it is", async () => {
   for (const subject of ["user_2aB", "auth0|507f", "17", "anne@example.com", "Zoë 李", "a".repeat(255)]) {

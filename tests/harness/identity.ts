@@ -16,9 +16,10 @@ export async function tokenFor(
   secret: string,
   user: string = randomUUID(),
   claims: Record<string, unknown> = {},
+  typ = "JWT",
 ): Promise<string> {
   const now = Math.floor(Date.now() / 1000);
   return new SignJWT({ sub: user, iat: now, exp: now + 3600, ...claims })
-    .setProtectedHeader({ alg: "HS256", typ: "JWT" })
+    .setProtectedHeader({ alg: "HS256", typ })
     .sign(Buffer.from(secret));
 }
