@@ -19,8 +19,17 @@ pub(crate) enum Credentials {
     Anonymous,
     /// A bearer token that is not valid.
     Refused(TokenError),
-    /// A bearer token or a cookie that only the issuer's keys could verify, which were never had.
-    Unverifiable,
+    /// A bearer token or a cookie that cannot be verified right now.
+    Unverifiable(Unverifiable),
+}
+
+/// Why a token cannot be verified right now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unverifiable {
+    /// The issuer's keys have never been fetched.
+    NoKeys,
+    /// The issuer may have newer keys, and they may not be fetched yet.
+    OldKeys,
 }
 
 /// The headers that carry credentials or decide whether they are accepted.
@@ -35,8 +44,8 @@ pub(crate) struct CredentialHeaders<'a> {
 }
 
 /// Checks the bearer token or, without one, the cookie. An invalid bearer token is refused, since clients send it on
-/// purpose. An invalid cookie is ignored, since browsers send it with every request. A token that only the issuer's keys
-/// could verify is neither while there are none.
+/// purpose. An invalid cookie is ignored, since browsers send it with every request. A token that only keys could verify
+/// that the edge does not have is neither.
 pub(crate) async fn credentials(
     context: &RequestContext<'_>,
     headers: &CredentialHeaders<'_>,
@@ -46,9 +55,9 @@ pub(crate) async fn credentials(
         return match bearer(authorization) {
             Some(token) if is_service_key(token) => Credentials::Refused(SERVICE_KEY),
             Some(token) => match verify(context, token).await {
-                Some(Ok(user)) => Credentials::User(user),
-                Some(Err(error)) => Credentials::Refused(error),
-                None => Credentials::Unverifiable,
+                Ok(Ok(user)) => Credentials::User(user),
+                Ok(Err(error)) => Credentials::Refused(error),
+                Err(reason) => Credentials::Unverifiable(reason),
             },
             None => Credentials::Refused(TokenError::Malformed("expected the scheme Bearer and one token")),
         };
@@ -65,28 +74,48 @@ pub(crate) async fn credentials(
         return Credentials::Anonymous;
     }
     match verify(context, token).await {
-        Some(Ok(user)) => Credentials::User(user),
-        Some(Err(_)) => Credentials::Anonymous,
-        // Somebody who may have signed in must not be counted, or submit a job, as nobody.
-        None => Credentials::Unverifiable,
+        Ok(Ok(user)) => Credentials::User(user),
+        Ok(Err(_)) => Credentials::Anonymous,
+        // A user who may have signed in must not be counted, or submit a job, as an anonymous client.
+        Err(reason) => Credentials::Unverifiable(reason),
     }
 }
 
-/// The user of a token; `None` when it takes the issuer's key set to tell, which was never had.
-async fn verify(context: &RequestContext<'_>, token: &str) -> Option<Result<User, TokenError>> {
+/// The user of a token, or the reason to refuse it.
+///
+/// # Errors
+/// When only keys that the edge does not have could tell.
+async fn verify(context: &RequestContext<'_>, token: &str) -> Result<Result<User, TokenError>, Unverifiable> {
     let config = context.config;
-    let now = clock::now_ms() / 1000;
-    let verified_by = |keys: &Keys| token::verify(keys, token, &config.expected, now);
+    let now = clock::now_ms();
+    let verified_by = |keys: &Keys| token::verify(keys, token, &config.expected, now / 1000);
     // What the shared secret verifies does not wait for the issuer.
     let verified = verified_by(&config.token_keys);
     let (Err(TokenError::UnknownKey), Some(url)) = (&verified, &config.jwks_url) else {
-        return Some(verified);
+        return Ok(verified);
     };
-    match verified_by(&jwks::keys(context, url, false).await?) {
-        // The issuer may have rotated its keys.
-        Err(TokenError::UnknownKey) => Some(verified_by(&jwks::keys(context, url, true).await?)),
-        verified => Some(verified),
+    let has_no_key =
+        |verified: &_| matches!(verified, Err(TokenError::UnknownKey | TokenError::BadSignature));
+    let known = jwks::key_set(context, url, false)
+        .await
+        .ok_or(Unverifiable::NoKeys)?;
+    let verified = verified_by(&known.keys);
+    let known_at = known.asked_at;
+    let may_be_newer = || {
+        token::may_be_valid_with_newer_keys(token, &config.expected, known_at / 1000, now / 1000)
+            && !jwks::is_settled(token)
+    };
+    if !has_no_key(&verified) || known_at >= now || !may_be_newer() {
+        return Ok(verified);
     }
+    let newer = jwks::key_set(context, url, true)
+        .await
+        .ok_or(Unverifiable::NoKeys)?;
+    let verified = verified_by(&newer.keys);
+    if has_no_key(&verified) && newer.asked_at < now {
+        return Err(Unverifiable::OldKeys);
+    }
+    Ok(verified)
 }
 
 #[cfg(test)]

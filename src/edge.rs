@@ -12,7 +12,7 @@ use weir_policy::subject::Identity;
 
 use crate::access_log::{LogLine, RequestSummary};
 use crate::bindings::{Bindings, random_uuid};
-use crate::caller::{CredentialHeaders, Credentials, credentials};
+use crate::caller::{CredentialHeaders, Credentials, Unverifiable, credentials};
 use crate::clock;
 use crate::config::{Config, EnforcementMode};
 use crate::context::RequestContext;
@@ -199,7 +199,7 @@ async fn api(
     let credentials = credentials(context, &api_request.credentials, target.origin()).await;
     let signed_in = match &credentials {
         Credentials::User(user) => Some(user),
-        Credentials::Anonymous | Credentials::Refused(_) | Credentials::Unverifiable => None,
+        Credentials::Anonymous | Credentials::Refused(_) | Credentials::Unverifiable(_) => None,
     };
     let user = signed_in.map(|user| &user.identity);
     let class = config.limited_routes.class(api_request.method, target.path());
@@ -210,9 +210,13 @@ async fn api(
             response: response::problem(&problem, fields)?,
         })
     };
-    if matches!(credentials, Credentials::Unverifiable) {
-        fields.set("retry-after", &jwks::RETRY_DELAY_SECS.to_string());
-        return answered(RequestOutcome::Unverifiable, response::unverifiable(), &fields);
+    if let Credentials::Unverifiable(reason) = credentials {
+        fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
+        let outcome = match reason {
+            Unverifiable::NoKeys => RequestOutcome::Unverifiable,
+            Unverifiable::OldKeys => RequestOutcome::UnknownKey,
+        };
+        return answered(outcome, response::unverifiable(), &fields);
     }
     match decide(context, request, class, address.key, user).await {
         None => {}

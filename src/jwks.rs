@@ -1,7 +1,12 @@
-//! The issuer's key set, cached in the isolate. It is fetched again every hour, and when a token names an unknown
-//! key, at most once a minute. While it cannot be fetched, the cached one stays in use.
+//! The issuer's key set, cached in the isolate. It is fetched again every hour, and, at most once per cooldown, when its
+//! keys do not verify a token that newer keys might verify: the issuer may have added a key, or replaced one under the
+//! same `kid` or without one. While it cannot be fetched, the cached one stays in use.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem;
+use std::rc::Rc;
 
 use js_sys::Promise;
 use wasm_bindgen::{JsCast, JsValue};
@@ -20,13 +25,17 @@ use crate::timeout::{WaitError, with_timeout};
 const MAX_AGE_MS: u64 = 60 * 60 * 1000;
 
 /// The shortest time between two fetches while there is no key set at all, in seconds.
-pub(crate) const RETRY_DELAY_SECS: u64 = 5;
+const RETRY_DELAY_SECS: u64 = 5;
 
 /// How long the issuer may take for the response, and then for its body, in milliseconds.
 const TIMEOUT_MS: u32 = 5_000;
 
 /// The longest key set that is accepted, in bytes.
 const MAX_LENGTH: usize = 256 * 1024;
+
+/// How many tokens are remembered that newer keys might verify. A flood of more leaves the others unverifiable until the
+/// next fetch, as long as they claim to be newer than the keys.
+const MAX_REMEMBERED_TOKENS: usize = 4096;
 
 /// How often a request checks whether the fetch of another request has ended, in milliseconds.
 const POLL_INTERVAL_MS: u32 = 20;
@@ -37,8 +46,7 @@ thread_local! {
 
 #[derive(Debug)]
 struct Cache {
-    keys: Option<Keys>,
-    fetched_at: u64,
+    keys: Option<KeySet>,
     attempted_at: u64,
     failed_at: u64,
     /// Until when the fetch of a request may take; 0 without one. The client of that request may hang up, and then the
@@ -46,6 +54,9 @@ struct Cache {
     fetching_until: u64,
     /// The number of fetches that have ended, with or without success.
     fetches: u32,
+    /// Tokens that the keys did not verify, by their hashes: those seen since the last fetch began, and those seen before.
+    unsettled: BTreeSet<u64>,
+    settled: BTreeSet<u64>,
 }
 
 /// What a request does about the key set.
@@ -63,42 +74,91 @@ impl Cache {
     const fn new() -> Self {
         Self {
             keys: None,
-            fetched_at: 0,
             attempted_at: 0,
             failed_at: 0,
             fetching_until: 0,
             fetches: 0,
+            unsettled: BTreeSet::new(),
+            settled: BTreeSet::new(),
         }
     }
 
-    fn refresh(&self, key_unknown: bool, cooldown_ms: u64, now: u64) -> Refresh {
+    /// Begins a fetch. Returns the tokens that its result settles.
+    fn begin(&mut self, now: u64) -> BTreeSet<u64> {
+        self.attempted_at = now;
+        self.fetching_until = now + 2 * u64::from(TIMEOUT_MS);
+        mem::take(&mut self.unsettled)
+    }
+
+    /// Ends a fetch that began at `began_at`.
+    fn end(&mut self, fetched: Option<Keys>, mut settles: BTreeSet<u64>, began_at: u64) {
+        self.fetching_until = 0;
+        self.fetches = self.fetches.wrapping_add(1);
+        match fetched {
+            Some(keys) => {
+                self.keys = Some(KeySet {
+                    keys: Rc::new(keys),
+                    asked_at: began_at,
+                });
+                if self.settled.len() >= MAX_REMEMBERED_TOKENS {
+                    self.settled.clear();
+                }
+                self.settled.append(&mut settles);
+            }
+            None => {
+                self.failed_at = began_at;
+                self.unsettled.append(&mut settles);
+            }
+        }
+    }
+
+    fn refresh(&self, need_newer: bool, cooldown_ms: u64, now: u64) -> Refresh {
         if now < self.fetching_until {
-            let needs_result = key_unknown || self.keys.is_none();
+            let needs_result = need_newer || self.keys.is_none();
             return if needs_result {
                 Refresh::Wait
             } else {
                 Refresh::NotNeeded
             };
         }
-        let due = match self.keys {
-            None => self.failed_at == 0 || now >= self.failed_at + RETRY_DELAY_SECS * 1000,
-            Some(_) => {
-                (key_unknown || now >= self.fetched_at + MAX_AGE_MS) && now >= self.attempted_at + cooldown_ms
-            }
+        let is_needed = match &self.keys {
+            None => true,
+            Some(keys) => need_newer || now >= keys.asked_at + MAX_AGE_MS,
         };
-        if due { Refresh::Fetch } else { Refresh::NotNeeded }
+        if is_needed && now >= self.next_at(cooldown_ms) {
+            Refresh::Fetch
+        } else {
+            Refresh::NotNeeded
+        }
+    }
+
+    /// When the next fetch may begin.
+    fn next_at(&self, cooldown_ms: u64) -> u64 {
+        match (&self.keys, self.failed_at) {
+            (None, 0) => 0,
+            (None, failed_at) => failed_at + RETRY_DELAY_SECS * 1000,
+            (Some(_), _) => self.attempted_at + cooldown_ms,
+        }
     }
 }
 
-/// The issuer's keys; `None` while there has never been a key set. Pass `key_unknown` when a token names a key that is
-/// not among them.
-pub(crate) async fn keys(context: &RequestContext<'_>, url: &str, key_unknown: bool) -> Option<Keys> {
+/// The issuer's keys, and when they were asked for.
+#[derive(Clone, Debug)]
+pub(crate) struct KeySet {
+    pub(crate) keys: Rc<Keys>,
+    /// Milliseconds since the Unix epoch. The keys that were published by then are among them.
+    pub(crate) asked_at: u64,
+}
+
+/// The issuer's keys; `None` while there has never been a key set. Pass `need_newer` when they do not verify a token that
+/// newer keys might verify.
+pub(crate) async fn key_set(context: &RequestContext<'_>, url: &str, need_newer: bool) -> Option<KeySet> {
     let cooldown_ms = u64::from(context.config.jwks_cooldown_ms);
     let fetches = CACHE.with_borrow(|cache| cache.fetches);
     // A request that has waited for a fetch uses its result, even if another fetch is due by then.
     while CACHE.with_borrow(|cache| cache.fetches) == fetches {
         let now = clock::now_ms();
-        match CACHE.with_borrow(|cache| cache.refresh(key_unknown, cooldown_ms, now)) {
+        match CACHE.with_borrow(|cache| cache.refresh(need_newer, cooldown_ms, now)) {
             Refresh::NotNeeded => break,
             Refresh::Fetch => {
                 refresh(context, url, now).await;
@@ -113,27 +173,34 @@ pub(crate) async fn keys(context: &RequestContext<'_>, url: &str, key_unknown: b
     CACHE.with_borrow(|cache| cache.keys.clone())
 }
 
-async fn refresh(context: &RequestContext<'_>, url: &str, now: u64) {
+/// In how many seconds the next request may fetch the key set.
+pub(crate) fn retry_after_secs(context: &RequestContext<'_>) -> u64 {
+    let next_at = CACHE.with_borrow(|cache| cache.next_at(u64::from(context.config.jwks_cooldown_ms)));
+    next_at.saturating_sub(clock::now_ms()).div_ceil(1000).max(1)
+}
+
+/// Whether newer keys were fetched since this token was first seen, and remembers the token. If so, the keys settle that it
+/// is bad, even if other bad tokens have used up the fetch of this cooldown.
+pub(crate) fn is_settled(token: &str) -> bool {
+    let mut hasher = DefaultHasher::new();
+    token.hash(&mut hasher);
+    let hash = hasher.finish();
     CACHE.with_borrow_mut(|cache| {
-        cache.attempted_at = now;
-        cache.fetching_until = now + 2 * u64::from(TIMEOUT_MS);
-    });
-    let fetched = fetch(url).await;
-    let failure = CACHE.with_borrow_mut(|cache| {
-        cache.fetching_until = 0;
-        cache.fetches = cache.fetches.wrapping_add(1);
-        match fetched {
-            Ok(keys) => {
-                cache.keys = Some(keys);
-                cache.fetched_at = now;
-                None
-            }
-            Err(reason) => {
-                cache.failed_at = now;
-                Some(reason)
-            }
+        let is_settled = cache.settled.contains(&hash);
+        if !is_settled && cache.unsettled.len() < MAX_REMEMBERED_TOKENS {
+            cache.unsettled.insert(hash);
         }
-    });
+        is_settled
+    })
+}
+
+async fn refresh(context: &RequestContext<'_>, url: &str, now: u64) {
+    let settles = CACHE.with_borrow_mut(|cache| cache.begin(now));
+    let (keys, failure) = match fetch(url).await {
+        Ok(keys) => (Some(keys), None),
+        Err(reason) => (None, Some(reason)),
+    };
+    CACHE.with_borrow_mut(|cache| cache.end(keys, settles, now));
     if let Some(reason) = failure {
         context.report(Event::KeySetUnavailable, &reason);
     }
@@ -174,15 +241,17 @@ mod tests {
 
     fn fetched() -> Cache {
         Cache {
-            keys: Some(Keys::default()),
-            fetched_at: NOW,
+            keys: Some(KeySet {
+                keys: Rc::default(),
+                asked_at: NOW,
+            }),
             attempted_at: NOW,
             ..Cache::new()
         }
     }
 
-    fn refresh(cache: &Cache, key_unknown: bool, now: u64) -> Refresh {
-        cache.refresh(key_unknown, MINUTE, now)
+    fn refresh(cache: &Cache, need_newer: bool, now: u64) -> Refresh {
+        cache.refresh(need_newer, MINUTE, now)
     }
 
     #[test]
@@ -190,6 +259,22 @@ mod tests {
         assert_eq!(refresh(&Cache::new(), false, NOW), Refresh::Fetch);
         assert_eq!(refresh(&fetched(), false, NOW + 59 * MINUTE), Refresh::NotNeeded);
         assert_eq!(refresh(&fetched(), false, NOW + 60 * MINUTE), Refresh::Fetch);
+    }
+
+    #[test]
+    fn a_fetch_settles_the_tokens_that_were_seen_before_it_began() {
+        let mut cache = fetched();
+        cache.unsettled.insert(1);
+        let settles = cache.begin(NOW + 1);
+        cache.unsettled.insert(2);
+        cache.end(None, settles, NOW + 1);
+        assert_eq!((cache.unsettled.len(), cache.settled.len()), (2, 0), "it failed");
+        let settles = cache.begin(NOW + 2);
+        cache.unsettled.insert(3);
+        cache.end(Some(Keys::default()), settles, NOW + 2);
+        assert_eq!(cache.settled, BTreeSet::from([1, 2]));
+        assert_eq!(cache.unsettled, BTreeSet::from([3]));
+        assert_eq!(cache.keys.map(|keys| keys.asked_at), Some(NOW + 2));
     }
 
     #[test]

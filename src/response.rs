@@ -70,7 +70,7 @@ pub(crate) fn counting_unavailable(is_user: bool) -> Problem {
     Problem::new(503, "Service Unavailable", detail).with_type(problem::TEMPORARY_REDUCED_CAPACITY)
 }
 
-/// Nobody can tell whether the token is valid: the issuer's key set was never had.
+/// Only keys that the edge does not have could verify the token.
 pub(crate) fn unverifiable() -> Problem {
     let detail = "Your sign-in cannot be verified right now. Please try again later.";
     Problem::new(503, "Service Unavailable", detail)

@@ -38,6 +38,8 @@ pub enum RequestOutcome {
     BadToken,
     /// A token that could not be verified, since the issuer's key set was never had: 503.
     Unverifiable,
+    /// A token that newer keys of the issuer might verify, which may not be fetched yet: 503.
+    UnknownKey,
     /// A submission that could not be counted: 503.
     Uncountable,
     /// An error of the edge's own: 500.
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn the_longest_report_is_accepted() {
         let mut tally = Tally::default();
-        (tally.requests, tally.events) = ([u64::MAX; 10], [u64::MAX; 9]);
+        (tally.requests, tally.events) = ([u64::MAX; RequestOutcome::COUNT], [u64::MAX; Event::COUNT]);
         tally.request(RequestOutcome::User);
         let report = tally.report(|| "a".into()).unwrap();
         assert!(serde_json::to_string(&report.counts).unwrap().len() < MAX_BYTES);

@@ -5,7 +5,7 @@
 pub fn meant<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     known
         .into_iter()
-        .map(|known| (strsim::damerau_levenshtein(name, known), known))
+        .map(|known| (strsim::osa_distance(name, known), known))
         .filter(|(distance, known)| *distance <= (known.len() / 8).clamp(1, 3) && !is_numbered(name, known))
         .min()
         .map(|(_, known)| known)

@@ -1,12 +1,15 @@
 //! Users' tokens: JWTs (RFC 7519) that identify a user until they expire.
 //!
-//! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, RS256). The key
-//! determines the algorithm, never the token (RFC 8725, 3.1). Times are seconds since the Unix epoch.
+//! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, ES384, RS256 to
+//! RS512, PS256 to PS512). The key determines which algorithms are accepted, never the token (RFC 8725, 3.1). Times are seconds since the Unix epoch.
 
 use std::str::FromStr;
 
-use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, PublicKeyUse};
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::dangerous::insecure_decode;
+use jsonwebtoken::jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, TokenData};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
@@ -46,9 +49,9 @@ pub enum KeyError {
     /// The text is not a JSON Web Key Set.
     #[error("this is not a JSON Web Key Set: {0}")]
     NotAKeySet(String),
-    /// No key of the set can verify a token.
-    #[error("the key set has no EdDSA, ES256 or RS256 key for signatures")]
-    NoUsableKey,
+    /// No key of the set can verify a token. The text names the kinds of its keys.
+    #[error("the key set has no EdDSA, ES256, ES384, RS or PS key for signatures; it has {0}")]
+    NoUsableKey(String),
 }
 
 /// The reason to refuse a token.
@@ -104,11 +107,11 @@ pub struct User {
     pub expires_at: u64,
 }
 
-/// A key that verifies tokens, with its algorithm.
+/// A key that verifies tokens, with its algorithms: several only for an RSA key whose set does not name one.
 #[derive(Clone)]
 struct VerifyingKey {
     id: Option<String>,
-    algorithm: Algorithm,
+    algorithms: &'static [Algorithm],
     key: DecodingKey,
 }
 
@@ -119,7 +122,7 @@ pub struct Keys(Vec<VerifyingKey>);
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
-            .entries(self.0.iter().map(|key| (&key.id, key.algorithm)))
+            .entries(self.0.iter().map(|key| (&key.id, key.algorithms)))
             .finish()
     }
 }
@@ -135,13 +138,13 @@ impl Keys {
         let key = DecodingKey::from_secret(secret);
         Ok(Self(vec![VerifyingKey {
             id: None,
-            algorithm: Algorithm::HS256,
+            algorithms: &[Algorithm::HS256],
             key,
         }]))
     }
 
-    /// The keys of a JSON Web Key Set (RFC 7517) that verify EdDSA, ES256 or RS256. Others are ignored, above all
-    /// symmetric ones: anybody who can read a published secret can sign with it.
+    /// The keys of a JSON Web Key Set (RFC 7517) that verify signatures. Others are ignored, above all symmetric ones:
+    /// anybody who can read a published secret can sign with it.
     ///
     /// # Errors
     /// When the text is not a key set or has no usable key.
@@ -154,13 +157,13 @@ impl Keys {
         // Parse each key by itself: one of an unknown type must not invalidate the others.
         let keys: Vec<_> = set
             .keys
-            .into_iter()
-            .filter_map(|key| serde_json::from_value::<Jwk>(key).ok())
+            .iter()
+            .filter_map(|key| Jwk::deserialize(key).ok())
             .filter_map(|jwk| verifying_key(&jwk))
             .take(MAX_KEYS)
             .collect();
         if keys.is_empty() {
-            Err(KeyError::NoUsableKey)
+            Err(KeyError::NoUsableKey(kinds(&set.keys)))
         } else {
             Ok(Self(keys))
         }
@@ -174,9 +177,10 @@ impl Keys {
     /// The keys that may have signed a token with this header. The `kid` must match a key that has an id. A token
     /// without `kid` matches keys without an id, or the only key of its algorithm.
     fn candidates(&self, kid: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &VerifyingKey> {
-        let only = self.0.iter().filter(|key| key.algorithm == algorithm).count() == 1;
+        let of_algorithm = move |key: &&VerifyingKey| key.algorithms.contains(&algorithm);
+        let only = self.0.iter().filter(of_algorithm).count() == 1;
         self.0.iter().filter(move |key| {
-            key.algorithm == algorithm
+            of_algorithm(key)
                 && match (&key.id, kid) {
                     (None, _) => true,
                     (Some(id), Some(kid)) => id == kid,
@@ -194,25 +198,54 @@ fn verifying_key(jwk: &Jwk) -> Option<VerifyingKey> {
     ) {
         return None;
     }
-    let algorithm = match &jwk.algorithm {
-        AlgorithmParameters::RSA(_) => Algorithm::RS256,
-        AlgorithmParameters::EllipticCurve(ec) if ec.curve == EllipticCurve::P256 => Algorithm::ES256,
-        AlgorithmParameters::OctetKeyPair(okp) if okp.curve == EllipticCurve::Ed25519 => Algorithm::EdDSA,
+    let family: &'static [Algorithm] = match &jwk.algorithm {
+        AlgorithmParameters::RSA(_) => &[
+            Algorithm::RS256,
+            Algorithm::RS384,
+            Algorithm::RS512,
+            Algorithm::PS256,
+            Algorithm::PS384,
+            Algorithm::PS512,
+        ],
+        AlgorithmParameters::EllipticCurve(ec) if ec.curve == EllipticCurve::P256 => &[Algorithm::ES256],
+        AlgorithmParameters::EllipticCurve(ec) if ec.curve == EllipticCurve::P384 => &[Algorithm::ES384],
+        AlgorithmParameters::OctetKeyPair(okp) if okp.curve == EllipticCurve::Ed25519 => &[Algorithm::EdDSA],
         _ => return None,
     };
-    let declared = match jwk.common.key_algorithm {
-        None => algorithm,
-        Some(KeyAlgorithm::RS256) => Algorithm::RS256,
-        Some(KeyAlgorithm::ES256) => Algorithm::ES256,
-        Some(KeyAlgorithm::EdDSA) => Algorithm::EdDSA,
-        Some(_) => return None,
+    let algorithms = match jwk.common.key_algorithm {
+        None => family,
+        Some(declared) => {
+            let declared = Algorithm::try_from(declared).ok()?;
+            let position = family.iter().position(|algorithm| *algorithm == declared)?;
+            family.get(position..=position)?
+        }
     };
-    let key = DecodingKey::from_jwk(jwk).ok()?;
-    (declared == algorithm).then(|| VerifyingKey {
+    Some(VerifyingKey {
         id: jwk.common.key_id.clone(),
-        algorithm,
-        key,
+        algorithms,
+        key: DecodingKey::from_jwk(jwk).ok()?,
     })
+}
+
+/// What a key set has, for an error: type, curve, use and algorithm of each key.
+fn kinds(keys: &[Value]) -> String {
+    let mut kinds: Vec<String> = keys
+        .iter()
+        .take(MAX_KEYS)
+        .map(|key| {
+            let members = ["kty", "crv", "use", "alg"];
+            let texts = members.iter().filter_map(|member| key.get(member)?.as_str());
+            let shown: Vec<String> = texts.map(|text| text.chars().take(20).collect()).collect();
+            shown.join(" ")
+        })
+        .collect();
+    kinds.sort();
+    kinds.dedup();
+    if kinds.is_empty() {
+        "no keys".to_owned()
+    } else {
+        kinds.join(", ")
+    }
 }
 
 /// The claims of a token whose signature is valid.
@@ -370,19 +403,20 @@ pub fn issue(
 /// Verifies a token at `now_unix_secs` (seconds since the Unix epoch) and returns its user.
 ///
 /// # Errors
-/// The first reason found to refuse it. After [`TokenError::UnknownKey`], it may be valid with a newer key set.
+/// The first reason found to refuse it. After [`TokenError::UnknownKey`] and [`TokenError::BadSignature`], ask
+/// [`may_be_valid_with_newer_keys`].
 pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64) -> Result<User, TokenError> {
     if token.len() > MAX_BYTES {
         return Err(TokenError::TooLong);
     }
-    let header = jsonwebtoken::decode_header(token).map_err(malformed)?;
+    let header = jsonwebtoken::decode_header(token).map_err(|error| unread_header(token, error))?;
     if header.crit.is_some() {
         return Err(TokenError::Malformed("critical header fields are not supported"));
     }
 
     let mut refused = TokenError::UnknownKey;
     for candidate in keys.candidates(header.kid.as_deref(), header.alg) {
-        match jsonwebtoken::decode(token, &candidate.key, &signature_only(candidate.algorithm)) {
+        match jsonwebtoken::decode(token, &candidate.key, &signature_only(header.alg)) {
             Ok(_) if header.typ.as_deref().is_some_and(is_another_kind) => return Err(TokenError::OtherKind),
             Ok(data) => return check(&Claims(data.claims), expected, now_unix_secs),
             Err(error) => {
@@ -394,6 +428,52 @@ pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64)
         }
     }
     Err(refused)
+}
+
+/// Whether a token that the keys of `keys_from_secs` do not verify may be valid with a newer key set. Both times are in
+/// seconds since the Unix epoch. Anybody can write such a token, so this only decides whether to look for newer keys and,
+/// until then, whether to say that the token cannot be verified instead of refusing it:
+///
+/// - A token that every key set would refuse, for its claims or its algorithm, is refused. So a token cannot be
+///   unverifiable for longer than it claims to be valid.
+/// - A token that claims to have been issued before the keys were fetched is refused: its key would be among them. So bad
+///   tokens that use up the one fetch per cooldown do not change the answer to older tokens.
+pub fn may_be_valid_with_newer_keys(
+    token: &str,
+    expected: &Expected,
+    keys_from_secs: u64,
+    now_unix_secs: u64,
+) -> bool {
+    let Ok(TokenData { header, claims }) = insecure_decode(token) else {
+        return false;
+    };
+    let claims = Claims(claims);
+    let is_of_key_set = !matches!(header.alg, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512);
+    let is_newer = match claims.date("iat", "") {
+        Ok(Some(issued_at)) => issued_at.saturating_add(LEEWAY_SECS) > keys_from_secs,
+        Ok(None) => true,
+        Err(_) => false,
+    };
+    is_of_key_set
+        && is_newer
+        && !header.typ.is_some_and(|typ| is_another_kind(&typ))
+        && check(&claims, expected, now_unix_secs).is_ok()
+}
+
+/// The library knows the algorithms that it supports and no others.
+fn unread_header(token: &str, error: jsonwebtoken::errors::Error) -> TokenError {
+    #[derive(Deserialize)]
+    struct OnlyAlgorithm {
+        alg: String,
+    }
+    let header = token.split('.').next().unwrap_or_default();
+    let read = URL_SAFE_NO_PAD.decode(header).ok();
+    match read.and_then(|json| serde_json::from_slice::<OnlyAlgorithm>(&json).ok()) {
+        Some(header) if Algorithm::from_str(&header.alg).is_err() => {
+            TokenError::Malformed("its algorithm is not supported")
+        }
+        _ => malformed(error),
+    }
 }
 
 fn check(claims: &Claims, expected: &Expected, now: u64) -> Result<User, TokenError> {
@@ -789,7 +869,7 @@ mod tests {
         );
         assert_eq!(
             Keys::from_jwks(r#"{"keys":[{"kty":"oct","k":"AAAA"}]}"#).unwrap_err(),
-            KeyError::NoUsableKey
+            KeyError::NoUsableKey("oct".to_owned())
         );
     }
 
@@ -801,15 +881,101 @@ mod tests {
 
     #[test]
     fn a_key_on_another_curve_verifies_nothing() {
-        for key in [
-            json!({"kty": "EC", "crv": "P-384", "x": "AQ", "y": "AQ"}),
-            json!({"kty": "OKP", "crv": "P-256", "x": "AQ"}),
+        for (key, kind) in [
+            (
+                json!({"kty": "EC", "crv": "P-521", "alg": "ES512", "x": "AQ", "y": "AQ"}),
+                "EC P-521 ES512",
+            ),
+            (json!({"kty": "OKP", "crv": "P-256", "x": "AQ"}), "OKP P-256"),
         ] {
             assert!(serde_json::from_value::<Jwk>(key.clone()).is_ok(), "{key}");
             let set = json!({ "keys": [key] }).to_string();
+            let error = KeyError::NoUsableKey(kind.to_owned());
+            assert_eq!(Keys::from_jwks(&set).unwrap_err(), error, "{set}");
+        }
+        let none = KeyError::NoUsableKey("no keys".to_owned());
+        assert_eq!(Keys::from_jwks(r#"{"keys":[]}"#).unwrap_err(), none);
+    }
+
+    #[test]
+    fn a_key_verifies_the_algorithm_that_its_set_declares_and_an_undeclared_one_its_family() {
+        let set: serde_json::Value = serde_json::from_str(JWKS).unwrap();
+        let algorithms = |kty: &str, alg: Option<&str>| {
+            let keys = set["keys"].as_array().unwrap();
+            let mut key = keys.iter().find(|key| key["kty"] == kty).unwrap().clone();
+            match alg {
+                Some(alg) => key["alg"] = alg.into(),
+                None => drop(key.as_object_mut().unwrap().remove("alg")),
+            }
+            let keys = Keys::from_jwks(&json!({"keys": [key]}).to_string());
+            keys.map(|keys| keys.0[0].algorithms.to_vec()).unwrap_or_default()
+        };
+        assert_eq!(algorithms("RSA", None).len(), 6);
+        assert_eq!(algorithms("RSA", Some("PS256")), [Algorithm::PS256]);
+        assert_eq!(algorithms("RSA", Some("RS512")), [Algorithm::RS512]);
+        assert_eq!(algorithms("EC", None), [Algorithm::ES256]);
+        for (kty, alg) in [
+            ("RSA", "ES256"),
+            ("RSA", "RSA-OAEP"),
+            ("EC", "ES384"),
+            ("OKP", "HS256"),
+            ("RSA", "HS256"),
+        ] {
+            assert_eq!(algorithms(kty, Some(alg)), [], "{kty} {alg}");
+        }
+    }
+
+    /// A token that no key has signed.
+    fn unsigned(header: &serde_json::Value, claims: &serde_json::Value) -> String {
+        let part = |value: &serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
+        format!("{}.{}.AAAA", part(header), part(claims))
+    }
+
+    #[test]
+    fn only_a_token_that_newer_keys_could_verify_waits_for_them() {
+        let may = |alg: &str, mut claims: serde_json::Value| {
+            claims["sub"] = USER.into();
+            let token = unsigned(&json!({"alg": alg, "kid": "new"}), &claims);
+            may_be_valid_with_newer_keys(&token, &Expected::default(), NOW - 100, NOW)
+        };
+        let exp = NOW + 60;
+        assert!(may("RS256", json!({"exp": exp})));
+        assert!(may("EdDSA", json!({"exp": exp, "iat": NOW})));
+        assert!(may(
+            "ES384",
+            json!({"exp": exp, "iat": NOW - 100 - LEEWAY_SECS + 1})
+        ));
+        assert!(
+            !may("RS256", json!({"exp": exp, "iat": NOW - 100 - LEEWAY_SECS})),
+            "it is older"
+        );
+        assert!(!may("RS256", json!({"exp": NOW - 60})), "it has expired");
+        assert!(!may("RS256", json!({})), "it never expires");
+        assert!(!may("RS256", json!({"exp": exp, "iat": "now"})));
+        assert!(!may("RS256", json!({"exp": exp, "token_use": "id"})));
+        assert!(!may("HS256", json!({"exp": exp})), "no key set has its key");
+        assert!(!may("ES512", json!({"exp": exp})));
+        for text in ["", "a.b.c", "not a token"] {
             assert!(
-                matches!(Keys::from_jwks(&set), Err(KeyError::NoUsableKey)),
-                "{set}"
+                !may_be_valid_with_newer_keys(text, &Expected::default(), 0, NOW),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_unsupported_algorithm_is_a_reason_without_the_name() {
+        let claims = json!({"sub": USER, "exp": NOW + 60});
+        for alg in ["ES512", "none", "injected"] {
+            let refused = verify(
+                &keys(),
+                &unsigned(&json!({"alg": alg}), &claims),
+                &Expected::default(),
+                NOW,
+            );
+            assert_eq!(
+                refused,
+                Err(TokenError::Malformed("its algorithm is not supported"))
             );
         }
     }
@@ -849,15 +1015,15 @@ mod tests {
 
     #[test]
     fn a_token_without_a_kid_is_signed_by_the_only_key_of_its_algorithm_or_by_none() {
-        let key = |id: &str, algorithm| VerifyingKey {
+        let key = |id: &str, algorithms| VerifyingKey {
             id: Some(id.to_owned()),
-            algorithm,
+            algorithms,
             key: DecodingKey::from_secret(SECRET),
         };
         let keys = Keys(vec![
-            key("a", Algorithm::RS256),
-            key("b", Algorithm::ES256),
-            key("c", Algorithm::ES256),
+            key("a", &[Algorithm::RS256]),
+            key("b", &[Algorithm::ES256]),
+            key("c", &[Algorithm::ES256]),
         ]);
         let ids = |kid, algorithm| -> Vec<_> {
             keys.candidates(kid, algorithm)
@@ -872,7 +1038,7 @@ mod tests {
 
     #[test]
     fn debug_output_shows_no_secret() {
-        assert_eq!(format!("{:?}", keys()), "[(None, HS256)]");
+        assert_eq!(format!("{:?}", keys()), "[(None, [HS256])]");
     }
 
     proptest! {

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { generateKeyPairSync, type KeyObject, randomUUID, sign as signBytes } from "node:crypto";
+import { constants, generateKeyPairSync, type KeyObject, randomUUID, sign as signBytes } from "node:crypto";
 import { createServer } from "node:http";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
@@ -15,7 +15,21 @@ import { type Edge, startEdge } from "./workerd.ts";
 const origin = await startOrigin({ after });
 const user = randomUUID();
 
-type Algorithm = "EdDSA" | "ES256" | "RS256";
+/** What Node needs to sign by each algorithm. */
+const algorithms = {
+  EdDSA: { type: "ed25519" },
+  ES256: { type: "ec", curve: "P-256", hash: "sha256" },
+  ES384: { type: "ec", curve: "P-384", hash: "sha384" },
+  ES512: { type: "ec", curve: "P-521", hash: "sha512" },
+  RS256: { type: "rsa", hash: "sha256" },
+  RS384: { type: "rsa", hash: "sha384" },
+  RS512: { type: "rsa", hash: "sha512" },
+  PS256: { type: "rsa", hash: "sha256", pss: true },
+  PS384: { type: "rsa", hash: "sha384", pss: true },
+  PS512: { type: "rsa", hash: "sha512", pss: true },
+} as const satisfies Record<string, { type: string; curve?: string; hash?: string; pss?: boolean }>;
+
+type Algorithm = keyof typeof algorithms;
 
 /** An issuer that can rotate its keys, fail, and answer slowly. */
 interface Issuer {
@@ -24,8 +38,11 @@ interface Issuer {
   requests: number;
   fails: boolean;
   delayMs: number;
+  /** Adds a key, or replaces the one with this `kid`. An empty `kid` is left out of the set and of tokens. */
   addKey(kid: string, alg: Algorithm): void;
-  token(kid: string, claims?: Record<string, unknown>): string;
+  removeKey(kid: string): void;
+  /** A token that the key of `kid` signs, with `named` as its `kid`. */
+  token(kid: string, claims?: Record<string, unknown>, named?: string): string;
 }
 
 async function startIssuer(): Promise<Issuer> {
@@ -38,18 +55,24 @@ async function startIssuer(): Promise<Issuer> {
     delayMs: 0,
     addKey(kid, alg) {
       const { publicKey, privateKey } = keyPair(alg);
-      keys.set(kid, { alg, privateKey, jwk: { ...publicKey.export({ format: "jwk" }), kid, alg, use: "sig" } });
+      const jwk = { ...publicKey.export({ format: "jwk" }), ...(kid && { kid }), alg, use: "sig" };
+      keys.set(kid, { alg, privateKey, jwk });
     },
-    token(kid, claims = {}) {
+    removeKey(kid) {
+      keys.delete(kid);
+    },
+    token(kid, claims = {}, named = kid) {
       const key = keys.get(kid);
       if (!key) throw new Error(kid);
       const part = (value: unknown): string => Buffer.from(JSON.stringify(value)).toString("base64url");
       const exp = Math.floor(Date.now() / 1000) + 600;
       const payload = { sub: user, exp, iss: "https://id.test", aud: "weir", ...claims };
-      const message = `${part({ alg: key.alg, kid })}.${part(payload)}`;
-      const signature = signBytes(key.alg === "EdDSA" ? null : "sha256", Buffer.from(message), {
+      const message = `${part({ alg: key.alg, ...(named && { kid: named }) })}.${part(payload)}`;
+      const how = algorithms[key.alg];
+      const signature = signBytes("hash" in how ? how.hash : null, Buffer.from(message), {
         key: key.privateKey,
         dsaEncoding: "ieee-p1363",
+        ...("pss" in how && { padding: constants.RSA_PKCS1_PSS_PADDING, saltLength: constants.RSA_PSS_SALTLEN_DIGEST }),
       });
       return `${message}.${signature.toString("base64url")}`;
     },
@@ -71,8 +94,9 @@ async function startIssuer(): Promise<Issuer> {
 }
 
 function keyPair(alg: Algorithm): { publicKey: KeyObject; privateKey: KeyObject } {
-  if (alg === "EdDSA") return generateKeyPairSync("ed25519");
-  if (alg === "ES256") return generateKeyPairSync("ec", { namedCurve: "P-256" });
+  const how = algorithms[alg];
+  if (how.type === "ed25519") return generateKeyPairSync("ed25519");
+  if (how.type === "ec") return generateKeyPairSync("ec", { namedCurve: how.curve });
   return generateKeyPairSync("rsa", { modulusLength: 2048 });
 }
 
@@ -100,25 +124,93 @@ async function startVerifier(
   };
 }
 
-test("an issuer's key set verifies EdDSA, ES256 and RS256", async () => {
+test("an issuer's key set verifies every algorithm but ES512", async () => {
   const issuer = await startIssuer();
-  const algorithms = ["EdDSA", "ES256", "RS256"] as const;
-  for (const alg of algorithms) issuer.addKey(alg, alg);
+  const names = Object.keys(algorithms) as Algorithm[];
+  for (const alg of names) issuer.addKey(alg, alg);
   const status = await startVerifier(issuer);
-  for (const alg of algorithms) assert.equal(await status(issuer.token(alg)), 200, alg);
+  for (const alg of names) assert.equal(await status(issuer.token(alg)), alg === "ES512" ? 401 : 200, alg);
   assert.equal(issuer.requests, 1);
   assert.equal(await status(issuer.token("EdDSA", { iss: "https://other.test" })), 401);
   assert.equal(await status(issuer.token("EdDSA", { aud: "other" })), 401);
 });
 
-test("tokens with unknown keys do not make the edge fetch the key set more than once a minute", async () => {
+test("a key set without a usable key is reported with what it has", async () => {
+  const issuer = await startIssuer();
+  issuer.addKey("a", "ES512");
+  issuer.addKey("b", "EdDSA");
+  const bearer = issuer.token("b");
+  issuer.removeKey("b");
+  const edge = await startTrusting(issuer);
+  const answer = await edge.from("203.0.113.1")("/api/usage", { headers: { authorization: `Bearer ${bearer}` } });
+  assert.equal(answer.status, 503);
+  assert.match((await edge.logged("key_set_unavailable"))[0] ?? "", /it has EC P-521 sig ES512/);
+});
+
+for (const [how, kid] of Object.entries({ "under the same kid": "a", "without a kid": "" })) {
+  test(`a key that is replaced ${how} is fetched once per cooldown`, async () => {
+    const issuer = await startIssuer();
+    issuer.addKey(kid, "ES256");
+    const status = await startVerifier(issuer, { JWKS_COOLDOWN_MS: "200" });
+    const old = issuer.token(kid);
+    assert.equal(await status(old), 200);
+    issuer.addKey(kid, "ES256");
+    await wait(300);
+    assert.equal(await status(issuer.token(kid)), 200);
+    assert.equal(issuer.requests, 2);
+    await until("the token of the old key to be refused", async () => (await status(old)) === 401);
+  });
+}
+
+test("within the cooldown, a token that newer keys may verify is answered 503 and not 401", async () => {
   const issuer = await startIssuer();
   issuer.addKey("old", "EdDSA");
-  const status = await startVerifier(issuer);
-  assert.equal(await status(issuer.token("old")), 200);
+  const edge = await startTrusting(issuer, { REPORT_INTERVAL_MS: "300" });
+  const send = (bearer: string): Promise<Response> =>
+    edge.from("203.0.113.1")("/api/usage", { headers: { authorization: `Bearer ${bearer}` } });
+  assert.equal((await send(issuer.token("old"))).status, 200);
+  const iat = Math.floor(Date.now() / 1000);
   issuer.addKey("new", "EdDSA");
-  for (let sent = 0; sent < 5; sent++) assert.equal(await status(issuer.token("new")), 401);
+  issuer.addKey("old", "EdDSA");
+  for (const bearer of [issuer.token("new"), issuer.token("new", { iat }), issuer.token("old")]) {
+    const answer = await send(bearer);
+    assert.equal(answer.status, 503);
+    const seconds = Number(answer.headers.get("retry-after"));
+    assert.ok(seconds >= 1 && seconds <= 60, String(seconds));
+    assert.equal(answer.headers.get("www-authenticate"), null);
+  }
+  await until("they are counted", () => origin.reports.some(({ requests }) => requests.unknown_key));
+  assert.equal(issuer.requests, 1, "tokens with unknown keys do not fetch the key set more than once per cooldown");
+
+  // These would be refused whatever keys there are.
+  for (const claims of [{ iat: iat - 3600 }, { exp: iat - 60 }, { aud: "other" }, { token_use: "id" }, { exp: "x" }])
+    assert.equal((await send(issuer.token("new", claims))).status, 401, JSON.stringify(claims));
   assert.equal(issuer.requests, 1);
+});
+
+test("an invented kid does not make a good token with a new key fail, and is refused itself", async () => {
+  const issuer = await startIssuer();
+  issuer.addKey("old", "EdDSA");
+  const status = await startVerifier(issuer, { JWKS_COOLDOWN_MS: "2000" });
+  const invented = (kid: string): string => issuer.token("old", {}, kid);
+  assert.equal(await status(issuer.token("old")), 200);
+  await until("an invented kid to use up the fetch", async () => {
+    await status(invented(randomUUID()));
+    return issuer.requests === 2;
+  });
+  issuer.addKey("new", "EdDSA");
+  const bad = invented("bad");
+  const statuses = new Set([await status(bad)]);
+  await until("the new key to be fetched while others invent kids", async () => {
+    await status(invented(randomUUID()));
+    const answer = await status(issuer.token("new"));
+    assert.ok(answer === 200 || answer === 503, String(answer));
+    statuses.add(await status(bad));
+    return answer === 200;
+  });
+  // A bad token is not unverifiable for ever because of others: that keys were fetched since settles it.
+  assert.equal(await status(bad), 401);
+  assert.equal(await status(bad), 401);
 });
 
 test("concurrent requests do not fetch the key set once each", async () => {
@@ -156,7 +248,7 @@ test("while the issuer fails it is asked again, and the keys that are known stay
   issuer.fails = true;
   for (const attempt of [2, 3]) {
     await wait(200);
-    assert.equal(await status(issuer.token("new")), 401);
+    assert.equal(await status(issuer.token("new")), 503);
     assert.equal(issuer.requests, attempt, "the issuer was asked");
     assert.equal(await status(issuer.token("old")), 200, "and its failure changed nothing");
   }

@@ -74,7 +74,7 @@ fn describe() {
 const COUNTERS: [(&str, &str); 17] = [
     (
         "weir_edge_requests_total",
-        "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, denied_user, bad_token, unverifiable, uncountable, failed, other: answered by itself)",
+        "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, denied_user, bad_token, unverifiable, unknown_key, uncountable, failed, other: answered by itself)",
     ),
     (
         "weir_edge_events_total",
