@@ -47,6 +47,8 @@ pub(crate) struct Config {
     pub(crate) jwks_url: Option<String>,
     /// The shortest time between two fetches of the key set, in milliseconds.
     pub(crate) jwks_cooldown_ms: u32,
+    /// How long a key set is used before it is fetched again, in milliseconds.
+    pub(crate) jwks_max_age_ms: u32,
     /// The claims that a token must have.
     pub(crate) expected: Expected,
     /// Signs assertions to the origin.
@@ -136,6 +138,7 @@ impl Config {
         let token_keys = reader.token_keys();
         let jwks_url = reader.jwks_url();
         let jwks_cooldown_ms = reader.number("JWKS_COOLDOWN_MS", 60_000, 100, 3_600_000);
+        let jwks_max_age_ms = reader.number("JWKS_MAX_AGE_MS", 3_600_000, 100, 86_400_000);
         let expected = Expected {
             issuer: reader.text("JWT_ISSUER"),
             audiences: reader.audiences(),
@@ -171,6 +174,7 @@ impl Config {
                     token_keys,
                     jwks_url,
                     jwks_cooldown_ms,
+                    jwks_max_age_ms,
                     expected,
                     assertion_key,
                     access_log,

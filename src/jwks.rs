@@ -1,4 +1,4 @@
-//! The issuer's key set, cached in the isolate. It is fetched again every hour, and, at most once per cooldown, when its
+//! The issuer's key set, cached in the isolate. It is fetched again every hour, while it stays in use, and, at most once per cooldown, when its
 //! keys do not verify a token that newer keys might verify: the issuer may have added a key, or replaced one under the
 //! same `kid` or without one. While it cannot be fetched, the cached one stays in use.
 
@@ -10,19 +10,16 @@ use std::rc::Rc;
 
 use js_sys::Promise;
 use wasm_bindgen::{JsCast, JsValue};
-use wasm_bindgen_futures::JsFuture;
+use wasm_bindgen_futures::{JsFuture, future_to_promise};
 use web_sys::{RequestInit, RequestRedirect, Response};
 use weir_policy::token::Keys;
 
-use crate::bindings::fetch_url;
+use crate::bindings::{Bindings, fetch_url};
 use crate::clock;
 use crate::context::RequestContext;
-use crate::events::Event;
+use crate::events::{self, Event};
 use crate::glue;
 use crate::timeout::{WaitError, with_timeout};
-
-/// How long a key set is used before it is fetched again, in milliseconds.
-const MAX_AGE_MS: u64 = 60 * 60 * 1000;
 
 /// The shortest time between two fetches while there is no key set at all, in seconds.
 const RETRY_DELAY_SECS: u64 = 5;
@@ -66,6 +63,8 @@ enum Refresh {
     NotNeeded,
     /// Fetch the key set.
     Fetch,
+    /// Use the cached keys, and fetch the key set behind.
+    FetchBehind,
     /// Wait for the fetch of another request.
     Wait,
 }
@@ -112,7 +111,7 @@ impl Cache {
         }
     }
 
-    fn refresh(&self, need_newer: bool, cooldown_ms: u64, now: u64) -> Refresh {
+    fn refresh(&self, need_newer: bool, cooldown_ms: u64, max_age_ms: u64, now: u64) -> Refresh {
         if now < self.fetching_until {
             let needs_result = need_newer || self.keys.is_none();
             return if needs_result {
@@ -121,12 +120,14 @@ impl Cache {
                 Refresh::NotNeeded
             };
         }
-        let is_needed = match &self.keys {
-            None => true,
-            Some(keys) => need_newer || now >= keys.asked_at + MAX_AGE_MS,
+        let needed = match &self.keys {
+            None => Refresh::Fetch,
+            Some(_) if need_newer => Refresh::Fetch,
+            Some(keys) if now >= keys.asked_at + max_age_ms => Refresh::FetchBehind,
+            Some(_) => Refresh::NotNeeded,
         };
-        if is_needed && now >= self.next_at(cooldown_ms) {
-            Refresh::Fetch
+        if now >= self.next_at(cooldown_ms) {
+            needed
         } else {
             Refresh::NotNeeded
         }
@@ -153,15 +154,27 @@ pub(crate) struct KeySet {
 /// The issuer's keys; `None` while there has never been a key set. Pass `need_newer` when they do not verify a token that
 /// newer keys might verify.
 pub(crate) async fn key_set(context: &RequestContext<'_>, url: &str, need_newer: bool) -> Option<KeySet> {
-    let cooldown_ms = u64::from(context.config.jwks_cooldown_ms);
+    let config = context.config;
+    let (cooldown_ms, max_age_ms) = (
+        u64::from(config.jwks_cooldown_ms),
+        u64::from(config.jwks_max_age_ms),
+    );
     let fetches = CACHE.with_borrow(|cache| cache.fetches);
     // A request that has waited for a fetch uses its result, even if another fetch is due by then.
     while CACHE.with_borrow(|cache| cache.fetches) == fetches {
         let now = clock::now_ms();
-        match CACHE.with_borrow(|cache| cache.refresh(need_newer, cooldown_ms, now)) {
+        match CACHE.with_borrow(|cache| cache.refresh(need_newer, cooldown_ms, max_age_ms, now)) {
             Refresh::NotNeeded => break,
             Refresh::Fetch => {
-                refresh(context, url, now).await;
+                refresh(context.bindings, url, now).await;
+                break;
+            }
+            Refresh::FetchBehind => {
+                let (bindings, url) = (context.bindings.clone(), url.to_owned());
+                glue::wait_until(&future_to_promise(async move {
+                    refresh(&bindings, &url, now).await;
+                    Ok(JsValue::UNDEFINED)
+                }));
                 break;
             }
             // Each request waits by a timer of its own: the runtime ties a promise to the request that created it.
@@ -194,7 +207,7 @@ pub(crate) fn is_settled(token: &str) -> bool {
     })
 }
 
-async fn refresh(context: &RequestContext<'_>, url: &str, now: u64) {
+async fn refresh(bindings: &Bindings, url: &str, now: u64) {
     let settles = CACHE.with_borrow_mut(|cache| cache.begin(now));
     let (keys, failure) = match fetch(url).await {
         Ok(keys) => (Some(keys), None),
@@ -202,7 +215,7 @@ async fn refresh(context: &RequestContext<'_>, url: &str, now: u64) {
     };
     CACHE.with_borrow_mut(|cache| cache.end(keys, settles, now));
     if let Some(reason) = failure {
-        context.report(Event::KeySetUnavailable, &reason);
+        events::report(bindings, Event::KeySetUnavailable, None, &reason);
     }
 }
 
@@ -251,14 +264,17 @@ mod tests {
     }
 
     fn refresh(cache: &Cache, need_newer: bool, now: u64) -> Refresh {
-        cache.refresh(need_newer, MINUTE, now)
+        cache.refresh(need_newer, MINUTE, 60 * MINUTE, now)
     }
 
     #[test]
     fn a_key_set_is_fetched_once_and_again_every_hour() {
         assert_eq!(refresh(&Cache::new(), false, NOW), Refresh::Fetch);
         assert_eq!(refresh(&fetched(), false, NOW + 59 * MINUTE), Refresh::NotNeeded);
-        assert_eq!(refresh(&fetched(), false, NOW + 60 * MINUTE), Refresh::Fetch);
+        assert_eq!(
+            refresh(&fetched(), false, NOW + 60 * MINUTE),
+            Refresh::FetchBehind
+        );
     }
 
     #[test]
@@ -294,7 +310,7 @@ mod tests {
             ..fetched()
         };
         assert_eq!(refresh(&stale, false, NOW + 60 * MINUTE + 1), Refresh::NotNeeded);
-        assert_eq!(refresh(&stale, false, NOW + 61 * MINUTE), Refresh::Fetch);
+        assert_eq!(refresh(&stale, false, NOW + 61 * MINUTE), Refresh::FetchBehind);
         let none = Cache {
             failed_at: NOW,
             ..Cache::new()

@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 28] = [
+pub(crate) const SETTINGS: [&str; 29] = [
     "ACCESS_LOG",
     "ANON_ALGORITHM",
     "ANON_LIMIT",
@@ -28,6 +28,7 @@ pub(crate) const SETTINGS: [&str; 28] = [
     "EDGE_SECRET",
     "HOLDER_CLAIM",
     "JWKS_COOLDOWN_MS",
+    "JWKS_MAX_AGE_MS",
     "JWKS_URL",
     "JWT_AUDIENCE",
     "JWT_ISSUER",

@@ -8,7 +8,7 @@ import { whenOver } from "../harness/lifetime.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
 import { startOrigin } from "./origin.ts";
-import { type Edge, startEdge } from "./workerd.ts";
+import { type Edge, startEdge, type Variable } from "./workerd.ts";
 
 // Tokens that are verified with the keys of an issuer.
 
@@ -81,6 +81,7 @@ async function startIssuer(): Promise<Issuer> {
     issuer.requests++;
     const { fails } = issuer;
     setTimeout(() => {
+      if (response.destroyed) return;
       response.writeHead(fails ? 500 : 200);
       response.end(JSON.stringify({ keys: [...keys.values()].map((key) => key.jwk) }));
     }, issuer.delayMs);
@@ -101,7 +102,7 @@ function keyPair(alg: Algorithm): { publicKey: KeyObject; privateKey: KeyObject 
 }
 
 /** An edge that trusts `issuer`. */
-const startTrusting = (issuer: Issuer, vars: Record<string, string> = {}): Promise<Edge> =>
+const startTrusting = (issuer: Issuer, vars: Record<string, Variable> = {}): Promise<Edge> =>
   startEdge(
     { after },
     {
@@ -114,7 +115,7 @@ const startTrusting = (issuer: Issuer, vars: Record<string, string> = {}): Promi
 /** The same, as a function that sends a token from another address each time. */
 async function startVerifier(
   issuer: Issuer,
-  vars: Record<string, string> = {},
+  vars: Record<string, Variable> = {},
 ): Promise<(bearer: string) => Promise<number>> {
   const edge = await startTrusting(issuer, vars);
   let host = 0;
@@ -238,6 +239,27 @@ test("a token with a new key is not refused because another request is fetching 
   assert.equal(issuer.requests, 2);
 });
 
+test("while the issuer hangs, the keys that are known are used without waiting", async () => {
+  const issuer = await startIssuer();
+  issuer.addKey("a", "EdDSA");
+  const edge = await startTrusting(issuer, { JWKS_COOLDOWN_MS: 100, JWKS_MAX_AGE_MS: 100 });
+  const send = async (): Promise<Response> => {
+    const headers = { authorization: `Bearer ${issuer.token("a")}` };
+    return edge.from("203.0.113.1")("/api/usage", { headers });
+  };
+  assert.equal((await send()).status, 200);
+  await wait(200);
+  issuer.delayMs = 600_000;
+  const answer = await send();
+  assert.equal(answer.status, 200);
+  await until("the issuer to be asked again", () => issuer.requests === 2);
+  // The edge gives up after 5 s.
+  const [, waited] = /edge;dur=(\d+)/.exec(answer.headers.get("server-timing") ?? "") ?? [];
+  assert.ok(Number(waited) < 5000, `the request waited for ${waited} ms`);
+  await edge.logged("key_set_unavailable");
+  assert.equal((await send()).status, 200);
+});
+
 test("while the issuer fails it is asked again, and the keys that are known stay valid", async () => {
   const issuer = await startIssuer();
   issuer.addKey("old", "EdDSA");
@@ -277,7 +299,8 @@ test("before the issuer has ever answered, a token that only its keys can verify
   }
   assert.equal(origin.received.length, before);
   assert.equal((await submit(bearer("not.a.token"))).status, 401, "no key makes it one");
-  assert.equal((await submit({ cookie: "auth_token=nonsense" })).status, 429, "nor this one: both are counted");
+  assert.equal((await submit({ cookie: "auth_token=nonsense" })).status, 200, "nor this one, which is ignored");
+  assert.equal((await submit({ cookie: "auth_token=nonsense" })).status, 429, "and counted");
 
   issuer.fails = false;
   await until("the issuer to be asked again", async () => (await submit(bearer(token))).status === 200);
