@@ -210,15 +210,17 @@ async fn api(
             response: response::problem(&problem, fields)?,
         })
     };
-    if let Credentials::Unverifiable(reason) = credentials {
+    // Without keys, no user's token can be verified, so these are not counted as bad tokens.
+    if matches!(credentials, Credentials::Unverifiable(Unverifiable::NoKeys)) {
         fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
-        let outcome = match reason {
-            Unverifiable::NoKeys => RequestOutcome::Unverifiable,
-            Unverifiable::OldKeys => RequestOutcome::UnknownKey,
-        };
-        return answered(outcome, response::unverifiable(), &fields);
+        return answered(RequestOutcome::Unverifiable, response::unverifiable(), &fields);
     }
-    match decide(context, request, class, address.key, user).await {
+    let detail = match (&credentials, user) {
+        (Credentials::Refused(_) | Credentials::Unverifiable(_), _) => response::TOO_MANY_BAD_TOKENS,
+        (_, Some(_)) => response::TOO_MANY_OF_USER,
+        (_, None) => response::TOO_MANY_ANONYMOUS,
+    };
+    match decide(context, request, class, address.key, &credentials).await {
         None => {}
         Some(RateLimitDecision::Admitted(status)) => {
             response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
@@ -226,22 +228,23 @@ async fn api(
         Some(RateLimitDecision::Denied(status)) => {
             response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
             fields.set("retry-after", &status.retry_after().to_string());
-            let outcome = match (class, user) {
-                (_, Some(_)) => RequestOutcome::DeniedUser,
-                (RouteClass::Limited, None) => RequestOutcome::Denied,
-                (RouteClass::Other, None) => RequestOutcome::DeniedRead,
+            let outcome = match (&credentials, class, user) {
+                (Credentials::Refused(_) | Credentials::Unverifiable(_), _, _) => RequestOutcome::BadToken,
+                (_, _, Some(_)) => RequestOutcome::DeniedUser,
+                (_, RouteClass::Limited, None) => RequestOutcome::Denied,
+                (_, RouteClass::Other, None) => RequestOutcome::DeniedRead,
             };
-            return answered(
-                outcome,
-                response::too_many_requests(&status, user.is_some()),
-                &fields,
-            );
+            return answered(outcome, response::too_many_requests(&status, detail), &fields);
         }
         Some(RateLimitDecision::Unavailable) => {
             fields.set("retry-after", "10");
             let problem = response::counting_unavailable(user.is_some());
             return answered(RequestOutcome::Uncountable, problem, &fields);
         }
+    }
+    if let Credentials::Unverifiable(_) = credentials {
+        fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
+        return answered(RequestOutcome::UnknownKey, response::unverifiable(), &fields);
     }
     if let Credentials::Refused(error) = &credentials {
         fields.set("www-authenticate", &response::challenge(error));
@@ -297,16 +300,22 @@ async fn decide(
     request: &Request,
     class: RouteClass,
     address: AddressKey,
-    user: Option<&Identity>,
+    credentials: &Credentials,
 ) -> Option<RateLimitDecision> {
     let incoming = request.unchecked_ref();
-    let decision = match (class, user, context.config.users) {
-        (RouteClass::Limited, Some(user), Some(limits)) => {
-            limiter::user(context, incoming, AddressKey::user(&user.holder), limits).await
+    let decision = match (credentials, class, context.config.users) {
+        (Credentials::User(user), RouteClass::Limited, Some(limits)) => {
+            let key = AddressKey::user(&user.identity.holder);
+            limiter::user(context, incoming, key, limits).await
         }
-        (_, Some(_), _) => return None,
-        (RouteClass::Limited, None, _) => limiter::submission(context, incoming, address).await,
-        (RouteClass::Other, None, _) => limiter::read(context, address).await,
+        (Credentials::User(_), _, _) => return None,
+        (Credentials::Refused(_) | Credentials::Unverifiable(_), _, _) => {
+            limiter::bad_token(context, address).await
+        }
+        (Credentials::Anonymous, RouteClass::Limited, _) => {
+            limiter::submission(context, incoming, address).await
+        }
+        (Credentials::Anonymous, RouteClass::Other, _) => limiter::read(context, address).await,
     };
     Some(match decision {
         RateLimitDecision::Denied(status) if context.config.mode == EnforcementMode::Shadow => {

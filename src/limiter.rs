@@ -3,7 +3,7 @@
 //! A submission is decided by what this isolate remembers, else by the counting object, else by the native limiter:
 //! each one is asked only if the one before cannot tell.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
 use js_sys::{Boolean, Object, Reflect};
@@ -23,13 +23,40 @@ use crate::rate_limit_fields::{NamedPolicy, PolicyStatus};
 use crate::shard::shard;
 use crate::timeout::{WaitError, with_timeout};
 
+/// The name of the policy for requests with tokens that are not valid.
+const BAD_TOKEN: &str = "bad-token";
+
 /// How many addresses and users an isolate remembers, and how many prefixes: a few megabytes of its 128.
 const MAX_CACHED_ADDRESSES: usize = 20_000;
 
 thread_local! {
     static ADDRESSES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
     static PREFIXES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
-    static READS: RefCell<Option<Rc<RefCell<PrefixCounters>>>> = const { RefCell::new(None) };
+    static READS: IsolateCount = const { IsolateCount::new("reads") };
+    static BAD_TOKENS: IsolateCount = const { IsolateCount::new("bad-tokens") };
+}
+
+/// What the isolate counts by itself, under the name by which it outlives a panic.
+struct IsolateCount {
+    name: &'static str,
+    counters: OnceCell<Rc<RefCell<PrefixCounters>>>,
+}
+
+impl IsolateCount {
+    const fn new(name: &'static str) -> Self {
+        let counters = OnceCell::new();
+        Self { name, counters }
+    }
+
+    fn take(&self, limits: Limits, key: AddressKey) -> ScopedResult {
+        let counters = self.counters.get_or_init(|| {
+            let counters = PrefixCounters::with_capacity(limits, MAX_CACHED_ADDRESSES);
+            let counters = Rc::new(RefCell::new(counters));
+            panics::preserve(self.name, &counters);
+            counters
+        });
+        counters.borrow_mut().take(key, None, clock::now_ms())
+    }
 }
 
 /// The decision on a request.
@@ -193,7 +220,7 @@ async fn without_counter(
     key: AddressKey,
     native: Option<NativeLimiter>,
 ) -> RateLimitDecision {
-    match ask_native(native, key, context.config.counter_timeout_ms).await {
+    match ask_native(native, &key.to_string(), context.config.counter_timeout_ms).await {
         Ok(true) => RateLimitDecision::Admitted(status),
         Ok(false) => RateLimitDecision::Denied(status),
         Err(error) => {
@@ -214,45 +241,43 @@ pub(crate) async fn read(context: &RequestContext<'_>, key: AddressKey) -> RateL
         prefix: "anon-read-prefix",
         limits: context.config.reads,
     };
-    let scoped = count_read(limits.limits, key);
+    let scoped = READS.with(|reads| reads.take(limits.limits, key));
+    loose(context, limits, scoped, &key.to_string()).await
+}
+
+/// Decides on a request with a token that is not valid. It is counted apart from the address's other requests, so that a
+/// page learns that its token has expired while others behind the address use up what anonymous clients have.
+pub(crate) async fn bad_token(context: &RequestContext<'_>, key: AddressKey) -> RateLimitDecision {
+    let limits = NamedLimits {
+        address: BAD_TOKEN,
+        prefix: "bad-token-prefix",
+        limits: context.config.reads,
+    };
+    let scoped = BAD_TOKENS.with(|bad| bad.take(limits.limits, key));
+    loose(context, limits, scoped, &format!("{BAD_TOKEN}:{key}")).await
+}
+
+async fn loose(
+    context: &RequestContext<'_>,
+    limits: NamedLimits,
+    scoped: ScopedResult,
+    native_key: &str,
+) -> RateLimitDecision {
     let status = limits.status(scoped);
     if !scoped.result.admitted {
         return RateLimitDecision::Denied(status);
     }
-    match ask_native(
-        context.bindings.read_limiter(),
-        key,
-        context.config.counter_timeout_ms,
-    )
-    .await
-    {
+    let native = context.bindings.read_limiter();
+    match ask_native(native, native_key, context.config.counter_timeout_ms).await {
         Ok(false) => RateLimitDecision::Denied(limits.unknown_status()),
-        // Reads cost little: the isolate's own count is limit enough.
+        // These requests cost little: the isolate's own count is limit enough.
         Ok(true) | Err(_) => RateLimitDecision::Admitted(status),
     }
 }
 
-fn count_read(limits: Limits, key: AddressKey) -> ScopedResult {
-    READS.with_borrow_mut(|reads| {
-        let reads = reads.get_or_insert_with(|| {
-            let reads = Rc::new(RefCell::new(PrefixCounters::with_capacity(
-                limits,
-                MAX_CACHED_ADDRESSES,
-            )));
-            panics::preserve("reads", &reads);
-            reads
-        });
-        reads.borrow_mut().take(key, None, clock::now_ms())
-    })
-}
-
-async fn ask_native(
-    limiter: Option<NativeLimiter>,
-    key: AddressKey,
-    timeout_ms: u32,
-) -> Result<bool, WaitError> {
+async fn ask_native(limiter: Option<NativeLimiter>, key: &str, timeout_ms: u32) -> Result<bool, WaitError> {
     let limiter = limiter.ok_or_else(|| WaitError::Failed("the rate limiting binding is missing".into()))?;
-    let options: Object = object("key", &JsValue::from_str(&key.to_string()));
+    let options: Object = object("key", &JsValue::from_str(key));
     let answer = with_timeout(limiter.limit(&options).map_err(WaitError::Failed)?, timeout_ms).await?;
     let success = Reflect::get(&answer, &"success".into()).map_err(WaitError::Failed)?;
     success

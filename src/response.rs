@@ -47,14 +47,20 @@ pub(crate) fn add_rate_limit_fields(status: &PolicyStatus, is_user: bool, fields
     }
 }
 
-/// A client is over its limit. For an anonymous one, title, status and detail are those of web ADR-21 word for word,
-/// since clients may match them; type and `violated-policies` are those of the draft on rate limit fields.
-pub(crate) fn too_many_requests(status: &PolicyStatus, is_user: bool) -> Problem {
-    let detail = if is_user {
-        "Rate limit exceeded. Please try again later."
-    } else {
-        "Rate limit exceeded. Please sign in for higher limits or try again later."
-    };
+/// An anonymous client is over its limit. Title, status and detail are those of web ADR-21 word for word, since clients may
+/// match them.
+pub(crate) const TOO_MANY_ANONYMOUS: &str =
+    "Rate limit exceeded. Please sign in for higher limits or try again later.";
+
+/// A user is over the limit.
+pub(crate) const TOO_MANY_OF_USER: &str = "Rate limit exceeded. Please try again later.";
+
+/// A client has sent too many tokens that are not valid.
+pub(crate) const TOO_MANY_BAD_TOKENS: &str =
+    "Too many requests with tokens that are not valid. Please try again later.";
+
+/// A client is over its limit. Type and `violated-policies` are those of the draft on rate limit fields.
+pub(crate) fn too_many_requests(status: &PolicyStatus, detail: &str) -> Problem {
     Problem::new(429, "Too Many Requests", detail)
         .with_type(problem::QUOTA_EXCEEDED)
         .with("violated-policies", json!([status.named.name]))
@@ -134,7 +140,7 @@ mod tests {
             result: None,
         };
         assert_eq!(
-            serde_json::to_value(too_many_requests(&status, false)).unwrap(),
+            serde_json::to_value(too_many_requests(&status, TOO_MANY_ANONYMOUS)).unwrap(),
             json!({
                 "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
                 "title": "Too Many Requests",

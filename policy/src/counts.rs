@@ -34,7 +34,7 @@ pub enum RequestOutcome {
     DeniedRead,
     /// A user's submission over the users' limit: 429.
     DeniedUser,
-    /// A bearer token that is not valid: 401.
+    /// A bearer token that is not valid: 401, or 429 when its address has sent too many.
     BadToken,
     /// A token that could not be verified, since the issuer's key set was never had: 503.
     Unverifiable,

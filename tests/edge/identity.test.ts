@@ -51,11 +51,19 @@ test("the assertion of an anonymous request has its address and no user", async 
   assert.equal(origin.last().claims.token_exp, undefined);
 });
 
-test("a bad bearer token is refused, and counted", async () => {
+test("bad bearer tokens are refused, and have a count of their own", async () => {
+  const strict = await startEdge(
+    { after },
+    { originUrl: origin.url, secrets: origin.secrets, vars: { ANON_READ_LIMIT: 15 } },
+  );
   const bad = await tokenFor("another secret that is long enough to be one", user);
-  for (let sent = 0; sent < 10; sent++) {
-    const answer = await submit("203.0.113.12", { authorization: `Bearer ${bad}` });
-    assert.equal(answer.status, 401);
+  const send = (headers: Record<string, string> = {}): Promise<Response> =>
+    strict.from("203.0.113.12")("/api/jobs/analysis", { method: "POST", body: "{}", headers });
+  for (let sent = 0; sent < 10; sent++) assert.equal((await send()).status, 200);
+  assert.equal((await send()).status, 429, "the address has no anonymous submissions left");
+  for (let sent = 0; sent < 15; sent++) {
+    const answer = await send({ authorization: `Bearer ${bad}` });
+    assert.equal(answer.status, 401, "a page behind the same address can refresh its session");
     assert.match(
       answer.headers.get("www-authenticate") ?? "",
       /^Bearer realm="weir", error="invalid_token", error_description="[^"]+"$/,
@@ -63,13 +71,14 @@ test("a bad bearer token is refused, and counted", async () => {
     assert.equal(answer.headers.get("content-type"), "application/problem+json");
     assert.equal(((await answer.json()) as { title: string }).title, "Unauthorized");
   }
-  assert.equal((await submit("203.0.113.12", { authorization: `Bearer ${bad}` })).status, 429);
-  assert.equal((await submit("203.0.113.12")).status, 429);
-  assert.equal(
-    (await submit("203.0.113.12", { authorization: `Bearer ${token}` })).status,
-    200,
-    "a user is admitted all the same",
-  );
+  const full = await send({ authorization: `Bearer ${bad}` });
+  assert.equal(full.status, 429);
+  const problem = (await full.json()) as Record<string, unknown>;
+  assert.deepEqual(problem["violated-policies"], ["bad-token"]);
+  assert.doesNotMatch(String(problem.detail), /sign in/);
+  assert.match(full.headers.get("retry-after") ?? "", /^\d+$/);
+  assert.equal((await strict.from("203.0.113.12")("/api/lanes")).status, 200, "reads are counted separately");
+  assert.equal((await send({ authorization: `Bearer ${token}` })).status, 200, "a user is admitted all the same");
 });
 
 test("expired, premature, unsigned, malformed and endless bearer tokens are refused", async () => {
