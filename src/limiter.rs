@@ -1,27 +1,33 @@
 //! Rate limiting: anonymous requests by address and, if that is configured, users' submissions by user.
 //!
 //! A submission is decided by what this isolate remembers, else by the counting object, else by the native limiter:
-//! each one is asked only if the one before cannot tell.
+//! each one is asked only if the one before cannot tell. An object that failed several times in a row is not asked for a
+//! while, so that requests do not wait for it.
 
 use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use js_sys::{Boolean, Object, Reflect};
 use wasm_bindgen::{JsCast, JsValue};
 use weir_policy::address::AddressKey;
+use weir_policy::circuit_breaker::CircuitBreaker;
 use weir_policy::limit_cache::LimitCache;
 use weir_policy::prefix_counters::{Limits, PrefixCounters, Scope, ScopedResult};
-use weir_policy::window::KnownUsage;
+use weir_policy::window::{KnownUsage, LimitResult};
 
-use crate::bindings::{Bindings, IncomingRequest, NativeLimiter, object};
+use crate::bindings::{Bindings, CounterNamespace, IncomingRequest, NativeLimiter, object};
 use crate::clock;
 use crate::config::CounterFallback;
 use crate::context::RequestContext;
 use crate::events::Event;
 use crate::panics;
 use crate::rate_limit_fields::{NamedPolicy, PolicyStatus};
-use crate::shard::shard;
+use crate::shard::{Shard, shard};
 use crate::timeout::{WaitError, with_timeout};
+
+/// How long a denial by the native limiter is remembered, in milliseconds: the shortest period that one can have.
+const NATIVE_DENIAL_MS: u64 = 10_000;
 
 /// The name of the policy for requests with tokens that are not valid.
 const BAD_TOKEN: &str = "bad-token";
@@ -32,6 +38,8 @@ const MAX_CACHED_ADDRESSES: usize = 20_000;
 thread_local! {
     static ADDRESSES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
     static PREFIXES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static NATIVE_DENIALS: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static BREAKERS: RefCell<BTreeMap<String, CircuitBreaker>> = const { RefCell::new(BTreeMap::new()) };
     static READS: IsolateCount = const { IsolateCount::new("reads") };
     static BAD_TOKENS: IsolateCount = const { IsolateCount::new("bad-tokens") };
 }
@@ -143,6 +151,12 @@ async fn exact(
     if let Some(denial) = cached_denial(key, now) {
         return RateLimitDecision::Denied(limits.status(denial));
     }
+    if NATIVE_DENIALS
+        .with_borrow(|cache| cache.denial(key, now))
+        .is_some()
+    {
+        return RateLimitDecision::Denied(limits.unknown_status());
+    }
 
     let known = ADDRESSES.with_borrow(|cache| cache.known_usage(key, now));
     match ask_counter(context, request, key, known).await {
@@ -199,6 +213,32 @@ async fn ask_counter(
         .and_then(|location| location.longitude())
         .and_then(|degrees| degrees.parse().ok());
     let shard = shard(key, context.config.shards, continent.as_deref(), longitude);
+    if !breaker(&shard.name, |breaker| breaker.may_ask(clock::now_ms())) {
+        return Err(WaitError::Failed("skipped after failures in a row".into()));
+    }
+    let answer = ask_shard(context, &namespace, &shard, key, known).await;
+    breaker(&shard.name, |breaker| match &answer {
+        Ok(_) => breaker.succeeded(),
+        Err(_) => breaker.failed(clock::now_ms()),
+    });
+    answer
+}
+
+/// Calls `change` with the breaker of a counting object. There are as many as objects.
+fn breaker<R>(name: &str, change: impl FnOnce(&mut CircuitBreaker) -> R) -> R {
+    BREAKERS.with_borrow_mut(|breakers| match breakers.get_mut(name) {
+        Some(breaker) => change(breaker),
+        None => change(breakers.entry(name.to_owned()).or_default()),
+    })
+}
+
+async fn ask_shard(
+    context: &RequestContext<'_>,
+    namespace: &CounterNamespace,
+    shard: &Shard,
+    key: AddressKey,
+    known: Option<KnownUsage>,
+) -> Result<ScopedResult, WaitError> {
     let stub = match shard.hint {
         Some(hint) => namespace.get_by_name_with_options(&shard.name, &object("locationHint", &hint.into())),
         None => namespace.get_by_name(&shard.name),
@@ -222,7 +262,15 @@ async fn without_counter(
 ) -> RateLimitDecision {
     match ask_native(native, &key.to_string(), context.config.counter_timeout_ms).await {
         Ok(true) => RateLimitDecision::Admitted(status),
-        Ok(false) => RateLimitDecision::Denied(status),
+        Ok(false) => {
+            let denial = LimitResult {
+                admitted: false,
+                used: 0,
+                reset_after_ms: NATIVE_DENIAL_MS,
+            };
+            NATIVE_DENIALS.with_borrow_mut(|cache| cache.remember(key, &denial, 0, clock::now_ms()));
+            RateLimitDecision::Denied(status)
+        }
         Err(error) => {
             context.report(Event::LimiterUnavailable, &error.reason());
             match context.config.counter_fallback {

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import type { V4WorkerOptions as WorkerOptions } from "miniflare";
+import { until } from "../harness/until.ts";
 import { startOrigin } from "./origin.ts";
 import { type Edge, startEdge, timeInTheMinute } from "./workerd.ts";
 
@@ -72,9 +73,46 @@ for (const [how, counter] of Object.entries({ hangs, fails, lies })) {
     for (const response of responses)
       for (const field of ["ratelimit", "ratelimit-policy"]) assert.equal(response.headers.get(field), null, field);
     assert.equal(responses[11]?.headers.get("retry-after"), "60");
-    await edge.logged("counter_unavailable", 12);
+    // The second denial was remembered.
+    await edge.logged("counter_unavailable", 11);
   });
 }
+
+test("after a few failures in a row, the fallback decides without asking the counting object", async () => {
+  const edge = await edgeWith(`async take() { console.log("asked"); throw new Error("broken"); }`);
+  await twelveInOneMinute(edge);
+  await edge.logged("counter_unavailable", 11);
+  // It is asked again after ten seconds, which a busy machine may need.
+  const asked = edge.logs.filter((line) => line === "asked").length;
+  assert.ok(asked >= 3 && asked <= 8, `asked ${asked} times for twelve submissions`);
+  await edge.logged("skipped");
+});
+
+test("a denial by the fallback is remembered", async () => {
+  const edge = await edgeWith(fails);
+  const denied = (await twelveInOneMinute(edge)).at(-1);
+  assert.equal(denied?.status, 429);
+  const before = edge.logs.filter((line) => line.includes("counter_unavailable")).length;
+  const statuses = [];
+  for (let sent = 0; sent < 10; sent++) statuses.push((await submit(edge, "203.0.113.1")).status);
+  assert.deepEqual(statuses, Array(10).fill(429));
+  await submit(edge, "203.0.113.99");
+  await edge.logged("counter_unavailable", before + 1);
+  const after = edge.logs.filter((line) => line.includes("counter_unavailable")).length;
+  assert.ok(after < before + 10, "neither the object nor the native limiter was asked each time");
+});
+
+test("an object that answers again decides again", async () => {
+  const edge = await edgeWith(`
+    static asked = 0;
+    async take() { if (Broken.asked++ < 3) throw new Error("broken"); return 'certainly'; }`);
+  for (let sent = 0; sent < 5; sent++) await submit(edge, `203.0.113.${60 + sent}`);
+  await edge.logged("skipped");
+  await until("the object to be asked again", async () => {
+    await submit(edge, "203.0.113.70");
+    return edge.logs.some((line) => line.includes("returned no result"));
+  });
+});
 
 test("a counting object that hangs does not make a submission hang", async () => {
   const edge = await edgeWith(hangs);

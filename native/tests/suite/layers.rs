@@ -20,6 +20,7 @@ const CRATES: [(&str, &str, &[&str]); 4] = [
 const APART: [(&str, &str); 2] = [("weir_edge", "weir_ledger"), ("weir", "weir_edge")];
 
 const POLICY: &[&str] = &[
+    "circuit_breaker",
     "counts",
     "grants",
     "jwt",
