@@ -21,6 +21,10 @@ pub(crate) struct Config {
     pub(crate) origin: String,
     /// How long the origin may take to send the headers of its response, in milliseconds.
     pub(crate) origin_timeout_ms: u32,
+    /// The longest body of a request that is forwarded, in bytes.
+    pub(crate) max_body_bytes: u32,
+    /// How long a client may take to send a body, in milliseconds.
+    pub(crate) upload_timeout_ms: u32,
     /// The exact policy, for anonymous requests to the limited routes.
     pub(crate) submissions: Limits,
     /// The looser policy, for all other anonymous API requests.
@@ -98,6 +102,8 @@ impl Config {
         let read_limit = reader.number("ANON_READ_LIMIT", 120, 1, MAX_LIMIT);
         let origin = reader.origin("ORIGIN_URL");
         let origin_timeout_ms = reader.number("ORIGIN_TIMEOUT_MS", 30_000, 1, 600_000);
+        let max_body_bytes = reader.number("MAX_BODY_BYTES", 256 * 1024, 1, u32::MAX);
+        let upload_timeout_ms = reader.number("UPLOAD_TIMEOUT_MS", 60_000, 1, 600_000);
         let limited_routes = reader.parsed("LIMITED_ROUTES", "POST /api/jobs/");
         let mode = reader.one_of(
             "ANON_MODE",
@@ -156,6 +162,8 @@ impl Config {
                 Ok(Self {
                     origin: origin.to_string().trim_end_matches('/').to_owned(),
                     origin_timeout_ms,
+                    max_body_bytes,
+                    upload_timeout_ms,
                     submissions,
                     reads: Limits {
                         address: read_limit,

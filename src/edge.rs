@@ -275,9 +275,12 @@ async fn api(
     let response = match forwarded {
         Forwarded::Response(response) => forward::pass(&response, &fields),
         Forwarded::Problem(problem) => {
-            // The origin may be there again soon. A method that it cannot have will not.
-            if problem.status != 501 {
+            // The origin may be there again soon.
+            if matches!(problem.status, 502 | 504) {
                 fields.set("retry-after", "2");
+            }
+            if matches!(problem.status, 400 | 408 | 413) {
+                return answered(RequestOutcome::Other, problem, &fields);
             }
             response::problem(&problem, &fields)
         }

@@ -20,7 +20,11 @@ pub(crate) fn report(bindings: &Bindings, event: Event, request_id: Option<&str>
         line["request_id"] = id.into();
     }
     match event {
-        Event::ShadowDenial | Event::AddressUnknown | Event::CountsNotTaken => console_warn!("{line}"),
+        Event::ShadowDenial
+        | Event::AddressUnknown
+        | Event::ClientAborted
+        | Event::ClientSlow
+        | Event::CountsNotTaken => console_warn!("{line}"),
         _ => console_error!("{line}"),
     }
     if let Some(metrics) = bindings.metrics() {

@@ -1,6 +1,7 @@
-//! Forwarding a request to the origin and its response to the client. Bodies are streamed, never read.
+//! Forwarding a request to the origin and its response to the client. Bodies are streamed, and a request's is counted.
 
 use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
 use weir_policy::address::ClientAddress;
 use weir_policy::assertion::{self, Caller};
@@ -11,7 +12,6 @@ use crate::clock;
 use crate::context::RequestContext;
 use crate::events::Event;
 use crate::glue::{self, HeaderChanges, Names};
-use crate::timeout::{WaitError, with_timeout};
 use crate::trace::Trace;
 
 /// Request headers that are forwarded. All others are dropped: anything that could be taken for an identity, in any
@@ -99,7 +99,17 @@ pub(crate) async fn send(
     let config = context.config;
     let changes = request_changes(context, outgoing)?;
     let url = format!("{}{}", config.origin, outgoing.path_and_query);
-    let sent = LISTED.with(|(listed, _)| glue::forward(&url, outgoing.request, listed, changes.packed()));
+    let sent = LISTED.with(|(listed, _)| {
+        glue::forward(
+            &url,
+            outgoing.request,
+            listed,
+            changes.packed(),
+            config.max_body_bytes,
+            config.upload_timeout_ms,
+            config.origin_timeout_ms,
+        )
+    });
     // `fetch` refuses some methods, such as CONNECT and TRACE.
     let Ok(response) = sent else {
         return Ok(Forwarded::Problem(Problem::new(
@@ -109,24 +119,45 @@ pub(crate) async fn send(
         )));
     };
     // After a timeout, the runtime cancels the fetch as soon as the client has its response.
-    let problem = match with_timeout(response, config.origin_timeout_ms).await {
+    let error = match JsFuture::from(response).await {
         Ok(response) => return Ok(Forwarded::Response(response.unchecked_into())),
-        Err(WaitError::TimedOut) => {
+        Err(error) => error,
+    };
+    let problem = match error.as_string().as_deref() {
+        Some(glue::TOO_LARGE) => {
+            let detail = format!("The body may have at most {} bytes.", config.max_body_bytes);
+            Problem::new(413, "Content Too Large", detail)
+        }
+        Some(glue::CLIENT_ABORTED) => {
+            context.report(Event::ClientAborted, "the body broke off");
+            Problem::new(400, "Bad Request", "The body broke off.")
+        }
+        Some(glue::CLIENT_SLOW) => {
+            let detail = format!("no complete body within {} ms", config.upload_timeout_ms);
+            context.report(Event::ClientSlow, &detail);
+            Problem::new(408, "Request Timeout", "The body did not arrive in time.")
+        }
+        Some(glue::TIMED_OUT) => {
             let detail = format!("no response within {} ms", config.origin_timeout_ms);
             context.report(Event::OriginTimedOut, &detail);
             let detail = "The origin did not answer in time. Please try again later.";
             Problem::new(504, "Gateway Timeout", detail)
         }
-        Err(WaitError::Failed(error)) => {
+        _ => {
             context.report(Event::OriginUnreachable, &crate::timeout::message(&error));
-            Problem::new(
-                502,
-                "Bad Gateway",
-                "The origin could not be reached. Please try again later.",
-            )
+            unreachable()
         }
     };
     Ok(Forwarded::Problem(problem.with("request_id", context.request_id)))
+}
+
+/// There is no usable response of the origin.
+fn unreachable() -> Problem {
+    Problem::new(
+        502,
+        "Bad Gateway",
+        "The origin could not be reached. Please try again later.",
+    )
 }
 
 /// The headers that the edge adds to the client's.

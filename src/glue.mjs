@@ -69,15 +69,64 @@ function headersOf(from, listed, changes) {
   return headers;
 }
 
-/** Forwards a request, with its body unread. Resolves to the response. */
-export function forward(url, request, listed, changes) {
-  const { method, body } = request;
-  const headers = headersOf(request.headers, listed, changes);
-  const init = { method, headers, body, redirect: "manual" };
-  // Without it, a cache rule of the origin's zone may answer one caller with what another one was answered. Answers to
-  // other methods are never cached, and setting it takes the runtime time.
-  if (method === "GET" || method === "HEAD") init.cache = "no-store";
-  return fetch(url, init);
+/**
+ * Forwards a request. Resolves to the response; rejects with the error of the origin, or with one of the texts that
+ * glue.rs lists.
+ */
+export function forward(url, request, listed, changes, maxBytes, uploadMs, originMs) {
+  const { method } = request;
+  const init = { method, headers: headersOf(request.headers, listed, changes), redirect: "manual" };
+  if (method === "GET" || method === "HEAD") {
+    // Clients may send a body without a meaning (RFC 9110, 9.3.1). Even an empty one would make `fetch` fail.
+    // Without no-store, a cache rule of the origin's zone may answer one caller with what another one was answered.
+    // Answers to other methods are never cached, and setting it takes the runtime time.
+    init.cache = "no-store";
+  } else if (request.body !== null) {
+    return upload(url, init, request, maxBytes, uploadMs, originMs);
+  }
+  return withTimeout(fetch(url, init), originMs);
+}
+
+/** Forwards a request with its body, chunk by chunk. The origin's time begins when all of it has been sent. */
+function upload(url, init, request, maxBytes, uploadMs, originMs) {
+  const length = request.headers.get("content-length");
+  if (Number(length) > maxBytes) return Promise.reject("too large");
+  const { readable, writable } = length === null ? new TransformStream() : new FixedLengthStream(Number(length));
+  const answer = fetch(url, { ...init, body: readable });
+  const sent = send(request.body.getReader(), writable.getWriter(), maxBytes, uploadMs);
+  // An origin may answer before it has read the body.
+  return Promise.race([answer, sent]).then(() => withTimeout(answer, originMs));
+}
+
+/**
+ * Copies a body. Resolves when all is sent or the origin takes no more, and rejects when the client does not send all of
+ * it. The body's own pipe would not tell the two apart, and ends a broken body without Content-Length as if complete.
+ */
+async function send(reader, writer, maxBytes, uploadMs) {
+  let late = "client slow";
+  writer.closed.catch(() => {});
+  const copy = async () => {
+    for (let size = 0; ; ) {
+      const { done, value } = await reader.read().catch(() => Promise.reject("client aborted"));
+      size += value?.byteLength ?? 0;
+      if (size > maxBytes) throw "too large";
+      late = "timed out";
+      const taken = await (done ? writer.close() : writer.write(value)).then(
+        () => true,
+        () => false,
+      );
+      if (done || !taken) return;
+      late = "client slow";
+    }
+  };
+  const timer = new Promise((_, reject) => setTimeout(() => reject(late), uploadMs));
+  try {
+    await Promise.race([copy(), timer]);
+  } catch (reason) {
+    // Not awaited: what is under way ends with the request to the origin.
+    writer.abort(reason).catch(() => {});
+    throw reason;
+  }
 }
 
 /** The same response with other headers, its body unread. */

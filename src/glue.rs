@@ -28,13 +28,17 @@ extern "C" {
     #[wasm_bindgen(js_name = cacheControl)]
     pub(crate) fn cache_control(response: &Response) -> Option<String>;
 
-    /// Forwards a request with its listed headers and these changes. The promise resolves to the response.
+    /// Forwards a request with its listed headers and these changes. The promise resolves to the response. It rejects with
+    /// [`TOO_LARGE`], [`CLIENT_ABORTED`], [`CLIENT_SLOW`], [`TIMED_OUT`] or the error of the origin.
     #[wasm_bindgen(catch)]
     pub(crate) fn forward(
         url: &str,
         request: &Request,
         listed: &Names,
         changes: &str,
+        max_body_bytes: u32,
+        upload_timeout_ms: u32,
+        origin_timeout_ms: u32,
     ) -> Result<Promise, JsValue>;
 
     /// The same response with its listed headers and these changes.
@@ -62,6 +66,15 @@ extern "C" {
 
 /// What [`with_timeout`] rejects with after the timeout.
 pub(crate) const TIMED_OUT: &str = "timed out";
+
+/// The body is longer than allowed.
+pub(crate) const TOO_LARGE: &str = "too large";
+
+/// The client did not send all of the body.
+pub(crate) const CLIENT_ABORTED: &str = "client aborted";
+
+/// The client did not send the body in time.
+pub(crate) const CLIENT_SLOW: &str = "client slow";
 
 /// Values packed one per line.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 29] = [
+pub(crate) const SETTINGS: [&str; 31] = [
     "ACCESS_LOG",
     "ANON_ALGORITHM",
     "ANON_LIMIT",
@@ -35,9 +35,11 @@ pub(crate) const SETTINGS: [&str; 29] = [
     "JWT_REQUIRED_CLAIMS",
     "JWT_SECRET",
     "LIMITED_ROUTES",
+    "MAX_BODY_BYTES",
     "ORIGIN_TIMEOUT_MS",
     "ORIGIN_URL",
     "REPORT_INTERVAL_MS",
+    "UPLOAD_TIMEOUT_MS",
     "USER_LIMIT",
     "USER_WINDOW",
     "WITHOUT_COUNTER",

@@ -72,6 +72,10 @@ pub enum Event {
     AddressUnknown,
     /// The issuer's key set could not be fetched.
     KeySetUnavailable,
+    /// A client broke off while it sent a body.
+    ClientAborted,
+    /// A client took too long to send a body.
+    ClientSlow,
     /// The connection to the origin failed.
     OriginUnreachable,
     /// The origin did not respond in time.

@@ -280,7 +280,8 @@ test("the response of an origin that refuses a body early is passed on", async (
     response.end('{"title":"Content Too Large"}');
     request.resume();
   });
-  const other = await startEdge({ after }, { originUrl: strict.url, secrets: strict.secrets });
+  const vars = { MAX_BODY_BYTES: 2_000_000 };
+  const other = await startEdge({ after }, { originUrl: strict.url, secrets: strict.secrets, vars });
   const answer = await other.from("203.0.113.28")("/api/jobs/analysis", {
     method: "POST",
     body: Buffer.alloc(1024 * 1024, 32),
@@ -322,7 +323,8 @@ test("50 MB are streamed in both directions without being buffered", {
       if (!response.write(block)) await new Promise((done) => response.once("drain", done));
     response.end();
   });
-  const other = await startEdge({ after }, { originUrl: upload.url, secrets: upload.secrets });
+  const vars = { MAX_BODY_BYTES: size };
+  const other = await startEdge({ after }, { originUrl: upload.url, secrets: upload.secrets, vars });
   const { port } = new URL(other.url);
   await other.from("203.0.113.26")("/");
   const before = residentMegabytes();
