@@ -34,6 +34,9 @@ use crate::url;
 const READ_HEADERS: &str = "origin\naccess-control-request-method\nauthorization\ncookie\ntraceparent\n\
     weir-drill-panic\ncf-connecting-ip\ncf-connecting-ipv6\ncf-worker\nx-forwarded-for\nx-real-ip";
 
+/// The longest path and query that are forwarded, in bytes, as at Cloudflare.
+const MAX_TARGET_BYTES: usize = 16 * 1024;
+
 thread_local! {
     static READ: Names = glue::names(READ_HEADERS);
 }
@@ -210,6 +213,9 @@ async fn api(
             response: response::problem(&problem, fields)?,
         })
     };
+    if target.path_and_query().len() > MAX_TARGET_BYTES {
+        return answered(RequestOutcome::Other, response::uri_too_long(), &fields);
+    }
     // Without keys, no user's token can be verified, so these are not counted as bad tokens.
     if matches!(credentials, Credentials::Unverifiable(Unverifiable::NoKeys)) {
         fields.set("retry-after", &jwks::retry_after_secs(context).to_string());

@@ -97,6 +97,11 @@ pub(crate) fn not_found() -> Problem {
     Problem::new(404, "Not Found", "There is nothing at this path.")
 }
 
+/// Path and query are too long.
+pub(crate) fn uri_too_long() -> Problem {
+    Problem::new(414, "URI Too Long", "Path and query may have at most 16 KB.")
+}
+
 /// The edge itself failed. The log has the reason.
 pub(crate) fn internal() -> Problem {
     Problem::new(

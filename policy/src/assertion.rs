@@ -1,10 +1,13 @@
 //! The edge's signed statement to the origin about the caller: a JWT (RFC 7519, HS256) in the header [`HEADER`],
-//! bound to one method, path and query, and valid for [`LIFETIME_SECS`].
+//! bound to one method, path and query, and valid for [`LIFETIME_SECS`]. It has a digest of path and query, so that its
+//! length does not depend on theirs.
 //!
 //! The origin trusts nothing else about the caller, so direct access to it gains nothing. Keys rotate without downtime:
 //! each assertion names its key, and the origin accepts a current and a previous one. The assertion does not cover the
 //! body, which is streamed; TLS between edge and origin must protect it.
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -166,8 +169,18 @@ struct Claims {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token_exp: Option<u64>,
     htm: String,
-    htu: String,
+    /// The digest of path and query, as [`target_digest`] makes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    htd: Option<String>,
+    /// Path and query, in assertions of an edge that does not know `htd`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    htu: Option<String>,
     jti: String,
+}
+
+/// SHA-256 of path and query, in base64url without padding.
+fn target_digest(path_and_query: &str) -> String {
+    URL_SAFE_NO_PAD.encode(Sha256::digest(path_and_query))
 }
 
 /// The claim `act` (RFC 8693, 4.1): who acts for the subject, when that is somebody else.
@@ -238,7 +251,8 @@ fn encode(
         client_address: caller.map(|caller| caller.client_address.clone()),
         token_exp: caller.and_then(|caller| caller.token_expires_at),
         htm: method.to_owned(),
-        htu: path_and_query.to_owned(),
+        htd: Some(target_digest(path_and_query)),
+        htu: None,
         jti: id.to_owned(),
     };
     Ok(jsonwebtoken::encode(&header, &claims, &key.encoding)?)
@@ -337,7 +351,12 @@ fn verified(
     if claims.iat > now_unix_secs.saturating_add(LEEWAY_SECS) {
         return Err(AssertionError::NotYetValid);
     }
-    if claims.htm != method || claims.htu != path_and_query {
+    let is_for_target = match (&claims.htd, &claims.htu) {
+        (Some(digest), _) => *digest == target_digest(path_and_query),
+        (None, Some(text)) => text == path_and_query,
+        (None, None) => false,
+    };
+    if claims.htm != method || !is_for_target {
         return Err(AssertionError::OtherRequest);
     }
     Ok(claims)
@@ -411,6 +430,25 @@ mod tests {
         });
         change(&mut claims);
         jsonwebtoken::encode(&header, &claims, &key(1).encoding).unwrap()
+    }
+
+    #[test]
+    fn an_assertion_of_an_edge_without_digests_is_valid_for_its_own_request_only() {
+        assert!(verified(&with_claims(|_| {}), NOW).is_ok());
+        for htu in ["/api/jobs/analysis".into(), serde_json::Value::Null] {
+            let other = with_claims(|claims| claims["htu"] = htu);
+            assert_eq!(verified(&other, NOW), Err(AssertionError::OtherRequest));
+        }
+        let both = with_claims(|claims| claims["htd"] = "another".into());
+        assert_eq!(verified(&both, NOW), Err(AssertionError::OtherRequest));
+    }
+
+    #[test]
+    fn an_assertion_for_a_long_url_is_as_short_as_any() {
+        let path = format!("/api/usage?{}", "a".repeat(16 * 1024));
+        let token = sign(&key(1), &caller(), "GET", &path, "req-1", NOW).unwrap();
+        assert!(token.len() < 600, "{}", token.len());
+        assert!(verify(&[key(1)], &token, "GET", &path, NOW).is_ok());
     }
 
     #[test]

@@ -4,6 +4,7 @@ import { createServer, request as httpRequest } from "node:http";
 import { type AddressInfo, createConnection } from "node:net";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
+import { tokenFor } from "../harness/identity.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
 import { receive, startOrigin } from "./origin.ts";
@@ -364,6 +365,18 @@ test("50 MB are streamed in both directions without being buffered", {
   assert.equal(taken, size);
   assert.equal(received, size);
   assert.ok(firstByteAt < lastByteSentAt - 200, "the origin reads before the client has sent all");
+});
+
+test("a long URL is forwarded up to 16 KB", async () => {
+  const bearer = { authorization: `Bearer ${await tokenFor(origin.secrets.jwt)}` };
+  const query = (length: number): string => `/api/usage?${"a".repeat(length - "/api/usage?".length)}`;
+  for (const length of [5_900, 16 * 1024]) {
+    assert.equal((await ask(query(length), { headers: bearer })).status, 200, String(length));
+    assert.equal(origin.last().target, query(length));
+  }
+  const answer = await ask(query(16 * 1024 + 1), { headers: bearer });
+  assert.equal(answer.status, 414);
+  assert.equal(((await answer.json()) as { title: string }).title, "URI Too Long");
 });
 
 test("an assertion is valid for its own request only", async () => {

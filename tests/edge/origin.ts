@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { createServer, type IncomingHttpHeaders, type IncomingMessage, type ServerResponse } from "node:http";
 import { type JWTPayload, jwtVerify } from "jose";
 import { freshSecrets, type Secrets } from "../harness/identity.ts";
@@ -13,7 +14,7 @@ export interface Received {
   /** The header names in the order sent, with repetitions. */
   names: string[];
   /** The claims of the edge's assertion, verified as the real origin does. */
-  claims: JWTPayload & { client_address: string; token_exp?: number; htm: string; htu: string };
+  claims: JWTPayload & { client_address: string; token_exp?: number; htm: string; htd: string };
   body: string;
 }
 
@@ -58,7 +59,7 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
     },
   };
   const key = Buffer.from(origin.secrets.edge);
-  const server = createServer((request, response) => {
+  const server = createServer({ maxHeaderSize: 64 * 1024 }, (request, response) => {
     void (async () => {
       try {
         if (request.url === "/api/edge/counts") {
@@ -90,8 +91,11 @@ export async function startOrigin(lifetime: Lifetime, respond?: Respond): Promis
   return origin;
 }
 
+/** The claim `htd` for a path and query. */
+const digest = (target: string): string => createHash("sha256").update(target).digest("base64url");
+
 async function receiveReport(request: IncomingMessage, key: Uint8Array): Promise<EdgeReport> {
-  const { payload } = await jwtVerify<{ htm: string; htu: string }>(
+  const { payload } = await jwtVerify<{ htm: string; htd: string }>(
     String(request.headers["weir-assertion"] ?? ""),
     key,
     {
@@ -100,7 +104,7 @@ async function receiveReport(request: IncomingMessage, key: Uint8Array): Promise
       audience: "weir-origin/edge",
     },
   );
-  if (`${request.method} ${request.url}` !== `${payload.htm} ${payload.htu}`)
+  if (request.method !== payload.htm || digest(request.url ?? "") !== payload.htd)
     throw new Error("asserted for another request");
   let body = "";
   for await (const chunk of request) body += String(chunk);
@@ -116,8 +120,8 @@ export async function receive(request: IncomingMessage, key: Uint8Array): Promis
     issuer: "weir-edge",
     audience: "weir-origin",
   });
-  if (payload.htm !== method || payload.htu !== target) {
-    throw new Error(`asserted ${payload.htm} ${payload.htu}, got ${method} ${target}`);
+  if (payload.htm !== method || payload.htd !== digest(target)) {
+    throw new Error(`asserted ${payload.htm} ${payload.htd}, got ${method} ${target}`);
   }
   if ((payload.exp ?? 0) - (payload.iat ?? 0) !== 30) throw new Error("an assertion lives for 30 seconds");
   let body = "";
