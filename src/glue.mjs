@@ -89,44 +89,53 @@ export function forward(url, request, listed, changes, maxBytes, uploadMs, origi
 
 /** Forwards a request with its body, chunk by chunk. The origin's time begins when all of it has been sent. */
 function upload(url, init, request, maxBytes, uploadMs, originMs) {
-  const length = request.headers.get("content-length");
-  if (Number(length) > maxBytes) return Promise.reject("too large");
-  const { readable, writable } = length === null ? new TransformStream() : new FixedLengthStream(Number(length));
-  const answer = fetch(url, { ...init, body: readable });
-  const sent = send(request.body.getReader(), writable.getWriter(), maxBytes, uploadMs);
+  const header = request.headers.get("content-length");
+  const length = header === null ? maxChunk : Number(header);
+  if (header !== null && length > maxBytes) return Promise.reject("too large");
+  const { readable, writable } = header === null ? new IdentityTransformStream() : new FixedLengthStream(length);
+  const stop = new AbortController();
+  const answer = fetch(url, { ...init, body: readable, signal: stop.signal });
+  const chunk = new ArrayBuffer(Math.min(length, maxChunk) || 1);
+  const sent = send(request.body.getReader({ mode: "byob" }), writable.getWriter(), chunk, maxBytes, uploadMs).catch(
+    (reason) => {
+      // Ending the stream with an error would not do: without Content-Length, the origin would take it for complete.
+      stop.abort(reason);
+      throw reason;
+    },
+  );
   // An origin may answer before it has read the body.
   return Promise.race([answer, sent]).then(() => withTimeout(answer, originMs));
 }
 
+/** The longest chunk of a body, in bytes. */
+const maxChunk = 65_536;
+
 /**
- * Copies a body. Resolves when all is sent or the origin takes no more, and rejects when the client does not send all of
- * it. The body's own pipe would not tell the two apart, and ends a broken body without Content-Length as if complete.
+ * Copies a body by one buffer. Resolves when all is sent or the origin takes no more, and rejects when the client does not
+ * send all of it. The body's own pipe does not tell the two apart.
  */
-async function send(reader, writer, maxBytes, uploadMs) {
+function send(reader, writer, chunk, maxBytes, uploadMs) {
   let late = "client slow";
   writer.closed.catch(() => {});
   const copy = async () => {
     for (let size = 0; ; ) {
-      const { done, value } = await reader.read().catch(() => Promise.reject("client aborted"));
+      const { done, value } = await reader.read(new Uint8Array(chunk)).catch(() => Promise.reject("client aborted"));
+      chunk = value?.buffer;
       size += value?.byteLength ?? 0;
       if (size > maxBytes) throw "too large";
       late = "timed out";
-      const taken = await (done ? writer.close() : writer.write(value)).then(
-        () => true,
-        () => false,
-      );
-      if (done || !taken) return;
+      try {
+        // Resolves when the origin has taken the chunk, so its buffer can be used again.
+        await (done ? writer.close() : writer.write(value));
+      } catch {
+        return;
+      }
+      if (done) return;
       late = "client slow";
     }
   };
   const timer = new Promise((_, reject) => setTimeout(() => reject(late), uploadMs));
-  try {
-    await Promise.race([copy(), timer]);
-  } catch (reason) {
-    // Not awaited: what is under way ends with the request to the origin.
-    writer.abort(reason).catch(() => {});
-    throw reason;
-  }
+  return Promise.race([copy(), timer]);
 }
 
 /** The same response with other headers, its body unread. */
