@@ -19,6 +19,8 @@ use crate::url::{self, UrlError};
 pub(crate) struct Config {
     /// The origin that requests are forwarded to: scheme, host and port, without a trailing slash.
     pub(crate) origin: String,
+    /// Its host, with a port unless it is the usual one, as in the URLs of requests.
+    pub(crate) origin_host: String,
     /// How long the origin may take to send the headers of its response, in milliseconds.
     pub(crate) origin_timeout_ms: u32,
     /// The longest body of a request that is forwarded, in bytes.
@@ -160,6 +162,7 @@ impl Config {
             {
                 let development = development && url::is_loopback(origin.host().unwrap_or_default());
                 Ok(Self {
+                    origin_host: url::usual_host(&origin),
                     origin: origin.to_string().trim_end_matches('/').to_owned(),
                     origin_timeout_ms,
                     max_body_bytes,

@@ -99,9 +99,32 @@ pub(crate) const EXPOSED: &str =
 /// Methods that a preflight allows.
 pub(crate) const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE";
 
-/// Request headers that a preflight allows.
-pub(crate) const REQUEST_HEADERS: &str = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, \
+/// Request headers that a preflight allows to pages of any origin.
+const REQUEST_HEADERS: &str = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, \
     If-Match, If-None-Match, Cache-Control, Traceparent, Tracestate, Weir-Job-Token, Weir-Priority, Weir-Run-At";
+
+/// How many requested headers are allowed in addition, and how long their names may be.
+const MAX_REQUESTED: usize = 32;
+const MAX_NAME_BYTES: usize = 64;
+
+/// The request headers that a preflight allows. `requested` are those that a page of a listed origin asks for: libraries
+/// add headers of their own, such as `baggage` and `sentry-trace`, and the page would fail without them. The edge forwards
+/// none that it would not forward anyway.
+pub(crate) fn request_headers(requested: &str) -> String {
+    let mut allowed = REQUEST_HEADERS.to_owned();
+    let names = requested.split(',').map(str::trim).filter(|name| is_name(name));
+    for name in names.take(MAX_REQUESTED) {
+        allowed.push_str(", ");
+        allowed.push_str(name);
+    }
+    allowed
+}
+
+/// Whether a text is the name of a header (RFC 9110, 5.1).
+fn is_name(text: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    (1..=MAX_NAME_BYTES).contains(&text.len()) && text.bytes().all(is_token)
+}
 
 #[cfg(test)]
 mod tests {
@@ -130,6 +153,16 @@ mod tests {
         ] {
             assert_eq!(access(listed, other), (false, false), "{other}");
         }
+    }
+
+    #[test]
+    fn requested_headers_are_allowed_when_they_are_names_and_few() {
+        let long = "a".repeat(MAX_NAME_BYTES + 1);
+        let allowed = request_headers(&format!("baggage, x:y,\"q\",a b,,é, {long},x-ok"));
+        assert_eq!(allowed, format!("{REQUEST_HEADERS}, baggage, x-ok"));
+        assert_eq!(request_headers(""), REQUEST_HEADERS);
+        let many = request_headers(&"x,".repeat(1000));
+        assert_eq!(many.matches(", x").count(), MAX_REQUESTED);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::trace::Trace;
 use crate::url;
 
 /// The headers that the edge itself reads, in the order in which `route` unpacks them.
-const READ_HEADERS: &str = "origin\naccess-control-request-method\nauthorization\ncookie\ntraceparent\n\
+const READ_HEADERS: &str = "origin\naccess-control-request-method\naccess-control-request-headers\nauthorization\ncookie\ntraceparent\n\
     weir-drill-panic\ncf-connecting-ip\ncf-connecting-ipv6\ncf-worker\nx-forwarded-for\nx-real-ip";
 
 /// The longest path and query that are forwarded, in bytes, as at Cloudflare.
@@ -52,17 +52,18 @@ pub(crate) async fn handle(
     let facts = READ.with(|names| glue::facts_of(&request, names));
     let mut lines = facts.lines();
     let (method, target) = (lines.text(), Target::of(lines.text()));
+    let origin = lines.value();
     let context = RequestContext {
         bindings,
         config,
         request_id: &id,
         is_https: target.is_some_and(|target| target.scheme() == "https"),
     };
-    let handled = match route(&context, &request, method, target, lines).await {
+    let handled = match route(&context, &request, method, target, origin, lines).await {
         Ok(handled) => handled,
         Err(error) => {
             context.report(Event::Internal, &timeout::message(&error));
-            let fields = response::base_fields(context.is_https);
+            let fields = fields(&context, origin);
             Handled::new(
                 RequestOutcome::Failed,
                 response::problem(&response::internal(), &fields),
@@ -108,22 +109,23 @@ async fn route(
     request: &Request,
     method: &str,
     target: Option<Target<'_>>,
+    origin: Option<&str>,
     mut headers: Lines<'_>,
 ) -> Result<Handled, JsValue> {
     let Some(target) = target else {
-        return not_found(context);
+        return not_found(context, origin);
     };
     if !target.is_api() {
-        return page(context, request, method).await;
+        return page(context, request, method, origin).await;
     }
-    let (origin, is_preflight) = (headers.value(), headers.value().is_some());
+    let (is_preflight, requested_headers) = (headers.value().is_some(), headers.value());
     let is_forwarded = match exposure(target.path()) {
         Exposure::Public => true,
         Exposure::Development => context.config.development && is_same_site(target, origin),
         Exposure::Private => false,
     };
     if !is_forwarded {
-        return not_found(context);
+        return not_found(context, origin);
     }
     let api_request = ApiRequest {
         method,
@@ -144,7 +146,8 @@ async fn route(
         },
     };
     if method == "OPTIONS" && origin.is_some() && is_preflight {
-        return Handled::new(RequestOutcome::Other, preflight(context, origin));
+        let response = preflight(context, origin, requested_headers);
+        return Handled::new(RequestOutcome::Other, response);
     }
     api(context, request, &api_request).await
 }
@@ -155,11 +158,10 @@ fn is_same_site(target: Target<'_>, origin: Option<&str>) -> bool {
     url::is_loopback(target.host()) && origin.is_none_or(|origin| origin == target.origin())
 }
 
-fn not_found(context: &RequestContext<'_>) -> Result<Handled, JsValue> {
-    let fields = response::base_fields(context.is_https);
+fn not_found(context: &RequestContext<'_>, origin: Option<&str>) -> Result<Handled, JsValue> {
     Handled::new(
         RequestOutcome::Other,
-        response::problem(&response::not_found(), &fields),
+        response::problem(&response::not_found(), &fields(context, origin)),
     )
 }
 
@@ -176,7 +178,12 @@ struct ApiRequest<'a> {
 }
 
 /// Serves the page's files and nothing else: the origin's other routes cannot be reached through the edge.
-async fn page(context: &RequestContext<'_>, request: &Request, method: &str) -> Result<Handled, JsValue> {
+async fn page(
+    context: &RequestContext<'_>,
+    request: &Request,
+    method: &str,
+    origin: Option<&str>,
+) -> Result<Handled, JsValue> {
     if ["GET", "HEAD"].contains(&method)
         && let Some(assets) = context.bindings.assets()
     {
@@ -185,7 +192,7 @@ async fn page(context: &RequestContext<'_>, request: &Request, method: &str) -> 
             return Handled::new(RequestOutcome::Other, Ok(response));
         }
     }
-    not_found(context)
+    not_found(context, origin)
 }
 
 async fn api(
@@ -196,8 +203,7 @@ async fn api(
     let started = clock::now_ms();
     let config = context.config;
     let target = api_request.target;
-    let mut fields = cors_fields(context, api_request.credentials.origin);
-    fields.set("x-request-id", context.request_id);
+    let mut fields = fields(context, api_request.credentials.origin);
     let address = address(context, &api_request.address);
     let credentials = credentials(context, &api_request.credentials, target.origin()).await;
     let signed_in = match &credentials {
@@ -215,6 +221,13 @@ async fn api(
     };
     if target.path_and_query().len() > MAX_TARGET_BYTES {
         return answered(RequestOutcome::Other, response::uri_too_long(), &fields);
+    }
+    if target.host() == config.origin_host {
+        context.report(
+            Event::Internal,
+            "ORIGIN_URL is the address of the edge itself: requests would be forwarded in a circle",
+        );
+        return answered(RequestOutcome::Failed, response::misconfigured(), &fields);
     }
     // Without keys, no user's token can be verified, so these are not counted as bad tokens.
     if matches!(credentials, Credentials::Unverifiable(Unverifiable::NoKeys)) {
@@ -347,25 +360,37 @@ fn address(context: &RequestContext<'_>, headers: &AddressHeaders<'_>) -> Client
 }
 
 /// Answers a preflight. It is never counted: the browser sends it by itself, before the request that counts.
-fn preflight(context: &RequestContext<'_>, origin: Option<&str>) -> Result<Response, JsValue> {
-    let mut fields = cors_fields(context, origin);
+fn preflight(
+    context: &RequestContext<'_>,
+    origin: Option<&str>,
+    requested_headers: Option<&str>,
+) -> Result<Response, JsValue> {
+    let mut fields = fields(context, origin);
+    let access = origin.map(|origin| context.config.allowed_origins.access(origin));
+    let requested = requested_headers.filter(|_| access.is_some_and(|access| access.credentials));
     fields
         .append(
             "vary",
             "Access-Control-Request-Method, Access-Control-Request-Headers",
         )
         .set("access-control-allow-methods", cors::METHODS)
-        .set("access-control-allow-headers", cors::REQUEST_HEADERS)
+        .set(
+            "access-control-allow-headers",
+            &cors::request_headers(requested.unwrap_or_default()),
+        )
         .set("access-control-max-age", "7200");
     response::empty(204, &fields)
 }
 
-/// The fields of every response, and those that let a page of another origin read it.
-fn cors_fields(context: &RequestContext<'_>, origin: Option<&str>) -> HeaderChanges {
+/// The fields of every response: its id, and those that let a page of another origin read it.
+fn fields(context: &RequestContext<'_>, origin: Option<&str>) -> HeaderChanges {
     let mut fields = response::base_fields(context.is_https);
+    fields
+        .set("x-request-id", context.request_id)
+        // Also without Origin: a cache must not answer a page with this response.
+        .append("vary", "Origin");
     let Some(origin) = origin else { return fields };
     let access = context.config.allowed_origins.access(origin);
-    fields.append("vary", "Origin");
     if access.read {
         fields
             .set("access-control-allow-origin", origin)

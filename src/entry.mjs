@@ -89,13 +89,16 @@ export default {
       return await answered;
     } catch (error) {
       // A bug: Rust turns every other error into a response.
-      console.error(JSON.stringify({ event: "panic", detail: String(error?.message ?? error) }));
+      const id = crypto.randomUUID();
+      console.error(JSON.stringify({ event: "panic", detail: String(error?.message ?? error), request_id: id }));
       return new Response(internalError, {
         status: 500,
         headers: {
           "content-type": "application/problem+json",
           "cache-control": "no-store",
           "x-content-type-options": "nosniff",
+          "x-request-id": id,
+          vary: "Origin",
         },
       });
     } finally {

@@ -41,7 +41,7 @@ const REQUEST_HEADERS: [&str; 20] = [
 ];
 
 /// Response headers that are passed to the client. `Set-Cookie` is not among them: the origin sets no cookies.
-const RESPONSE_HEADERS: [&str; 20] = [
+const RESPONSE_HEADERS: [&str; 21] = [
     "accept-ranges",
     "allow",
     "cache-control",
@@ -63,6 +63,8 @@ const RESPONSE_HEADERS: [&str; 20] = [
     "server-timing",
     "vary",
     "www-authenticate",
+    // For a proxy in front of the edge.
+    "x-accel-buffering",
 ];
 
 thread_local! {
@@ -120,7 +122,21 @@ pub(crate) async fn send(
     };
     // After a timeout, the runtime cancels the fetch as soon as the client has its response.
     let error = match JsFuture::from(response).await {
-        Ok(response) => return Ok(Forwarded::Response(response.unchecked_into())),
+        Ok(response) => {
+            let response: Response = response.unchecked_into();
+            let status = response.status();
+            // No response can be made with any other.
+            if (200..600).contains(&status) {
+                return Ok(Forwarded::Response(response));
+            }
+            context.report(
+                Event::OriginUnreachable,
+                &format!("the origin answered with status {status}"),
+            );
+            return Ok(Forwarded::Problem(
+                unreachable().with("request_id", context.request_id),
+            ));
+        }
         Err(error) => error,
     };
     let problem = match error.as_string().as_deref() {

@@ -47,7 +47,7 @@ use wasm_bindgen::JsCast;
 use wasm_bindgen::prelude::wasm_bindgen;
 use worker::{Context, Env, event};
 
-use crate::bindings::Bindings;
+use crate::bindings::{Bindings, random_uuid};
 use crate::config::{Config, ConfigError};
 use crate::events::{Event, report};
 
@@ -75,8 +75,10 @@ async fn fetch(request: web_sys::Request, env: Env, _context: Context) -> worker
     let response = match configuration(&bindings).await {
         Ok(config) => edge::handle(&bindings, &config, request).await,
         Err(error) => {
-            report(&bindings, Event::Internal, None, &error.to_string());
-            let fields = response::base_fields(request.url().starts_with("https:"));
+            let id = random_uuid();
+            report(&bindings, Event::Internal, Some(&id), &error.to_string());
+            let mut fields = response::base_fields(request.url().starts_with("https:"));
+            fields.set("x-request-id", &id).set("vary", "Origin");
             response::problem(&response::misconfigured(), &fields)
         }
     };

@@ -39,6 +39,19 @@ pub(crate) fn parse_trusted(text: &str) -> Result<Uri, UrlError> {
     })
 }
 
+/// The host as it is in a normalised URL: in lower case, and without the usual port of its scheme.
+pub(crate) fn usual_host(uri: &Uri) -> String {
+    let usual_port = match uri.scheme_str() {
+        Some("http") => 80,
+        _ => 443,
+    };
+    let host = uri.host().unwrap_or_default().to_ascii_lowercase();
+    match uri.port_u16().filter(|port| *port != usual_port) {
+        Some(port) => format!("{host}:{port}"),
+        None => host,
+    }
+}
+
 /// Whether a host, with or without a port, is the loopback interface.
 pub(crate) fn is_loopback(host: &str) -> bool {
     host.parse::<Authority>()
@@ -103,6 +116,19 @@ mod tests {
             "https://user:password@origin.example.com",
         ] {
             assert_eq!(parse_trusted(url), Err(UrlError::Credentials), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_compared_without_the_usual_port() {
+        for (url, host) in [
+            ("https://Edge.example.com", "edge.example.com"),
+            ("https://edge.example.com:443/", "edge.example.com"),
+            ("https://edge.example.com:80", "edge.example.com:80"),
+            ("http://127.0.0.1:80", "127.0.0.1"),
+            ("http://[::1]:8080", "[::1]:8080"),
+        ] {
+            assert_eq!(usual_host(&url.parse().unwrap()), host);
         }
     }
 

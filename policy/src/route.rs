@@ -69,12 +69,13 @@ fn route(text: &str) -> Result<Route, RouteError> {
 }
 
 impl LimitedRoutes {
-    /// The class of an API request. `path` is the request's path without its query.
+    /// The class of an API request. `path` is the request's path without its query. Case is ignored, since the origin may
+    /// ignore it, too.
     pub fn class(&self, method: &str, path: &str) -> RouteClass {
         let normalized = normalized(path);
         let limited = self.0.iter().any(|route| {
             route.method.as_deref().is_none_or(|wanted| wanted == method)
-                && normalized.starts_with(&route.prefix)
+                && is_below(&normalized, &route.prefix)
         });
         if limited {
             RouteClass::Limited
@@ -98,17 +99,18 @@ pub enum Exposure {
 /// The exposure of a path. It is the same for every spelling of the path that a server behind the edge might accept.
 pub fn exposure(path: &str) -> Exposure {
     let path = normalized(path);
-    let is_below = |prefix: &str| {
-        path.get(..prefix.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
-    };
-    if !path.starts_with("/api/") || is_below("/api/edge/") {
+    if !path.starts_with("/api/") || is_below(&path, "/api/edge/") {
         Exposure::Private
-    } else if is_below("/api/dev/") {
+    } else if is_below(&path, "/api/dev/") {
         Exposure::Development
     } else {
         Exposure::Public
     }
+}
+
+fn is_below(path: &str, prefix: &str) -> bool {
+    path.get(..prefix.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(prefix))
 }
 
 /// The path as a server behind the edge might interpret it: percent-decoded, with `\` as `/`, without empty and dot
@@ -218,6 +220,8 @@ mod tests {
             "/api//jobs/analysis",
             "/api/%6aobs/analysis",
             "/api/%6Aobs%2Fanalysis",
+            "/api/Jobs/analysis",
+            "/api/JOBS/analysis",
             "//api/jobs//x",
         ] {
             assert_eq!(class("POST", path), RouteClass::Limited, "{path}");

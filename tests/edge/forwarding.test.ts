@@ -379,6 +379,31 @@ test("a long URL is forwarded up to 16 KB", async () => {
   assert.equal(((await answer.json()) as { title: string }).title, "URI Too Long");
 });
 
+test("a status that HTTP does not have is a 502", async () => {
+  const odd = await startOrigin({ after }, (request, response) => {
+    const status = Number(new URL(request.url ?? "", "http://x").searchParams.get("status"));
+    request.socket.end(`HTTP/1.1 ${status} Odd\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}`);
+    response.destroy();
+  });
+  const other = await startEdge({ after }, { originUrl: odd.url, secrets: odd.secrets });
+  for (const status of [600, 999]) {
+    const answer = await other.from("203.0.113.29")(`/api/usage?status=${status}`);
+    assert.equal(answer.status, 502, String(status));
+    assert.equal(((await answer.json()) as { title: string }).title, "Bad Gateway");
+  }
+  assert.match((await other.logged("origin_unreachable", 2))[0] ?? "", /status 600/);
+  assert.equal((await other.from("203.0.113.29")("/api/usage?status=599")).status, 599);
+});
+
+test("an edge that is its own origin does not loop", async () => {
+  const port = await freePort();
+  const loop = await startEdge({ after }, { originUrl: `http://127.0.0.1:${port}`, port });
+  const answer = await loop.from("203.0.113.29")("/api/usage");
+  assert.equal(answer.status, 500);
+  assert.equal(((await answer.json()) as { title: string }).title, "Misconfigured");
+  assert.match((await loop.logged("internal_error"))[0] ?? "", /ORIGIN_URL is the address of the edge itself/);
+});
+
 test("an assertion is valid for its own request only", async () => {
   await ask("/api/jobs/analysis", { method: "POST", body: "{}" });
   const stolen = String(origin.last().headers["weir-assertion"]);

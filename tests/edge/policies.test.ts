@@ -42,6 +42,7 @@ test("another spelling of a path does not have another policy", async () => {
   await spell("/api/jobs/analysis");
   await spell("/api//jobs/analysis");
   assert.equal((await spell("/api/%6aobs/analysis")).status, 429);
+  assert.equal((await spell("/api/Jobs/analysis")).status, 429, "the origin may ignore case");
 });
 
 test("in shadow mode, everything is counted and reported and nothing is denied", async () => {
