@@ -63,8 +63,64 @@ test("pages of listed origins may use cookies, and others may not read responses
   assert.equal(other.headers.get("vary"), "Origin");
 });
 
-test("a response to a request without Origin has no CORS fields", async () => {
+test("a response to a request without Origin has no CORS fields but varies", async () => {
   const answer = await edge.from("203.0.113.33")("/api/usage");
   assert.equal(answer.headers.get("access-control-allow-origin"), null);
-  assert.equal(answer.headers.get("vary"), null);
+  assert.equal(answer.headers.get("vary"), "Origin", "a cache must not answer a page with it");
+});
+
+test("answers that the edge makes itself have an id and can be read by pages", async () => {
+  const headers = { origin: "https://app.example" };
+  const drilled = await startEdge(
+    { after },
+    { originUrl: "http://127.0.0.1:1", vars: { DRILLS: "on" }, secrets: origin.secrets },
+  );
+  for (const [path, init, status] of [
+    ["/api/edge/counts", {}, 404],
+    ["/api/jobs/analysis", preflight, 204],
+    ["/api/usage", {}, 502],
+    ["/api/usage", { headers: { "weir-drill-panic": "1" } }, 500],
+  ] as const) {
+    const answer = await drilled.from("203.0.113.34")(path, {
+      ...init,
+      headers: { ...("headers" in init ? init.headers : {}), ...headers },
+    });
+    assert.equal(answer.status, status);
+    assert.match(answer.headers.get("x-request-id") ?? "", /^[0-9a-f-]{36}$/, path);
+    assert.match(answer.headers.get("vary") ?? "", /Origin/, path);
+    // After a panic, the configuration is gone with Rust's memory.
+    const expected = status === 500 ? null : "https://app.example";
+    assert.equal(answer.headers.get("access-control-allow-origin"), expected, `${path} ${status}`);
+  }
+  const wrong = await startEdge({ after }, { originUrl: "nowhere" });
+  const answer = await wrong.from("203.0.113.34")("/api/usage", { headers });
+  assert.equal(answer.status, 500);
+  assert.match(answer.headers.get("x-request-id") ?? "", /^[0-9a-f-]{36}$/);
+  assert.match((await wrong.logged("internal_error"))[0] ?? "", new RegExp(answer.headers.get("x-request-id") ?? "-"));
+});
+
+test("a preflight allows the headers that a page of a listed origin asks for", async () => {
+  const listed = await startEdge(
+    { after },
+    { originUrl: origin.url, secrets: origin.secrets, vars: { CORS_ORIGINS: ["https://app.example"] } },
+  );
+  const allowed = async (requested: string, page = "https://app.example", to = listed): Promise<string> => {
+    const answer = await to.from("203.0.113.35")("/api/jobs/analysis", {
+      method: "OPTIONS",
+      headers: { origin: page, "access-control-request-method": "POST", "access-control-request-headers": requested },
+    });
+    return (answer.headers.get("access-control-allow-headers") ?? "").toLowerCase();
+  };
+  const asked = "authorization,baggage,sentry-trace,x-requested-with";
+  for (const name of asked.split(",")) assert.ok((await allowed(asked)).split(", ").includes(name), name);
+  for (const other of [await allowed(asked, "https://evil.example"), await allowed(asked, "https://app.example", edge)])
+    assert.ok(other.includes("authorization") && !other.includes("baggage"), other);
+  // Names that are not names, and more than anyone needs, are not echoed.
+  const odd = await allowed('baggage,a b,x:y,"q",,é,x-ok');
+  assert.ok(odd.includes("baggage") && odd.includes("x-ok"));
+  for (const name of ["a b", "x:y", '"q"', "é"]) assert.ok(!odd.includes(name), name);
+  const many = await allowed(Array.from({ length: 500 }, (_, n) => `x-${n}`).join(","));
+  assert.ok(many.split(",").length <= 80, String(many.split(",").length));
+  const long = await allowed(`x-${"a".repeat(200)},baggage`);
+  assert.ok(long.includes("baggage") && !long.includes("x-aa"));
 });

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
+use axum::response::IntoResponse;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -60,10 +61,12 @@ fn answer(
     stopping: CancellationToken,
     token_expires_at: Option<u64>,
     events: impl Stream<Item = Sent> + Send + 'static,
-) -> Sse<impl Stream<Item = Sent>> {
+) -> impl IntoResponse {
     let now = jiff::Timestamp::now().as_second().unsigned_abs();
     let until = tokio::time::timeout(longest(token_expires_at, now), stopping.cancelled_owned());
-    Sse::new(events.take_until(until)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+    let stream = Sse::new(events.take_until(until)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    // nginx buffers responses by default, and an event would wait until the buffer is full.
+    ([("x-accel-buffering", "no")], stream)
 }
 
 fn event(name: &str, data: impl Serialize) -> Event {
@@ -87,7 +90,7 @@ pub(super) async fn job(
     State(api): State<Arc<Api>>,
     id: Result<Path<i64>, PathRejection>,
     caller: Caller,
-) -> Result<Sse<impl Stream<Item = Sent>>, ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let Ok(Path(id)) = id else {
         return Err(ApiError::NoJob);
     };
@@ -208,7 +211,7 @@ pub(super) async fn jobs(
     State(api): State<Arc<Api>>,
     first: Result<Query<FirstEvent>, QueryRejection>,
     caller: Caller,
-) -> Result<Sse<impl Stream<Item = Sent>>, ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let limit = first.map_or(0, |Query(first)| first.limit.unwrap_or(NEWEST));
     if !(1..=NEWEST).contains(&limit) {
         return Err(ApiError::Unprocessable(
@@ -294,7 +297,7 @@ impl Everything {
 pub(super) async fn lanes(
     State(api): State<Arc<Api>>,
     caller: Caller,
-) -> Result<Sse<impl Stream<Item = Sent>>, ApiError> {
+) -> Result<impl IntoResponse, ApiError> {
     let place = api.live_view.stream(caller.holder.id);
     let place = place.ok_or(ApiError::TooManyStreams)?;
     let stopping = api.stopping.clone();
