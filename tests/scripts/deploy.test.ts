@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { join } from "node:path";
 import { describe, it } from "node:test";
+import { unstable_readConfig as readConfig } from "wrangler";
 import { root } from "../../scripts/lib/paths.ts";
 import { attempt } from "../../scripts/lib/process.ts";
 
@@ -14,6 +15,12 @@ describe("npm run deploy", () => {
   it("refuses an origin that a deployed edge cannot reach", async () => {
     assert.match(await deploy(), /ORIGIN_URL in wrangler.toml is http:\/\/127.0.0.1:8080/);
     assert.match(await deploy("--env", "production"), /ORIGIN_URL of production in wrangler.toml is not set/);
+  });
+
+  it("finds every variable in every environment, of which wrangler would warn otherwise", () => {
+    const variables = (env?: string): string[] =>
+      Object.keys(readConfig({ config: join(root, "wrangler.toml"), env }).vars).sort();
+    for (const env of ["staging", "production"]) assert.deepEqual(variables(env), variables());
   });
 
   it("refuses a limit of reads that READ_LIMITER does not allow", async () => {

@@ -31,7 +31,11 @@ impl Events {
 
     fn of_answer(response: Response<Body>) -> Self {
         assert_eq!(response.status(), 200);
-        assert_eq!(response.headers()["x-accel-buffering"], "no", "nginx must not buffer it");
+        assert_eq!(
+            response.headers()["x-accel-buffering"],
+            "no",
+            "nginx must not buffer it"
+        );
         Self {
             body: Body::into_data_stream(response.into_body()),
             text: String::new(),
