@@ -191,7 +191,10 @@ async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
     };
     let url = pooler.url(&weir);
     weir.until("the pooler to answer", async || {
-        tokio_postgres::connect(&url, tokio_postgres::NoTls).await.ok()
+        tokio_postgres::connect(&url, tokio_postgres::NoTls)
+            .await
+            .ok()
+            .map(drop)
     })
     .await;
     let mut callers = tokio::task::JoinSet::new();
