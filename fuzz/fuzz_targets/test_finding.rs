@@ -20,7 +20,7 @@ fuzz_target!(|content: &str| {
             assert!(tests.len() <= lines, "a line has one test at most");
             for test in tests {
                 assert!((1..=lines).contains(&test.line));
-                assert!(!test.name.is_empty() && test.name.len() <= find::LONGEST_NAME);
+                assert!(!test.name.is_empty() && test.name.len() <= find::MAX_NAME);
             }
         }
     }

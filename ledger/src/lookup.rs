@@ -48,9 +48,9 @@ impl Transact for LookUp {
     type Output = Option<Found>;
     type Statements = LookupStatements;
 
-    const LARGEST_GROUP: usize = 1000;
-    const LONGEST_QUEUE: usize = 20_000;
-    const LONGEST_QUEUE_BYTES: usize = 20_000 * 1024;
+    const MAX_GROUP: usize = 1000;
+    const MAX_QUEUE: usize = 20_000;
+    const MAX_QUEUE_BYTES: usize = 20_000 * 1024;
     const BLOCKED_TIMEOUT: Duration = Duration::ZERO;
 
     fn holder(_: &i64) -> Option<Uuid> {

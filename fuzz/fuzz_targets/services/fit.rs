@@ -11,7 +11,7 @@ use weir::config::service::{Amount, HandlerSpec, Service};
 use weir_policy::lane::is_queue_name;
 
 /// What one job may reserve at most.
-const MOST_AMOUNT: i64 = 1_000_000_000_000_000;
+const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
 
 pub fn check(settings: &Settings) {
     assert!(!settings.services.is_empty());
@@ -53,7 +53,7 @@ pub fn check(settings: &Settings) {
             assert!((1..=10_000).contains(&limits.slots));
             assert!(limits.limits.values().all(|limit| *limit >= 0));
             for (span, ceiling) in &limits.ceilings {
-                assert!(limits.limits[span] < *ceiling && *ceiling <= MOST_AMOUNT);
+                assert!(limits.limits[span] < *ceiling && *ceiling <= MAX_AMOUNT);
             }
         }
     }
@@ -112,7 +112,7 @@ fn service(service: &Service) {
         HandlerSpec::Http { amount, .. } => amount,
     };
     match amount {
-        Amount::Fixed(amount) => assert!((1..=MOST_AMOUNT).contains(amount), "{amount}"),
+        Amount::Fixed(amount) => assert!((1..=MAX_AMOUNT).contains(amount), "{amount}"),
         Amount::Member { member } => storable(member),
     }
 }

@@ -15,7 +15,7 @@ pub use outstanding::{
 };
 
 /// How many attempts one statement keeps.
-pub const MOST_KEPT: usize = 500;
+pub const MAX_KEPT: usize = 500;
 
 /// Says that these attempts of this River client are alive, by moving their `attempted_at` to now. Returns how many were.
 /// Those that somebody has locked are left out, and so are those that are over or somebody else's by now.

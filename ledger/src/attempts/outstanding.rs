@@ -15,10 +15,10 @@ use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Transaction};
 use crate::database::{DatabaseError, FromDatabase};
 
 /// How many attempts one look for silent ones returns.
-const MOST_SILENT: i64 = 200;
+const MAX_SILENT: i64 = 200;
 
 /// How long one look takes attempts back. The duties that come after it wait meanwhile, and the next look goes on.
-const LONGEST_LOOK: Duration = Duration::from_millis(500);
+const MAX_LOOK: Duration = Duration::from_millis(500);
 
 /// How long taking back an attempt waits for the lock of its holder. The next round looks again.
 const TAKE_BACK_PATIENCE: &str = "SET LOCAL lock_timeout = '20ms'";
@@ -117,7 +117,7 @@ pub struct Progress {
 
 impl Progress {
     /// The longest message, in bytes.
-    pub const LONGEST_MESSAGE: usize = 1000;
+    pub const MAX_MESSAGE: usize = 1000;
 
     /// Whether it is one.
     ///
@@ -125,13 +125,13 @@ impl Progress {
     ///
     /// What is wanted.
     pub fn check(&self) -> Result<(), AttemptError> {
-        let fits = |message: &String| message.len() <= Self::LONGEST_MESSAGE;
+        let fits = |message: &String| message.len() <= Self::MAX_MESSAGE;
         if (0.0..=1.0).contains(&self.fraction) && self.message.as_ref().is_none_or(fits) {
             return Ok(());
         }
         Err(AttemptError::Invalid(format!(
             "a progress has a fraction from 0 to 1, and a message of at most {} bytes",
-            Self::LONGEST_MESSAGE
+            Self::MAX_MESSAGE
         )))
     }
 }
@@ -340,7 +340,7 @@ pub async fn take_back_silent(
 ) -> Result<(), Error> {
     let began = Instant::now();
     let silent = client
-        .query(include_str!("sql/silent.sql"), &[&MOST_SILENT])
+        .query(include_str!("sql/silent.sql"), &[&MAX_SILENT])
         .await?;
     for row in silent {
         let (job_id, claim): (i64, String) = (row.get("job_id"), row.get("claim"));
@@ -355,7 +355,7 @@ pub async fn take_back_silent(
             Ok(Some(outcome)) => each(Ok(Silent { job_id, outcome })),
             Err(error) => each(Err((job_id, error))),
         }
-        if began.elapsed() >= LONGEST_LOOK {
+        if began.elapsed() >= MAX_LOOK {
             break;
         }
     }

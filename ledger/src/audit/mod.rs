@@ -20,7 +20,7 @@ pub struct Finding {
     pub invariant: &'static str,
     /// What must hold.
     pub claim: &'static str,
-    /// For whom it does not, at most [`MOST_SHOWN`] of them.
+    /// For whom it does not, at most [`MAX_SHOWN`] of them.
     pub violations: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl Finding {
 }
 
 /// More violations than this are not listed.
-pub const MOST_SHOWN: i64 = 50;
+pub const MAX_SHOWN: i64 = 50;
 
 /// How long a settlement, a promotion or a guard's look may take before the audit calls it missing.
 pub const GRACE: Duration = Duration::from_secs(5);
@@ -41,7 +41,7 @@ pub const GRACE: Duration = Duration::from_secs(5);
 const DRIFTED_BALANCES: &str = include_str!("sql/i6_balances.sql");
 const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 
-/// The first column of each query is a text per violation. $1 is how many at most ([`MOST_SHOWN`]; NULL for all), $2
+/// The first column of each query is a text per violation. $1 is how many at most ([`MAX_SHOWN`]; NULL for all), $2
 /// the slot limits of the tiers and of a client address, $3 the grace in seconds.
 const CHECKS: [(&str, &str, &str); 15] = [
     (
@@ -149,7 +149,7 @@ pub async fn audit(
                 "WITH parameters AS (SELECT $1::bigint, $2::text[], $3::bigint[], $4::bigint, $5::float8)\n{sql}"
             );
             transaction
-                .query(&sql, &[&MOST_SHOWN, &plans, &slots, &anonymous, &grace])
+                .query(&sql, &[&MAX_SHOWN, &plans, &slots, &anonymous, &grace])
                 .await?
         };
         findings.push(Finding {

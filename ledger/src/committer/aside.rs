@@ -207,8 +207,8 @@ impl<T: Transact> Aside<T> {
     /// who are not served apart.
     fn line_up(line: &mut Line<T>, one: Waiting<T>) {
         let bytes: usize = line.items.iter().map(|one| one.bytes).sum();
-        let is_full = line.items.len() >= T::LONGEST_QUEUE / ASIDE_SHARE
-            || bytes + one.bytes > T::LONGEST_QUEUE_BYTES / ASIDE_SHARE;
+        let is_full = line.items.len() >= T::MAX_QUEUE / ASIDE_SHARE
+            || bytes + one.bytes > T::MAX_QUEUE_BYTES / ASIDE_SHARE;
         if is_full && !line.items.is_empty() {
             one.answer(Err(Rejection::Unavailable(line.why.error())));
         } else {
@@ -257,7 +257,7 @@ impl<T: Transact> Aside<T> {
     fn next(&self, holder: Uuid) -> Vec<Waiting<T>> {
         let most = match self.is_suspect(holder) {
             true => SUSPECT_TURN,
-            false => T::LARGEST_GROUP,
+            false => T::MAX_GROUP,
         };
         let mut lines = self.lines.lock();
         let Some(line) = lines.get_mut(&holder) else {
@@ -266,7 +266,7 @@ impl<T: Transact> Aside<T> {
         let (mut count, mut bytes) = (0, 0);
         for one in line.items.iter().take(most) {
             bytes += one.bytes;
-            if count > 0 && bytes > T::LARGEST_GROUP_BYTES {
+            if count > 0 && bytes > T::MAX_GROUP_BYTES {
                 break;
             }
             count += 1;

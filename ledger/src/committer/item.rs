@@ -19,13 +19,13 @@ pub(crate) trait Transact: Send + Sync + 'static {
     type Statements: Statements;
 
     /// The most items of one transaction.
-    const LARGEST_GROUP: usize;
+    const MAX_GROUP: usize;
     /// The most bytes of one transaction; a larger item goes alone.
-    const LARGEST_GROUP_BYTES: usize = 8 * 1024 * 1024;
+    const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
     /// The most items that wait.
-    const LONGEST_QUEUE: usize;
+    const MAX_QUEUE: usize;
     /// The most bytes that wait.
-    const LONGEST_QUEUE_BYTES: usize;
+    const MAX_QUEUE_BYTES: usize;
     /// How long an item that is set aside waits for its lock.
     const BLOCKED_TIMEOUT: Duration;
 

@@ -58,7 +58,7 @@ impl<T: Transact> Clone for Committer<T> {
 impl<T: Transact> Committer<T> {
     /// Starts the task that commits. It ends when the last clone is dropped and all that waits is answered.
     pub(crate) fn start(database: &Database, transact: Arc<T>) -> Self {
-        let (queue, mut waiting) = mpsc::channel(T::LONGEST_QUEUE);
+        let (queue, mut waiting) = mpsc::channel(T::MAX_QUEUE);
         let mut lane = Lane {
             session: Session::new(database.clone(), LOCK_TIMEOUT),
             aside: Aside::new(database.clone(), transact),
@@ -76,7 +76,7 @@ impl<T: Transact> Committer<T> {
         });
         Self {
             queue,
-            bytes: Arc::new(Semaphore::new(permits(T::LONGEST_QUEUE_BYTES) as usize)),
+            bytes: Arc::new(Semaphore::new(permits(T::MAX_QUEUE_BYTES) as usize)),
         }
     }
 
@@ -98,7 +98,7 @@ impl<T: Transact> Committer<T> {
     pub(crate) async fn commit(&self, item: T::Item) -> Answer<T::Output> {
         let bytes = T::bytes(&item);
         // An item that is larger than the whole queue has the queue for itself.
-        let wanted = permits(bytes).min(permits(T::LONGEST_QUEUE_BYTES));
+        let wanted = permits(bytes).min(permits(T::MAX_QUEUE_BYTES));
         let Ok(room) = Arc::clone(&self.bytes).acquire_many_owned(wanted).await else {
             return Err(stopped());
         };
@@ -144,9 +144,8 @@ async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &m
     };
     let mut bytes = first.bytes;
     group.push(first);
-    let has_room = |group: &Vec<Waiting<T>>, bytes: usize| {
-        group.len() < T::LARGEST_GROUP && bytes < T::LARGEST_GROUP_BYTES
-    };
+    let has_room =
+        |group: &Vec<Waiting<T>>, bytes: usize| group.len() < T::MAX_GROUP && bytes < T::MAX_GROUP_BYTES;
     let take = |waiting: &mut mpsc::Receiver<Waiting<T>>, group: &mut Vec<Waiting<T>>, bytes: &mut usize| {
         while has_room(group, *bytes)
             && let Ok(one) = waiting.try_recv()
@@ -172,13 +171,13 @@ async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &m
 #[must_use]
 pub fn json_bytes(value: &Value) -> usize {
     /// A node of an object's tree has room for so many members.
-    const MOST_MEMBERS: usize = 11;
+    const MAX_MEMBERS: usize = 11;
     /// Each of several nodes has so many at least.
     const LEAST_MEMBERS: usize = 5;
-    const NODE: usize = MOST_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 2 * size_of::<usize>();
+    const NODE: usize = MAX_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 2 * size_of::<usize>();
     fn nodes(members: usize) -> usize {
         match members {
-            0..=MOST_MEMBERS => members.min(1),
+            0..=MAX_MEMBERS => members.min(1),
             _ => members.div_ceil(LEAST_MEMBERS),
         }
     }

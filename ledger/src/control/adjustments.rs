@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::error::ControlError;
 use super::log::Change;
-use super::overrides::MOST_LIMIT;
+use super::overrides::MAX_LIMIT;
 use super::person::{self, Person};
 use super::requests::{self, Keyed};
 
@@ -37,10 +37,10 @@ pub async fn adjust(
     if reason.trim().is_empty() {
         return Err(ControlError::Invalid("an adjustment needs a reason".to_owned()));
     }
-    if amount == 0 || amount.unsigned_abs() > MOST_LIMIT.unsigned_abs() {
+    if amount == 0 || amount.unsigned_abs() > MAX_LIMIT.unsigned_abs() {
         return Err(ControlError::Invalid(format!(
             "amount must be from 1 to {most}, or from -1 to -{most} to give back",
-            most = MOST_LIMIT
+            most = MAX_LIMIT
         )));
     }
     let transaction = person.change(client).await?;

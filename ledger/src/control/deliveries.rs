@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::error::ControlError;
 use super::log::Change;
-use super::webhooks::{MOST_AT_ONCE, locked};
+use super::webhooks::{MAX_AT_ONCE, locked};
 
 /// The kind of the jobs that deliver.
 pub const DELIVERY_KIND: &str = "weir:webhook";
@@ -206,7 +206,7 @@ pub async fn replay_webhook(
                 let transaction = client.transaction().await?;
                 let again = include_str!("sql/replay_undelivered.sql");
                 let row = transaction
-                    .query_one(again, &[&id, since, &MOST_AT_ONCE, &began])
+                    .query_one(again, &[&id, since, &MAX_AT_ONCE, &began])
                     .await?;
                 let some: i64 = row.get("replayed");
                 if some > 0 || replayed == 0 {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::error::{ControlError, need_future};
 use super::log::Change;
-use super::overrides::MOST_LIMIT;
+use super::overrides::MAX_LIMIT;
 use super::person::{self, Person};
 use super::requests::{self, Keyed};
 use crate::meter::Meter;
@@ -88,9 +88,9 @@ pub async fn grant(
     wanted: &WantedGrant<'_>,
     key: Option<&str>,
 ) -> Result<Keyed<Granted>, ControlError> {
-    if !(1..=MOST_LIMIT).contains(&wanted.amount) {
+    if !(1..=MAX_LIMIT).contains(&wanted.amount) {
         return Err(ControlError::Invalid(format!(
-            "amount must be from 1 to {MOST_LIMIT}"
+            "amount must be from 1 to {MAX_LIMIT}"
         )));
     }
     if wanted.reason.trim().is_empty() {

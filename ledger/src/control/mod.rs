@@ -31,7 +31,7 @@ pub use error::ControlError;
 pub use grants::{Granted, WantedGrant, grant, grants_of};
 pub use keys::{KEY_PREFIX, KeyRefusal, Scope, ServiceKey, create_key, keys, revoke_key, verify_key};
 pub use log::{LogEntry, log_after};
-pub use overrides::{MOST_LIMIT, Override, override_of, remove_override, set_override};
+pub use overrides::{MAX_LIMIT, Override, override_of, remove_override, set_override};
 pub use person::Person;
 pub use plan::{Effective, PlanChange, PlanOutcome, Standing, apply_scheduled, set_plan, standing};
 pub use requests::Keyed;

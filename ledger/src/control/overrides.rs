@@ -14,7 +14,7 @@ use super::person::{self, Person};
 use crate::meter::Meter;
 
 /// The largest limit: the largest number that a `RateLimit` field can have (RFC 9651).
-pub const MOST_LIMIT: i64 = 999_999_999_999_999;
+pub const MAX_LIMIT: i64 = 999_999_999_999_999;
 
 /// What counts for one user and meter instead of the plan's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -87,10 +87,10 @@ pub async fn set_override(
         .limits
         .values()
         .flatten()
-        .any(|limit| !(0..=MOST_LIMIT).contains(limit))
+        .any(|limit| !(0..=MAX_LIMIT).contains(limit))
     {
         return Err(ControlError::Invalid(format!(
-            "limits must be from 0 to {MOST_LIMIT}; null is unlimited"
+            "limits must be from 0 to {MAX_LIMIT}; null is unlimited"
         )));
     }
     if wanted

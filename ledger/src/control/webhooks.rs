@@ -26,13 +26,13 @@ pub const WEBHOOK_THRESHOLDS: [i16; 2] = [80, 100];
 const HIGHEST_THRESHOLD: i16 = 1000;
 
 /// The most thresholds of one webhook.
-const MOST_THRESHOLDS: usize = 20;
+const MAX_THRESHOLDS: usize = 20;
 
 /// The most webhooks: each has a queue, which every process that works looks after.
-const MOST_WEBHOOKS: i64 = 100;
+const MAX_WEBHOOKS: i64 = 100;
 
 /// How many deliveries of a webhook are cancelled or made again in one transaction.
-pub(super) const MOST_AT_ONCE: i64 = 5000;
+pub(super) const MAX_AT_ONCE: i64 = 5000;
 
 /// A webhook that somebody wants. The URL was looked at.
 #[derive(Clone, Copy, Debug)]
@@ -159,9 +159,9 @@ pub async fn add_webhook(
             &[&wanted.url],
         )
         .await?;
-    if row.get::<_, i64>(0) >= MOST_WEBHOOKS {
+    if row.get::<_, i64>(0) >= MAX_WEBHOOKS {
         return Err(ControlError::Conflict(format!(
-            "there are {MOST_WEBHOOKS} webhooks already; remove one"
+            "there are {MAX_WEBHOOKS} webhooks already; remove one"
         )));
     }
     if row.get::<_, i64>(1) > 0 {
@@ -216,13 +216,13 @@ fn thresholds(wanted: &[i16]) -> Result<Vec<i16>, ControlError> {
     let mut thresholds = wanted.to_vec();
     thresholds.sort_unstable();
     thresholds.dedup();
-    if thresholds.len() > MOST_THRESHOLDS
+    if thresholds.len() > MAX_THRESHOLDS
         || thresholds
             .iter()
             .any(|percent| !(1..=HIGHEST_THRESHOLD).contains(percent))
     {
         return Err(ControlError::Invalid(format!(
-            "thresholds are at most {MOST_THRESHOLDS} percents from 1 to {HIGHEST_THRESHOLD}"
+            "thresholds are at most {MAX_THRESHOLDS} percents from 1 to {HIGHEST_THRESHOLD}"
         )));
     }
     Ok(thresholds)
@@ -352,7 +352,7 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     let mut cancelled = 0;
     loop {
         let some = client
-            .execute(include_str!("sql/cancel_deliveries.sql"), &[&id, &MOST_AT_ONCE])
+            .execute(include_str!("sql/cancel_deliveries.sql"), &[&id, &MAX_AT_ONCE])
             .await?;
         cancelled += some;
         if some == 0 {

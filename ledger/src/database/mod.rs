@@ -12,5 +12,5 @@ pub use connect::Database;
 pub use connection_pool::{ConnectionPool, FromDatabase};
 pub use error::DatabaseError;
 pub(crate) use error::{Failure, Phase, said};
-pub use schemas::{LONGEST_RIVER_SCHEMA, Schemas};
+pub use schemas::{MAX_RIVER_SCHEMA, Schemas};
 pub use tls::client_config;

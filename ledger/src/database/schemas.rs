@@ -1,7 +1,7 @@
 //! The schemas of Weir's tables and of River's.
 
 /// River puts a topic behind its schema's name in the names of its channels, and an identifier has 63 bytes.
-pub const LONGEST_RIVER_SCHEMA: usize = riverqueue::migrate::SCHEMA_MAX_LEN;
+pub const MAX_RIVER_SCHEMA: usize = riverqueue::migrate::SCHEMA_MAX_LEN;
 
 /// Where the tables are. What is not named here is where the `search_path` of the session leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

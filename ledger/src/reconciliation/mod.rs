@@ -19,7 +19,7 @@ use crate::processes::DEAD_AFTER;
 pub use adoption::{Adopted, MadeAvailable, adopt};
 
 /// How many ended jobs one look returns.
-pub const MOST_ENDED: i64 = 10_000;
+pub const MAX_ENDED: i64 = 10_000;
 
 /// In how many slices the sweep goes through all reservations, so that each is looked at every ten minutes: well within
 /// its time to live, and what goes on at rest costs next to nothing.
@@ -29,7 +29,7 @@ const SLICES_OF_A_SWEEP: i64 = 1200;
 const LEAST_SWEPT: i64 = 1000;
 
 /// And at most, however many there are.
-const MOST_SWEPT: i64 = 20_000;
+const MAX_SWEPT: i64 = 20_000;
 
 /// How many rows a slice of cleaning has.
 const CLEAN_SLICE: i64 = 5000;
@@ -41,7 +41,7 @@ const HOLDERS_SLICE: i64 = 500;
 const ABANDONED_SLICE: i64 = 1000;
 
 /// How many jobs are taken back at once.
-const MOST_TAKEN_BACK: i64 = 10_000;
+const MAX_TAKEN_BACK: i64 = 10_000;
 
 /// The time by the database's clock.
 ///
@@ -62,7 +62,7 @@ pub struct Unsettled {
     pub holder: Uuid,
 }
 
-/// Jobs that ended since then and still have a reservation, without these, at most [`MOST_ENDED`].
+/// Jobs that ended since then and still have a reservation, without these, at most [`MAX_ENDED`].
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ pub async fn ended_since(
     let rows = client
         .query(
             include_str!("sql/ended_recently.sql"),
-            &[&since, &MOST_ENDED, &without],
+            &[&since, &MAX_ENDED, &without],
         )
         .await?;
     let unsettled = rows.iter().map(|row| Unsettled {
@@ -121,7 +121,7 @@ pub async fn renew(client: &Client, after: i64, last: i64, ttl: Duration) -> Res
 ///
 /// When the database cannot be asked.
 pub async fn sweep(client: &Client, after: i64, total: i64) -> Result<Sweep, Error> {
-    let wanted = (total / SLICES_OF_A_SWEEP).clamp(LEAST_SWEPT, MOST_SWEPT);
+    let wanted = (total / SLICES_OF_A_SWEEP).clamp(LEAST_SWEPT, MAX_SWEPT);
     let row = client
         .query_one(include_str!("sql/sweep.sql"), &[&after, &wanted])
         .await?;
@@ -169,7 +169,7 @@ pub async fn take_back(client: &Client, longest: &[(&str, Duration)]) -> Result<
     let rows = client
         .query(
             include_str!("sql/take_back.sql"),
-            &[&DEAD_AFTER.as_secs_f64(), &kinds, &seconds, &MOST_TAKEN_BACK],
+            &[&DEAD_AFTER.as_secs_f64(), &kinds, &seconds, &MAX_TAKEN_BACK],
         )
         .await?;
     Ok(rows

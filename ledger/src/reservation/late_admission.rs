@@ -18,7 +18,7 @@ use crate::meter::Meter;
 use crate::rules::Rules;
 
 /// How much of a backlog is parked by one refusal, so that no transaction is long; the next refusal parks more.
-const MOST_PARKED_AT_ONCE: i64 = 1_000;
+const MAX_PARKED_AT_ONCE: i64 = 1_000;
 
 /// A job that holds no slot, and the attempt under way at it.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +180,7 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
                     &holder.id,
                     &period,
                     &ttl,
-                    &MOST_PARKED_AT_ONCE,
+                    &MAX_PARKED_AT_ONCE,
                 ],
             )
             .await?;

@@ -30,9 +30,9 @@ impl Transact for Admit {
     type Output = Answer;
     type Statements = ReservationStatements;
 
-    const LARGEST_GROUP: usize = 256;
-    const LONGEST_QUEUE: usize = 20_000;
-    const LONGEST_QUEUE_BYTES: usize = 64 * 1024 * 1024;
+    const MAX_GROUP: usize = 256;
+    const MAX_QUEUE: usize = 20_000;
+    const MAX_QUEUE_BYTES: usize = 64 * 1024 * 1024;
     const BLOCKED_TIMEOUT: Duration = Duration::from_secs(5);
 
     fn holder(one: &Submission) -> Option<Uuid> {

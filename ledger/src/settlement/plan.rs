@@ -16,7 +16,7 @@ use crate::rules::Rules;
 
 /// The most jobs that one transaction promotes. What is left is promoted by the next one: when limits are lifted, all
 /// that waits becomes free at once.
-pub(crate) const MOST_PROMOTED: usize = 1000;
+pub(crate) const MAX_PROMOTED: usize = 1000;
 
 /// A holder and one of its event types.
 pub(crate) type Key = (Uuid, Meter);
@@ -210,7 +210,7 @@ pub(crate) fn plan(
             changes.balances.charged.push(charged);
         }
     }
-    let mut room = u32::try_from(MOST_PROMOTED).unwrap_or(u32::MAX);
+    let mut room = u32::try_from(MAX_PROMOTED).unwrap_or(u32::MAX);
     for (&key, holder) in holders {
         let (slots, parked) = freed.get(&key).copied().unwrap_or_default();
         let limit = rules.slots(holder.plan);

@@ -38,7 +38,7 @@ const NARROWING: Duration = Duration::from_secs(5);
 const LEFT_OUT: Duration = Duration::from_secs(1);
 
 /// How many jobs whose time has come are looked at by one transaction.
-const MOST_DUE: usize = 500;
+const MAX_DUE: usize = 500;
 
 /// Gives free slots to waiting jobs, a slice of the holders at a time.
 pub struct Promoter {
@@ -88,7 +88,7 @@ impl Promoter {
             with_room.retain(|key| !self.left_out.contains_key(key));
         }
         let given = self.each(with_room, &[]).await.map(|given| given.jobs);
-        if matches!(given, Ok(count) if count >= plan::MOST_PROMOTED) {
+        if matches!(given, Ok(count) if count >= plan::MAX_PROMOTED) {
             // What did not fit into one transaction is next.
             next = Some(after);
         }
@@ -122,7 +122,7 @@ impl Promoter {
             Ok(jobs) => jobs,
             Err(failure) => return Err(self.give_up(failure).await),
         };
-        let is_full = jobs.len() >= MOST_DUE;
+        let is_full = jobs.len() >= MAX_DUE;
         let holders: BTreeSet<Key> = jobs.iter().map(|(key, _)| *key).collect();
         let given = self.each(holders.iter().copied().collect(), &jobs).await?;
         if is_full {
@@ -260,7 +260,7 @@ async fn due(
     left_out: &[Key],
 ) -> Result<Vec<(Key, i64)>, Failure> {
     let Connection { client, statements } = connection;
-    let most = i64::try_from(MOST_DUE).unwrap_or(i64::MAX);
+    let most = i64::try_from(MAX_DUE).unwrap_or(i64::MAX);
     let (holders, event_types) = columns(left_out);
     let params: [&(dyn ToSql + Sync); 3] = [&most, &holders, &event_types];
     let rows = client.query(&statements.due, &params).await;

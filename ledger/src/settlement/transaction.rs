@@ -24,7 +24,7 @@ use crate::plans::Plan;
 use crate::rules::Rules;
 
 /// Outputs of more bytes, as they are in memory, are stored beside River's table, whose index of metadata has entries of everything in there.
-const LARGEST_IN_METADATA: usize = 8192;
+const MAX_IN_METADATA: usize = 8192;
 
 /// Settles groups of ended attempts.
 pub(super) struct Settle {
@@ -37,9 +37,9 @@ impl Transact for Settle {
     type Output = Settled;
     type Statements = SettlementStatements;
 
-    const LARGEST_GROUP: usize = 512;
-    const LONGEST_QUEUE: usize = 20_000;
-    const LONGEST_QUEUE_BYTES: usize = 128 * 1024 * 1024;
+    const MAX_GROUP: usize = 512;
+    const MAX_QUEUE: usize = 20_000;
+    const MAX_QUEUE_BYTES: usize = 128 * 1024 * 1024;
     const BLOCKED_TIMEOUT: Duration = Duration::from_secs(15);
 
     fn holder(ended: &Ended) -> Option<Uuid> {
@@ -242,7 +242,7 @@ async fn begin(
         created.push(success.job_created_at);
         let mut members = Map::new();
         // No output is no member, as River has it; each one costs entries in the index of the metadata.
-        if json_bytes(&success.output) > LARGEST_IN_METADATA {
+        if json_bytes(&success.output) > MAX_IN_METADATA {
             large.push((one.job_id, &success.output));
         } else if !success.output.is_null() {
             members.insert("output".to_owned(), success.output.clone());

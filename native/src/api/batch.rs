@@ -28,7 +28,7 @@ use super::when::When;
 use crate::telemetry::traces;
 
 /// The most jobs of one batch.
-const MOST_JOBS: usize = 100;
+const MAX_JOBS: usize = 100;
 
 /// An accepted batch.
 #[derive(Serialize, ToSchema)]
@@ -79,7 +79,7 @@ pub(super) async fn submit(
         .ok_or_else(|| ApiError::NoService(name.clone()))?;
     let wants = || {
         ApiError::Unprocessable(format!(
-            "The body must be an array of the arguments of 1 to {MOST_JOBS} jobs."
+            "The body must be an array of the arguments of 1 to {MAX_JOBS} jobs."
         ))
     };
     let Received {
@@ -91,7 +91,7 @@ pub(super) async fn submit(
     let Value::Array(all) = body else {
         return Err(wants());
     };
-    if !(1..=MOST_JOBS).contains(&all.len()) {
+    if !(1..=MAX_JOBS).contains(&all.len()) {
         return Err(wants());
     }
     let when = When::of(&headers, Timestamp::now())?;

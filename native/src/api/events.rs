@@ -30,11 +30,11 @@ use weir_policy::token::LEEWAY_SECS;
 const OUTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest pause of a stream whose event has no room. Each look reads the whole output again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// No stream lasts longer. Its client connects again, and is verified again: nobody listens on with an account that is
 /// gone.
-const LONGEST_STREAM: Duration = Duration::from_secs(10 * 60);
+const MAX_STREAM: Duration = Duration::from_secs(10 * 60);
 
 /// Of how many jobs a stream remembers what it has sent.
 const REMEMBERED: usize = 2000;
@@ -51,9 +51,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a stream lasts at most. It ends with its caller's token, as new requests do.
 fn longest(token_expires_at: Option<u64>, now_unix_secs: u64) -> Duration {
     let left = token_expires_at.map(|at| at.saturating_add(LEEWAY_SECS).saturating_sub(now_unix_secs));
-    left.map_or(LONGEST_STREAM, |left| {
-        Duration::from_secs(left).min(LONGEST_STREAM)
-    })
+    left.map_or(MAX_STREAM, |left| Duration::from_secs(left).min(MAX_STREAM))
 }
 
 /// The answer. It ends in time, and when the process stops, whatever the next event waits for.
@@ -156,7 +154,7 @@ impl Following {
                 // So do the large answers that are being sent.
                 Err(ApiError::Unavailable(_)) => {
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    pause = (pause * 2).min(MAX_PAUSE);
                     self.watch.again(&changed);
                 }
                 Err(_) => return None,

@@ -30,16 +30,16 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
 pub(super) const NEWEST: i64 = 100;
 
 /// How many unfinished jobs of a holder are followed at once. Newer ones come in when these are over.
-const MOST_FOLLOWED: usize = 1000;
+const MAX_FOLLOWED: usize = 1000;
 
 /// A look takes a fifth of the time at most: the next one waits for so many times as long as it took.
 const RESTS_FOR: u32 = 4;
 
 /// How many streams a process has open in all.
-const MOST_STREAMS: usize = 10_000;
+const MAX_STREAMS: usize = 10_000;
 
 /// How many of them one holder has.
-const MOST_STREAMS_OF_HOLDER: usize = 32;
+const MAX_STREAMS_OF_HOLDER: usize = 32;
 
 /// Tells streams what to look at. Cheap to clone.
 #[derive(Clone)]
@@ -100,7 +100,7 @@ impl Feed {
     #[must_use]
     pub fn start(pool: ConnectionPool, stopping: CancellationToken) -> Self {
         let shared = Arc::new(Shared {
-            places: Places::new(MOST_STREAMS, MOST_STREAMS_OF_HOLDER),
+            places: Places::new(MAX_STREAMS, MAX_STREAMS_OF_HOLDER),
             watched: Mutex::default(),
             hurry: Notify::new(),
         });
@@ -283,7 +283,7 @@ impl Watched {
 
     /// Those of the newest jobs that have not been seen, as many as may be followed.
     fn arrived(&self, newest: &BTreeSet<i64>) -> Vec<i64> {
-        let room = MOST_FOLLOWED.saturating_sub(self.followed().count());
+        let room = MAX_FOLLOWED.saturating_sub(self.followed().count());
         let unseen = newest.iter().filter(|id| !self.jobs.contains_key(id));
         unseen.take(room).copied().collect()
     }
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn more_than_can_be_followed_come_in_when_others_are_over() {
         let mut watched = Watched::default();
-        let most = i64::try_from(MOST_FOLLOWED).unwrap();
+        let most = i64::try_from(MAX_FOLLOWED).unwrap();
         for id in 1..=most {
             watched.jobs.insert(id, version("a"));
         }

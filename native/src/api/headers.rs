@@ -14,7 +14,7 @@ pub(super) fn request_id(given: Option<&HeaderValue>) -> String {
 }
 
 /// The longest `Idempotency-Key`, in bytes.
-pub(super) const LONGEST_KEY: usize = 255;
+pub(super) const MAX_KEY: usize = 255;
 
 /// There is more than one, or one that cannot be read.
 pub(super) struct Unusable;
@@ -39,6 +39,6 @@ pub(super) fn single<'a, T>(
 /// What tells a request from its repetition.
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, Unusable> {
     single(headers, "idempotency-key", |key| {
-        (1..=LONGEST_KEY).contains(&key.len()).then_some(key)
+        (1..=MAX_KEY).contains(&key.len()).then_some(key)
     })
 }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::answers::{LacksScope, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
-use super::headers::{self, LONGEST_KEY};
+use super::headers::{self, MAX_KEY};
 use super::job::{Job, SELECT};
 use super::problem::{ApiError, OverQuota, ProblemDetails};
 use super::receiving::Received;
@@ -224,7 +224,7 @@ pub(super) fn idempotency(
 ) -> Result<Option<Idempotency>, ApiError> {
     let key = headers::idempotency_key(headers).map_err(|_| {
         ApiError::Unprocessable(format!(
-            "Idempotency-Key must be one header of 1 to {LONGEST_KEY} printable ASCII characters."
+            "Idempotency-Key must be one header of 1 to {MAX_KEY} printable ASCII characters."
         ))
     })?;
     let Some(key) = key else { return Ok(None) };

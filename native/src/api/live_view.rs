@@ -10,10 +10,10 @@ use crate::config::service::Service;
 use crate::status::{self, Lanes};
 
 /// How many streams of the view a process has open in all.
-const MOST_STREAMS: usize = 1000;
+const MAX_STREAMS: usize = 1000;
 
 /// How many of them one holder has.
-const MOST_STREAMS_OF_HOLDER: usize = 8;
+const MAX_STREAMS_OF_HOLDER: usize = 8;
 
 pub(super) struct LiveView {
     /// The last view and until when it is shown. The lock is held while the next one is read, so that one reads for all, and
@@ -58,7 +58,7 @@ impl Default for LiveView {
     fn default() -> Self {
         Self {
             last: tokio::sync::Mutex::default(),
-            places: Places::new(MOST_STREAMS, MOST_STREAMS_OF_HOLDER),
+            places: Places::new(MAX_STREAMS, MAX_STREAMS_OF_HOLDER),
         }
     }
 }

@@ -36,4 +36,4 @@ mod wrong_keys;
 pub use feed::Feed;
 pub use job::Job;
 pub use problem::ApiError;
-pub use receiving::LARGEST_BODY;
+pub use receiving::MAX_BODY;

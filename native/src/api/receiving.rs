@@ -12,11 +12,11 @@ use super::places::{Place, Places};
 use super::problem::ApiError;
 
 /// The most that a request's body may have: 256 KiB.
-pub const LARGEST_BODY: usize = 256 * 1024;
+pub const MAX_BODY: usize = 256 * 1024;
 
 /// The most that submissions under way keep in memory, in KiB: those of all holders, and those of each.
-const MOST_KIB: usize = 256 * 1024;
-const MOST_KIB_OF_HOLDER: usize = MOST_KIB / 16;
+const MAX_KIB: usize = 256 * 1024;
+const MAX_KIB_OF_HOLDER: usize = MAX_KIB / 16;
 
 /// The room of a process.
 pub(super) struct Receiving(Places);
@@ -30,7 +30,7 @@ pub(super) struct Received {
 
 impl Receiving {
     pub(super) fn new() -> Self {
-        Self(Places::new(MOST_KIB, MOST_KIB_OF_HOLDER))
+        Self(Places::new(MAX_KIB, MAX_KIB_OF_HOLDER))
     }
 
     /// Receives what this holder submits.
@@ -46,7 +46,7 @@ impl Receiving {
         let mut bytes = Vec::new();
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|_| ApiError::Malformed("The body could not be read.".to_owned()))?;
-            if bytes.len() + piece.len() > LARGEST_BODY {
+            if bytes.len() + piece.len() > MAX_BODY {
                 return Err(ApiError::TooLarge);
             }
             if !room.grow_to(kib(bytes.len() + piece.len())) {
@@ -93,7 +93,7 @@ mod tests {
         let receiving = Receiving::new();
         let [one, other] = [1, 2].map(Uuid::from_u128);
         let mut begun = Vec::new();
-        for _ in 0..MOST_KIB_OF_HOLDER * 1024 / HALF {
+        for _ in 0..MAX_KIB_OF_HOLDER * 1024 / HALF {
             let mut body = Box::pin(receiving.json(one, unfinished()));
             assert!(futures_util::poll!(&mut body).is_pending());
             begun.push(body);
@@ -118,13 +118,13 @@ mod tests {
                 .collect();
             receiving.json(Uuid::nil(), Body::from_stream(stream::iter(pieces)))
         };
-        for piece in [7, 1024, LARGEST_BODY + 1] {
-            let received = of(LARGEST_BODY, piece).await.unwrap();
+        for piece in [7, 1024, MAX_BODY + 1] {
+            let received = of(MAX_BODY, piece).await.unwrap();
             assert_eq!(
                 (received.bytes.len(), received.value),
-                (LARGEST_BODY, serde_json::json!({}))
+                (MAX_BODY, serde_json::json!({}))
             );
-            let refused = of(LARGEST_BODY + 1, piece).await.map(|received| received.value);
+            let refused = of(MAX_BODY + 1, piece).await.map(|received| received.value);
             assert!(matches!(refused, Err(ApiError::TooLarge)), "{refused:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! The routes and what is around them.
 
 use super::problem::ApiError;
-use super::receiving::LARGEST_BODY;
+use super::receiving::MAX_BODY;
 use super::state::Api;
 use super::{access, admin, batch, edge, events, jobs, system, usage, worker};
 use crate::config::Environment;
@@ -94,7 +94,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
             // What one caller is answered is for nobody else, whatever a cache in between would do by itself.
             SetResponseHeaderLayer::overriding(header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
             tower_http::catch_panic::CatchPanicLayer::custom(|_| ApiError::Internal.into_response()),
-            DefaultBodyLimit::max(LARGEST_BODY),
+            DefaultBodyLimit::max(MAX_BODY),
             RequestBodyTimeoutLayer::new(BODY_IDLE_TIMEOUT),
         ))
         // The edge's reports and probes come every few seconds and have no line.

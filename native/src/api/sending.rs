@@ -15,8 +15,8 @@ use super::places::{Place, Places};
 use super::problem::ApiError;
 
 /// The most that large answers under way keep in memory, in KiB: those to all holders, and those to each.
-const MOST_KIB: usize = 256 * 1024;
-const MOST_KIB_OF_HOLDER: usize = MOST_KIB / 8;
+const MAX_KIB: usize = 256 * 1024;
+const MAX_KIB_OF_HOLDER: usize = MAX_KIB / 8;
 
 /// A large answer that is not taken within this long is broken off: its room is everybody's.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -32,7 +32,7 @@ pub(super) struct Sending(Places);
 
 impl Sending {
     pub(super) fn new() -> Self {
-        Self(Places::new(MOST_KIB, MOST_KIB_OF_HOLDER))
+        Self(Places::new(MAX_KIB, MAX_KIB_OF_HOLDER))
     }
 
     /// Room for so many bytes to this holder, if they need any.
@@ -97,7 +97,7 @@ mod tests {
     async fn a_large_answer_that_is_not_taken_in_time_is_broken_off_and_gives_its_room_back() {
         let sending = Sending::new();
         let holder = Uuid::from_u128(1);
-        let all_of_its_room = "x".repeat(MOST_KIB_OF_HOLDER * 1024 - 2);
+        let all_of_its_room = "x".repeat(MAX_KIB_OF_HOLDER * 1024 - 2);
         let of = |deadline| {
             let answer = sending.json_until(deadline, holder, &all_of_its_room);
             answer.unwrap().into_body().into_data_stream()
@@ -109,7 +109,7 @@ mod tests {
 
         let in_time = of(Instant::now() + Duration::from_secs(3600));
         let pieces: Vec<usize> = in_time.map(|piece| piece.unwrap().len()).collect().await;
-        assert_eq!(pieces.iter().sum::<usize>(), MOST_KIB_OF_HOLDER * 1024);
+        assert_eq!(pieces.iter().sum::<usize>(), MAX_KIB_OF_HOLDER * 1024);
         assert!(sending.room(holder, SMALL + 1).is_ok());
     }
 }

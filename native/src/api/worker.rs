@@ -24,25 +24,25 @@ use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
 use super::problem::ApiError;
 use super::state::Api;
 use super::when::FARTHEST;
-use crate::handler::{LARGEST_OUTPUT, Outcome};
+use crate::handler::{MAX_OUTPUT, Outcome};
 
 /// An output with what is around it: a letter of it may be written in six bytes.
-const LARGEST_COMPLETION: usize = LARGEST_OUTPUT + 64 * 1024;
+const MAX_COMPLETION: usize = MAX_OUTPUT + 64 * 1024;
 
 /// Whatever else an attempt says.
-const LARGEST_WORD: usize = 128 * 1024;
+const MAX_WORD: usize = 128 * 1024;
 
 /// The routes, for whoever reaches the origin: the edge forwards none of them.
 pub(super) fn routes() -> OpenApiRouter<Arc<Api>> {
     let complete = OpenApiRouter::new()
         .routes(routes!(complete))
-        .layer(DefaultBodyLimit::max(LARGEST_COMPLETION));
+        .layer(DefaultBodyLimit::max(MAX_COMPLETION));
     let others = OpenApiRouter::new()
         .routes(routes!(fail))
         .routes(routes!(progress))
         .routes(routes!(extend))
         .routes(routes!(heartbeat))
-        .layer(DefaultBodyLimit::max(LARGEST_WORD));
+        .layer(DefaultBodyLimit::max(MAX_WORD));
     complete.merge(others)
 }
 
@@ -140,13 +140,13 @@ pub(super) async fn complete(
     attempt: Attempt,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Completed>, ApiError> {
-    let Completion { output, used } = body(bytes, LARGEST_OUTPUT)?;
+    let Completion { output, used } = body(bytes, MAX_OUTPUT)?;
     if used.is_some_and(|used| used < 0) {
         return Err(ApiError::Unprocessable("used must be 0 or more.".to_owned()));
     }
     let outcome = Outcome { output, used };
     if !outcome.fits() {
-        return Err(ApiError::LargerThan(LARGEST_OUTPUT));
+        return Err(ApiError::LargerThan(MAX_OUTPUT));
     }
     let charged = attempt
         .change(&api, || {
@@ -202,7 +202,7 @@ pub(super) async fn fail(
         error,
         retry,
         retry_at,
-    } = body(bytes, LARGEST_WORD)?;
+    } = body(bytes, MAX_WORD)?;
     if retry_at.is_some_and(|at| at.duration_since(Timestamp::now()) > FARTHEST) {
         return Err(ApiError::Unprocessable(
             "retry_at must be within 366 days.".to_owned(),
@@ -255,7 +255,7 @@ pub(super) async fn progress(
     attempt: Attempt,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Heard>, ApiError> {
-    let Progressed { fraction, message } = body(bytes, LARGEST_WORD)?;
+    let Progressed { fraction, message } = body(bytes, MAX_WORD)?;
     hear(&api, &attempt, Some(&attempts::Progress { fraction, message })).await
 }
 
@@ -321,7 +321,7 @@ pub(super) async fn extend(
     attempt: Attempt,
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Extended>, ApiError> {
-    let needs = match body(bytes, LARGEST_WORD)? {
+    let needs = match body(bytes, MAX_WORD)? {
         Wanted {
             more: Some(more),
             total: None,

@@ -11,14 +11,14 @@ const DELAY: Duration = Duration::from_secs(1);
 
 /// How many of these answers wait at once. Whoever sends more has them at once: nobody guesses 256 bits, and what waits
 /// costs memory.
-const MOST_DELAYED: usize = 64;
+const MAX_DELAYED: usize = 64;
 
 /// Slows down who tries keys, and counts it. Nobody else waits for it: it holds no connection and no lock.
 pub(super) struct WrongKeys(Semaphore);
 
 impl Default for WrongKeys {
     fn default() -> Self {
-        Self(Semaphore::new(MOST_DELAYED))
+        Self(Semaphore::new(MAX_DELAYED))
     }
 }
 

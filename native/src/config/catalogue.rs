@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use weir_ledger::catalogue::{Catalogue, PlanEntry, PlanLimits};
-use weir_ledger::control::MOST_LIMIT;
+use weir_ledger::control::MAX_LIMIT;
 use weir_policy::lane::Lane;
 use weir_policy::span::Span;
 
@@ -12,10 +12,10 @@ use super::table::Table;
 use super::variables::Reader;
 
 /// The most slots that a holder may have at once.
-pub(crate) const MOST_SLOTS: u32 = 10_000;
+pub(crate) const MAX_SLOTS: u32 = 10_000;
 
 /// The most days that finished jobs are kept for. Statements count no further either, whatever somebody writes by hand.
-const MOST_RETENTION_DAYS: i32 = 36_500;
+const MAX_RETENTION_DAYS: i32 = 36_500;
 
 /// Members that `/api/usage` has beside one for each meter.
 const TAKEN_METERS: [&str; 3] = ["tier", "period", "meters"];
@@ -140,12 +140,12 @@ fn plan(
         let fault = format!("lane is {lane:?}, but must be \"priority\" or \"default\"");
         table.fault(reader, "lane", &fault);
     }
-    if slots.is_some_and(|slots| !(1..=MOST_SLOTS).contains(&slots)) {
-        table.fault(reader, "slots", &format!("slots must be from 1 to {MOST_SLOTS}"));
+    if slots.is_some_and(|slots| !(1..=MAX_SLOTS).contains(&slots)) {
+        table.fault(reader, "slots", &format!("slots must be from 1 to {MAX_SLOTS}"));
     }
-    if retention_days.is_some_and(|days| !(1..=MOST_RETENTION_DAYS).contains(&days)) {
+    if retention_days.is_some_and(|days| !(1..=MAX_RETENTION_DAYS).contains(&days)) {
         let fault =
-            format!("retention_days must be from 1 to {MOST_RETENTION_DAYS}, which is a hundred years");
+            format!("retention_days must be from 1 to {MAX_RETENTION_DAYS}, which is a hundred years");
         table.fault(reader, "retention_days", &fault);
     }
     if max_waiting.is_some_and(|most| most < 1) {
@@ -198,9 +198,9 @@ fn plan(
         if limits
             .values()
             .chain(ceilings.values())
-            .any(|limit| *limit > MOST_LIMIT)
+            .any(|limit| *limit > MAX_LIMIT)
         {
-            let fault = format!("limits: {meter} is more than {MOST_LIMIT}; leave it out for no limit");
+            let fault = format!("limits: {meter} is more than {MAX_LIMIT}; leave it out for no limit");
             table.fault(reader, "limits", &fault);
         }
         let slots = of_meters.get(meter.as_str()).copied().or(slots).unwrap_or(1);
@@ -234,8 +234,8 @@ fn slots_of_meters<'a>(
 ) -> BTreeMap<&'a str, u32> {
     let mut of_meters = BTreeMap::new();
     for (name, slots) in of_services {
-        if !(1..=MOST_SLOTS).contains(slots) {
-            let fault = format!("services: the slots of {name} must be from 1 to {MOST_SLOTS}");
+        if !(1..=MAX_SLOTS).contains(slots) {
+            let fault = format!("services: the slots of {name} must be from 1 to {MAX_SLOTS}");
             table.fault(reader, "services", &fault);
         }
         let Some(service) = services.iter().find(|service| service.name == name) else {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use weir_ledger::rules::SlotLimits;
 
-use super::catalogue::MOST_SLOTS;
+use super::catalogue::MAX_SLOTS;
 use super::variables::Reader;
 
 /// ADR-10's variables, and the plans whose slots they set.
@@ -64,7 +64,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Fairness {
     );
     let mut of_plans = BTreeMap::new();
     for (plan, variable) in PLANS {
-        if let Some(slots) = reader.positive_if_set(variable, MOST_SLOTS) {
+        if let Some(slots) = reader.positive_if_set(variable, MAX_SLOTS) {
             of_plans.insert(plan.to_owned(), slots);
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Fairness {
     }
     let limits = SlotLimits {
         of_plans,
-        anonymous: reader.positive("FAIRNESS_ANONYMOUS_LIMIT", 1, MOST_SLOTS),
+        anonymous: reader.positive("FAIRNESS_ANONYMOUS_LIMIT", 1, MAX_SLOTS),
     };
     let second = Duration::from_secs(1);
     Fairness {

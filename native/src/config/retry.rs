@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 /// No answer's `Retry-After` puts a job off for longer.
-pub(crate) const LONGEST_AFTER: Duration = Duration::from_hours(24);
+pub(crate) const MAX_AFTER: Duration = Duration::from_hours(24);
 
 /// A service's own retry policy: the first pause, and how it grows.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -36,7 +36,7 @@ impl Retry {
         if !(1.0..=100.0).contains(&self.factor) {
             return Some("retry.factor must be from 1 to 100");
         }
-        (self.max < self.base || self.max > LONGEST_AFTER)
+        (self.max < self.base || self.max > MAX_AFTER)
             .then_some("retry.max must be at least retry.base and at most 24h")
     }
 }

@@ -1,16 +1,16 @@
 //! `WEIR_SCHEMA` and `RIVER_SCHEMA`: where the tables are.
 
-use weir_ledger::database::{LONGEST_RIVER_SCHEMA, Schemas};
+use weir_ledger::database::{MAX_RIVER_SCHEMA, Schemas};
 
 use super::variables::Reader;
 
 /// An identifier of PostgreSQL's has as many bytes.
-const LONGEST_SCHEMA: usize = 63;
+const MAX_SCHEMA: usize = 63;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Schemas {
     Schemas {
-        weir: schema(reader, "WEIR_SCHEMA", LONGEST_SCHEMA),
-        river: schema(reader, "RIVER_SCHEMA", LONGEST_RIVER_SCHEMA),
+        weir: schema(reader, "WEIR_SCHEMA", MAX_SCHEMA),
+        river: schema(reader, "RIVER_SCHEMA", MAX_RIVER_SCHEMA),
     }
 }
 

@@ -11,10 +11,10 @@ use weir_policy::lane::Lane;
 use super::retry::Retry;
 
 /// What River takes at most.
-pub(crate) const MOST_WORKERS: u32 = 10_000;
+pub(crate) const MAX_WORKERS: u32 = 10_000;
 
 /// What one job may reserve at most, so that the sums of thousands of such jobs are still numbers.
-pub(crate) const MOST_AMOUNT: i64 = 1_000_000_000_000_000;
+pub(crate) const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
 
 /// One service, ready to be used.
 #[derive(Clone, Debug)]
@@ -187,8 +187,8 @@ impl Amount {
             Self::Member { member } => args
                 .get(member)
                 .and_then(Value::as_i64)
-                .filter(|amount| (1..=MOST_AMOUNT).contains(amount))
-                .ok_or_else(|| format!("{member:?} must be a whole number from 1 to {MOST_AMOUNT}")),
+                .filter(|amount| (1..=MAX_AMOUNT).contains(amount))
+                .ok_or_else(|| format!("{member:?} must be a whole number from 1 to {MAX_AMOUNT}")),
         }
     }
 }

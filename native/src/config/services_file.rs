@@ -15,7 +15,7 @@ use weir_policy::lane::{Lane, is_queue_name};
 use super::catalogue::{self, Metered};
 use super::periodic::{self, Periodic};
 use super::retry::Retry;
-use super::service::{Amount, HandlerSpec, MOST_AMOUNT, MOST_WORKERS, Service};
+use super::service::{Amount, HandlerSpec, MAX_AMOUNT, MAX_WORKERS, Service};
 use super::table::{Members, Source, Table};
 use super::variables::Reader;
 use super::wording::reworded;
@@ -60,10 +60,10 @@ const TABLES: &str = "[[service]], [[periodic]], [[meter]] or [[plan]]";
 const OWN_KINDS: &str = "weir:";
 
 /// The longest kind of a job that River's tables take, in characters.
-const LONGEST_KIND: usize = 127;
+const MAX_KIND: usize = 127;
 
 /// No attempt takes longer; sums with it are still durations.
-const LONGEST_TIMEOUT: Duration = Duration::from_hours(366 * 24);
+const MAX_TIMEOUT: Duration = Duration::from_hours(366 * 24);
 
 /// The catalogue of files that have none.
 const DEFAULT_CATALOGUE: &str = include_str!("default_catalogue.toml");
@@ -220,13 +220,13 @@ fn service(
     .map(|(member, lane)| {
         let size: Option<u32> = table.need(reader, member);
         if let Some(size) = size
-            && !(1..=MOST_WORKERS).contains(&size)
+            && !(1..=MAX_WORKERS).contains(&size)
         {
-            let fault = format!("{member} is {size}, but must be from 1 to {MOST_WORKERS}");
+            let fault = format!("{member} is {size}, but must be from 1 to {MAX_WORKERS}");
             table.fault(reader, member, &fault);
         }
         let variable = format!("{}_QUEUE_{lane}_WORKERS", workers.as_deref()?);
-        Some(reader.positive(&variable, size.unwrap_or(1), MOST_WORKERS))
+        Some(reader.positive(&variable, size.unwrap_or(1), MAX_WORKERS))
     });
     let timeout: Option<Timeout> = table.need(reader, "timeout");
     let max_attempts: Option<i16> = table.need(reader, "max_attempts");
@@ -264,8 +264,8 @@ fn service(
         names.push(name.clone());
     }
     if let Some(kind) = &kind {
-        if !(1..=LONGEST_KIND).contains(&kind.chars().count()) {
-            let fault = format!("River takes kinds of 1 to {LONGEST_KIND} characters");
+        if !(1..=MAX_KIND).contains(&kind.chars().count()) {
+            let fault = format!("River takes kinds of 1 to {MAX_KIND} characters");
             table.fault(reader, "kind", &fault);
         }
         if kind.starts_with(OWN_KINDS) {
@@ -278,7 +278,7 @@ fn service(
         kinds.push(kind.clone());
     }
     if let Some(Timeout(timeout)) = timeout
-        && (timeout.is_zero() || timeout > LONGEST_TIMEOUT)
+        && (timeout.is_zero() || timeout > MAX_TIMEOUT)
     {
         table.fault(
             reader,
@@ -327,7 +327,7 @@ fn unusable(handler: &HandlerSpec) -> Option<String> {
         | HandlerSpec::Http {
             amount: Amount::Fixed(amount),
             ..
-        } if *amount > MOST_AMOUNT => Some(format!("amount must be at most {MOST_AMOUNT}")),
+        } if *amount > MAX_AMOUNT => Some(format!("amount must be at most {MAX_AMOUNT}")),
         HandlerSpec::Exec { env, .. } => env
             .iter()
             .find(|name| SECRETS.contains(&name.as_str()))

@@ -13,7 +13,7 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 
 /// The most bytes of an output, as JSON. A larger one ends the job.
-pub const LARGEST_OUTPUT: usize = 4 * 1024 * 1024;
+pub const MAX_OUTPUT: usize = 4 * 1024 * 1024;
 
 /// One attempt at one job.
 #[derive(Clone, Debug)]
@@ -87,10 +87,10 @@ impl Outcome {
         Ok(Self { output, used })
     }
 
-    /// Whether the output is within [`LARGEST_OUTPUT`].
+    /// Whether the output is within [`MAX_OUTPUT`].
     #[must_use]
     pub fn fits(&self) -> bool {
-        let mut left = Left(LARGEST_OUTPUT);
+        let mut left = Left(MAX_OUTPUT);
         serde_json::to_writer(&mut left, &self.output).is_ok()
     }
 }

@@ -26,7 +26,7 @@ use serde_json::{Map, Value};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
-use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Reporter, Worked};
+use super::attempt::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Reporter, Worked};
 use super::progress_lines::ProgressLines;
 use crate::config::service::Amount;
 use weir_ledger::holder::Holder;
@@ -50,7 +50,7 @@ const PASSED_ON: [&str; 11] = [
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
 
 /// As much of the standard error becomes the message.
-const LONGEST_MESSAGE: usize = 2_000;
+const MAX_MESSAGE: usize = 2_000;
 
 pub(super) struct Exec {
     command: Vec<String>,
@@ -193,13 +193,13 @@ async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerEr
     };
     if !status.success() {
         let message = String::from_utf8_lossy(&message);
-        let tail: String = message.trim().chars().rev().take(LONGEST_MESSAGE).collect();
+        let tail: String = message.trim().chars().rev().take(MAX_MESSAGE).collect();
         let tail: String = tail.chars().rev().collect();
         return Err(HandlerError::Failed(format!("{status}: {tail}")));
     }
-    if output.len() > LARGEST_OUTPUT {
+    if output.len() > MAX_OUTPUT {
         return Err(HandlerError::Permanent(format!(
-            "the output is larger than {LARGEST_OUTPUT} bytes"
+            "the output is larger than {MAX_OUTPUT} bytes"
         )));
     }
     let output: Value = serde_json::from_slice(&output)
@@ -210,7 +210,7 @@ async fn talk(child: &mut Child, attempt: &Attempt) -> Result<Outcome, HandlerEr
 /// Reads as much as an output may have, and a byte more if there is more.
 async fn start_of(mut stream: impl AsyncRead + Unpin, read: &mut Vec<u8>) -> std::io::Result<()> {
     (&mut stream)
-        .take(LARGEST_OUTPUT as u64 + 1)
+        .take(MAX_OUTPUT as u64 + 1)
         .read_to_end(read)
         .await?;
     // The rest is thrown away, so that the program does not wait for a reader for ever.
@@ -225,7 +225,7 @@ async fn end_of(
     progress: &Reporter,
 ) -> std::io::Result<()> {
     // A character has four bytes at most, and the first one may be cut.
-    const MOST: usize = 4 * (LONGEST_MESSAGE + 1);
+    const MOST: usize = 4 * (MAX_MESSAGE + 1);
     let (mut lines, mut piece) = (ProgressLines::default(), Vec::with_capacity(4096));
     while stream.read_buf(&mut piece).await? > 0 {
         if let Some(said) = lines.take(&piece, read) {
@@ -333,12 +333,9 @@ mod tests {
                 bytes - 2
             ))
         };
-        let outcome = text_of(LARGEST_OUTPUT).run(attempt(json!({}))).await.unwrap();
-        assert_eq!(outcome.output.as_str().unwrap().len(), LARGEST_OUTPUT - 2);
-        let error = text_of(LARGEST_OUTPUT + 1)
-            .run(attempt(json!({})))
-            .await
-            .unwrap_err();
+        let outcome = text_of(MAX_OUTPUT).run(attempt(json!({}))).await.unwrap();
+        assert_eq!(outcome.output.as_str().unwrap().len(), MAX_OUTPUT - 2);
+        let error = text_of(MAX_OUTPUT + 1).run(attempt(json!({}))).await.unwrap_err();
         assert!(matches!(error, HandlerError::Permanent(_)), "{error}");
     }
 

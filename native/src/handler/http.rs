@@ -16,7 +16,7 @@ use reqwest::{Client, Response, StatusCode, Url};
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value};
 
-use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
+use super::attempt::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Worked};
 use crate::config::service::Amount;
 use crate::outbound::{self, Reach, Secret};
 use uuid::Uuid;
@@ -26,7 +26,7 @@ use weir_ledger::holder::Holder;
 const TOKEN_HEADER: &str = "weir-attempt-token";
 
 /// As much of an error's body becomes the message.
-const LONGEST_MESSAGE: usize = 2_000;
+const MAX_MESSAGE: usize = 2_000;
 
 pub(super) struct Http {
     client: Client,
@@ -77,7 +77,7 @@ impl Http {
         let status = response.status();
         let retry_after = outbound::retry_after(response.headers(), Timestamp::now());
         if !status.is_success() {
-            let body = outbound::start_of(response, LONGEST_MESSAGE).await;
+            let body = outbound::start_of(response, MAX_MESSAGE).await;
             let message = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
             return Err(match retry_after {
                 _ if is_permanent(status) => HandlerError::Permanent(message),
@@ -96,12 +96,10 @@ impl Http {
             }
             return Ok(Worked::Later);
         }
-        let body = read(response, LARGEST_OUTPUT)
-            .await
-            .map_err(|error| match error {
-                Some(error) => failed(error),
-                None => HandlerError::Permanent(format!("the output is larger than {LARGEST_OUTPUT} bytes")),
-            })?;
+        let body = read(response, MAX_OUTPUT).await.map_err(|error| match error {
+            Some(error) => failed(error),
+            None => HandlerError::Permanent(format!("the output is larger than {MAX_OUTPUT} bytes")),
+        })?;
         // 204 and the like.
         let output: Value = if body.is_empty() {
             Value::Null

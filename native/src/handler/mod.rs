@@ -15,7 +15,7 @@ use weir_ledger::database::ConnectionPool;
 use crate::config::service::{Builtin, HandlerSpec, Service};
 use crate::outbound::Secret;
 
-pub use attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Reporter, Worked};
+pub use attempt::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Reporter, Worked};
 pub use attempt_token::AttemptTokens;
 pub(crate) use exec::kill_programs;
 

@@ -6,7 +6,7 @@ use weir_ledger::attempts::Progress;
 const MARK: &[u8] = b"weir:progress ";
 
 /// A longer line is no such line.
-const LONGEST: usize = MARK.len() + 32 + Progress::LONGEST_MESSAGE;
+const LONGEST: usize = MARK.len() + 32 + Progress::MAX_MESSAGE;
 
 /// Takes the lines about progress out of a stream that comes piece by piece.
 #[derive(Default)]

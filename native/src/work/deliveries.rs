@@ -24,7 +24,7 @@ use weir_ledger::database::DatabaseError;
 use super::cancellation;
 use super::internal::{Internal, not_begun};
 use super::worker::storable;
-use crate::config::retry::LONGEST_AFTER;
+use crate::config::retry::MAX_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
 
@@ -35,7 +35,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 const PAUSES: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
 
 /// As much of a refusal's body is kept.
-const LONGEST_MESSAGE: usize = 500;
+const MAX_MESSAGE: usize = 500;
 
 /// As much of a short answer is read, so that its connection can be used again.
 const SHORT_ANSWER: u64 = 16 * 1024;
@@ -213,7 +213,7 @@ impl Deliverer {
             return Ok(status);
         }
         let after = outbound::retry_after(response.headers(), Timestamp::now());
-        let body = outbound::start_of(response, LONGEST_MESSAGE).await;
+        let body = outbound::start_of(response, MAX_MESSAGE).await;
         Err(DeliveryError::Refused {
             status,
             body: storable(String::from_utf8_lossy(&body).trim().to_owned()),
@@ -267,7 +267,7 @@ pub(super) fn pause_after(error: &WorkError, left: i32, least: Duration) -> Dura
 fn pause(left: usize, after: Option<Duration>, jitter: f64) -> Duration {
     let seconds = PAUSES[PAUSES.len().saturating_sub(left.max(1)).min(PAUSES.len() - 1)];
     let pause = Duration::from_secs(seconds).mul_f64(0.9 + 0.2 * jitter);
-    pause.max(after.unwrap_or_default().min(LONGEST_AFTER))
+    pause.max(after.unwrap_or_default().min(MAX_AFTER))
 }
 
 /// Has this client work the queues of all webhooks, also of those that are made later, until it is stopped.
@@ -327,6 +327,6 @@ mod tests {
         let hour = Some(Duration::from_secs(3600));
         assert_eq!(pause(9, hour, 0.5), Duration::from_secs(3600));
         assert_eq!(pause(5, hour, 0.5), Duration::from_secs(18_000));
-        assert_eq!(pause(9, Some(Duration::MAX), 0.5), LONGEST_AFTER);
+        assert_eq!(pause(9, Some(Duration::MAX), 0.5), MAX_AFTER);
     }
 }

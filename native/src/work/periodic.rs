@@ -17,7 +17,7 @@ use crate::context::Context;
 const LATEST: SignedDuration = SignedDuration::from_mins(1);
 
 /// Between two looks at the clock, however far the next tick is.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 
 /// Before the next try when the database did not answer.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ pub(super) async fn run(context: Context, stopped: CancellationToken) {
         return;
     }
     loop {
-        let mut pause = LONGEST_PAUSE;
+        let mut pause = MAX_PAUSE;
         for periodic in &context.settings.periodic {
             match enqueue(&context, periodic).await {
                 Ok(next) => pause = pause.min(next),
@@ -49,7 +49,7 @@ pub(super) async fn run(context: Context, stopped: CancellationToken) {
 /// Enqueues what is due. Returns how long it is until the next tick.
 async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, DatabaseError> {
     let Some(service) = context.settings.service(&periodic.service) else {
-        return Ok(LONGEST_PAUSE);
+        return Ok(MAX_PAUSE);
     };
     let queue = service.queue(Lane::Scheduled);
     let args = Value::Object(periodic.args.clone());
@@ -71,7 +71,7 @@ async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, Dat
         Ok::<_, DatabaseError>((now, next))
     });
     let (now, next) = enqueuing.await?;
-    Ok(next.map_or(LONGEST_PAUSE, |next| until(now, next)))
+    Ok(next.map_or(MAX_PAUSE, |next| until(now, next)))
 }
 
 fn until(now: Timestamp, next: Timestamp) -> Duration {

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use weir_policy::lane::Lane;
 
 use super::prefetch::Prefetch;
-use crate::config::service::{MOST_WORKERS, Service};
+use crate::config::service::{MAX_WORKERS, Service};
 
 /// For how long a settled attempt keeps its permit for the next one.
 const SETTLE_PERMIT_IDLE: Duration = Duration::from_millis(100);
@@ -41,8 +41,8 @@ const WORKER_WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Unsettled results per worker, at most, and in a small pool: beyond that the workers wait for the database. As many
 /// jobs may be prefetched.
-const MOST_PER_WORKER: usize = 4;
-const MOST_OF_SMALL_POOL: usize = 32;
+const MAX_PER_WORKER: usize = 4;
+const MAX_OF_SMALL_POOL: usize = 32;
 
 /// The pools of a process by queue. Cheap to clone.
 #[derive(Clone)]
@@ -114,7 +114,7 @@ struct State {
 impl State {
     /// As many attempts as River may have.
     fn room(&self) -> usize {
-        (self.workers + self.lent + self.settling + self.prefetched).min(MOST_WORKERS as usize)
+        (self.workers + self.lent + self.settling + self.prefetched).min(MAX_WORKERS as usize)
     }
 
     fn has_idle(&self) -> bool {
@@ -126,7 +126,7 @@ impl Pool {
     fn new(queue: &str, workers: usize, lent: usize, borrower: Option<Arc<Self>>) -> Self {
         Self {
             queue: queue.to_owned(),
-            most: (workers * MOST_PER_WORKER).max(MOST_OF_SMALL_POOL),
+            most: (workers * MAX_PER_WORKER).max(MAX_OF_SMALL_POOL),
             state: Mutex::new(State {
                 workers,
                 lent,

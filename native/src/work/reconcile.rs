@@ -14,7 +14,7 @@ use weir_ledger::attempts::{self, AttemptError, Silent};
 use weir_ledger::control;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::duties;
-use weir_ledger::reconciliation::{self as ledger, MOST_ENDED, MadeAvailable};
+use weir_ledger::reconciliation::{self as ledger, MAX_ENDED, MadeAvailable};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 use weir_ledger::settlement::Promoter;
 
@@ -34,7 +34,7 @@ const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
 const GLANCE_OVERLAP: SignedDuration = SignedDuration::from_millis(150);
 
 /// How far back a glance goes at most, so that none takes long. The rounds see to the rest.
-const LONGEST_GLANCE_BACK: SignedDuration = SignedDuration::from_secs(1);
+const MAX_GLANCE_BACK: SignedDuration = SignedDuration::from_secs(1);
 
 /// A job that another River client runs is stuck after this long, or after its timeout when that is longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -43,13 +43,13 @@ const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
 const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
 
 /// How far back a look goes that could not settle all that it found.
-const LONGEST_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
+const MAX_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long a look goes on in one round. Promotion comes after it.
-pub const LONGEST_LOOK: Duration = Duration::from_secs(5);
+pub const MAX_LOOK: Duration = Duration::from_secs(5);
 
 /// After so many that could not be settled, a look is over.
-const MOST_FAILED: usize = 50_000;
+const MAX_FAILED: usize = 50_000;
 
 /// Goes on until it is stopped, also through outages.
 pub async fn run(context: Context, stopped: CancellationToken) {
@@ -179,7 +179,7 @@ impl Reconciler {
         }
         let asked = async {
             let (now, last) = (ledger::now(client).await?, duties::last_done(client).await?);
-            self.ended_since = Some(last.unwrap_or(now - LONGEST_LOOK_BACK));
+            self.ended_since = Some(last.unwrap_or(now - MAX_LOOK_BACK));
             Ok(())
         };
         within("begin", asked).await
@@ -213,7 +213,7 @@ impl Reconciler {
     async fn notice_ended(&mut self, client: &Client) -> Result<(), DatabaseError> {
         let started = ledger::now(client).await?;
         let since = self.glanced.replace(started).unwrap_or(started);
-        let since = since.max(started - LONGEST_GLANCE_BACK) - GLANCE_OVERLAP;
+        let since = since.max(started - MAX_GLANCE_BACK) - GLANCE_OVERLAP;
         for ended in ledger::ended_since(client, since, &[]).await? {
             self.context.settler.notice(ended.job_id, Some(ended.holder));
         }
@@ -337,28 +337,24 @@ impl Reconciler {
         let began = Instant::now();
         let now = ledger::now(client).await?;
         let started = *self.look.started.get_or_insert(now);
-        let since = self
-            .ended_since
-            .unwrap_or(started)
-            .max(started - LONGEST_LOOK_BACK)
-            - OVERLAP;
+        let since = self.ended_since.unwrap_or(started).max(started - MAX_LOOK_BACK) - OVERLAP;
         loop {
             let ended = ledger::ended_since(client, since, &self.look.failed).await?;
-            let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MOST_ENDED;
+            let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MAX_ENDED;
             let settled = self.settlements.settle(&ended).await;
             let left = ended.iter().map(|ended| ended.job_id);
             self.look
                 .failed
                 .extend(left.filter(|job_id| !settled.contains(job_id)));
             // What cannot be settled is looked at again by the next look, and keeps nothing else from being settled.
-            if is_all || self.look.failed.len() >= MOST_FAILED {
+            if is_all || self.look.failed.len() >= MAX_FAILED {
                 let look = std::mem::take(&mut self.look);
                 if is_all && look.failed.is_empty() {
                     self.ended_since = Some(started);
                 }
                 return Ok(());
             }
-            if began.elapsed() >= LONGEST_LOOK {
+            if began.elapsed() >= MAX_LOOK {
                 return Ok(());
             }
         }

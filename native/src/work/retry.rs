@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::config::retry::{LONGEST_AFTER, Retry};
+use crate::config::retry::{MAX_AFTER, Retry};
 
 /// The pause before the next attempt; `None` leaves it to River. `errors` is how often the job failed before, `after`
 /// what the endpoint asked for, which is never undercut, and `jitter` from 0 to 1.
@@ -23,8 +23,8 @@ pub(super) fn pause(
     };
     // Spread by a tenth, as River spreads it, so that what failed together does not come back together.
     let spread = seconds * (0.9 + 0.2 * jitter);
-    let pause = Duration::try_from_secs_f64(spread).unwrap_or(LONGEST_AFTER);
-    Some(pause.max(after.unwrap_or_default().min(LONGEST_AFTER)))
+    let pause = Duration::try_from_secs_f64(spread).unwrap_or(MAX_AFTER);
+    Some(pause.max(after.unwrap_or_default().min(MAX_AFTER)))
 }
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(pause(Some(RETRY), 0, minute, 0.5), minute);
         assert_eq!(pause(None, 0, minute, 0.5), minute);
         assert_eq!(pause(None, 2, minute, 0.5), Some(Duration::from_secs(81)));
-        assert_eq!(pause(None, 0, Some(Duration::MAX), 0.5), Some(LONGEST_AFTER));
+        assert_eq!(pause(None, 0, Some(Duration::MAX), 0.5), Some(MAX_AFTER));
         assert_eq!(pause(None, 7, None, 0.5), None, "River's own policy");
     }
 }

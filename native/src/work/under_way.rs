@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use riverqueue::JobRow;
 use tokio_util::sync::CancellationToken;
-use weir_ledger::attempts::{self, MOST_KEPT};
+use weir_ledger::attempts::{self, MAX_KEPT};
 use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::processes::DEAD_AFTER;
@@ -136,7 +136,7 @@ pub(super) async fn keep(
             () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {}
             () = stopped.cancelled() => return,
         }
-        for some in under_way.long().chunks(MOST_KEPT) {
+        for some in under_way.long().chunks(MAX_KEPT) {
             let (jobs, attempts): (Vec<i64>, Vec<i16>) = some.iter().copied().unzip();
             let kept = context.pool.with(async |client| {
                 Ok::<_, DatabaseError>(attempts::keep(client, &client_id, &jobs, &attempts).await?)

@@ -26,7 +26,7 @@ use super::telling;
 use crate::config::fairness::FairnessScope;
 use crate::config::retry::Retry;
 use crate::context::Context;
-use crate::handler::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Reporter, Worked};
+use crate::handler::{Attempt, Handler, HandlerError, MAX_OUTPUT, Reporter, Worked};
 use weir_ledger::attempts::{self, Claim, HandedOver};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
@@ -311,7 +311,7 @@ impl Worker<AnyArgs> for AnyWorker {
                 }
             }
             Ok(Ok(Worked::Done(outcome))) if !outcome.fits() => {
-                AttemptError::Permanent(format!("the output is larger than {LARGEST_OUTPUT} bytes"))
+                AttemptError::Permanent(format!("the output is larger than {MAX_OUTPUT} bytes"))
             }
             Ok(Ok(Worked::Done(outcome))) => {
                 let success = Success {

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::{GO_TESTS, Weir, Who, lock_holder};
 use tokio_util::sync::CancellationToken;
-use weir::work::reconcile::{LONGEST_LOOK, Reconciler};
+use weir::work::reconcile::{MAX_LOOK, Reconciler};
 use weir_ledger::control::{self, Person};
 use weir_ledger::processes;
-use weir_ledger::reconciliation::MOST_ENDED;
+use weir_ledger::reconciliation::MAX_ENDED;
 
 /// A job that another client inserted into the default lane.
 async fn insert(client: &tokio_postgres::Client, kind: &str) -> i64 {
@@ -165,7 +165,7 @@ async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
     let user = weir.user("free").await;
     let client = weir.client().await;
     // And more than the sweep of that round finds, too. What waits for a slot ends with the others of its holder.
-    many(&weir, user, "retryable", MOST_ENDED + 3000).await;
+    many(&weir, user, "retryable", MAX_ENDED + 3000).await;
     client
         .batch_execute(
             "UPDATE river_job SET state = 'cancelled', finalized_at = now() WHERE finalized_at IS NULL",
@@ -175,7 +175,7 @@ async fn what_plain_sql_ends_by_the_thousand_is_settled_in_one_round() {
     let began = Instant::now();
     let left = left_by_a_round(&weir).await;
     // Where it takes longer than a look may, the look goes on in the next round.
-    if began.elapsed() < LONGEST_LOOK {
+    if began.elapsed() < MAX_LOOK {
         assert_eq!(left, 0);
     } else {
         assert!(left <= 3000, "{left}");
@@ -648,7 +648,7 @@ async fn a_locked_users_ended_jobs_by_the_thousand_keep_nobody_elses_from_being_
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
-    many(&weir, busy, "retryable", MOST_ENDED + 10).await;
+    many(&weir, busy, "retryable", MAX_ENDED + 10).await;
     // Behind what the sweep of one round looks at, too.
     let theirs = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
     let mut operator = weir.client().await;

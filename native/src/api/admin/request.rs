@@ -10,7 +10,7 @@ use axum::http::request::Parts;
 use serde::de::DeserializeOwned;
 use weir_ledger::control::Person;
 
-use super::super::headers::{self, LONGEST_KEY};
+use super::super::headers::{self, MAX_KEY};
 use super::super::problem::ApiError;
 use super::super::state::Api;
 
@@ -48,7 +48,7 @@ pub(super) fn body<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> 
 pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<&str, ApiError> {
     headers::idempotency_key(headers).ok().flatten().ok_or_else(|| {
         ApiError::Unprocessable(format!(
-            "Send one Idempotency-Key of 1 to {LONGEST_KEY} printable ASCII characters, so that asking twice books once."
+            "Send one Idempotency-Key of 1 to {MAX_KEY} printable ASCII characters, so that asking twice books once."
         ))
     })
 }

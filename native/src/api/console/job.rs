@@ -17,7 +17,7 @@ use super::page::{self, ConsoleError};
 use crate::raw_json::RawJson;
 
 /// Characters of arguments, metadata and each error.
-const MOST_TEXT: usize = 4000;
+const MAX_TEXT: usize = 4000;
 
 fn missing() -> ConsoleError {
     ConsoleError::Missing("There is no such job. River removes finished ones after a time.".to_owned())
@@ -118,7 +118,7 @@ fn errors(row: &Row) -> Markup {
     let errors: Option<RawJson> = row.get("errors");
     let errors: Option<Vec<Value>> = errors.and_then(|errors| errors.read());
     let text = |error: &Value, member: &str| match error.get(member) {
-        Some(Value::String(text)) => page::beginning(text, MOST_TEXT),
+        Some(Value::String(text)) => page::beginning(text, MAX_TEXT),
         Some(Value::Null) | None => String::new(),
         Some(other) => other.to_string(),
     };
@@ -134,7 +134,7 @@ fn errors(row: &Row) -> Markup {
 }
 
 fn json(value: &RawJson) -> Markup {
-    html! { pre tabindex="0" { (page::beginning(&value.pretty(), MOST_TEXT)) } }
+    html! { pre tabindex="0" { (page::beginning(&value.pretty(), MAX_TEXT)) } }
 }
 
 /// Cancels as the owner's `DELETE /api/jobs/{id}` does.

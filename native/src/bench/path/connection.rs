@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// More header fields than any answer here has.
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 
 /// Has one request under way at a time.
 pub(super) struct Connection {
@@ -44,7 +44,7 @@ impl Connection {
 
 /// The status of an answer of which everything is there; `None` before that.
 fn answer(received: &[u8]) -> Result<Option<StatusCode>, Error> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
     let httparse::Status::Complete(start) = head.parse(received).map_err(Error::other)? else {
         return Ok(None);

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::frameworks::Pattern;
 
 /// A longer name is cut, in bytes: each test found repeats the names of the suites around it.
-pub(super) const LONGEST_NAME: usize = 512;
+pub(super) const MAX_NAME: usize = 512;
 
 /// A test case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,12 +96,12 @@ pub(super) fn scan(
     Ok(())
 }
 
-/// At most [`LONGEST_NAME`] bytes of a name, the end of it: that is the test's own.
+/// At most [`MAX_NAME`] bytes of a name, the end of it: that is the test's own.
 pub(super) fn shortened(name: String) -> String {
-    if name.len() <= LONGEST_NAME {
+    if name.len() <= MAX_NAME {
         return name;
     }
-    let mut from = name.len() - (LONGEST_NAME - '…'.len_utf8());
+    let mut from = name.len() - (MAX_NAME - '…'.len_utf8());
     while !name.is_char_boundary(from) {
         from += 1;
     }
@@ -154,9 +154,9 @@ mod tests {
             "a.test.ts",
             &format!("{indented}      it('is the name', () => {{}});\n"),
         );
-        assert!(tests[0].name.len() <= LONGEST_NAME, "{}", tests[0].name.len());
+        assert!(tests[0].name.len() <= MAX_NAME, "{}", tests[0].name.len());
         assert!(tests[0].name.starts_with('…') && tests[0].name.ends_with(" > is the name"));
-        assert!(shortened("é".repeat(LONGEST_NAME)).len() <= LONGEST_NAME);
+        assert!(shortened("é".repeat(MAX_NAME)).len() <= MAX_NAME);
     }
 
     #[test]

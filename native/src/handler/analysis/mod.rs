@@ -12,20 +12,20 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::attempt::{Attempt, Handler, HandlerError, LARGEST_OUTPUT, Outcome, Refusal, Worked};
+use super::attempt::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Worked};
 use find::{TooMuch, scan};
 use frameworks::language;
 use weir_ledger::holder::Holder;
 
 /// More files than this are refused.
-const MOST_FILES: usize = 500;
+const MAX_FILES: usize = 500;
 
 /// A longer path is refused, in bytes: each test found repeats it.
-const LONGEST_PATH: usize = 512;
+const MAX_PATH: usize = 512;
 
 /// What the tests found may take, in bytes of paths and names. Beyond it the job ends with an error, before it has
 /// taken the memory of everybody else.
-const MOST_TEXT: usize = LARGEST_OUTPUT / 2;
+const MAX_TEXT: usize = MAX_OUTPUT / 2;
 
 pub(super) use find::TestCase;
 
@@ -50,17 +50,17 @@ fn arguments(args: &Map<String, Value>) -> Result<Arguments, String> {
     if arguments.files.is_empty() {
         return Err(format!("{wants} with at least one file"));
     }
-    if arguments.files.len() > MOST_FILES {
+    if arguments.files.len() > MAX_FILES {
         return Err(format!(
-            "\"files\" has {} entries, but at most {MOST_FILES}",
+            "\"files\" has {} entries, but at most {MAX_FILES}",
             arguments.files.len()
         ));
     }
     if arguments.files.iter().any(|file| file.path.is_empty()) {
         return Err("every file needs a \"path\", since its ending tells the language".to_owned());
     }
-    if arguments.files.iter().any(|file| file.path.len() > LONGEST_PATH) {
-        return Err(format!("a \"path\" may have at most {LONGEST_PATH} bytes"));
+    if arguments.files.iter().any(|file| file.path.len() > MAX_PATH) {
+        return Err(format!("a \"path\" may have at most {MAX_PATH} bytes"));
     }
     for name in ["owner", "repo", "commit_sha"] {
         if args.get(name).is_some_and(|value| !value.is_string()) {
@@ -82,7 +82,7 @@ impl Handler for Analysis {
         let found = tokio::task::spawn_blocking(move || {
             let mut frameworks = BTreeSet::new();
             let mut tests = Vec::new();
-            let mut left = MOST_TEXT;
+            let mut left = MAX_TEXT;
             for file in &arguments.files {
                 let Some((framework, pattern)) = language(&file.path, &file.content) else {
                     continue;
