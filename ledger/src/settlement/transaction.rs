@@ -23,8 +23,9 @@ use crate::job_metadata::USED;
 use crate::plans::Plan;
 use crate::rules::Rules;
 
-/// Outputs of more bytes, as they are in memory, are stored beside River's table, whose index of metadata has entries of everything in there.
-const MAX_IN_METADATA: usize = 8192;
+/// Outputs of more bytes are stored in job_outputs, since River indexes everything in a job's metadata. The same as in
+/// weir_complete().
+const MAX_IN_METADATA: usize = 4096;
 
 /// Settles groups of ended attempts.
 pub(super) struct Settle {

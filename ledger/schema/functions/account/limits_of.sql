@@ -9,15 +9,11 @@ LANGUAGE sql STABLE ROWS 1 AS $$
     SELECT p.tier::text, p.lane, coalesce(l.slots, raise_no_limits(meter)), own.slots, p.max_waiting,
            nullif(coalesce(own.month, l.month), -1), nullif(coalesce(own.day, l.day), -1),
            nullif(coalesce(own.hour, l.hour), -1), nullif(coalesce(own.minute, l.minute), -1), l.counted,
-           coalesce(s.current_period_start, timestamptz '2000-01-01 00:00:00+00'),
+           s.anchor,
            CASE WHEN own.month IS NULL THEN l.month_ceiling END, CASE WHEN own.day IS NULL THEN l.day_ceiling END,
            CASE WHEN own.hour IS NULL THEN l.hour_ceiling END, CASE WHEN own.minute IS NULL THEN l.minute_ceiling END
-    FROM (SELECT 1) AS one
-    LEFT JOIN LATERAL (
-        SELECT u.current_period_start, CASE WHEN u.next_plan_at <= moment THEN u.next_plan_id ELSE u.plan_id END AS plan_id
-        FROM user_subscriptions u WHERE u.user_id = of_user AND u.status = 'active'
-    ) s ON true
-    JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.is_default
+    FROM subscription_of(of_user, moment) s
+    JOIN subscription_plans p ON p.id = s.plan_id
     LEFT JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = meter
     LEFT JOIN limit_overrides own
         ON own.user_id = of_user AND own.event_type = meter AND (own.expires_at IS NULL OR own.expires_at > moment)

@@ -6,11 +6,8 @@ LANGUAGE sql STABLE AS $$
     SELECT p.tier::text, p.lane, l.slots,
            (SELECT o.slots FROM limit_overrides o
             WHERE o.user_id = of_user AND o.event_type = meter AND (o.expires_at IS NULL OR o.expires_at > now()))
-    FROM subscription_plans p
+    FROM subscription_of(of_user, now()) s
+    JOIN subscription_plans p ON p.id = s.plan_id
     JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = meter
-    WHERE p.id = coalesce(
-        (SELECT CASE WHEN s.next_plan_at <= now() THEN s.next_plan_id ELSE s.plan_id END
-         FROM user_subscriptions s WHERE s.user_id = of_user AND s.status = 'active'),
-        (SELECT d.id FROM subscription_plans d WHERE d.is_default))
     OFFSET 0
 $$;

@@ -9,12 +9,10 @@ CROSS JOIN LATERAL (
                        WHEN 'day' THEN nullif(coalesce(o.day, max_accepted(l.day, l.day_ceiling)), -1)
                        WHEN 'hour' THEN nullif(coalesce(o.hour, max_accepted(l.hour, l.hour_ceiling)), -1)
                        ELSE nullif(coalesce(o.minute, max_accepted(l.minute, l.minute_ceiling)), -1) END AS most
-    FROM plan_limits l
+    FROM subscription_of(b.user_id, now()) s
+    JOIN plan_limits l ON l.plan_id = s.plan_id AND l.event_type = b.event_type
     LEFT JOIN limit_overrides o
         ON o.user_id = b.user_id AND o.event_type = b.event_type AND (o.expires_at IS NULL OR o.expires_at > now())
-    WHERE l.event_type = b.event_type AND l.plan_id = coalesce(
-        (SELECT plan_in_force(s, now()) FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
-        (SELECT d.id FROM subscription_plans d WHERE d.is_default))
 ) p
 WHERE p.most IS NOT NULL AND b.used::numeric + b.reserved - b.from_grants > greatest(b.granted_limit, p.most)
 LIMIT $1

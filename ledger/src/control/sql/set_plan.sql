@@ -1,17 +1,11 @@
 -- Gives a user a plan. $1 user, $2 plan, $3 whether only from the end of the period on. What was scheduled before is
 -- either in force by now, and stays, or is superseded. Without a subscription, periods were calendar months, and stay so.
 INSERT INTO user_subscriptions AS s (user_id, plan_id, current_period_start, next_plan_id, next_plan_at)
-SELECT $1, CASE WHEN $3 THEN d.id ELSE $2 END, a.anchor,
+SELECT $1, CASE WHEN $3 THEN a.plan_id ELSE $2 END, a.anchor,
        CASE WHEN $3 THEN $2 END,
        CASE WHEN $3 THEN p.period_end END
-FROM subscription_plans d
-CROSS JOIN (
-    SELECT coalesce(
-        (SELECT u.current_period_start FROM user_subscriptions u WHERE u.user_id = $1 AND u.status = 'active'),
-        timestamptz '2000-01-01 00:00:00+00') AS anchor
-) a
+FROM subscription_of($1, clock_timestamp()) a
 CROSS JOIN LATERAL billing_period(a.anchor, clock_timestamp()) p
-WHERE d.is_default
 ON CONFLICT (user_id) WHERE status = 'active' DO UPDATE
     SET plan_id = CASE WHEN NOT $3 THEN $2
                        WHEN s.next_plan_at <= clock_timestamp() THEN s.next_plan_id

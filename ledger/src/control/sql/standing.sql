@@ -1,10 +1,8 @@
 -- The plan that counts for a user, and the one that is scheduled. $1 user.
-SELECT coalesce(now_plan.tier, d.tier)::text AS plan,
+SELECT now_plan.tier::text AS plan,
        CASE WHEN s.next_plan_at > clock_timestamp() THEN next_plan.tier END::text AS next,
        CASE WHEN s.next_plan_at > clock_timestamp() THEN s.next_plan_at END AS next_at
-FROM subscription_plans d
+FROM subscription_of($1, clock_timestamp()) n
+JOIN subscription_plans now_plan ON now_plan.id = n.plan_id
 LEFT JOIN user_subscriptions s ON s.user_id = $1 AND s.status = 'active'
 LEFT JOIN subscription_plans next_plan ON next_plan.id = s.next_plan_id
-LEFT JOIN subscription_plans now_plan
-    ON now_plan.id = plan_in_force(s, clock_timestamp())
-WHERE d.is_default

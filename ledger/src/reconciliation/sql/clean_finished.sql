@@ -3,11 +3,8 @@
 WITH due AS MATERIALIZED (
     SELECT f.job_id, coalesce(f.finalized_at + CASE WHEN p.retention_days < 36500 THEN p.retention_days END * interval '1 day', 'infinity') AS ends
     FROM finished_jobs f
-    LEFT JOIN LATERAL (
-        SELECT plan_in_force(a, now()) AS plan_id FROM user_subscriptions a WHERE a.user_id = f.user_id AND a.status = 'active' OFFSET 0
-    ) a ON true
-    JOIN subscription_plans p
-        ON p.id = coalesce(a.plan_id, (SELECT d.id FROM subscription_plans d WHERE d.is_default))
+    CROSS JOIN LATERAL (SELECT s.plan_id FROM subscription_of(f.user_id, now()) s OFFSET 0) s
+    JOIN subscription_plans p ON p.id = s.plan_id
     WHERE f.review_at <= now()
     ORDER BY f.review_at
     LIMIT $1

@@ -15,11 +15,8 @@ WITH slice AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT m.user_id FROM submissions m WHERE m.job_id = o.id AND m.user_id IS NOT NULL OFFSET 0
     ) s
-    LEFT JOIN LATERAL (
-        SELECT plan_in_force(a, now()) AS plan_id FROM user_subscriptions a WHERE a.user_id = s.user_id AND a.status = 'active' OFFSET 0
-    ) a ON true
-    JOIN subscription_plans p
-        ON p.id = coalesce(a.plan_id, (SELECT d.id FROM subscription_plans d WHERE d.is_default))
+    CROSS JOIN LATERAL (SELECT k.plan_id FROM subscription_of(s.user_id, now()) k OFFSET 0) k
+    JOIN subscription_plans p ON p.id = k.plan_id
     WHERE NOT EXISTS (SELECT 1 FROM finished_jobs f WHERE f.job_id = o.id AND f.finalized_at = o.finalized_at)
       AND EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id)
 ), kept AS (

@@ -36,13 +36,9 @@ CROSS JOIN LATERAL (
 ) h
 CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
 LEFT JOIN LATERAL (
-    SELECT p.tier, p.lane, p.max_waiting, s.current_period_start, l.*
-    FROM (SELECT 1) AS one
-    LEFT JOIN LATERAL (
-        SELECT u.current_period_start, CASE WHEN u.next_plan_at <= clock.at THEN u.next_plan_id ELSE u.plan_id END AS plan_id
-        FROM user_subscriptions u WHERE u.user_id = h.user_id AND u.status = 'active' OFFSET 0
-    ) s ON true
-    JOIN subscription_plans p ON p.id = s.plan_id OR s.plan_id IS NULL AND p.is_default
+    SELECT p.tier, p.lane, p.max_waiting, s.anchor, l.*
+    FROM subscription_of(h.user_id, clock.at) s
+    JOIN subscription_plans p ON p.id = s.plan_id
     CROSS JOIN LATERAL (
         SELECT * FROM plan_limits k WHERE k.plan_id = p.id AND k.event_type = h.event_type OFFSET 0
     ) l
@@ -52,9 +48,7 @@ LEFT JOIN LATERAL (
     WHERE o.user_id = h.user_id AND o.event_type = h.event_type AND (o.expires_at IS NULL OR o.expires_at > clock.at)
     OFFSET 0
 ) own ON true
-LEFT JOIN LATERAL billing_period(
-    coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock.at
-) period ON h.user_id IS NOT NULL
+LEFT JOIN LATERAL billing_period(plan.anchor, clock.at) period ON h.user_id IS NOT NULL
 LEFT JOIN LATERAL (
     SELECT * FROM quota_balances q
     WHERE q.user_id = h.user_id AND q.event_type = h.event_type AND q.span = 'month'

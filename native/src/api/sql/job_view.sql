@@ -8,9 +8,8 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
        coalesce(r.reserved_amount, 0) AS reserved, r.job_id IS NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
        CASE WHEN s.user_id IS NULL THEN 'anonymous'
-            ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = plan_in_force(us, now())
-                           WHERE us.user_id = s.user_id AND us.status = 'active'),
-                          (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default)) END AS tier
+            ELSE (SELECT p.tier::text FROM subscription_of(s.user_id, now()) k
+                  JOIN subscription_plans p ON p.id = k.plan_id) END AS tier
 FROM submissions s
 CROSS JOIN LATERAL (
     SELECT j.kind,

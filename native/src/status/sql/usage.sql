@@ -22,18 +22,14 @@ SELECT m.name AS event_type,
 FROM meters m
 CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
 CROSS JOIN LATERAL (
-    SELECT p.tier, p.lane, s.current_period_start, l.*
-    FROM (SELECT 1) AS one
-    LEFT JOIN user_subscriptions s ON s.user_id = $1 AND s.status = 'active'
-    JOIN subscription_plans p ON p.id = plan_in_force(s, clock.at)
-        OR s.plan_id IS NULL AND p.is_default
+    SELECT p.tier, p.lane, s.anchor, l.*
+    FROM subscription_of($1, clock.at) s
+    JOIN subscription_plans p ON p.id = s.plan_id
     JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = m.name
 ) plan
 LEFT JOIN limit_overrides own
     ON own.user_id = $1 AND own.event_type = m.name AND (own.expires_at IS NULL OR own.expires_at > clock.at)
-CROSS JOIN LATERAL billing_period(
-    coalesce(plan.current_period_start, timestamptz '2000-01-01 00:00:00+00'), clock.at
-) period
+CROSS JOIN LATERAL billing_period(plan.anchor, clock.at) period
 LEFT JOIN quota_balances b
     ON b.user_id = $1 AND b.event_type = m.name AND b.span = 'month' AND b.period_start = period.period_start
 LEFT JOIN LATERAL (

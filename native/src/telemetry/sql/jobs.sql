@@ -4,8 +4,7 @@
 -- worker has looked at yet.
 SELECT w.queue,
        CASE WHEN w.unseen THEN 'unknown' WHEN w.user_id IS NULL THEN 'anonymous'
-            ELSE coalesce(p.tier::text, (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default))
-            END AS tier,
+            ELSE p.tier::text END AS tier,
        sum(w.queued)::float8 AS queued,
        sum(w.running)::float8 AS running,
        sum(w.outstanding)::float8 AS outstanding,
@@ -28,6 +27,6 @@ FROM (
     LEFT JOIN quota_reservations r ON r.job_id = j.id
     GROUP BY 1, 2, 3
 ) w
-LEFT JOIN user_subscriptions s ON s.user_id = w.user_id AND s.status = 'active'
-LEFT JOIN subscription_plans p ON p.id = plan_in_force(s, now())
+CROSS JOIN LATERAL subscription_of(w.user_id, now()) s
+JOIN subscription_plans p ON p.id = s.plan_id
 GROUP BY 1, 2

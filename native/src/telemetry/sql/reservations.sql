@@ -1,8 +1,7 @@
 -- Reservations by event type and by the tier that their owner has now: admitted ones hold a slot, parked ones wait for
 -- one, the others are between two attempts. One pass over the unfinished jobs, whatever the number of users.
 SELECT g.event_type::text AS event_type,
-       CASE WHEN g.user_id IS NULL THEN 'anonymous' ELSE coalesce(p.tier::text, (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default))
-            END AS tier,
+       CASE WHEN g.user_id IS NULL THEN 'anonymous' ELSE p.tier::text END AS tier,
        sum(g.admitted)::float8 AS admitted,
        sum(g.parked)::float8 AS parked,
        sum(g.between)::float8 AS between_attempts
@@ -14,6 +13,6 @@ FROM (
     FROM quota_reservations
     GROUP BY 1, 2
 ) g
-LEFT JOIN user_subscriptions s ON s.user_id = g.user_id AND s.status = 'active'
-LEFT JOIN subscription_plans p ON p.id = plan_in_force(s, now())
+CROSS JOIN LATERAL subscription_of(g.user_id, now()) s
+JOIN subscription_plans p ON p.id = s.plan_id
 GROUP BY 1, 2

@@ -2,9 +2,8 @@
 -- Reads the reservations, of which each unfinished job has one, and looks the running jobs up by River's index of states.
 SELECT held.holder, held.user_id, (SELECT u.subject FROM users u WHERE u.id = held.user_id) AS subject, held.waiting, held.parked, held.running, held.oldest_turn_ms,
        CASE WHEN held.user_id IS NULL THEN 'anonymous'
-            ELSE coalesce((SELECT p.tier::text FROM user_subscriptions us JOIN subscription_plans p ON p.id = plan_in_force(us, now())
-                           WHERE us.user_id = held.user_id AND us.status = 'active'),
-                          (SELECT d.tier::text FROM subscription_plans d WHERE d.is_default)) END AS tier
+            ELSE (SELECT p.tier::text FROM subscription_of(held.user_id, now()) s
+                  JOIN subscription_plans p ON p.id = s.plan_id) END AS tier
 FROM (
     SELECT r.holder,
            (array_agg(r.user_id))[1] AS user_id,

@@ -1,0 +1,13 @@
+-- The plan of a user at a moment, and the anchor of its billing periods: those of the active subscription, whose scheduled
+-- plan is in force from its time on, even before it is written to plan_id. Otherwise, and for a null user, the default plan
+-- and calendar months. Always one row. This is the one place that decides which plan counts.
+-- One SELECT and not STRICT, so that the planner inlines it into the statement that joins it.
+CREATE OR REPLACE FUNCTION subscription_of(of_user uuid, at timestamptz)
+RETURNS TABLE (plan_id uuid, anchor timestamptz)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT coalesce(CASE WHEN s.next_plan_at <= at THEN s.next_plan_id ELSE s.plan_id END, d.id),
+           coalesce(s.current_period_start, timestamptz '2000-01-01 00:00:00+00')
+    FROM subscription_plans d
+    LEFT JOIN user_subscriptions s ON s.user_id = of_user AND s.status = 'active'
+    WHERE d.is_default
+$$;
