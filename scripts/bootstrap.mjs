@@ -38,7 +38,7 @@ if (resolve(process.execPath) === ownNode) {
   await import(pathToFileURL(script).href);
 } else {
   const child = spawn(ownNode, [script, ...args], { stdio: "inherit" });
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal));
+  onStop((signal) => child.kill(signal));
   child.on("error", (error) =>
     fail(`could not run ${ownNode}: ${error.message}`, "delete node_modules and run the same command again"),
   );
@@ -60,6 +60,26 @@ function whatIsOutdated() {
   }
   if (!existsSync(ownNode)) return "the npm package node has no binary (were install scripts turned off?)";
   return undefined;
+}
+
+/**
+ * Calls `stop` when a signal arrives, and when the parent process is gone: npm ends on a signal without passing it on.
+ * Returns a function that takes it back.
+ * @param {(signal: "SIGINT" | "SIGTERM" | "SIGHUP") => void} stop
+ */
+function onStop(stop) {
+  const listeners = ["SIGINT", "SIGTERM", "SIGHUP"].map((signal) => [signal, () => stop(signal)]);
+  for (const [signal, listener] of listeners) process.on(signal, listener);
+  const parent = process.ppid;
+  const orphanWatch = setInterval(() => {
+    if (process.ppid === parent) return;
+    clearInterval(orphanWatch);
+    stop("SIGTERM");
+  }, 500);
+  return () => {
+    clearInterval(orphanWatch);
+    for (const [signal, listener] of listeners) process.off(signal, listener);
+  };
 }
 
 function readJson(path) {
@@ -87,12 +107,10 @@ async function installPackages(reason) {
   let output = "";
   child.stdout.on("data", (data) => (output += data));
   child.stderr.on("data", (data) => (output += data));
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) {
-    process.once(signal, () => {
-      child.kill(signal);
-      process.exit(128 + constants.signals[signal]);
-    });
-  }
+  const forget = onStop((signal) => {
+    child.kill(signal);
+    process.exit(128 + constants.signals[signal]);
+  });
   const heartbeat = setInterval(() => console.error(`weir:   ${seconds()} s, still installing`), 10_000);
   const code = await new Promise((done) => {
     child.on("error", (error) => {
@@ -102,7 +120,7 @@ async function installPackages(reason) {
     child.on("close", done);
   });
   clearInterval(heartbeat);
-  for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.removeAllListeners(signal);
+  forget();
   if (code !== 0) {
     console.error(output.trim());
     fail("npm ci failed", "see npm's output above, check the network, and run the same command again");

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
-import { existsSync, mkdtempSync, readFileSync } from "node:fs";
+import { constants, copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
@@ -32,6 +32,35 @@ interface Command {
   ends(within?: number): Promise<number | null>;
   /** Waits until it has printed this. */
   prints(text: string | RegExp, within?: number): Promise<void>;
+}
+
+/** A Node that is not the clone's own, as a machine has it before the first start. */
+const machinesNode = join(mkdtempSync(join(required("WEIR_TEST_FOLDER"), "node-")), "node");
+copyFileSync(process.execPath, machinesNode, constants.COPYFILE_FICLONE);
+
+/** The chain of the first `npm start`: npm's shell, the machine's Node, the clone's Node. The child is the shell. */
+function firstStart(folder = root): ChildProcess {
+  const { DATABASE_URL: _, ...inherited } = process.env;
+  const numbers = Object.fromEntries(Object.entries(ports).map(([name, port]) => [name, String(port)]));
+  return spawn("sh", ["-c", `"${machinesNode}" scripts/bootstrap.mjs start; exit $?`], {
+    cwd: folder,
+    env: { ...inherited, WEIR_STATE: state, ...numbers },
+    stdio: ["ignore", "pipe", "pipe"],
+    // A group of its own, as a terminal gives it.
+    detached: true,
+  });
+}
+
+function printed(child: ChildProcess, text: string): Promise<void> {
+  let output = "";
+  return new Promise((done, fail) => {
+    for (const stream of [child.stdout, child.stderr])
+      stream?.on("data", (data) => {
+        output += String(data);
+        if (output.includes(text)) done();
+      });
+    child.on("close", () => fail(new Error(`it has not printed ${text}:\n${output}`)));
+  });
 }
 
 function npm(script: string, args: string[] = [], env: Record<string, string> = {}): Command {
@@ -235,6 +264,35 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.match(stack.output(), /^\[edge\] .*Ready on/m);
     assert.match(stack.output(), /^weir: edge was ended by SIGKILL, so the stack stops$/m);
     assert.match(stack.output().trimEnd().split("\n").at(-1) ?? "", /^weir: fix: .*edge\.log/);
+  });
+
+  for (const [signal, to] of [
+    ["SIGTERM", "its shell alone"],
+    ["SIGHUP", "its shell alone"],
+    ["SIGINT", "its group"],
+    ["SIGTERM", "its group"],
+  ] as const)
+    it(`stops everything on ${signal} to ${to} in the first start`, async () => {
+      const shell = firstStart();
+      await printed(shell, `weir: ready ${url}`);
+      const { id } = runFile();
+      assert.ok(marked(id).length > 1);
+      process.kill(to === "its group" ? -(shell.pid ?? 0) : (shell.pid ?? 0), signal);
+      await until("everything to be stopped", async () => marked(id).length === 0);
+      await nothingListens();
+    });
+
+  it("stops the installation when its shell is stopped", { skip: !canFreeze && "needs Linux" }, async () => {
+    const folder = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "clone-"));
+    mkdirSync(join(folder, "scripts"));
+    for (const name of ["package.json", "package-lock.json", "scripts/bootstrap.mjs", "scripts/start.ts"])
+      copyFileSync(join(root, name), join(folder, name));
+    const shell = firstStart(folder);
+    await printed(shell, "installing the npm packages");
+    await until("npm to run", async () => descendants(shell.pid ?? 0).length > 1);
+    const started = descendants(shell.pid ?? 0);
+    process.kill(shell.pid ?? 0, "SIGTERM");
+    await until("the installation to be stopped", async () => !started.some(isAlive));
   });
 
   it("leaves no port and no record of itself", async () => {

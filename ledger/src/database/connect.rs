@@ -315,16 +315,20 @@ impl Database {
         if let Some(path) = &self.options.root_cert {
             options = options.ssl_root_cert(path);
         }
-        let enter: Arc<str> = format!("{enter} AND {}", settings::condition()).into();
+        let (pin, enter): (Arc<str>, Arc<str>) = (settings::pin().into(), enter.into());
         let enter_weirs: Option<Arc<str>> = self.schemas.enter().map(Into::into);
         let timeline = Arc::new(OnceLock::new());
         Ok(sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
             .acquire_timeout(CONNECT_TIMEOUT)
             .after_connect(move |connection, _| {
-                let (enter, enter_weirs) = (Arc::clone(&enter), enter_weirs.clone());
+                let (pin, enter, enter_weirs) = (Arc::clone(&pin), Arc::clone(&enter), enter_weirs.clone());
                 let timeline = Arc::clone(&timeline);
                 Box::pin(async move {
+                    // First, since what follows sets some of it otherwise.
+                    sqlx::query(sqlx::AssertSqlSafe(pin.as_ref()))
+                        .execute(&mut *connection)
+                        .await?;
                     if let Some(leave) = leave {
                         if let Some(enter) = enter_weirs {
                             let entering = sqlx::query(sqlx::AssertSqlSafe(enter.as_ref()));

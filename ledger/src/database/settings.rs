@@ -24,17 +24,8 @@ const SETTINGS: [(&str, &str); 13] = [
 
 /// One statement that sets them all, for as long as the session lives.
 pub(super) fn pin() -> String {
-    format!("SELECT {}", condition())
-}
-
-/// The same, as a condition that is true once they are set.
-pub(super) fn condition() -> String {
-    SETTINGS
-        .map(|(name, value)| {
-            format!(
-                "CASE WHEN current_setting('{name}', true) IS NOT NULL \
-                 THEN set_config('{name}', '{value}', false) IS NOT NULL ELSE true END"
-            )
-        })
-        .join(" AND ")
+    let each = SETTINGS.map(|(name, value)| {
+        format!("CASE WHEN current_setting('{name}', true) IS NOT NULL THEN set_config('{name}', '{value}', false) END")
+    });
+    format!("SELECT {}", each.join(", "))
 }

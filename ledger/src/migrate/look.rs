@@ -104,7 +104,15 @@ pub(super) async fn look(client: &Client, named: &Schemas, schema: &Schema) -> R
             ));
         }
     }
-    let river_version = if row.get("has_river_ledger") {
+    let missing = missing_rights(client, &river).await?;
+    let river_version = if !missing.is_empty() {
+        faults.push(format!(
+            "this role lacks rights on River's tables in schema {river:?}; have their owner run: {}",
+            missing.join("; ")
+        ));
+        // Which one, it may not read.
+        Some(OLDEST_RIVER)
+    } else if row.get("has_river_ledger") {
         let table = format!("{}.river_migration", quoted(&river));
         let version: Option<i64> = client
             .query_one(
@@ -160,6 +168,14 @@ pub(super) async fn look(client: &Client, named: &Schemas, schema: &Schema) -> R
         applied,
         faults,
     })
+}
+
+/// The grants that this role lacks on River's tables in this schema, as commands.
+pub(super) async fn missing_rights(client: &Client, river: &str) -> Result<Vec<String>, DatabaseError> {
+    let rows = client
+        .query(include_str!("sql/river_rights.sql"), &[&river])
+        .await?;
+    Ok(rows.iter().map(|row| row.get("command")).collect())
 }
 
 /// What has been applied, by this table.

@@ -241,6 +241,20 @@ async fn settle_rights(
     Ok((revoked, left.collect()))
 }
 
+/// The grants that this session's role lacks on River's tables, as commands for their owner.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn missing_rights(client: &Client) -> Result<Vec<String>, DatabaseError> {
+    let schema = "SELECT n.nspname::text AS river FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                  WHERE c.oid = to_regclass('river_job')";
+    let Some(row) = client.query_opt(schema, &[]).await? else {
+        return Ok(Vec::new());
+    };
+    look::missing_rights(client, row.get("river")).await
+}
+
 /// Whether everything that this binary needs has been applied, without applying anything; and River's tables are of a
 /// version that it works on. A newer release's schema serves this one too.
 ///

@@ -59,8 +59,10 @@ pub(super) fn on_behalf_of(parts: &Parts) -> Result<Identity, ApiError> {
     let (Some(value), None) = (values.next(), values.next()) else {
         return Err(wants("there is none, or more than one"));
     };
-    // Bytes and not visible ASCII: a subject is any text.
-    let text = std::str::from_utf8(value.as_bytes()).map_err(|_| wants("it is not UTF-8"))?;
+    // Many HTTP clients send only ASCII in headers, and a subject is any text.
+    let text = percent_encoding::percent_decode(value.as_bytes())
+        .decode_utf8()
+        .map_err(|_| wants("it is not percent-encoded UTF-8"))?;
     let subject: Subject = text
         .parse()
         .map_err(|error: weir_policy::subject::SubjectError| wants(&error.to_string()))?;

@@ -17,11 +17,17 @@ pub(super) async fn connected(settings: &Settings) -> Result<Client, Box<dyn Err
     needs_sessions(&database).await?;
     let client = database.connect().await?;
     client.batch_execute(TIMEOUTS).await?;
-    if migrate::is_current(&client).await? {
-        Ok(client)
-    } else {
-        Err("the database has not the schema of this release; run `weir migrate` first".into())
+    let missing = migrate::missing_rights(&client).await?;
+    if !missing.is_empty() {
+        let commands = missing.join("; ");
+        return Err(
+            format!("this role lacks rights on River's tables; have their owner run: {commands}").into(),
+        );
     }
+    if !migrate::is_current(&client).await? {
+        return Err("the database has not the schema of this release; run `weir migrate` first".into());
+    }
+    Ok(client)
 }
 
 /// Refuses a pooler in transaction mode, before anything is set in a session that other programs get.

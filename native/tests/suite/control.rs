@@ -98,7 +98,9 @@ fn analysis() -> String {
 async fn a_backend_submits_and_reads_in_the_name_that_it_says_and_as_far_as_its_key_goes() {
     let weir = Weir::new().await;
     let backend = Backend::new(&weir, &[Scope::Submit, Scope::Read]).await;
-    let zoe = [("weir-on-behalf-of", "Zoë of Utrecht")];
+    let zoe = [("weir-on-behalf-of", "Zo%C3%AB of Utrecht")];
+    // Not encoded, where the client can send it.
+    let raw = [("weir-on-behalf-of", "Zoë of Utrecht")];
     let answer = backend
         .call("POST", "/api/jobs/analysis", &zoe, &analysis())
         .await;
@@ -120,8 +122,10 @@ async fn a_backend_submits_and_reads_in_the_name_that_it_says_and_as_far_as_its_
     let own = Who::Subject("Zoë of Utrecht");
     let id = answer.body["job"]["id"].as_i64().unwrap();
     assert_eq!(weir.get(&format!("/api/jobs/{id}"), own).await.status, 200);
-    let usage = backend.call("GET", "/api/usage", &zoe, "").await;
-    assert_eq!(usage.body["analysis"]["reserved"], 1);
+    for name in [&zoe, &raw] {
+        let usage = backend.call("GET", "/api/usage", name, "").await;
+        assert_eq!(usage.body["analysis"]["reserved"], 1);
+    }
     let cancelled = backend.call("DELETE", &format!("/api/jobs/{id}"), &zoe, "").await;
     assert_eq!(cancelled.body["status"], "cancelled");
 

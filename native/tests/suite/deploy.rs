@@ -120,6 +120,9 @@ fn every_variable_of_the_example_is_one_that_the_program_reads() {
     }
 }
 
+/// Where the project is published.
+const HOME: &str = "https://github.com/weir-queue/weir";
+
 #[test]
 fn every_alert_has_its_chapter_and_every_chapter_its_alert() {
     let alerts: Value = serde_yaml_ng::from_str(&read("deploy/prometheus/alerts.yml")).unwrap();
@@ -128,8 +131,28 @@ fn every_alert_has_its_chapter_and_every_chapter_its_alert() {
         .iter()
         .map(|rule| {
             let name = rule["alert"].as_str().unwrap();
-            let runbook = rule["annotations"]["runbook"].as_str().unwrap();
-            assert_eq!(runbook, format!("docs/operations.md#{}", name.to_lowercase()));
+            let runbook = rule["annotations"]["runbook_url"].as_str().unwrap();
+            let chapter = format!("{HOME}/blob/main/docs/operations.md#{}", name.to_lowercase());
+            assert_eq!(runbook, chapter);
+            // One installation must not hide what another one lacks.
+            let expr = rule["expr"].as_str().unwrap();
+            for aggregation in expr
+                .match_indices("max")
+                .chain(expr.match_indices("min"))
+                .chain(expr.match_indices("sum"))
+            {
+                let rest = &expr[aggregation.0 + 3..];
+                assert!(
+                    rest.starts_with(" by (job")
+                        || rest.starts_with(" by (le, job")
+                        || !rest.starts_with(['(', ' ']),
+                    "{name}: {expr}"
+                );
+            }
+            assert!(
+                expr.contains("by (job") || expr.contains("job)") || expr.starts_with("absent("),
+                "{name}: {expr}"
+            );
             name.to_owned()
         })
         .collect();

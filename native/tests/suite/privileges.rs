@@ -203,7 +203,7 @@ async fn rights_that_the_owner_cannot_take_back_stop_the_migration() {
     let (owner, other) = (Role::new(&weir).await, Role::new(&weir).await);
     // A table that an administrator took over by hand, and shared.
     owner
-        .run("GRANT ALL ON SCHEMA public TO {}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {}; GRANT SET ON PARAMETER session_replication_role TO {}")
+        .run("GRANT ALL ON SCHEMA public TO {}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {}; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {}; GRANT SET ON PARAMETER session_replication_role TO {}")
         .await;
     other.run("GRANT SELECT ON users TO {}").await;
     let mut url = reqwest::Url::parse(weir.url()).unwrap();
@@ -289,4 +289,90 @@ async fn a_subject_that_is_an_addresss_id_is_refused() {
     client.execute(insert, &[&id]).await.expect_err("nor an account");
     assert_eq!(weir.count("holders").await, 1);
     weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_rights_on_rivers_tables_are_named_before_anything_starts() {
+    let weir = Weir::with(&[("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")]).await;
+    let role = Role::new(&weir).await;
+    // Weir's own role, and a River that belongs to another one.
+    role.run(
+        "DO $$ DECLARE o record; BEGIN \
+             FOR o IN SELECT c.oid::regclass AS name FROM pg_class c \
+                      WHERE c.relnamespace = 'weir'::regnamespace AND c.relkind IN ('r', 'v') LOOP \
+                 EXECUTE format('ALTER TABLE %s OWNER TO {}', o.name); END LOOP; \
+             FOR o IN SELECT p.oid::regprocedure AS name FROM pg_proc p WHERE p.pronamespace = 'weir'::regnamespace LOOP \
+                 EXECUTE format('ALTER FUNCTION %s OWNER TO {}', o.name); END LOOP; \
+         END $$; ALTER SCHEMA weir OWNER TO {}",
+    )
+    .await;
+    let mut url = reqwest::Url::parse(weir.url()).unwrap();
+    url.set_username(&role.name).unwrap();
+    url.set_password(Some("secret")).unwrap();
+    let schemas = [("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")];
+    let said = async |arguments: &[&str]| {
+        let output = self::weir(url.as_str(), arguments, &schemas);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    for arguments in [&["migrate"][..], &["work"], &["schedule"], &["status"]] {
+        let said = said(arguments).await;
+        for grant in [
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLE public.river_job TO",
+            "GRANT USAGE ON SEQUENCE public.river_job_id_seq TO",
+        ] {
+            assert!(said.contains(grant), "{arguments:?}: {grant}: {said}");
+        }
+    }
+    // As it says.
+    let grants = said(&["status"]).await;
+    let grants = grants.split_once("have their owner run: ").unwrap().1.trim();
+    role.run(grants).await;
+    let output = self::weir(url.as_str(), &["status"], &schemas);
+    assert!(output.status.success(), "{output:?}");
+    role.run("DO $$ BEGIN EXECUTE format('REASSIGN OWNED BY {} TO %I', current_user); END $$")
+        .await;
+    role.drop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ordinary_role_installs_weir_and_works_with_it() {
+    let weir = Weir::made(&[], async |url| {
+        let client = Database::at(url).unwrap().connect().await.unwrap();
+        let role = format!("product_{}", Uuid::new_v4().simple());
+        client
+            .batch_execute(&format!(
+                "CREATE ROLE {role} LOGIN PASSWORD 'secret'; GRANT ALL ON SCHEMA public TO {role}"
+            ))
+            .await
+            .unwrap();
+        let mut own = reqwest::Url::parse(url).unwrap();
+        own.set_username(&role).unwrap();
+        own.set_password(Some("secret")).unwrap();
+        for arguments in [&["migrate"][..], &["migrate"], &["status"]] {
+            let output = self::weir(own.as_str(), arguments, &[]);
+            assert!(output.status.success(), "{arguments:?}: {output:?}");
+        }
+        let (product, connection) = tokio_postgres::connect(own.as_str(), NoTls).await.unwrap();
+        tokio::spawn(connection);
+        for work in [
+            "SELECT outcome FROM weir_submit('anne', 'analysis', '{}')",
+            "SELECT outcome FROM weir_complete((SELECT job_id FROM weir_claim('analysis_default', 'x')), 1)",
+        ] {
+            product.query_one(work, &[]).await.unwrap();
+        }
+        let audit = self::weir(own.as_str(), &["audit"], &[]);
+        assert!(audit.status.success(), "{audit:?}");
+        drop(product);
+        client
+            .batch_execute(&format!(
+                "DO $$ BEGIN EXECUTE format('REASSIGN OWNED BY {role} TO %I', current_user); END $$; \
+                 DROP OWNED BY {role}; DROP ROLE {role}"
+            ))
+            .await
+            .unwrap();
+    })
+    .await;
+    weir.abandon().await;
 }

@@ -17,10 +17,12 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
-SET weir.counters = 'kept'
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
+    -- cannot have the setting itself.
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     bytes CONSTANT int := coalesce(octet_length(output::text), 0);
     of_holder uuid;
     held record;
@@ -62,6 +64,7 @@ BEGIN
     of_holder := coalesce(held.holder, of_holder);
     -- Where a waiting job may have the key of this one, they take turns: a unique index looks at each row by itself.
     next := next_parked(held.holder, held.meter, held.user_id, CASE WHEN held.alone THEN held.waiting ELSE 0 END, held.in_use);
+    PERFORM set_config('weir.counters', 'kept', true);
     FOR changed IN
         -- As River's JobCompleteTx does it, but only the attempt that did the work.
         UPDATE river_job j
@@ -110,6 +113,7 @@ BEGIN
     ELSE
         outcome := 'fenced_out';
     END IF;
+    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

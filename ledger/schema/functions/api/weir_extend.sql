@@ -11,10 +11,12 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
-SET weir.counters = 'kept'
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
+    -- cannot have the setting itself.
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     locked record;
     r quota_reservations;
     granted bigint;
@@ -61,6 +63,7 @@ BEGIN
     END IF;
     outcome := 'extended';
     drawn := least(beyond, granted);
+    PERFORM set_config('weir.counters', 'kept', true);
     UPDATE quota_reservations q
     SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + drawn, overage = q.overage + beyond - drawn
     WHERE q.job_id = r.job_id AND r.user_id IS NOT NULL;
@@ -89,6 +92,7 @@ BEGIN
     END IF;
     SELECT quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted - drawn, w.ceiling) INTO quota
     FROM windows_in_force(r) w WHERE w.span = 'month';
+    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

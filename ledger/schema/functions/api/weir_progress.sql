@@ -13,14 +13,18 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
-SET weir.counters = 'kept'
 AS $$
 #variable_conflict use_column
+DECLARE
+    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
+    -- cannot have the setting itself.
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
 BEGIN
     IF fraction IS NULL OR fraction NOT BETWEEN 0 AND 1 OR octet_length(message) > 1000 THEN
         RAISE invalid_parameter_value USING
             MESSAGE = 'a progress has a fraction from 0 to 1, and a message of at most 1000 bytes';
     END IF;
+    PERFORM set_config('weir.counters', 'kept', true);
     UPDATE quota_reservations r
     SET progress = jsonb_build_object('attempt', attempt, 'fraction', fraction, 'message', weir_progress.message)
     WHERE r.job_id = weir_progress.job_id
@@ -29,6 +33,7 @@ BEGIN
                     AND is_service_kind(j.kind));
     outcome := CASE WHEN FOUND OR is_attempt_without_holder(weir_progress.job_id, weir_progress.attempt) THEN 'done'
                     ELSE 'fenced_out' END;
+    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

@@ -18,10 +18,12 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
-SET weir.counters = 'kept'
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
+    -- cannot have the setting itself.
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     this_holder CONSTANT uuid := weir_holder(weir_submit.subject);
     is_uuid CONSTANT boolean := uuid_of_subject(weir_submit.subject) IS NOT NULL;
     want record;
@@ -139,6 +141,7 @@ BEGIN
     END IF;
     quota := quota_json(account.used[1], account.reserved[1] + added, account.limits[1], account.ends[1],
                         account.from_grants + drawn, account.granted - drawn, account.ceilings[1]);
+    PERFORM set_config('weir.counters', 'kept', true);
     LOOP
         INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
                                unique_key, unique_states)
@@ -187,6 +190,7 @@ BEGIN
     IF admits THEN
         PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', lane_queue)::text);
     END IF;
+    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
 

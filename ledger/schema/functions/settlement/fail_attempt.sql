@@ -8,10 +8,12 @@ SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
-SET weir.counters = 'kept'
 AS $$
 #variable_conflict use_column
 DECLARE
+    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
+    -- cannot have the setting itself.
+    counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     locked record;
     job river_job;
     ends river_job_state;
@@ -30,6 +32,7 @@ BEGIN
         outcome := 'fenced_out';
         RETURN;
     END IF;
+    PERFORM set_config('weir.counters', 'kept', true);
     ends := CASE WHEN job.metadata ? 'cancel_attempted_at' THEN 'cancelled'
                  WHEN job.attempt >= job.max_attempts THEN 'discarded'
                  ELSE 'retryable' END;
@@ -62,5 +65,6 @@ BEGIN
         outcome := ends;
         PERFORM end_reservation(job.id, locked.holder, false, NULL);
     END IF;
+    PERFORM set_config('weir.counters', counters, true);
 END
 $$;
