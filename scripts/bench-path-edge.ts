@@ -9,7 +9,7 @@ stayQuietFor(1500);
 Object.assign(process.env, wranglerEnvironment());
 
 /**
- * A part of `weir bench path`: the edge in workerd, without the development proxy, before the origin that the environment
+ * A part of the benchmark `path`: the edge in workerd, without the development proxy, before the origin that the environment
  * names. Says in one line of JSON where it is, and ends when its standard input does.
  */
 await runMain(async () => {
@@ -32,6 +32,6 @@ await runMain(async () => {
 
 function needed(name: string): string {
   const value = process.env[name];
-  if (!value) throw new Failure(`${name} is not set`, "npm run -s weir -- bench path");
+  if (!value) throw new Failure(`${name} is not set`, "npm run -s bench -- path");
   return value;
 }

@@ -16,7 +16,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Parser, Subcommand};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::api::probes::{self, Probes};
@@ -25,8 +25,8 @@ use weir::config::service::Service;
 use weir::config::{Environment, Settings};
 use weir::context::Context;
 use weir::telemetry::{logs, metrics, traces};
+use weir::token;
 use weir::work::{Duty, Working, reconcile};
-use weir::{bench, token};
 use weir_ledger::audit;
 use weir_policy::subject::Subject;
 
@@ -138,71 +138,6 @@ enum Command {
     /// Tell others what happens: jobs that end, thresholds of quotas, changes of plans.
     #[command(subcommand)]
     Webhook(Webhook),
-    /// Measure, against a database of its own on the same server.
-    Bench {
-        /// What.
-        what: Bench,
-        /// Machine-readable.
-        #[arg(long)]
-        json: bool,
-        /// Shorter, and less certain: a minute or so, `peers` some ten.
-        #[arg(long)]
-        quick: bool,
-    },
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Bench {
-    /// Reservations a second.
-    Reserve,
-    /// Jobs a second.
-    Work,
-    /// What a flood costs the others, and how soon a freed slot is taken.
-    Fairness,
-    /// What failures of some users cost the others.
-    Faults,
-    /// The whole way of a job, over HTTP to its settlement.
-    Path,
-    /// What a large database costs.
-    Growth,
-    /// Jobs a second of a fleet in Go. Needs Go and a clone.
-    Languages,
-    /// The same jobs through other queues. Minutes; needs Go, Rust, npm and a clone.
-    Peers,
-    #[value(hide = true)]
-    PathWorkers,
-    #[value(hide = true)]
-    PathBareOrigin,
-    #[value(hide = true)]
-    PathBareWorkers,
-    #[value(hide = true)]
-    PeersSetup,
-    #[value(hide = true)]
-    PeersProduce,
-    #[value(hide = true)]
-    PeersWork,
-}
-
-impl Bench {
-    /// The processes that `bench path` starts.
-    fn part(self) -> Option<bench::Part> {
-        match self {
-            Self::PathWorkers => Some(bench::Part::Workers),
-            Self::PathBareOrigin => Some(bench::Part::BareOrigin),
-            Self::PathBareWorkers => Some(bench::Part::BareWorkers),
-            _ => None,
-        }
-    }
-
-    /// The processes that `bench peers` starts of Weir.
-    fn peer_part(self) -> Option<bench::PeerPart> {
-        match self {
-            Self::PeersSetup => Some(bench::PeerPart::Setup),
-            Self::PeersProduce => Some(bench::PeerPart::Produce),
-            Self::PeersWork => Some(bench::PeerPart::Work),
-            _ => None,
-        }
-    }
 }
 
 impl Command {
@@ -223,7 +158,6 @@ impl Command {
             Self::User(_) => "weir user",
             Self::Usage(_) => "weir usage",
             Self::Webhook(_) => "weir webhook",
-            Self::Bench { .. } => "weir bench",
         }
     }
 }
@@ -300,31 +234,6 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
                 ExitCode::FAILURE
             })
         }
-        Command::Bench { what, json, quick } => {
-            let effort = bench::Effort::of(quick);
-            if let Some(part) = what.part() {
-                bench::part(settings, part).await?;
-                return Ok(ExitCode::FAILURE);
-            }
-            if let Some(part) = what.peer_part() {
-                bench::peer_part(settings, part).await?;
-                return Ok(ExitCode::SUCCESS);
-            }
-            if let Bench::Peers = what {
-                let field = bench::peers(&settings, effort).await?;
-                return measured(json, &field.lines(), &field.table());
-            }
-            let report = match what {
-                Bench::Reserve => bench::reserve(&settings, effort).await?,
-                Bench::Work => bench::work(&settings, effort).await?,
-                Bench::Fairness => bench::fairness(&settings, effort).await?,
-                Bench::Faults => bench::faults(&settings, effort).await?,
-                Bench::Languages => bench::languages(&settings, effort).await?,
-                Bench::Growth => bench::growth(&settings, effort).await?,
-                _ => bench::path(&settings, effort).await?,
-            };
-            measured(json, &report.lines, &report.table())
-        }
         Command::Key(key) => key.run(&settings).await,
         Command::User(user) => user.run(&settings).await,
         Command::Usage(usage) => usage.run(&settings).await,
@@ -332,16 +241,6 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
         Command::Plans { json } => plans::show(&settings, json).await,
         Command::Status { user, json, watch } => status::Status { user, json, watch }.run(&settings).await,
     }
-}
-
-/// Shows what a benchmark measured.
-fn measured(json: bool, lines: &[bench::Line], table: &str) -> CommandResult {
-    if json {
-        print(&format!("{}\n", serde_json::to_string_pretty(lines)?))?;
-    } else {
-        print(table)?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The services of these names; all when there is none.

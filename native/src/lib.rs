@@ -1,7 +1,6 @@
 //! The native side of Weir: the origin's API, the workers and the scheduler, around the ledger.
 
 pub mod api;
-pub mod bench;
 pub mod config;
 pub mod context;
 mod derived_keys;

@@ -10,26 +10,40 @@ import { step } from "./progress.ts";
 /** Makes a module for the edge's runtime of the compiled edge. */
 export const bindgen = "weir-bindgen";
 
+type Profile = "dev" | "native";
+
 /** Builds the binary `weir`, with cargo's development profile or the optimised one, for this machine or a target. */
-export function buildNative(profile: "dev" | "native" = "dev", target?: string): Promise<string> {
-  return withLock(buildLock, "building in this clone", () => usingCache(() => build(profile, target)));
+export async function buildNative(profile: Profile = "dev", target?: string): Promise<string> {
+  const [weir = ""] = await build(["weir"], profile, target);
+  return weir;
 }
 
-async function build(profile: "dev" | "native", target?: string): Promise<string> {
+/** Builds the benchmarks and the `weir` that they measure, optimised, for this machine. */
+export async function buildBench(): Promise<{ bench: string; weir: string }> {
+  const [weir = "", bench = ""] = await build(["weir", "weir-bench"], "native");
+  return { bench, weir };
+}
+
+/** The package of each program that is built without the rest of the workspace. */
+const packages = { weir: "weir-native", "weir-bench": "weir-bench" };
+
+type Program = keyof typeof packages;
+
+function build(programs: Program[], profile: Profile, target?: string): Promise<string[]> {
+  return withLock(buildLock, "building in this clone", () => usingCache(() => compile(programs, profile, target)));
+}
+
+async function compile(programs: Program[], profile: Profile, target?: string): Promise<string[]> {
   await requireCargo();
-  const weirBinary = join(
-    state,
-    "bin",
-    ["weir", ...(profile === "dev" ? [] : [profile]), ...(target ? [target] : [])].join("-"),
-  );
   // The development build has the features of the whole workspace, as `npm test` has, so that the two share the
   // dependencies. What is measured and released is built without the others.
-  const packages = profile === "dev" ? ["--workspace"] : ["--package", "weir-native"];
-  const flags = [...packages, "--bin", "weir", "--profile", profile];
+  const chosen = profile === "dev" ? ["--workspace"] : programs.flatMap((program) => ["--package", packages[program]]);
+  const flags = [...chosen, ...programs.flatMap((program) => ["--bin", program]), "--profile", profile];
   // Built beside it, what the edge's build needs costs next to nothing: the last steps leave cores idle.
   if (profile === "dev") flags.push("--bin", bindgen);
   if (target) flags.push("--target", target);
-  const messages = await step(profile === "dev" ? "building weir" : "building weir, optimised", (pulse) =>
+  const title = `building ${programs.join(" and ")}${profile === "dev" ? "" : ", optimised"}`;
+  const messages = await step(title, (pulse) =>
     cargoBuild(flags, {
       pulse,
       log: "native-build",
@@ -40,12 +54,19 @@ async function build(profile: "dev" | "native", target?: string): Promise<string
       }),
     }),
   );
-  const built = executableIn(messages);
-  // A copy, so that a later build does not replace a running binary.
+  const suffix = [...(profile === "dev" ? [] : [profile]), ...(target ? [target] : [])];
   await mkdir(join(state, "bin"), { recursive: true });
-  const beside = `${weirBinary}.${process.pid}`;
+  return Promise.all(
+    programs.map((program) => copied(executableIn(messages, program), [program, ...suffix].join("-"))),
+  );
+}
+
+/** A copy, so that a later build does not replace a running binary. */
+async function copied(built: string, name: string): Promise<string> {
+  const binary = join(state, "bin", name);
+  const beside = `${binary}.${process.pid}`;
   await copyFile(built, beside, constants.COPYFILE_FICLONE);
   await chmod(beside, 0o755);
-  await rename(beside, weirBinary);
-  return weirBinary;
+  await rename(beside, binary);
+  return binary;
 }

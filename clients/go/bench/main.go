@@ -1,6 +1,7 @@
-// The fleet of `weir bench languages`: works no-op jobs, each of which writes a row of the product's, until its standard input
-// ends. How a job is completed is the first argument: `weir` and `river-tx` complete it in the row's transaction, by
-// weir_complete and by River's JobCompleteTx; `river` leaves it to River's client, which completes many at once.
+// The fleet of `npm run -s bench -- languages`: works no-op jobs, each of which writes a row of the product's, until its
+// standard input ends. How a job is completed is the first argument: `weir` and `river-tx` complete it in the row's
+// transaction, by weir_complete and by River's JobCompleteTx; `river` leaves it to River's client, which completes many
+// at once.
 package main
 
 import (

@@ -48,7 +48,7 @@ const LEADER_QUEUE: &str = "weir_leader";
 
 /// How soon after a fetch the next one may follow. River's default of 100 ms would keep small pools idle most of the
 /// time when jobs are short.
-pub(crate) const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
+pub const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 
 /// River's rescuer takes a job for stuck after this long. It would discard those of kinds that it does not know; what
 /// is stuck here is reconciliation's business.

@@ -8,21 +8,21 @@ use weir_ledger::database::DatabaseError;
 
 /// One line of a benchmark's result.
 #[derive(Clone, Debug, Serialize)]
-pub struct Line {
+pub(crate) struct Line {
     /// What was measured, and against what.
-    pub name: String,
+    pub(crate) name: String,
     /// What Weir reached.
-    pub value: f64,
+    pub(crate) value: f64,
     /// The unit of `value` and `baseline`.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// What it is compared with reached; null for a number that is only printed.
-    pub baseline: Option<f64>,
+    pub(crate) baseline: Option<f64>,
     /// `value / baseline`.
-    pub ratio: Option<f64>,
+    pub(crate) ratio: Option<f64>,
     /// What the ratio should be: at least, or at most where the text says so.
-    pub target: Option<String>,
+    pub(crate) target: Option<String>,
     /// Whether the target was reached.
-    pub holds: Option<bool>,
+    pub(crate) holds: Option<bool>,
 }
 
 impl Line {
@@ -84,17 +84,17 @@ impl Line {
 
 /// Under which conditions a benchmark ran, and what came out.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub(crate) struct Report {
     /// One sentence each.
-    pub conditions: Vec<String>,
+    pub(crate) conditions: Vec<String>,
     /// The results.
-    pub lines: Vec<Line>,
+    pub(crate) lines: Vec<Line>,
 }
 
 impl Report {
     /// For people.
     #[must_use]
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         use comfy_table::{CellAlignment, Table, presets};
         let mut text = String::new();
         for condition in &self.conditions {
@@ -138,19 +138,19 @@ impl Report {
 
 /// How long and how often to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub(crate) struct Effort {
     /// Of one measurement.
-    pub span: Duration,
+    pub(crate) span: Duration,
     /// How many turns each side gets.
-    pub turns: usize,
+    pub(crate) turns: usize,
     /// How much history the database is filled with where that matters.
-    pub history: i64,
+    pub(crate) history: i64,
 }
 
 impl Effort {
     /// The one behind published numbers, or a shorter one.
     #[must_use]
-    pub fn of(quick: bool) -> Self {
+    pub(crate) fn of(quick: bool) -> Self {
         if quick {
             Self {
                 span: Duration::from_millis(1200),
@@ -169,7 +169,7 @@ impl Effort {
 
 /// Why a benchmark did not finish.
 #[derive(Debug, thiserror::Error)]
-pub enum BenchError {
+pub(crate) enum BenchError {
     /// The database cannot be used.
     #[error(transparent)]
     Database(#[from] DatabaseError),

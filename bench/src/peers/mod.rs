@@ -1,4 +1,4 @@
-//! `weir bench peers`: what others do with the same jobs, in programs of their own on the same server, in one run.
+//! `peers`: what others do with the same jobs, in programs of their own on the same server, in one run.
 
 mod arena;
 mod killed;
@@ -10,20 +10,20 @@ mod table;
 use weir_ledger::database::Database;
 
 use super::report::{BenchError, Effort, conditions, median};
-use crate::config::Settings;
 use arena::{AT_ONCE, CONNECTIONS};
 use measure::{JOB_MS, Number, Speed};
 use program::{Program, Rescue};
 use secrecy::ExposeSecret as _;
-pub use table::Field;
+pub(crate) use table::Field;
 use table::Row;
+use weir::config::Settings;
 
 /// What a core costs for an hour at list prices, in dollars.
 const CORE_HOUR: f64 = 0.04;
 
 /// What Weir's own program is started for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerPart {
+pub(crate) enum PeerPart {
     /// Migrate, and subscribe the users.
     Setup,
     /// Submit jobs.
@@ -37,7 +37,7 @@ pub enum PeerPart {
 /// # Errors
 ///
 /// When it cannot.
-pub async fn peer_part(settings: Settings, part: PeerPart) -> Result<(), BenchError> {
+pub(crate) async fn peer_part(settings: Settings, part: PeerPart) -> Result<(), BenchError> {
     match part {
         PeerPart::Setup => own::setup(&settings).await,
         PeerPart::Produce => own::produce(&settings).await,
@@ -50,7 +50,7 @@ pub async fn peer_part(settings: Settings, part: PeerPart) -> Result<(), BenchEr
 /// # Errors
 ///
 /// When a program cannot be built or fails, or the database cannot be used; their databases may then be left on the server.
-pub async fn peers(settings: &Settings, effort: Effort) -> Result<Field, BenchError> {
+pub(crate) async fn peers(settings: &Settings, effort: Effort) -> Result<Field, BenchError> {
     let programs = program::all().await?;
     let server = Database::at(settings.database_url.expose_secret())?
         .connect()

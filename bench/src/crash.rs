@@ -1,6 +1,7 @@
-//! The part of `weir bench fairness` with worker processes of their own, one of which is killed.
+//! The part of `fairness` with worker processes of their own, one of which is killed.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
@@ -9,7 +10,7 @@ use super::process::{Process, Services};
 use super::report::{BenchError, Line};
 use super::stage::Stage;
 use super::work::fill;
-use crate::config::Settings;
+use weir::config::Settings;
 
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -39,7 +40,7 @@ async fn sample(
 }
 
 /// Three workers, one of which is killed in the middle of its jobs.
-pub(super) async fn killed(settings: &Settings, stage: &Stage) -> Result<Vec<Line>, BenchError> {
+pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> Result<Vec<Line>, BenchError> {
     stage.clear().await?;
     let users = stage.users(8).await?;
     fill(stage, &stage.rules(settings), &users, users.len() * 150).await?;
@@ -47,10 +48,10 @@ pub(super) async fn killed(settings: &Settings, stage: &Stage) -> Result<Vec<Lin
     let services = Services::new(4, PROGRAM)?;
     let stopped = CancellationToken::new();
     let sampling = tokio::spawn(sample(stage.database.connect().await?, stopped.clone()));
-    let _scheduler = Process::start(&stage.url, &services, &["schedule"], &[])?;
+    let _scheduler = Process::start(weir, &stage.url, &services, &["schedule"], &[])?;
     let mut workers = Vec::new();
     for _ in 0..3 {
-        workers.push(Process::start(&stage.url, &services, &["work"], &[])?);
+        workers.push(Process::start(weir, &stage.url, &services, &["work"], &[])?);
     }
     let running = "SELECT attempted_by[array_upper(attempted_by, 1)], array_agg(id) FROM river_job \
                    WHERE state = 'running' GROUP BY 1 ORDER BY count(*) DESC";

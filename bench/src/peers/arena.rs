@@ -16,7 +16,7 @@ use weir_ledger::database::Database;
 use super::super::report::BenchError;
 use super::super::stage::{create_database, drop_database};
 use super::program::{CALLERS, JOB_MS, Program, RESCUE, Rescue, Role, WORKERS};
-use crate::config::Settings;
+use weir::config::Settings;
 
 /// How many jobs are inserted at once, and the connections of each process.
 pub(super) const CONNECTIONS: usize = 32;

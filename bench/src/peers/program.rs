@@ -86,7 +86,7 @@ pub(super) async fn all() -> Result<Vec<Program>, BenchError> {
             name: "Weir",
             version: env!("CARGO_PKG_VERSION"),
             can_hurry: false,
-            start: vec![std::env::current_exe()?.into_os_string(), "bench".into()],
+            start: vec![std::env::current_exe()?.into_os_string()],
             roles: ["peers-setup", "peers-produce", "peers-work"],
         },
         peer("River, Go", "0.51.1", true, vec![go]),

@@ -1,4 +1,4 @@
-//! `weir bench faults`: what three users' failures at once cost all the others.
+//! `faults`: what three users' failures at once cost all the others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::report::{BenchError, Effort, Line, Report, conditions, percentile};
 use super::stage::{Stage, submission};
-use crate::config::Settings;
+use weir::config::Settings;
 use weir_ledger::audit;
 use weir_ledger::reservation::{Answer, Reserver};
 use weir_ledger::settlement::{Ended, Settler, Success};
@@ -54,7 +54,7 @@ struct Scene {
 /// # Errors
 ///
 /// When the database cannot be used; its own database may then be left on the server.
-pub async fn faults(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+pub(crate) async fn faults(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let stage = Arc::new(Stage::new(settings).await?);
     let mut conditions = conditions(&stage.database.connect().await?).await?;
     conditions.push(format!(

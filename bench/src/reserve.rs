@@ -1,4 +1,4 @@
-//! `weir bench reserve`: group admission against the decision taken literally, and against River without any quota.
+//! `reserve`: group admission against the decision taken literally, and against River without any quota.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use super::cost::wal;
 use super::proxy::Proxy;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, arguments, submission};
-use crate::config::Settings;
+use weir::config::Settings;
 use weir_ledger::database::Database;
 use weir_ledger::reservation::Reserver;
 
@@ -260,7 +260,7 @@ async fn literal(database: &Database, callers: usize) -> Result<Vec<Box<dyn Call
 /// # Errors
 ///
 /// When the database cannot be used; its own database may then be left on the server.
-pub async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
     let client = stage.database.connect().await?;
     let mut conditions = conditions(&client).await?;

@@ -9,7 +9,7 @@ use super::super::report::{BenchError, Effort};
 use super::arena::{AT_ONCE, Arena, Event, User, Worker};
 use super::measure::{Number, Patience, SECOND, user};
 use super::program::{Program, Rescue};
-use crate::config::Settings;
+use weir::config::Settings;
 
 /// How long a job takes that is to be killed in the middle.
 const KILLED_JOB_MS: u64 = 500;

@@ -1,4 +1,4 @@
-//! `weir bench work`: jobs a second with everything on, against bare River with the same pools.
+//! `work`: jobs a second with everything on, against bare River with the same pools.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use uuid::Uuid;
 use super::report::{BenchError, Effort, Line, Report, conditions, median};
 use super::reserve::BareArgs;
 use super::stage::{KIND, Stage, submission};
-use crate::config::Settings;
-use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use crate::webhooks;
-use crate::work::{Duty, FETCH_COOLDOWN, Working};
+use weir::config::Settings;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use weir::webhooks;
+use weir::work::{Duty, FETCH_COOLDOWN, Working};
 use weir_ledger::control;
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
@@ -73,7 +73,7 @@ impl Handler for Count {
 /// # Errors
 ///
 /// When the database cannot be used; its own databases may then be left on the server.
-pub async fn work(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+pub(crate) async fn work(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
     let users = ours.users(1000).await?;
     let mut conditions = conditions(&ours.database.connect().await?).await?;
@@ -139,11 +139,11 @@ async fn told(
         let count = Count::new(Duration::ZERO);
         without.push(with_weir(&settings, stage, users, 10, &count, effort.span).await?);
         let events = ["job.completed".to_owned()];
-        let made = webhooks::add(&mut client, &settings, "weir bench", &url, &events, &[]).await?;
+        let made = webhooks::add(&mut client, &settings, "weir-bench", &url, &events, &[]).await?;
         let count = Count::new(Duration::ZERO);
         with.push(with_weir(&settings, stage, users, 10, &count, effort.span).await?);
         told += count.done.load(Ordering::Relaxed);
-        control::remove_webhook(&mut client, "weir bench", made.webhook.id).await?;
+        control::remove_webhook(&mut client, "weir-bench", made.webhook.id).await?;
     }
     receiving.abort();
     let kept_up = delivered.load(Ordering::Relaxed) as f64 / told as f64;

@@ -1,4 +1,4 @@
-//! The processes of `weir bench path` that no installation has: workers whose work is nothing, and what stands for the
+//! The processes of `path` that no installation has: workers whose work is nothing, and what stands for the
 //! same over bare River.
 
 use std::convert::Infallible;
@@ -17,11 +17,11 @@ use super::super::report::BenchError;
 use super::super::reserve::BareArgs;
 use super::super::stage::KIND;
 use super::super::work::Count;
-use crate::api::listen;
-use crate::config::Settings;
-use crate::context::Context;
-use crate::telemetry::{logs, metrics};
-use crate::work::{Duty, FETCH_COOLDOWN, Working, reconcile};
+use weir::api::listen;
+use weir::config::Settings;
+use weir::context::Context;
+use weir::telemetry::{logs, metrics};
+use weir::work::{Duty, FETCH_COOLDOWN, Working, reconcile};
 
 /// How many jobs are worked at once, on both sides.
 pub(super) const WORKERS: u32 = 100;

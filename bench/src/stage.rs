@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::proxy::Proxy;
 use super::report::BenchError;
-use crate::config::Settings;
-use crate::context::Context;
+use weir::config::Settings;
+use weir::context::Context;
 use weir_ledger::database::Database;
 use weir_ledger::holder::Holders;
 use weir_ledger::meter::Meter;

@@ -1,4 +1,4 @@
-//! `weir bench languages`: jobs a second of a fleet in Go whose jobs are completed by `weir_complete`, against the same fleet
+//! `languages`: jobs a second of a fleet in Go whose jobs are completed by `weir_complete`, against the same fleet
 //! on bare River. Every job writes a row of the product's.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use weir_ledger::catalogue::services;
 use super::report::{BenchError, Effort, Line, Report, conditions, median};
 use super::stage::Stage;
 use super::work::{fill, fill_bare};
-use crate::config::Settings;
+use weir::config::Settings;
 
 /// Where the client for Go is, in a clone.
 const MODULE: &str = "clients/go";
@@ -95,7 +95,7 @@ impl Drop for Fleet {
 /// # Errors
 ///
 /// When Go or its module is missing, or the database cannot be used; its own databases may then be left on the server.
-pub async fn languages(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let program = Program::build()?;
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
     let users = ours.users(1000).await?;

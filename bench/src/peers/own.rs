@@ -17,11 +17,11 @@ use weir_ledger::reservation::Reserver;
 use super::super::report::BenchError;
 use super::super::stage::{KIND, submission};
 use super::program::{CALLERS, JOB_MS, WORKERS};
-use crate::config::Settings;
-use crate::context::Context;
-use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use crate::telemetry::metrics;
-use crate::work::{Duty, Working, reconcile};
+use weir::config::Settings;
+use weir::context::Context;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use weir::telemetry::metrics;
+use weir::work::{Duty, Working, reconcile};
 
 /// Migrates, and subscribes the users: those with three slots to Pro, all in one lane, and nobody runs into a quota.
 pub(super) async fn setup(settings: &Settings) -> Result<(), BenchError> {
@@ -131,6 +131,6 @@ fn number<N: std::str::FromStr>(variable: &str) -> Result<N, BenchError> {
         .ok()
         .and_then(|value| value.parse().ok())
         .ok_or_else(|| {
-            BenchError::Missing(format!("{variable} must be a number; `weir bench peers` sets it"))
+            BenchError::Missing(format!("{variable} must be a number; `weir-bench peers` sets it"))
         })
 }

@@ -1,7 +1,8 @@
-//! `weir bench fairness`: what one user's flood costs another, and how soon a freed slot is taken.
+//! `fairness`: what one user's flood costs another, and how soon a freed slot is taken.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,11 @@ use super::crash;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, submission};
 use super::work::fill;
-use crate::config::Settings;
-use crate::config::fairness::FairnessScope;
-use crate::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use crate::work::reconcile;
-use crate::work::{Duty, Working};
+use weir::config::Settings;
+use weir::config::fairness::FairnessScope;
+use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
+use weir::work::reconcile;
+use weir::work::{Duty, Working};
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
 
@@ -86,7 +87,7 @@ impl Handler for Endless {
 /// # Errors
 ///
 /// When the database cannot be used; its own database may then be left on the server.
-pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
     let rounds = effort.turns * 6;
     let mut conditions = conditions(&stage.database.connect().await?).await?;
@@ -165,7 +166,7 @@ pub async fn fairness(settings: &Settings, effort: Effort) -> Result<Report, Ben
     }
     lines.push(as_written(settings, effort).await?);
     lines.push(jain(settings, &stage, effort).await?);
-    lines.extend(crash::killed(settings, &stage).await?);
+    lines.extend(crash::killed(settings, &stage, weir).await?);
     stage.end().await?;
     Ok(Report { conditions, lines })
 }

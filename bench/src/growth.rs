@@ -1,5 +1,6 @@
-//! `weir bench growth`: what a large database costs those who use it, and what it costs at rest.
+//! `growth`: what a large database costs those who use it, and what it costs at rest.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,9 @@ use super::faults::{Fault, Latencies, begin, lives};
 use super::process::{Process, Services};
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::Stage;
-use crate::config::Settings;
-use crate::status::{lanes, overview};
-use crate::telemetry::gauges::Gauges;
+use weir::config::Settings;
+use weir::status::{lanes, overview};
+use weir::telemetry::gauges::Gauges;
 use weir_ledger::settlement::{Ended, Settler, Success};
 
 /// How many waiting users have jobs done while promotion is measured.
@@ -66,7 +67,7 @@ impl Size {
 /// # Errors
 ///
 /// When the database cannot be used; its own databases may then be left on the server.
-pub async fn growth(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+pub(crate) async fn growth(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let size = Size::large(effort);
     let (large, small) = (
         Arc::new(Stage::new(settings).await?),
@@ -91,7 +92,7 @@ pub async fn growth(settings: &Settings, effort: Effort) -> Result<Report, Bench
     let mut lines = Vec::new();
     lines.extend(used(stages, &waiting, effort).await?);
     lines.extend(read(settings, stages).await?);
-    lines.extend(at_rest(stages, effort).await?);
+    lines.extend(at_rest(stages, effort, weir).await?);
     for stage in [large, small] {
         if let Some(stage) = Arc::into_inner(stage) {
             stage.end().await?;
@@ -281,11 +282,11 @@ async fn read(settings: &Settings, stages: [&Arc<Stage>; 2]) -> Result<Vec<Line>
 }
 
 /// What a scheduler and an API cost while nothing happens.
-async fn at_rest(stages: [&Arc<Stage>; 2], effort: Effort) -> Result<Vec<Line>, BenchError> {
+async fn at_rest(stages: [&Arc<Stage>; 2], effort: Effort, weir: &Path) -> Result<Vec<Line>, BenchError> {
     let services = Services::new(1, r#"["true"]"#)?;
     let mut costs = [[0.0; 3]; 2];
     for (side, stage) in stages.into_iter().enumerate() {
-        let process = Process::start(&stage.url, &services, &["schedule"], &[])?;
+        let process = Process::start(weir, &stage.url, &services, &["schedule"], &[])?;
         // The first rounds clean what the benchmark left behind.
         tokio::time::sleep(effort.span * 2).await;
         let client = stage.database.connect().await?;

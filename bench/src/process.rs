@@ -1,6 +1,6 @@
-//! Processes of this binary, as an installation runs them, for a benchmark.
+//! Processes that a benchmark starts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use uuid::Uuid;
@@ -8,18 +8,19 @@ use uuid::Uuid;
 use super::report::BenchError;
 use super::stage::KIND;
 
-/// A process of this binary, killed as by `kill -9` when it goes out of scope.
+/// A process, killed as by `kill -9` when it goes out of scope.
 pub(super) struct Process(Child);
 
 impl Process {
-    /// Runs a command on this database, with these services.
+    /// Runs a program on this database, with these services.
     pub(super) fn start(
+        program: &Path,
         url: &str,
         services: &Services,
         arguments: &[&str],
         more: &[(&str, String)],
     ) -> Result<Self, BenchError> {
-        let child = Command::new(std::env::current_exe()?)
+        let child = Command::new(program)
             .args(arguments)
             .env("DATABASE_URL", url)
             .env("WEIR_CONFIG", &services.0)

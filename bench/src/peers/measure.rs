@@ -9,7 +9,7 @@ use super::super::cost::Cpu;
 use super::super::report::{BenchError, Effort};
 use super::arena::{AT_ONCE, Arena, User};
 use super::program::{Program, Rescue};
-use crate::config::Settings;
+use weir::config::Settings;
 
 /// How long a job takes where it takes any time.
 pub(super) const JOB_MS: u64 = 10;

@@ -16,7 +16,7 @@ pub(super) struct Row {
 }
 
 /// Under which conditions it was measured, and what came out.
-pub struct Field {
+pub(crate) struct Field {
     pub(super) conditions: Vec<String>,
     pub(super) programs: Vec<String>,
     pub(super) rows: Vec<Row>,
@@ -25,7 +25,7 @@ pub struct Field {
 impl Field {
     /// For people.
     #[must_use]
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         for condition in &self.conditions {
             let _ = writeln!(text, "{condition}");
@@ -54,7 +54,7 @@ impl Field {
 
     /// Weir against each of the others, machine-readable.
     #[must_use]
-    pub fn lines(&self) -> Vec<Line> {
+    pub(crate) fn lines(&self) -> Vec<Line> {
         let mut lines = Vec::new();
         for row in &self.rows {
             let Some(Some(weir)) = row.numbers.first() else {

@@ -1,4 +1,4 @@
-//! `weir bench path`: the whole way of a job, over HTTP and in processes of its own, to its settlement.
+//! `path`: the whole way of a job, over HTTP and in processes of its own, to its settlement.
 
 mod connection;
 mod edge;
@@ -6,6 +6,7 @@ mod load;
 mod parts;
 
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,10 +20,10 @@ use super::proxy::Proxy;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::reserve;
 use super::stage::Stage;
-use crate::config::Settings;
 use edge::Edge;
 use load::{CONNECTIONS, Credential, Target, User, submit};
 use parts::WORKERS;
+use weir::config::Settings;
 
 const USERS: i64 = 1000;
 
@@ -40,7 +41,7 @@ const DRAIN: Duration = Duration::from_secs(120);
 
 /// A process that the benchmark starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub(crate) enum Part {
     /// Weir's workers.
     Workers,
     /// A route over bare River.
@@ -54,7 +55,7 @@ pub enum Part {
 /// # Errors
 ///
 /// When it cannot start.
-pub async fn part(settings: Settings, part: Part) -> Result<(), BenchError> {
+pub(crate) async fn part(settings: Settings, part: Part) -> Result<(), BenchError> {
     match part {
         Part::Workers => parts::workers(settings).await,
         Part::BareOrigin => parts::bare_origin(&settings).await,
@@ -91,6 +92,9 @@ struct Turn {
 
 /// What all turns share.
 struct Scene {
+    weir: PathBuf,
+    /// This program, which also runs the other processes.
+    own: PathBuf,
     services: Services,
     users: Arc<Vec<User>>,
     key: AssertionKey,
@@ -102,7 +106,7 @@ struct Scene {
 /// # Errors
 ///
 /// When the database cannot be used; its own databases may then be left on the server.
-pub async fn path(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+pub(crate) async fn path(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
     let ids = ours.users(USERS).await?;
     let mut conditions = conditions(&ours.database.connect().await?).await?;
@@ -116,6 +120,8 @@ pub async fn path(settings: &Settings, effort: Effort) -> Result<Report, BenchEr
         conditions.push("without the edge, which needs a clone of Weir and Node".to_owned());
     }
     let scene = Scene {
+        weir: weir.to_owned(),
+        own: std::env::current_exe()?,
         services: Services::new(WORKERS, r#"["true"]"#)?,
         users: Arc::new(ids.iter().copied().map(User::new).collect()),
         key: AssertionKey::new(EDGE_SECRET.as_bytes()).map_err(std::io::Error::other)?,
@@ -266,13 +272,14 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -
         ("EDGE_SECRET", EDGE_SECRET.to_owned()),
         ("WEIR_ORIGIN_PORT", address.port().to_string()),
     ];
-    let (origin, workers): (&[&str], &[&str]) = match side {
-        Side::Weir | Side::Edge => (&["serve"], &["bench", "path-workers"]),
-        Side::Bare => (&["bench", "path-bare-origin"], &["bench", "path-bare-workers"]),
+    let (program, origin, workers) = match side {
+        Side::Weir | Side::Edge => (&scene.weir, "serve", "path-workers"),
+        Side::Bare => (&scene.own, "path-bare-origin", "path-bare-workers"),
     };
-    let mut origin = Process::start(url, &scene.services, origin, &variables)?;
+    let services = &scene.services;
+    let mut origin = Process::start(program, url, services, &[origin], &variables)?;
     let workers = match work {
-        Work::Done => Some(Process::start(url, &scene.services, workers, &variables)?),
+        Work::Done => Some(Process::start(&scene.own, url, services, &[workers], &variables)?),
         Work::Left => None,
     };
     let begun = Instant::now();
