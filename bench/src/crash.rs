@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::process::{Process, Services};
+use super::progress::progress;
 use super::report::{BenchError, Line};
 use super::stage::Stage;
 use super::work::fill;
@@ -41,6 +42,7 @@ async fn sample(
 
 /// Three workers, one of which is killed in the middle of its jobs.
 pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> Result<Vec<Line>, BenchError> {
+    progress("kill -9 of one of three workers");
     stage.clear().await?;
     let users = stage.users(8).await?;
     fill(stage, &stage.rules(settings), &users, users.len() * 150).await?;

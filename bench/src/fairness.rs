@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::crash;
+use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, submission};
 use super::work::fill;
@@ -26,7 +27,7 @@ use weir_ledger::reservation::Reserver;
 /// How long every job of this benchmark takes.
 const JOB: Duration = Duration::from_millis(20);
 
-/// So many newcomers come in each turn, after so many that are not measured.
+/// So many newcomers come in each turn, half of them in a quick run, after so many that are not measured.
 const NEWCOMERS: usize = 200;
 const WARM_UP: usize = 20;
 
@@ -89,27 +90,33 @@ impl Handler for Endless {
 /// When the database cannot be used; its own database may then be left on the server.
 pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
-    let rounds = effort.turns * 6;
+    let (rounds, newcomers) = if effort.is_quick {
+        (3, NEWCOMERS / 2)
+    } else {
+        (effort.turns * 6, NEWCOMERS)
+    };
     let mut conditions = conditions(&stage.database.connect().await?).await?;
     conditions.push(format!(
-        "one lane with {WORKERS} workers, jobs of {} ms, one slot a user; {rounds} turns of {NEWCOMERS} newcomers each, \
+        "one lane with {WORKERS} workers, jobs of {} ms, one slot a user; {rounds} turns of {newcomers} newcomers each, \
          one newcomer after the other",
         JOB.as_millis()
     ));
     let mut lines = Vec::new();
     let mut scenes = Vec::new();
     for flood in [0, effort.history / 100, effort.history / 10] {
+        progress(&format!("filling a database with {flood} waiting jobs"));
         scenes.push(Scene::new(settings, usize::try_from(flood).unwrap_or_default()).await?);
     }
     // What a flood costs whoever shares nothing with it but the machine and the server.
     let mut apart = Scene::new(settings, 0).await?;
     // A disk has slow seconds, which make a 99th percentile of their own. In many short turns, each gets its share.
-    for _ in 0..rounds {
+    for round in 1..=rounds {
+        progress(&format!("newcomers, turn {round} of {rounds}"));
         for scene in &mut scenes {
-            scene.turn(settings, WARM_UP, NEWCOMERS).await?;
+            scene.turn(settings, WARM_UP, newcomers).await?;
         }
         let flood = scenes[2].begin(settings, WARM_UP).await?;
-        apart.turn(settings, WARM_UP, NEWCOMERS).await?;
+        apart.turn(settings, WARM_UP, newcomers).await?;
         scenes[2].end(settings, flood).await?;
     }
     let quiet = percentile(&mut scenes[0].newcomers, 0.99);
@@ -174,6 +181,7 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
 /// ADR-10's limiter as written, in one process's memory: what is over the limit is claimed, refused and snoozed, one
 /// after the other, and a newcomer waits until all of the flood has been.
 async fn as_written(settings: &Settings, effort: Effort) -> Result<Line, BenchError> {
+    progress("one newcomer, with FAIRNESS_SCOPE=process");
     let mut settings = settings.clone();
     settings.fairness.scope = FairnessScope::Process;
     let flood = usize::try_from(effort.history / 100).unwrap_or_default();
@@ -297,6 +305,7 @@ async fn resting(
     effort: Effort,
     waiting: i64,
 ) -> Result<Rest, BenchError> {
+    progress(&format!("at rest while {waiting} jobs wait"));
     stage.clear().await?;
     let hot = stage.users(1).await?;
     let jobs = usize::try_from(waiting).unwrap_or_default();
@@ -313,7 +322,7 @@ async fn resting(
     tokio::time::sleep(Duration::from_secs(2)).await;
     // Long enough for a slow round, unless it has to be quick. The middle one of several: the server's log is one for
     // all its databases, and it vacuums whichever it likes.
-    let span = effort.span * if effort.turns > 2 { 4 } else { 1 };
+    let span = effort.span * if effort.is_quick { 1 } else { 4 };
     let (mut transactions, mut wal) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         let before = done_so_far(&client).await?;
@@ -347,6 +356,7 @@ async fn done_so_far(client: &tokio_postgres::Client) -> Result<Rest, BenchError
 
 /// Jain's index of what 50 users of one tier got, who have between 20 and 1 000 jobs waiting: 1 when all got the same.
 async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line, BenchError> {
+    progress("50 users with unequal backlogs");
     stage.clear().await?;
     let users = stage.users(50).await?;
     for (place, user) in users.iter().enumerate() {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, percentile};
 use super::stage::{Stage, submission};
 use weir::config::Settings;
@@ -65,7 +66,11 @@ pub(crate) async fn faults(settings: &Settings, effort: Effort) -> Result<Report
         (effort.span * 2).as_secs_f64()
     ));
     let (mut sound, mut faulty) = (Latencies::default(), Latencies::default());
-    for _ in 0..effort.turns {
+    for number in 1..=effort.turns {
+        progress(&format!(
+            "without and with faults, turn {number} of {}",
+            effort.turns
+        ));
         turn(&stage, effort.span * 2, [Fault::None; 3], &mut sound).await?;
         let faults = [Fault::Locked, Fault::Drifted, Fault::Refused];
         turn(&stage, effort.span * 2, faults, &mut faulty).await?;

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::cost::{Cpu, wal};
 use super::faults::{Fault, Latencies, begin, lives};
 use super::process::{Process, Services};
+use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::Stage;
 use weir::config::Settings;
@@ -27,8 +28,9 @@ const JOBS: i64 = 50;
 /// How often each read is timed.
 const READS: usize = 9;
 
-/// In how many stretches of time the cost at rest is measured.
+/// In how many stretches of time the cost at rest is measured, and in how many of a quick run.
 const WINDOWS: usize = 7;
+const QUICK_WINDOWS: usize = 3;
 
 /// Above this, the large database costs what it should not.
 const AT_MOST: f64 = 1.3;
@@ -87,6 +89,7 @@ pub(crate) async fn growth(settings: &Settings, effort: Effort, weir: &Path) -> 
         effort.turns,
         effort.span.as_secs_f64()
     ));
+    progress("filling a large database and a small one");
     let waiting = [fill(&large, size).await?, fill(&small, SMALL).await?];
     let stages = [&large, &small];
     let mut lines = Vec::new();
@@ -169,6 +172,11 @@ async fn used(
     let mut latencies = [Latencies::default(), Latencies::default()];
     let mut promotions = [Vec::new(), Vec::new()];
     for turn in 0..effort.turns {
+        progress(&format!(
+            "submissions and settlements, turn {} of {}",
+            turn + 1,
+            effort.turns
+        ));
         for (side, stage) in stages.into_iter().enumerate() {
             lives(stage, effort.span, [Fault::None; 3], &mut latencies[side]).await?;
             // The small one has not more jobs than for one turn.
@@ -251,6 +259,7 @@ async fn promoted(stage: &Arc<Stage>, users: &[Uuid]) -> Result<Vec<Duration>, B
 
 /// What people and monitors look at.
 async fn read(settings: &Settings, stages: [&Arc<Stage>; 2]) -> Result<Vec<Line>, BenchError> {
+    progress("status, lanes and metrics");
     let gauges = Gauges::new(&settings.services, &settings.catalogue);
     let mut times = [[const { Vec::new() }; 3], [const { Vec::new() }; 3]];
     for (side, stage) in stages.into_iter().enumerate() {
@@ -284,15 +293,17 @@ async fn read(settings: &Settings, stages: [&Arc<Stage>; 2]) -> Result<Vec<Line>
 /// What a scheduler and an API cost while nothing happens.
 async fn at_rest(stages: [&Arc<Stage>; 2], effort: Effort, weir: &Path) -> Result<Vec<Line>, BenchError> {
     let services = Services::new(1, r#"["true"]"#)?;
+    let count = if effort.is_quick { QUICK_WINDOWS } else { WINDOWS };
     let mut costs = [[0.0; 3]; 2];
     for (side, stage) in stages.into_iter().enumerate() {
+        progress(["at rest, large", "at rest, small"][side]);
         let process = Process::start(weir, &stage.url, &services, &["schedule"], &[])?;
         // The first rounds clean what the benchmark left behind.
         tokio::time::sleep(effort.span * 2).await;
         let client = stage.database.connect().await?;
         let mut windows = [const { Vec::new() }; 3];
         // What PostgreSQL still tidies up is in some of them only.
-        for _ in 0..WINDOWS {
+        for _ in 0..count {
             let processes = [None, Some(process.id())];
             let (cpu, written) = (Cpu::read(&client, processes).await, wal(&client).await?);
             let started = Instant::now();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 use weir_ledger::catalogue::services;
 
+use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, median};
 use super::stage::Stage;
 use super::work::{fill, fill_bare};
@@ -96,6 +97,8 @@ impl Drop for Fleet {
 ///
 /// When Go or its module is missing, or the database cannot be used; its own databases may then be left on the server.
 pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
+    let effort = effort.with_long_turns();
+    progress("building the fleet in Go");
     let program = Program::build()?;
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
     let users = ours.users(1000).await?;
@@ -118,7 +121,8 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
         WARM_UP.as_secs()
     ));
     let (mut with_weir, mut in_transactions, mut in_batches) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..effort.turns {
+    for turn in 1..=effort.turns {
+        progress(&format!("jobs a second, turn {turn} of {}", effort.turns));
         ours.clear().await?;
         fill(&ours, &ours.rules, &users, enough(effort.span)).await?;
         ours.tidy().await?;

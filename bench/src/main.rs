@@ -13,6 +13,7 @@ mod languages;
 mod path;
 mod peers;
 mod process;
+mod progress;
 mod proxy;
 mod report;
 mod reserve;

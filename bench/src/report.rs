@@ -145,6 +145,8 @@ pub(crate) struct Effort {
     pub(crate) turns: usize,
     /// How much history the database is filled with where that matters.
     pub(crate) history: i64,
+    /// Whether the whole benchmark has to end within a minute.
+    pub(crate) is_quick: bool,
 }
 
 impl Effort {
@@ -156,13 +158,24 @@ impl Effort {
                 span: Duration::from_millis(1200),
                 turns: 2,
                 history: 100_000,
+                is_quick: true,
             }
         } else {
             Self {
                 span: Duration::from_secs(4),
                 turns: 3,
                 history: 1_000_000,
+                is_quick: false,
             }
+        }
+    }
+
+    /// The same with one turn in a quick run, for benchmarks whose turns take long.
+    #[must_use]
+    pub(super) fn with_long_turns(self) -> Self {
+        Self {
+            turns: if self.is_quick { 1 } else { self.turns },
+            ..self
         }
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::cost::wal;
+use super::progress::progress;
 use super::proxy::Proxy;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, arguments, submission};
@@ -228,13 +229,15 @@ async fn rate(
 
 /// Both sides in turns; the medians of their rates.
 async fn compare(
+    what: &str,
     ours: &mut Vec<Box<dyn Caller>>,
     theirs: &mut Vec<Box<dyn Caller>>,
     users: &Arc<Vec<Uuid>>,
     effort: Effort,
 ) -> Result<(f64, f64), BenchError> {
     let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
-    for _ in 0..effort.turns {
+    for turn in 1..=effort.turns {
+        progress(&format!("{what}, turn {turn} of {}", effort.turns));
         our_rates.push(rate(ours, users, effort.span).await?.0);
         their_rates.push(rate(theirs, users, effort.span).await?.0);
     }
@@ -276,24 +279,14 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
 
     let hot = Arc::new(stage.users(1).await?);
     let mut theirs = literal(&stage.database, CALLERS).await?;
-    let (value, baseline) = compare(&mut ours, &mut theirs, &hot, effort).await?;
-    lines.push(Line::at_least(
-        "one hot user, against the decision literally",
-        value,
-        baseline,
-        "1/s",
-        20.0,
-    ));
+    let name = "one hot user, against the decision literally";
+    let (value, baseline) = compare(name, &mut ours, &mut theirs, &hot, effort).await?;
+    lines.push(Line::at_least(name, value, baseline, "1/s", 20.0));
 
     let many = Arc::new(stage.users(1000).await?);
-    let (value, baseline) = compare(&mut ours, &mut theirs, &many, effort).await?;
-    lines.push(Line::at_least(
-        "1 000 users, against the decision literally",
-        value,
-        baseline,
-        "1/s",
-        4.0,
-    ));
+    let name = "1 000 users, against the decision literally";
+    let (value, baseline) = compare(name, &mut ours, &mut theirs, &many, effort).await?;
+    lines.push(Line::at_least(name, value, baseline, "1/s", 4.0));
     drop(theirs);
 
     let pool = stage.database.river_pool(CALLERS as u32)?;
@@ -301,14 +294,9 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
     let mut theirs: Vec<Box<dyn Caller>> = (0..CALLERS)
         .map(|_| Box::new(Bare(bare.clone())) as Box<dyn Caller>)
         .collect();
-    let (value, baseline) = compare(&mut ours, &mut theirs, &many, effort).await?;
-    lines.push(Line::at_least(
-        "1 000 users, against bare riverqueue inserts",
-        value,
-        baseline,
-        "1/s",
-        1.0,
-    ));
+    let name = "1 000 users, against bare riverqueue inserts";
+    let (value, baseline) = compare(name, &mut ours, &mut theirs, &many, effort).await?;
+    lines.push(Line::at_least(name, value, baseline, "1/s", 1.0));
     drop(theirs);
     pool.close().await;
 
@@ -320,11 +308,16 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
     let old = Stage::new(settings).await?;
     let old_client = old.database.connect().await?;
     let old_users = Arc::new(old.users(1000).await?);
+    progress(&format!(
+        "filling a database with {} usage events",
+        effort.history
+    ));
     fill(&old_client, &old_users, effort.history).await?;
     let old_reserver = Reserver::start(&old.database, Arc::clone(&old.rules));
     let mut old_ours = weir(&old_reserver, CALLERS);
     let (mut with, mut without) = (Vec::new(), Vec::new());
-    for _ in 0..effort.turns {
+    for turn in 1..=effort.turns {
+        progress(&format!("with that history, turn {turn} of {}", effort.turns));
         with.push(rate(&mut old_ours, &old_users, effort.span).await?.0);
         without.push(rate(&mut ours, &many, effort.span).await?.0);
     }
@@ -358,14 +351,9 @@ async fn distant(stage: &Stage, users: &Arc<Vec<Uuid>>, effort: Effort) -> Resul
     let reserver = Reserver::start(&database, Arc::clone(&stage.rules));
     let mut ours = weir(&reserver, 1);
     let mut theirs = literal(&database, 1).await?;
-    let (value, baseline) = compare(&mut ours, &mut theirs, users, effort).await?;
-    Ok(Line::at_least(
-        "one caller, 1 ms of network each way, against the decision literally",
-        value,
-        baseline,
-        "1/s",
-        3.0,
-    ))
+    let name = "one caller, 1 ms of network each way, against the decision literally";
+    let (value, baseline) = compare(name, &mut ours, &mut theirs, users, effort).await?;
+    Ok(Line::at_least(name, value, baseline, "1/s", 3.0))
 }
 
 /// One caller on an idle server: how long a reservation takes, beside the least that two inserts take.
@@ -378,7 +366,8 @@ async fn alone(
     let mut ours = weir(reserver, 1);
     let mut theirs: Vec<Box<dyn Caller>> = vec![Box::new(TwoInserts::new(&stage.database).await?)];
     let (mut our_times, mut their_times) = (Vec::new(), Vec::new());
-    for _ in 0..effort.turns {
+    for turn in 1..=effort.turns {
+        progress(&format!("one caller, turn {turn} of {}", effort.turns));
         our_times.extend(rate(&mut ours, users, effort.span / 2).await?.1);
         their_times.extend(rate(&mut theirs, users, effort.span / 2).await?.1);
     }
@@ -408,6 +397,7 @@ async fn written(
 ) -> Result<Vec<Line>, BenchError> {
     let mut lines = Vec::new();
     for callers in [1, CALLERS] {
+        progress(&format!("WAL of one reservation, {callers} caller(s)"));
         client.batch_execute("CHECKPOINT").await?;
         // After a checkpoint each page is written whole once; that is not what a reservation costs.
         rate(&mut weir(reserver, callers), users, effort.span / 2).await?;

@@ -16,6 +16,7 @@ use weir_policy::assertion::AssertionKey;
 
 use super::cost::{Cost, Cpu, Written};
 use super::process::{Process, Services};
+use super::progress::progress;
 use super::proxy::Proxy;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::reserve;
@@ -107,6 +108,7 @@ struct Scene {
 ///
 /// When the database cannot be used; its own databases may then be left on the server.
 pub(crate) async fn path(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
+    let effort = effort.with_long_turns();
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
     let ids = ours.users(USERS).await?;
     let mut conditions = conditions(&ours.database.connect().await?).await?;
@@ -148,7 +150,8 @@ async fn submitted(
 ) -> Result<Vec<Line>, BenchError> {
     let (mut http, mut direct, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
     let mut cost = Vec::new();
-    for _ in 0..effort.turns {
+    for number in 1..=effort.turns {
+        progress(&format!("submissions, turn {number} of {}", effort.turns));
         let turn = turn(scene, ours, Side::Weir, Work::Left, &ours.url).await?;
         http.push(turn.accepted);
         latencies.extend(turn.latencies);
@@ -170,7 +173,11 @@ async fn submitted(
 async fn whole(scene: &Scene, ours: &Stage, bare: &Stage, effort: Effort) -> Result<Vec<Line>, BenchError> {
     let (mut our_rates, mut their_rates) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
     let mut cost = Vec::new();
-    for _ in 0..effort.turns {
+    for number in 1..=effort.turns {
+        progress(&format!(
+            "submitted, worked and settled, turn {number} of {}",
+            effort.turns
+        ));
         let turns = [
             turn(scene, ours, Side::Weir, Work::Done, &ours.url).await?,
             turn(scene, bare, Side::Bare, Work::Done, &bare.url).await?,
@@ -220,7 +227,11 @@ async fn through_the_edge(scene: &Scene, ours: &Stage, effort: Effort) -> Result
         };
         let (mut through, mut alone, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
         let mut cost = Vec::new();
-        for _ in 0..effort.turns {
+        for number in 1..=effort.turns {
+            progress(&format!(
+                "{what} through the edge, turn {number} of {}",
+                effort.turns
+            ));
             let direct = turn(scene, ours, Side::Weir, work, &ours.url).await?;
             alone.push(rate(&direct));
             let turn = turn(scene, ours, Side::Edge, work, &ours.url).await?;
@@ -244,6 +255,7 @@ async fn through_the_edge(scene: &Scene, ours: &Stage, effort: Effort) -> Result
 async fn conversation(scene: &Scene, ours: &Stage) -> Result<Vec<Line>, BenchError> {
     let mut lines = Vec::new();
     for (work, what) in [(Work::Left, "a submission"), (Work::Done, "a job, whole")] {
+        progress(&format!("statements of {what}"));
         let proxy = Proxy::start(ours.address()?, Duration::ZERO)?;
         let turn = turn(scene, ours, Side::Weir, work, &ours.through(&proxy)?).await?;
         for (name, count) in ["statements", "round trips"]

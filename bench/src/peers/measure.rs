@@ -46,10 +46,10 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn of(effort: Effort) -> Self {
-        let [newcomer, slot, killed, hurried] = if effort.turns > 2 {
-            [120, 60, 60, 120]
-        } else {
+        let [newcomer, slot, killed, hurried] = if effort.is_quick {
             [20, 15, 15, 45]
+        } else {
+            [120, 60, 60, 120]
         }
         .map(Duration::from_secs);
         Self {

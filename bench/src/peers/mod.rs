@@ -9,6 +9,7 @@ mod table;
 
 use weir_ledger::database::Database;
 
+use super::progress::progress;
 use super::report::{BenchError, Effort, conditions, median};
 use arena::{AT_ONCE, CONNECTIONS};
 use measure::{JOB_MS, Number, Speed};
@@ -75,11 +76,6 @@ pub(crate) async fn peers(settings: &Settings, effort: Effort) -> Result<Field, 
     })
 }
 
-/// What people see who wait for it.
-fn progress(program: &Program, what: &str) {
-    eprintln!("weir: {}: {what}", program.name);
-}
-
 fn row(name: impl Into<String>, unit: &'static str, numbers: Vec<Option<Number>>) -> Row {
     Row {
         name: name.into(),
@@ -93,10 +89,10 @@ async fn speeds(settings: &Settings, programs: &[Program], effort: Effort) -> Re
     let mut measured: Vec<[Vec<Speed>; 2]> = programs.iter().map(|_| [Vec::new(), Vec::new()]).collect();
     for turn in 1..=effort.turns {
         for (program, speeds) in programs.iter().zip(&mut measured) {
-            progress(
-                program,
-                &format!("jobs a second, turn {turn} of {}", effort.turns),
-            );
+            progress(&format!(
+                "{}: jobs a second, turn {turn} of {}",
+                program.name, effort.turns
+            ));
             for (speeds, job_ms) in speeds.iter_mut().zip([0, JOB_MS]) {
                 speeds.push(measure::speed(settings, program, effort, job_ms).await?);
             }
@@ -140,9 +136,9 @@ async fn speeds(settings: &Settings, programs: &[Program], effort: Effort) -> Re
 async fn waits(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
     let mut measured = [const { Vec::new() }; 5];
     for program in programs {
-        progress(program, "a newcomer's wait");
+        progress(&format!("{}: a newcomer's wait", program.name));
         let newcomers = measure::newcomers(settings, program, effort).await?;
-        progress(program, "a freed slot's wait");
+        progress(&format!("{}: a freed slot's wait", program.name));
         let [half, nearly_all] = measure::slots(settings, program, effort).await?;
         let numbers = [
             newcomers.first,
@@ -174,11 +170,11 @@ async fn waits(settings: &Settings, programs: &[Program], effort: Effort) -> Res
 async fn kills(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
     let mut measured = [const { Vec::new() }; 4];
     for program in programs {
-        progress(program, "kill -9, its defaults");
+        progress(&format!("{}: kill -9, its defaults", program.name));
         let default = killed::killed(settings, program, effort, Rescue::Default).await?;
         let mut hurried = None;
         if program.can_hurry {
-            progress(program, "kill -9, its shortest setting");
+            progress(&format!("{}: kill -9, its shortest setting", program.name));
             hurried = Some(
                 killed::killed(settings, program, effort, Rescue::Shortest)
                     .await?

@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
+use super::super::progress::progress;
 use super::super::report::BenchError;
 
 /// Where the programs are, in a clone.
@@ -170,7 +171,7 @@ async fn run(
     program: &str,
     arguments: &[&str],
 ) -> Result<(), BenchError> {
-    eprintln!("weir: making ready {what} ({program} {})", arguments.join(" "));
+    progress(&format!("building {what} ({program} {})", arguments.join(" ")));
     let done = Command::new(program)
         .args(arguments)
         .current_dir(folder)

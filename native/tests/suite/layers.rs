@@ -292,6 +292,7 @@ const NATIVE: &[&str] = &[
 ];
 
 const BENCH: &[&str] = &[
+    "progress",
     "proxy",
     "report",
     "cost",
