@@ -68,7 +68,7 @@ type Job struct {
 
 // Submitted is the answer to a submission.
 type Submitted struct {
-	// Outcome is admitted, parked, repeated, folded, over_quota, too_many_waiting or key_reused.
+	// Outcome is admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting or key_reused.
 	Outcome string
 	// JobID is River's; nil when nothing was accepted.
 	JobID *int64

@@ -20,7 +20,8 @@ class FencedOut(Exception):
 
 @dataclass(frozen=True)
 class Submitted:
-    """The answer to a submission: admitted, parked, repeated, folded, over_quota, too_many_waiting or key_reused."""
+    """The answer to a submission: admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting or
+    key_reused."""
 
     outcome: str
     job_id: int | None

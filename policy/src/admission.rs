@@ -66,6 +66,14 @@ impl Allowance {
         self.limit.map(|limit| self.left_of(limit))
     }
 
+    /// How much more `used` and `reserved` can hold together, whatever the plan allows.
+    #[must_use]
+    pub fn capacity(&self) -> i64 {
+        self.used
+            .checked_add(self.reserved)
+            .map_or(0, |taken| i64::MAX - taken.max(0))
+    }
+
     fn left_of(&self, most: i64) -> i64 {
         let taken = self.used.saturating_add(self.reserved);
         most.saturating_sub(taken.saturating_sub(self.from_grants)).max(0)
@@ -112,6 +120,8 @@ pub enum Decision {
     Scheduled,
     /// Over the quota: nothing is reserved and nothing is enqueued.
     OverQuota,
+    /// The window's sums cannot hold the amount: nothing is reserved and nothing is enqueued.
+    TooLarge,
     /// As many jobs wait as may: nothing is reserved and nothing is enqueued.
     TooManyWaiting,
 }
@@ -133,6 +143,13 @@ impl Account {
         self.allowances.iter().filter_map(Allowance::remaining).min()
     }
 
+    /// How much more the windows can hold, whatever the plan allows.
+    #[must_use]
+    pub fn capacity(&self) -> i64 {
+        let capacities = self.allowances.iter().map(Allowance::capacity);
+        capacities.min().unwrap_or(i64::MAX)
+    }
+
     /// Whether the next job may start at once. It may not while other jobs of the holder wait: it would overtake them.
     #[must_use]
     pub fn has_free_slot(&self) -> bool {
@@ -145,15 +162,25 @@ impl Account {
             .is_none_or(|most| self.parked.saturating_add(self.scheduled) < most)
     }
 
-    /// Takes an amount in every window, or in none. Returns what of it is beyond the plan.
+    /// Why a submission is refused, if it is. `waits`: whether its job would wait.
+    fn refusal(&self, requested: i64, waits: bool) -> Option<Decision> {
+        if !self.has_room_for(requested) {
+            Some(Decision::OverQuota)
+        } else if requested > self.capacity() {
+            Some(Decision::TooLarge)
+        } else if waits && !self.may_wait() {
+            Some(Decision::TooManyWaiting)
+        } else {
+            None
+        }
+    }
+
+    /// Takes an amount, for which there is room, in every window. Returns what of it is beyond the plan.
     fn reserve(&mut self, requested: i64) -> Option<Beyond> {
         debug_assert!(requested >= 0, "an amount is never negative");
-        if !self.has_room_for(requested) {
-            return None;
-        }
         let beyond = self.draw(requested)?;
         for allowance in &mut self.allowances {
-            allowance.reserved = allowance.reserved.saturating_add(requested);
+            allowance.reserved += requested;
         }
         Some(beyond)
     }
@@ -161,12 +188,12 @@ impl Account {
     /// Decides on one submission whose job is to start later: it takes its quota now and no slot. With what is beyond the
     /// plan.
     pub fn schedule(&mut self, requested: i64) -> (Decision, Beyond) {
-        if self.has_room_for(requested) && !self.may_wait() {
-            return (Decision::TooManyWaiting, Beyond::default());
+        if let Some(refusal) = self.refusal(requested, true) {
+            return (refusal, Beyond::default());
         }
         match self.reserve(requested) {
             Some(beyond) => {
-                self.scheduled = self.scheduled.saturating_add(1);
+                self.scheduled += 1;
                 (Decision::Scheduled, beyond)
             }
             None => (Decision::OverQuota, Beyond::default()),
@@ -182,11 +209,8 @@ impl Account {
 
     /// The same, with what is beyond the plan.
     pub fn decide_and_draw(&mut self, requested: i64) -> (Decision, Beyond) {
-        if !self.has_room_for(requested) {
-            return (Decision::OverQuota, Beyond::default());
-        }
-        if !self.has_free_slot() && !self.may_wait() {
-            return (Decision::TooManyWaiting, Beyond::default());
+        if let Some(refusal) = self.refusal(requested, !self.has_free_slot()) {
+            return (refusal, Beyond::default());
         }
         let Some(beyond) = self.reserve(requested) else {
             return (Decision::OverQuota, Beyond::default());
@@ -215,8 +239,8 @@ impl Account {
         }
         let drawn = beyond.min(month.granted.max(0));
         let draws = grants::draw(&mut self.grants, drawn)?;
-        month.from_grants = month.from_grants.saturating_add(drawn);
-        month.granted = month.granted.saturating_sub(drawn);
+        month.from_grants += drawn;
+        month.granted -= drawn;
         let overage = beyond - drawn;
         Some(Beyond { draws, overage })
     }
@@ -459,7 +483,7 @@ mod tests {
                         ..after(&before, requested)
                     },
                     Decision::Scheduled => unreachable!("nobody asked for later"),
-                    Decision::OverQuota | Decision::TooManyWaiting => before,
+                    Decision::OverQuota | Decision::TooLarge | Decision::TooManyWaiting => before,
                 };
                 prop_assert_eq!(&account, &expected);
             }
@@ -542,6 +566,20 @@ mod tests {
         let account = with_month(Some(i64::MAX), i64::MAX - 1, 1, None);
         assert!(!account.has_room_for(1));
         assert_eq!(account.remaining(), Some(0));
+    }
+
+    #[test]
+    fn an_unlimited_plan_takes_no_more_than_its_sums_can_hold() {
+        let mut account = with_month(None, i64::MAX - 5, 2, None);
+        let before = account.clone();
+        for refused in [4, i64::MAX] {
+            assert_eq!(account.decide(refused), Decision::TooLarge);
+            assert_eq!(account.schedule(refused).0, Decision::TooLarge);
+        }
+        assert_eq!(account, before);
+        assert_eq!(account.decide(3), Decision::Admitted);
+        assert_eq!(account.decide(1), Decision::TooLarge);
+        assert_eq!(account.decide(0), Decision::Admitted);
     }
 
     #[test]

@@ -52,11 +52,20 @@ pub async fn adjust(
     transaction
         .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
         .await?;
-    let before: i64 = transaction
+    let row = transaction
         .query_one(include_str!("sql/used.sql"), &[&person.id, &meter])
-        .await?
-        .get("used");
-    let Some(used) = before.checked_add(amount).filter(|used| *used >= 0) else {
+        .await?;
+    let (before, reserved): (i64, i64) = (row.get("used"), row.get("reserved"));
+    let used = before
+        .checked_add(amount)
+        .filter(|used| used.checked_add(reserved).is_some());
+    let Some(used) = used else {
+        return Err(ControlError::Invalid(format!(
+            "used and reserved may come to at most {} in this period",
+            i64::MAX
+        )));
+    };
+    if used < 0 {
         return Err(ControlError::Invalid(format!(
             "only {before} of {meter} were used in this period; no more can be given back"
         )));

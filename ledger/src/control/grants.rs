@@ -110,7 +110,7 @@ pub async fn grant(
     need_future(wanted.expires_at)?;
     let meter = person::meter(&transaction, wanted.meter).await?;
     let row = transaction
-        .query_one(
+        .query_opt(
             include_str!("sql/grant.sql"),
             &[
                 &person.id,
@@ -121,6 +121,12 @@ pub async fn grant(
             ],
         )
         .await?;
+    let Some(row) = row else {
+        return Err(ControlError::Invalid(format!(
+            "the grants of a meter may come to at most {}",
+            i64::MAX
+        )));
+    };
     let made = from_row(&row);
     requests::keep(&transaction, person.id, key, &request, &json!(made)).await?;
     let change = Change {

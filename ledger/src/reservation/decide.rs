@@ -40,6 +40,8 @@ pub(super) enum Admission {
     KeyReused,
     /// These windows have no room.
     OverQuota(Vec<Quota>),
+    /// The sums of the account cannot hold the amount.
+    TooLarge,
     /// As many jobs wait as the plan allows.
     TooManyWaiting {
         most: u32,
@@ -136,6 +138,7 @@ fn admit(
             let full = without_room(&locked.account, &locked.windows, one.amount);
             return Err(Admission::OverQuota(full));
         }
+        Decision::TooLarge => return Err(Admission::TooLarge),
         Decision::TooManyWaiting => {
             let most = locked.account.max_waiting.unwrap_or_default();
             return Err(Admission::TooManyWaiting { most });
@@ -195,6 +198,7 @@ pub(super) fn answer(decided: Decided) -> Answer {
         (Admission::Folded { id }, quota) => Answer::Folded { job_id: id, quota },
         (Admission::OverQuota(full), Some(quota)) => Answer::OverQuota { quota, full },
         (Admission::OverQuota(_), None) => unreachable!("only an account with a plan can be over its quota"),
+        (Admission::TooLarge, quota) => Answer::TooLarge { quota },
         (Admission::TooManyWaiting { most }, quota) => Answer::TooManyWaiting { most, quota },
         (Admission::KeyReused, _) => Answer::KeyReused,
     }
@@ -233,6 +237,16 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
             Admission::OverQuota(_) => {
                 rejected("over_quota");
                 tracing::info!(user, request_id, event_type, amount, "rejected: over quota");
+            }
+            Admission::TooLarge => {
+                rejected("too_large");
+                tracing::info!(
+                    user,
+                    request_id,
+                    event_type,
+                    amount,
+                    "rejected: the amount is too large"
+                );
             }
             Admission::TooManyWaiting { .. } => {
                 rejected("too_many_waiting");

@@ -133,7 +133,8 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
         _ => 0,
     };
     // An operator's decision to run a job again is not refused for want of quota; what is there is reserved.
-    let amount = locked.account.remaining().map_or(amount, |left| amount.min(left));
+    let left = locked.account.remaining().unwrap_or(i64::MAX);
+    let amount = amount.min(left).min(locked.account.capacity());
     let (decision, beyond) = locked.account.decide_and_draw(amount);
     let admitted = decision == Decision::Admitted;
     let period = locked.period_start();

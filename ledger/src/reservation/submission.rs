@@ -194,6 +194,11 @@ pub enum Answer {
         /// The windows without room for what was requested.
         full: Vec<Quota>,
     },
+    /// `used + reserved + requested` would be more than a 64-bit integer holds. Nothing was written.
+    TooLarge {
+        /// The quota as it is.
+        quota: Option<Quotas>,
+    },
     /// As many jobs of the holder wait as its plan allows. Nothing was written.
     TooManyWaiting {
         /// How many that is.

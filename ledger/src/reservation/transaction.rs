@@ -191,7 +191,10 @@ pub async fn submit_all<T: Default, E: From<ReserveError>>(
     if answers.iter().any(|one| {
         matches!(
             one,
-            Answer::OverQuota { .. } | Answer::TooManyWaiting { .. } | Answer::KeyReused
+            Answer::OverQuota { .. }
+                | Answer::TooLarge { .. }
+                | Answer::TooManyWaiting { .. }
+                | Answer::KeyReused
         )
     }) {
         transaction.rollback().await.map_err(ReserveError::from)?;
@@ -234,8 +237,11 @@ pub async fn reserve_all(
     })?;
     let decided = decide::decide(group, &mut snapshot);
     let refused = decided.iter().position(|one| {
-        use decide::Admission::{KeyReused, OverQuota, TooManyWaiting};
-        matches!(one.admission, KeyReused | OverQuota(_) | TooManyWaiting { .. })
+        use decide::Admission::{KeyReused, OverQuota, TooLarge, TooManyWaiting};
+        matches!(
+            one.admission,
+            KeyReused | OverQuota(_) | TooLarge | TooManyWaiting { .. }
+        )
     });
     if let Some(index) = refused {
         return Ok(vec![decide::refuse_all(group, &snapshot, decided, index)]);

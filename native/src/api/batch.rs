@@ -163,6 +163,7 @@ pub(super) async fn submit(
                     .fold(0_i64, |sum, one| sum.saturating_add(one.amount));
                 return Err(over_quota(service, quota, full, amount));
             }
+            Answer::TooLarge { .. } => return Err(jobs::too_large_an_amount()),
             Answer::TooManyWaiting { most, .. } => return Err(ApiError::TooManyWaiting(most)),
             Answer::KeyReused => return Err(key_reused()),
         };

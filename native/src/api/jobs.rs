@@ -112,6 +112,7 @@ pub(super) async fn submit(
         Answer::Repeated { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, false),
         Answer::Folded { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, true),
         Answer::OverQuota { quota, full } => return Err(over_quota(service, quota, full, amount)),
+        Answer::TooLarge { .. } => return Err(too_large_an_amount()),
         Answer::TooManyWaiting { most, .. } => return Err(ApiError::TooManyWaiting(most)),
         Answer::KeyReused => return Err(key_reused()),
     };
@@ -208,6 +209,14 @@ pub(super) fn over_quota(
         full,
         amount,
     }))
+}
+
+/// The refusal of an amount that the sums of the account cannot hold.
+pub(super) fn too_large_an_amount() -> ApiError {
+    ApiError::Unprocessable(format!(
+        "The amount is too large: what is used and reserved may come to at most {}.",
+        i64::MAX
+    ))
 }
 
 /// The refusal of a key that another request was sent with.

@@ -90,7 +90,7 @@ const COUNTERS: [(&str, &str); 17] = [
     ),
     (
         "weir_rejections_total",
-        "Refused submissions, by event type and reason (over_quota, too_many_waiting, key_reused)",
+        "Refused submissions, by event type and reason (over_quota, too_large, too_many_waiting, key_reused)",
     ),
     (
         "weir_settlements_total",
@@ -283,7 +283,7 @@ fn register(settings: &Settings) {
             (
                 "weir_rejections_total",
                 "reason",
-                &["over_quota", "too_many_waiting", "key_reused"][..],
+                &["over_quota", "too_large", "too_many_waiting", "key_reused"][..],
             ),
             (
                 "weir_settlements_total",

@@ -160,6 +160,7 @@ async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted
         Answer::Repeated { job_id, quota } => ("repeated", Some(job_id), month(quota), Vec::new()),
         Answer::Folded { job_id, quota } => ("folded", Some(job_id), month(quota), Vec::new()),
         Answer::KeyReused => ("key_reused", None, Value::Null, Vec::new()),
+        Answer::TooLarge { quota } => ("too_large", None, month(quota), Vec::new()),
         Answer::TooManyWaiting { quota, .. } => ("too_many_waiting", None, month(quota), Vec::new()),
         Answer::OverQuota { quota, full } => {
             let full = full.iter().map(|quota| quota.window.span.as_str().to_owned());
@@ -196,6 +197,7 @@ async fn through_sql(client: &Client, wanted: &Wanted) -> Told {
         "folded",
         "over_quota",
         "key_reused",
+        "too_large",
         "too_many_waiting",
     ];
     let outcome = outcomes
@@ -385,7 +387,10 @@ async fn case(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<usize> {
              INSERT INTO user_subscriptions (user_id, plan_id, current_period_start) \
                  SELECT '{id}', id, date_trunc('day', {anchor}) FROM subscription_plans WHERE tier = '{plan}'; \
              INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ('{id}', 'analysis', {}); ",
-            rng.random_range(0..40)
+            match rng.random_bool(0.9) {
+                true => rng.random_range(0..40),
+                false => i64::MAX - rng.random_range(0..40),
+            }
         );
         for meter in ["analysis", "specview"] {
             setup += &beyond_the_plan(rng, id, meter);

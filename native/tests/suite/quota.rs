@@ -651,3 +651,41 @@ async fn an_exhausted_pool_is_503_and_never_a_hung_request() {
     assert_eq!(weir.get("/api/usage", who).await.status, 200);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_amount_that_does_not_fit_is_refused_before_a_job_is_accepted() {
+    let weir = Weir::new().await;
+    let user = weir.user("enterprise").await;
+    let who = Who::User(user);
+    weir.use_up(user, "analysis", i64::MAX - 3).await;
+    let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    let submit = async |amount: i64| -> String {
+        let sql = "SELECT outcome FROM weir_submit($1, 'analysis', '{}', $2)";
+        let row = client.query_one(sql, &[&user.to_string(), &amount]).await;
+        row.unwrap().get("outcome")
+    };
+    assert_eq!(submit(3).await, "too_large");
+    assert_eq!(submit(1).await, "admitted");
+    let last = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    for (path, body) in [
+        ("/api/jobs/analysis", body.clone()),
+        ("/api/jobs/analysis/batch", json!([body])),
+    ] {
+        let answer = weir.post(path, who, &body).await;
+        assert_eq!(answer.status, 422, "{path}: {}", answer.body);
+    }
+    weir.begun_elsewhere(first).await;
+    let extend = format!("SELECT outcome FROM weir_extend({first}, 1, 1)");
+    let outcome: String = client.query_one(&extend, &[]).await.unwrap().get("outcome");
+    assert_eq!(outcome, "too_large");
+    let complete = format!("SELECT outcome FROM weir_complete({first}, 1)");
+    let outcome: String = client.query_one(&complete, &[]).await.unwrap().get("outcome");
+    assert_eq!(outcome, "done");
+    let cancelled = weir
+        .call("DELETE", &format!("/api/jobs/{last}"), who, &[], Vec::new())
+        .await;
+    assert_eq!(cancelled.body["status"], "cancelled", "{}", cancelled.body);
+    weir.end().await;
+}

@@ -8,7 +8,7 @@ LANGUAGE sql IMMUTABLE AS $$
         'ceiling', CASE WHEN ceiling > most THEN ceiling END,
         'overage', CASE WHEN ceiling > most THEN greatest(used::numeric + reserved - from_grants - most, 0)::bigint ELSE 0 END,
         'remaining', CASE WHEN most IS NOT NULL
-                          THEN (greatest(max_accepted(most, ceiling)::numeric - (used::numeric + reserved - from_grants), 0)
-                                + granted)::bigint END,
+                          THEN least(greatest(max_accepted(most, ceiling)::numeric - (used::numeric + reserved - from_grants), 0)
+                                     + granted, 9223372036854775807)::bigint END,
         'reset_at', regexp_replace(to_char(reset_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), '[.]?0+$', '') || 'Z')
 $$;

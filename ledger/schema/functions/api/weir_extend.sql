@@ -1,6 +1,7 @@
 -- Reserves more for a running job, inside the caller's transaction.
 --
--- more: 1 to 10^15 units. Returns outcome extended, over_quota (nothing is changed) or fenced_out, and the quota.
+-- more: 1 to 10^15 units. Returns outcome extended, over_quota or too_large (nothing is changed), or fenced_out, and the
+-- quota.
 -- Errors: 22023, 25000. Cost: locks the account and the job; one lookup per window.
 -- Callers: other languages, as role weir_worker. Rust decides the same in ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION weir_extend(job_id bigint, attempt int, more bigint, OUT outcome text, OUT quota jsonb)
@@ -23,6 +24,7 @@ DECLARE
     beyond bigint;
     drawn bigint;
     has_room boolean;
+    fits boolean;
 BEGIN
     PERFORM require_read_committed('weir_extend');
     IF more IS NULL OR more NOT BETWEEN 1 AND 1000000000000000 THEN
@@ -54,11 +56,16 @@ BEGIN
            coalesce(max(greatest(more - greatest(w.most::numeric - (w.used::numeric + w.reserved - w.from_grants), 0), 0))
                     FILTER (WHERE w.span = 'month' AND w.most IS NOT NULL), 0),
            (jsonb_agg(quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted, w.ceiling))
-            FILTER (WHERE w.span = 'month')) -> 0
-    INTO has_room, beyond, quota
+            FILTER (WHERE w.span = 'month')) -> 0,
+           coalesce(bool_and(w.used::numeric + w.reserved + more <= 9223372036854775807), true)
+    INTO has_room, beyond, quota, fits
     FROM windows_in_force(r) w;
     IF NOT has_room THEN
         outcome := 'over_quota';
+        RETURN;
+    END IF;
+    IF NOT fits THEN
+        outcome := 'too_large';
         RETURN;
     END IF;
     outcome := 'extended';
@@ -97,4 +104,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_extend IS
-    'reserves more for a job that runs; outcome: extended, over_quota (nothing changed), fenced_out';
+    'reserves more for a job that runs; outcome: extended, over_quota or too_large (nothing changed), fenced_out';

@@ -2,8 +2,8 @@
 --
 -- subject: the user; a new one is created on the default plan. service: a service of weir.toml. args: a JSON object of
 -- at most 256 KiB. amount: what the job may use at most; null: as the service says. options: see submit_options().
--- Returns outcome admitted, parked, repeated, folded, over_quota, too_many_waiting or key_reused, the job and the
--- quota.
+-- Returns outcome admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting or key_reused, the job
+-- and the quota.
 -- Errors: 22023 for arguments that cannot be right, 25000 for another isolation level than READ COMMITTED.
 -- Cost: locks the account, then some ten lookups by key and five writes.
 -- Callers: other languages, as role weir_submitter. Rust decides the same in ledger/src/reservation/; a differential
@@ -115,6 +115,14 @@ BEGIN
         RETURN;
     END IF;
 
+    IF added > 0 AND EXISTS (
+        SELECT FROM unnest(account.used, account.reserved) AS w (used, reserved)
+        WHERE w.used::numeric + w.reserved + added > 9223372036854775807
+    ) THEN
+        outcome := 'too_large';
+        RETURN;
+    END IF;
+
     admits := want.run_at IS NULL AND account.parked = 0 AND account.slots_in_use < account.slots;
     IF NOT admits AND account.max_waiting IS NOT NULL
        AND account.parked + count_scheduled(this_holder, made.event_type, account.max_waiting - account.parked)
@@ -195,4 +203,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_submit IS
-    'submits a job in the transaction of the caller; outcome: admitted, parked, repeated, folded, over_quota, too_many_waiting, key_reused';
+    'submits a job in the transaction of the caller; outcome: admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting, key_reused';

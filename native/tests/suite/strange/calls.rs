@@ -75,6 +75,7 @@ pub(crate) fn call(rng: &mut StdRng, jobs: &Jobs) -> Call {
                 "repeated",
                 "folded",
                 "over_quota",
+                "too_large",
                 "too_many_waiting",
                 "key_reused",
             ],
@@ -155,7 +156,7 @@ pub(crate) fn call(rng: &mut StdRng, jobs: &Jobs) -> Call {
         8 => (
             "weir_extend($1::text::bigint, $2::text::int, $3::text::bigint)",
             vec![some(id.to_string()), some(attempt.to_string()), int(rng)],
-            &["extended", "over_quota", "fenced_out"],
+            &["extended", "over_quota", "too_large", "fenced_out"],
         ),
         _ => ("weir_holder($1)", vec![some(super::json::subject(rng))], &[]),
     };
