@@ -1,20 +1,22 @@
 //! Uniqueness: the key by which River folds a job into one that is still live.
 //!
-//! The key is byte for byte the one that River's clients in every language compute, so jobs fold whichever client
-//! inserts them.
+//! The key is in the form of River's, with the holder in it. So the jobs of one holder fold, whatever other holders and
+//! other River clients insert.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use uuid::Uuid;
 
 /// The states in which a key is unique, as River's `unique_states`, leftmost bit first: all but completed, discarded
 /// and cancelled. A finished job is done again when it is submitted again.
 pub const LIVE_STATES: &str = "11110001";
 
-/// River's `unique_key` for these arguments: SHA-256 over the kind and the chosen members, in Go's encoding.
+/// The `unique_key` of the holder's job with these arguments: SHA-256 over the kind and the chosen members, in Go's
+/// encoding, and the holder. SQL: `unique_key_of`.
 ///
 /// `None` when one of the members is missing: what has no name cannot be the same as something else.
 #[must_use]
-pub fn key(kind: &str, args: &Map<String, Value>, members: &[String]) -> Option<Vec<u8>> {
+pub fn key(holder: Uuid, kind: &str, args: &Map<String, Value>, members: &[String]) -> Option<Vec<u8>> {
     if members.is_empty() {
         return None;
     }
@@ -23,7 +25,7 @@ pub fn key(kind: &str, args: &Map<String, Value>, members: &[String]) -> Option<
         .map(|member| args.get(member).map(|value| (member.clone(), value.clone())))
         .collect::<Option<Map<String, Value>>>()?;
     let encoded = riverqueue::encoding::encode_args(&chosen).ok()?;
-    Some(Sha256::digest(format!("&kind={kind}&args={}", encoded.get())).to_vec())
+    Some(Sha256::digest(format!("&kind={kind}&args={}&holder={holder}", encoded.get())).to_vec())
 }
 
 #[cfg(test)]
@@ -32,41 +34,26 @@ mod tests {
 
     use super::*;
 
-    fn hex(kind: &str, args: &Value) -> String {
-        let Value::Object(args) = args else {
-            panic!("arguments are an object")
-        };
-        let members: Vec<String> = args.keys().cloned().collect();
-        key(kind, args, &members)
-            .unwrap()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+    fn key_of(holder: u128, args: &Value, members: &[&str]) -> Option<Vec<u8>> {
+        let args = args.as_object().unwrap();
+        let members: Vec<String> = members.iter().map(|member| (*member).to_owned()).collect();
+        key(Uuid::from_u128(holder), "k", args, &members)
     }
 
     #[test]
-    fn the_keys_are_those_of_rivers_other_clients() {
-        assert_eq!(
-            hex(
-                "analysis:analyze",
-                &json!({"owner": "acme", "repo": "widgets", "commit_sha": "abc1234"})
-            ),
-            "210466337158a66b43feefee3307a18b2bb0bbde6b6c75a197c909a0d3ef801d"
-        );
-        let odd =
-            json!({"commit_sha": "c", "esc": "a<b>&\u{2028}é", "f": 1e21, "n": 1, "owner": "o", "repo": "r"});
-        assert_eq!(
-            hex("analysis:analyze_all", &odd),
-            "495834651b9b463221489fb84b8bd9e450eedd07604fc02cacb3311fe1d6b710"
-        );
+    fn a_key_is_of_the_holder_the_kind_and_the_members() {
+        let args = json!({ "repo": "a<b>&\u{2028}é", "f": 1e21, "n": 1 });
+        let expected = "&kind=k&args={\"f\":1e+21,\"repo\":\"a\\u003cb\\u003e\\u0026\\u2028é\"}\
+                        &holder=00000000-0000-0000-0000-000000000001";
+        let key = key_of(1, &args, &["repo", "f"]);
+        assert_eq!(key, Some(Sha256::digest(expected).to_vec()));
+        assert_ne!(key, key_of(2, &args, &["repo", "f"]));
     }
 
     #[test]
     fn arguments_without_all_the_members_are_never_the_same() {
-        let Value::Object(args) = json!({"owner": "acme"}) else {
-            panic!("arguments are an object")
-        };
-        assert_eq!(key("k", &args, &["owner".to_owned(), "repo".to_owned()]), None);
-        assert_eq!(key("k", &args, &[]), None);
+        let args = json!({ "owner": "acme" });
+        assert_eq!(key_of(1, &args, &["owner", "repo"]), None);
+        assert_eq!(key_of(1, &args, &[]), None);
     }
 }

@@ -23,11 +23,8 @@ pub(super) struct Decided {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admission {
-    /// A new job. `unique` is false when somebody else's job has its unique key: the caller must not see that one, and
-    /// gets a job without the key.
     New {
         job: NewJob,
-        unique: bool,
     },
     /// The job that the same `Idempotency-Key` made.
     Repeated {
@@ -53,7 +50,7 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
     let now = snapshot.now;
     let mut ids = snapshot.ids.iter().copied();
     let mut keys: HashMap<(Uuid, &str), (&[u8], i64)> = HashMap::new();
-    let mut unique: HashMap<&[u8], (i64, Option<Uuid>)> = HashMap::new();
+    let mut unique: HashMap<&[u8], i64> = HashMap::new();
     group
         .iter()
         .map(|one| {
@@ -81,24 +78,18 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
                 .and_then(|key| snapshot.live.get(key).or_else(|| unique.get(key)).copied());
             let admission = match (repeated, live) {
                 (Some(repeated), _) => repeated,
-                (None, Some((id, Some(holder)))) if holder == one.holder.id => Admission::Folded { id },
-                (None, live) => {
+                (None, Some(id)) => Admission::Folded { id },
+                (None, None) => {
                     let job = admit(one, locked, &mut ids, now, &mut draws, &mut overage);
                     if let Ok(NewJob { id, .. }) = job {
                         if let Some(Idempotency { key, request_hash }) = &one.idempotency {
                             keys.insert((one.holder.id, key), (request_hash, id));
                         }
-                        if let (Some(key), None) = (&one.unique_key, live) {
-                            unique.insert(key, (id, Some(one.holder.id)));
+                        if let Some(key) = &one.unique_key {
+                            unique.insert(key, id);
                         }
                     }
-                    match job {
-                        Ok(job) => Admission::New {
-                            job,
-                            unique: live.is_none(),
-                        },
-                        Err(refusal) => refusal,
-                    }
+                    job.map_or_else(|refusal| refusal, |job| Admission::New { job })
                 }
             };
             Decided {
@@ -193,7 +184,7 @@ fn without_room(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota
 
 pub(super) fn answer(decided: Decided) -> Answer {
     match (decided.admission, decided.quota) {
-        (Admission::New { job, .. }, quota) => Answer::Accepted { job, quota },
+        (Admission::New { job }, quota) => Answer::Accepted { job, quota },
         (Admission::Repeated { id }, quota) => Answer::Repeated { job_id: id, quota },
         (Admission::Folded { id }, quota) => Answer::Folded { job_id: id, quota },
         (Admission::OverQuota(full), Some(quota)) => Answer::OverQuota { quota, full },
@@ -215,7 +206,7 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                 .increment(1);
         };
         match &decided.admission {
-            Admission::New { job, .. } => {
+            Admission::New { job } => {
                 let parked = !job.has_slot && job.run_at.is_none();
                 let decision = match (job.has_slot, job.run_at) {
                     (true, _) => "admitted",
@@ -484,28 +475,17 @@ mod tests {
     }
 
     #[test]
-    fn a_unique_job_folds_into_the_holders_own_and_never_into_somebody_elses() {
-        let (anne, bob) = (holder(1), holder(2));
-        let unique = |of| Submission {
-            unique_key: Some(vec![5]),
-            ..submission(of, 1)
+    fn a_unique_job_folds_into_the_live_one_with_its_key() {
+        let anne = holder(1);
+        let unique = |key| Submission {
+            unique_key: Some(vec![key]),
+            ..submission(anne, 1)
         };
-        let mut fresh = snapshot(&[anne, bob], None);
-        let found = answers(&[unique(anne), unique(anne), unique(bob)], &mut fresh);
-        assert!(
-            matches!(found[1], Answer::Folded { job_id: 1, .. }),
-            "{:?}",
-            found[1]
-        );
-        assert_eq!(job(&found[2]).id, 2);
-        let mut theirs = snapshot(&[anne], None);
-        theirs.live.insert(vec![5], (50, None));
-        let group = unique(anne);
-        let decided = decide(&[&group], &mut theirs);
-        assert!(
-            matches!(decided[0].admission, Admission::New { unique: false, .. }),
-            "a job of another River client has the key: {:?}",
-            decided[0]
-        );
+        let mut snapshot = snapshot(&[anne], None);
+        snapshot.live.insert(vec![6], 50);
+        let found = answers(&[unique(5), unique(5), unique(6)], &mut snapshot);
+        assert!(matches!(found[0], Answer::Accepted { .. }), "{found:?}");
+        assert!(matches!(found[1], Answer::Folded { job_id: 1, .. }), "{found:?}");
+        assert!(matches!(found[2], Answer::Folded { job_id: 50, .. }), "{found:?}");
     }
 }

@@ -32,8 +32,8 @@ pub(super) struct Snapshot {
     pub(super) now: Timestamp,
     /// By holder and `Idempotency-Key`: the request's hash, and the job it made.
     pub(super) earlier: HashMap<(Uuid, String), (Vec<u8>, i64)>,
-    /// By River's unique key: the live job, and whose it is if it came through Weir.
-    pub(super) live: HashMap<Vec<u8>, (i64, Option<Uuid>)>,
+    /// By unique key: the live job.
+    pub(super) live: HashMap<Vec<u8>, i64>,
 }
 
 impl Snapshot {
@@ -297,7 +297,10 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
         ids,
         now,
         earlier: earlier.iter().map(earlier_submission).collect(),
-        live: live.iter().map(live_job).collect(),
+        live: live
+            .iter()
+            .map(|row| (row.get("unique_key"), row.get("id")))
+            .collect(),
     })
 }
 
@@ -308,9 +311,4 @@ fn earlier_submission(row: &Row) -> ((Uuid, String), (Vec<u8>, i64)) {
         (row.get("holder"), row.get("idempotency_key")),
         (hash.unwrap_or_default(), row.get("job_id")),
     )
-}
-
-/// A row of `live.sql`.
-fn live_job(row: &Row) -> (Vec<u8>, (i64, Option<Uuid>)) {
-    (row.get("unique_key"), (row.get("id"), row.get("holder")))
 }

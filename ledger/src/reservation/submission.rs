@@ -34,7 +34,7 @@ pub struct Submission {
     pub amount: i64,
     /// The caller's `Idempotency-Key`.
     pub idempotency: Option<Idempotency>,
-    /// River's unique key: a live job of the same holder with the same key is the answer instead of a new one.
+    /// The key of [`crate::unique_key::key`]: a live job with the same key is the answer instead of a new one.
     pub unique_key: Option<Vec<u8>>,
     /// When the job is to start. Until then it holds its quota and no slot. `None` is at once.
     pub run_at: Option<Timestamp>,

@@ -43,7 +43,7 @@ impl<'a> NewRows<'a> {
     fn of(group: &[&'a Submission], snapshot: &Snapshot, decided: &'a [Decided]) -> Self {
         let mut rows = Self::default();
         for (one, decided) in group.iter().zip(decided) {
-            let Admission::New { job, unique } = &decided.admission else {
+            let Admission::New { job } = &decided.admission else {
                 continue;
             };
             let idempotency = one.idempotency.as_ref();
@@ -70,8 +70,7 @@ impl<'a> NewRows<'a> {
                 .push(idempotency.map(|idempotency| idempotency.key.as_str()));
             rows.hashes
                 .push(idempotency.map(|idempotency| idempotency.request_hash.as_slice()));
-            rows.unique_keys
-                .push(one.unique_key.as_deref().filter(|_| *unique));
+            rows.unique_keys.push(one.unique_key.as_deref());
         }
         rows
     }
@@ -104,7 +103,7 @@ impl DrawRows {
     fn of(decided: &[Decided]) -> Self {
         let mut rows = Self::default();
         for one in decided {
-            let Admission::New { job, .. } = &one.admission else {
+            let Admission::New { job } = &one.admission else {
                 continue;
             };
             for (position, (grant, amount)) in (0..).zip(&one.draws) {

@@ -171,7 +171,7 @@ pub(super) fn submission(
     let unique_key = caller
         .holder
         .user_id
-        .and_then(|_| unique_key::key(&service.kind, &args, &service.unique_by));
+        .and_then(|user| unique_key::key(user, &service.kind, &args, &service.unique_by));
     let mut metadata = json!({ REQUEST_ID: caller.request_id });
     if let Some(user) = &caller.user {
         metadata[SUBJECT] = user.subject.as_str().into();

@@ -57,7 +57,7 @@ fn entries() -> [ServiceEntry; 2] {
         retry,
     };
     [
-        entry("analysis", "analysis:analyze", &["repo", "user_id"], None),
+        entry("analysis", "analysis:analyze", &["repo"], None),
         entry("specview", "specview:generate", &[], Some((1.0, 2.0, 60.0))),
     ]
 }
@@ -143,7 +143,7 @@ async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted
         event_type: entry.meter,
         kind: entry.kind.clone(),
         max_attempts: entry.max_attempts,
-        unique_key: unique_key::key(&entry.kind, &args, &entry.unique_by),
+        unique_key: unique_key::key(holder.id, &entry.kind, &args, &entry.unique_by),
         args: Value::Object(args),
         metadata: json!({}),
         amount: wanted.amount,

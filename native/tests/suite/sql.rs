@@ -1050,3 +1050,35 @@ async fn an_attempt_at_nobodys_job_is_under_way_until_it_ends() {
     assert_eq!(outcome(&client, &extend(1)).await, "fenced_out");
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_submissions_fold_for_each_holder_alone() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
+    let client = weir.client().await;
+    let args = json!({ "owner": "o", "repo": "r", "commit_sha": "c", "files": [] });
+    // Another River client has inserted the same, with the same key.
+    let foreign = "INSERT INTO river_job (args, kind, max_attempts, queue, state, unique_key, unique_states) \
+                   SELECT $1, 'analysis:analyze', 3, 'analysis_default', 'available', \
+                          sha256(convert_to('&kind=analysis:analyze&args=' || go_json($1::jsonb - 'files'), 'UTF8')), B'11110001'";
+    client.execute(foreign, &[&args]).await.unwrap();
+    for through_http in [false, true] {
+        let mut answers = Vec::new();
+        for subject in ["a", "b", "b", "a"] {
+            let subject = format!("{subject}-{through_http}");
+            let (id, is_folded): (i64, bool) = if through_http {
+                let who = Who::Subject(subject.clone().leak());
+                let answer = weir.post("/api/jobs/analysis", who, &args).await.body;
+                (answer["job"]["id"].as_i64().unwrap(), answer["folded"] == true)
+            } else {
+                let row = client.query_one(SUBMIT, &[&subject, &args]).await.unwrap();
+                (row.get("job_id"), row.get::<_, &str>("outcome") == "folded")
+            };
+            answers.push((subject, id, is_folded));
+        }
+        let folded: Vec<bool> = answers.iter().map(|answer| answer.2).collect();
+        assert_eq!(folded, [false, false, true, true], "{answers:?}");
+        assert_eq!(answers[1].1, answers[2].1);
+        assert_eq!(answers[0].1, answers[3].1);
+    }
+    weir.end().await;
+}

@@ -30,7 +30,6 @@ DECLARE
     made weir_services;
     account record;
     earlier record;
-    live record;
     added bigint;
     hash bytea;
     key bytea;
@@ -56,7 +55,7 @@ BEGIN
     args := args || jsonb_build_object(
         'user_id', CASE WHEN is_uuid THEN this_holder::text ELSE weir_submit.subject END);
     added := amount_of(made, args, weir_submit.amount);
-    key := unique_key_of(made.kind, args, made.unique_by);
+    key := unique_key_of(this_holder, made.kind, args, made.unique_by);
 
     PERFORM lock_account(this_holder, made.event_type, CASE WHEN NOT is_uuid THEN weir_submit.subject END);
     SELECT * INTO account FROM account_of(this_holder, made.event_type);
@@ -84,17 +83,13 @@ BEGIN
           AND s.created_at <= now() - interval '24 hours';
     END IF;
     IF key IS NOT NULL THEN
-        SELECT j.id, s.holder INTO live
-        FROM river_job j LEFT JOIN submissions s ON s.job_id = j.id
+        SELECT j.id INTO job_id
+        FROM river_job j
         WHERE j.unique_key = key AND j.unique_key IS NOT NULL AND j.unique_states IS NOT NULL
           AND river_job_state_in_bitmask(j.unique_states, j.state);
-        IF FOUND AND live.holder = this_holder THEN
+        IF FOUND THEN
             outcome := 'folded';
-            job_id := live.id;
             RETURN;
-        ELSIF FOUND THEN
-            -- Somebody else's, which this caller must not see.
-            key := NULL;
         END IF;
     END IF;
 
@@ -150,18 +145,11 @@ BEGIN
     quota := quota_json(account.used[1], account.reserved[1] + added, account.limits[1], account.ends[1],
                         account.from_grants + drawn, account.granted - drawn, account.ceilings[1]);
     PERFORM set_config('weir.counters', 'kept', true);
-    LOOP
-        INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
-                               unique_key, unique_states)
-        VALUES (weir_submit.job_id, args, made.kind, made.max_attempts, '{}', want.priority, lane_queue,
-                (CASE WHEN admits THEN 'available' ELSE 'pending' END)::river_job_state,
-                coalesce(want.run_at, clock_timestamp()), '{}', key, CASE WHEN key IS NOT NULL THEN B'11110001' END)
-        ON CONFLICT (unique_key) WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL
-            AND river_job_state_in_bitmask(unique_states, state) DO NOTHING;
-        EXIT WHEN FOUND;
-        -- Another River client was faster, with a job that is nobody's here.
-        key := NULL;
-    END LOOP;
+    INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
+                           unique_key, unique_states)
+    VALUES (weir_submit.job_id, args, made.kind, made.max_attempts, '{}', want.priority, lane_queue,
+            (CASE WHEN admits THEN 'available' ELSE 'pending' END)::river_job_state,
+            coalesce(want.run_at, clock_timestamp()), '{}', key, CASE WHEN key IS NOT NULL THEN B'11110001' END);
     INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
                                     windows, created_at, admitted_at, parked_at, due_at, from_grants, overage)
     SELECT this_holder, made.event_type, added, weir_submit.job_id, now() + s.reservation_ttl, this_holder,

@@ -1,9 +1,9 @@
--- River's unique key of a job by these members of its arguments; null when a member is missing or none is named. Rust:
--- ledger/src/unique_key.rs.
-CREATE OR REPLACE FUNCTION unique_key_of(kind text, args jsonb, members text[]) RETURNS bytea
+-- The unique key of the holder's job by these members of its arguments; null when a member is missing or none is named.
+-- Rust: ledger/src/unique_key.rs.
+CREATE OR REPLACE FUNCTION unique_key_of(holder uuid, kind text, args jsonb, members text[]) RETURNS bytea
 LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT CASE WHEN cardinality(members) > 0 AND args ?& members THEN
         sha256(convert_to('&kind=' || kind || '&args='
-            || go_json((SELECT jsonb_object_agg(m, args -> m) FROM unnest(members) AS m)), 'UTF8'))
+            || go_json((SELECT jsonb_object_agg(m, args -> m) FROM unnest(members) AS m)) || '&holder=' || holder, 'UTF8'))
     END
 $$;

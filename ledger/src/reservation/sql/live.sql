@@ -1,6 +1,6 @@
--- Live jobs under these unique keys, and whose they are. $1 keys. Each key by itself: where statistics are of a time without
--- unique jobs, the planner would go through all that have a key.
-SELECT k.unique_key, j.id, s.holder
+-- Live jobs under these unique keys. $1 keys. Each key by itself: where statistics are of a time without unique jobs,
+-- the planner would go through all that have a key.
+SELECT k.unique_key, j.id
 FROM unnest($1::bytea[]) AS k (unique_key)
 CROSS JOIN LATERAL (
     SELECT l.id
@@ -9,4 +9,3 @@ CROSS JOIN LATERAL (
       AND river_job_state_in_bitmask(l.unique_states, l.state)
     OFFSET 0
 ) j
-LEFT JOIN LATERAL (SELECT m.holder FROM submissions m WHERE m.job_id = j.id OFFSET 0) s ON true
