@@ -253,7 +253,8 @@ pub async fn clean_outputs(client: &Client, after: i64) -> Result<Slice<i64>, Er
     slice_of_jobs(client, include_str!("sql/clean_outputs.sql"), after, CLEAN_SLICE).await
 }
 
-/// Cancels jobs without an owner from the slice of submissions after this job.
+/// Cancels jobs of deleted users, and has other pending jobs without a reservation reserve again, from the slice of
+/// submissions after this job.
 ///
 /// # Errors
 ///

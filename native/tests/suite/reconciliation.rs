@@ -234,6 +234,45 @@ async fn the_waiting_jobs_of_a_deleted_user_are_cancelled_and_say_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_waiting_job_that_lost_its_reservation_reserves_again() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let parked = weir.analyse(who, "b_test.go", GO_TESTS).await;
+    let address = Who::Address("203.0.113.9");
+    let first_of_address = weir.analyse(address, "a_test.go", GO_TESTS).await;
+    let parked_of_address = weir.analyse(address, "b_test.go", GO_TESTS).await;
+    let client = weir.client().await;
+    let lost = [parked, parked_of_address];
+    let delete = "DELETE FROM quota_reservations WHERE job_id = ANY ($1)";
+    assert_eq!(client.execute(delete, &[&&lost[..]]).await.unwrap(), 2);
+    weir.reconcile().await;
+    for id in lost {
+        let reason = "SELECT metadata ->> 'weir:reason' FROM river_job WHERE id = $1";
+        let reason: Option<String> = client.query_one(reason, &[&id]).await.unwrap().get(0);
+        assert_eq!((state(&client, id).await.0 == "cancelled", reason), (false, None));
+    }
+    weir.until("the reservations", async || {
+        weir.reconcile().await;
+        let held = "SELECT 1 FROM quota_reservations WHERE job_id = ANY ($1) AND parked_at IS NOT NULL";
+        (client.query(held, &[&&lost[..]]).await.unwrap().len() == 2).then_some(())
+    })
+    .await;
+    assert_eq!(weir.quota(who, "analysis").await["reserved"], 2);
+    let working = weir.work().await;
+    for (id, who) in [
+        (first, who),
+        (parked, who),
+        (first_of_address, address),
+        (parked_of_address, address),
+    ] {
+        assert_eq!(weir.finished(id, who).await["status"], "completed");
+    }
+    working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn lifted_limits_free_a_backlog_in_transactions_of_bounded_size() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;

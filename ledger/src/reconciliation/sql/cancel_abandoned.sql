@@ -1,7 +1,7 @@
--- Cancels submitted jobs without a reservation whose user was deleted with all that was reserved: nothing would ever
--- wake those that wait for a slot, and nobody pays for the others. From a slice of the submissions, looked up by key:
--- most have a reservation, and cost nothing more. $1 the last job of the slice before, $2 how many a slice has. `last` is
--- null when the slice was the last, `done` is how many were cancelled.
+-- Submitted jobs without a reservation, which nothing would wake. If the user was deleted, they are cancelled, since
+-- nobody pays for them. Else those that are pending become available, and so reserve again. From a slice of the
+-- submissions, looked up by key: most have a reservation, and cost nothing more. $1 the last job of the slice before, $2
+-- how many a slice has. `last` is null when the slice was the last, `done` is how many were cancelled.
 WITH slice AS MATERIALIZED (
     SELECT b.job_id, b.user_id IS NOT NULL AND u.found IS NULL AS is_gone
     FROM (SELECT * FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2) b
@@ -12,22 +12,30 @@ WITH slice AS MATERIALIZED (
     LEFT JOIN LATERAL (SELECT 1 AS found FROM quota_reservations r WHERE r.job_id = s.job_id OFFSET 0) r ON true
     WHERE r.found IS NULL
 ), free AS (
-    SELECT j.id
+    SELECT j.id, s.is_gone
     FROM unreserved s
     CROSS JOIN LATERAL (
         SELECT k.id FROM river_job k
         WHERE k.id = s.job_id
-          AND (k.state = 'pending' OR s.is_gone AND k.state IN ('available', 'scheduled', 'retryable')) IS TRUE
+          AND CASE WHEN s.is_gone THEN k.state IN ('pending', 'available', 'scheduled', 'retryable')
+                   -- Not an attempt that is under way, whose handler answers later.
+                   ELSE k.state = 'pending'
+                        AND NOT EXISTS (SELECT 1 FROM outstanding_attempts o
+                                        WHERE o.job_id = k.id AND o.claim = claim_of(k.attempt, k.attempted_by))
+              END IS TRUE
         OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
     ) j
-), abandoned AS (
+), woken AS (
     UPDATE river_job j
-    SET state = 'cancelled', finalized_at = now(),
-        metadata = j.metadata || jsonb_build_object('weir:reason', 'the account that submitted it was deleted',
-                                                            'weir:reason_attempt', j.attempt)
+    SET state = CASE WHEN f.is_gone THEN 'cancelled' ELSE 'available' END::river_job_state,
+        finalized_at = CASE WHEN f.is_gone THEN now() END,
+        metadata = CASE WHEN f.is_gone
+                        THEN j.metadata || jsonb_build_object('weir:reason', 'the account that submitted it was deleted',
+                                                              'weir:reason_attempt', j.attempt)
+                        ELSE j.metadata END
     FROM free f
     WHERE j.id = f.id
-    RETURNING j.id
+    RETURNING f.is_gone
 )
 SELECT (SELECT CASE WHEN count(*) = $2 THEN max(job_id) END FROM slice) AS last,
-       (SELECT count(*) FROM abandoned) AS done
+       (SELECT count(*) FROM woken WHERE is_gone) AS done
