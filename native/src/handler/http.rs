@@ -4,14 +4,14 @@
 //! `Idempotency-Key`, which is the job's in all attempts; and `traceparent`, where traces are exported. Where a secret is
 //! set, the request is signed by Standard Webhooks, and `Weir-Attempt-Token` is what the endpoint proves itself with when
 //! it says something of its own accord (`api/worker.rs`). A 2xx answer is success: its body is the output, and a number
-//! `used` in it is what is charged; but 202 says that the endpoint answers later, at those routes. 4xx says that trying
-//! again will not help, except for 408, 425 and 429; everything else is tried again, not before the answer's
-//! `Retry-After`. Redirects are not followed: arguments go where the configuration says and nowhere else. The connection
+//! `used` in it is what is charged; but 202 says that the endpoint answers later, at those routes. 400, 409, 410,
+//! 413 and 422 are final, and so is a problem document with `"retry": false`. Everything else is tried again, not before
+//! the answer's `Retry-After`: also 401, 403, 404 and 421, which endpoints answer while they are deployed. Redirects are not followed: arguments go where the configuration says and nowhere else. The connection
 //! is closed when the attempt is over before the answer is.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use reqwest::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, Response, StatusCode, Url};
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value};
@@ -27,6 +27,9 @@ const TOKEN_HEADER: &str = "weir-attempt-token";
 
 /// As much of an error's body becomes the message.
 const MAX_MESSAGE: usize = 2_000;
+
+/// As much of an error's body is read.
+const MAX_ERROR: usize = 64 * 1024;
 
 pub(super) struct Http {
     client: Client,
@@ -77,10 +80,12 @@ impl Http {
         let status = response.status();
         let retry_after = outbound::retry_after(response.headers(), Timestamp::now());
         if !status.is_success() {
-            let body = outbound::start_of(response, MAX_MESSAGE).await;
-            let message = format!("{status}: {}", String::from_utf8_lossy(&body).trim());
+            let is_problem = is_problem(response.headers());
+            let body = outbound::start_of(response, MAX_ERROR).await;
+            let start = body.get(..MAX_MESSAGE).unwrap_or(&body);
+            let message = format!("{status}: {}", String::from_utf8_lossy(start).trim());
             return Err(match retry_after {
-                _ if is_permanent(status) => HandlerError::Permanent(message),
+                _ if is_final(status) || is_problem && forbids_retry(&body) => HandlerError::Permanent(message),
                 Some(after) => HandlerError::RetryAfter { message, after },
                 None => HandlerError::Failed(message),
             });
@@ -126,14 +131,28 @@ impl Handler for Http {
 }
 
 /// The request is at fault, and will be the next time too.
-fn is_permanent(status: StatusCode) -> bool {
-    status.is_client_error()
-        && ![
-            StatusCode::REQUEST_TIMEOUT,
-            StatusCode::TOO_EARLY,
-            StatusCode::TOO_MANY_REQUESTS,
-        ]
-        .contains(&status)
+fn is_final(status: StatusCode) -> bool {
+    [
+        StatusCode::BAD_REQUEST,
+        StatusCode::CONFLICT,
+        StatusCode::GONE,
+        StatusCode::PAYLOAD_TOO_LARGE,
+        StatusCode::UNPROCESSABLE_ENTITY,
+    ]
+    .contains(&status)
+}
+
+/// Whether the body is problem details (RFC 9457).
+fn is_problem(headers: &HeaderMap) -> bool {
+    let content_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.and_then(|value| value.split(';').next());
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case("application/problem+json"))
+}
+
+/// Whether problem details say that trying again will not help.
+fn forbids_retry(body: &[u8]) -> bool {
+    let problem: Value = serde_json::from_slice(body).unwrap_or_default();
+    problem.get("retry") == Some(&Value::Bool(false))
 }
 
 /// The URL stays out of the message, which the job's owner reads.
@@ -158,11 +177,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_the_request_is_to_blame_for_is_permanent() {
-        for (code, permanent) in [
+    fn only_what_the_request_is_to_blame_for_is_final() {
+        for (code, expected) in [
             (400, true),
-            (404, true),
+            (409, true),
+            (410, true),
+            (413, true),
             (422, true),
+            (401, false),
+            (403, false),
+            (404, false),
+            (421, false),
             (408, false),
             (425, false),
             (429, false),
@@ -170,8 +195,8 @@ mod tests {
             (302, false),
         ] {
             assert_eq!(
-                is_permanent(StatusCode::from_u16(code).unwrap()),
-                permanent,
+                is_final(StatusCode::from_u16(code).unwrap()),
+                expected,
                 "{code}"
             );
         }

@@ -56,6 +56,15 @@ async fn answer(State(calls): State<Calls>, headers: HeaderMap, body: String) ->
         }
         "fail" if tries <= 2 => (StatusCode::INTERNAL_SERVER_ERROR, "out of paper").into_response(),
         "refuse" => (StatusCode::UNPROCESSABLE_ENTITY, "no such repository").into_response(),
+        "deploy" if tries == 1 => {
+            let status = StatusCode::from_u16(body["status"].as_u64().unwrap().try_into().unwrap());
+            (status.unwrap(), [("retry-after", "1")], "not here yet").into_response()
+        }
+        "give up" => {
+            let problem = json!({ "title": "Gone", "retry": false }).to_string();
+            let kind = [("content-type", "application/problem+json")];
+            (StatusCode::SERVICE_UNAVAILABLE, kind, problem).into_response()
+        }
         "flood" => "x".repeat(5 * 1024 * 1024).into_response(),
         "hang" => {
             let _waiting = Waiting(calls);
@@ -221,5 +230,43 @@ async fn cancelling_the_job_hangs_up_on_the_endpoint() {
             stage.calls.lock().unwrap().is_empty().then_some(())
         })
         .await;
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_that_is_being_deployed_is_asked_again() {
+    let stage = Stage::new().await;
+    for status in [401, 403, 404, 421, 451] {
+        stage.calls.lock().unwrap().clear();
+        let job = stage.run(json!({ "do": "deploy", "status": status })).await;
+        assert_eq!(
+            (&job["status"], &job["attempt"]),
+            (&json!("completed"), &json!(2)),
+            "{status}: {job}"
+        );
+        let pauses = stage.pauses();
+        assert!(pauses[0] >= 0.95, "{status}: Retry-After is 1 s: {pauses:?}");
+    }
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_says_by_a_problem_that_an_answer_is_final() {
+    let stage = Stage::new().await;
+    let job = stage.run(json!({ "do": "give up" })).await;
+    assert_eq!(
+        (&job["status"], &job["attempt"]),
+        (&json!("failed"), &json!(1)),
+        "{job}"
+    );
+    for status in [400, 409, 410, 413, 422] {
+        stage.calls.lock().unwrap().clear();
+        let job = stage.run(json!({ "do": "deploy", "status": status })).await;
+        assert_eq!(
+            (&job["status"], &job["attempt"]),
+            (&json!("failed"), &json!(1)),
+            "{status}: {job}"
+        );
+    }
     stage.end().await;
 }
