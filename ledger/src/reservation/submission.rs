@@ -50,7 +50,7 @@ pub const FIRST_PRIORITY: i16 = 1;
 pub struct Idempotency {
     /// As the caller wrote it.
     pub key: String,
-    /// SHA-256 over the service and the body.
+    /// SHA-256 over all that makes the request: the service, the arguments, the time and the priority.
     pub request_hash: Vec<u8>,
 }
 

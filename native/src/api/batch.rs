@@ -46,7 +46,7 @@ pub(super) struct AcceptedBatch {
     path = "/api/jobs/{id}/batch",
     params(
         ("id" = String, Path, description = "The name of the service"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same jobs"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same jobs, whatever the order of members; 422 with other arguments, another time or another priority"),
         ("Weir-Run-At" = Option<String>, Header, description = "When the jobs are to run, within 366 days; at once unless told"),
         ("Weir-Priority" = Option<i16>, Header, description = "1 to 4 within their lane; 1, the first, unless told"),
     ),
@@ -83,18 +83,17 @@ pub(super) async fn submit(
         ))
     };
     let Received {
-        bytes,
         value: body,
         room: _room,
     } = api.receiving.json(caller.holder.id, body).await?;
-    let idempotency = jobs::idempotency(&headers, &name, &bytes)?;
+    let when = When::of(&headers, Timestamp::now())?;
+    let idempotency = jobs::idempotency(&headers, &name, &body, when)?;
     let Value::Array(all) = body else {
         return Err(wants());
     };
     if !(1..=MAX_JOBS).contains(&all.len()) {
         return Err(wants());
     }
-    let when = When::of(&headers, Timestamp::now())?;
     let span = traces::submission(&caller.trace, &service.name, &service.kind, caller.holder);
     let at = |index: usize, error: ApiError| match error {
         ApiError::Unprocessable(wants) => ApiError::Unprocessable(format!("[{index}]: {wants}")),
@@ -134,7 +133,7 @@ pub(super) async fn submit(
             .collect();
         let mut there = HashMap::new();
         if !ids.is_empty() {
-            let jobs = jobs::by_ids_within(transaction, &api, caller.holder, &ids).await?;
+            let jobs = jobs::by_ids_within(transaction, &api, caller.holder, service, &ids).await?;
             there.extend(jobs.into_iter().map(|job| (job.id, job)));
         }
         if ids.iter().all(|id| there.contains_key(id)) {

@@ -55,7 +55,7 @@ pub(super) struct Accepted {
     path = "/api/jobs/{id}",
     params(
         ("id" = String, Path, description = "The name of the service"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job"),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job, whatever the order of members; 422 with other arguments, another time or another priority"),
         ("Weir-Run-At" = Option<String>, Header, description = "When the job is to run, within 366 days; at once unless told. For users only"),
         ("Weir-Priority" = Option<i16>, Header, description = "1 to 4 within its lane; 1, the first, unless told"),
     ),
@@ -86,12 +86,11 @@ pub(super) async fn submit(
         .service(&name)
         .ok_or_else(|| ApiError::NoService(name.clone()))?;
     let Received {
-        bytes,
         value: args,
         room: _room,
     } = api.receiving.json(caller.holder.id, body).await?;
-    let idempotency = idempotency(&headers, &name, &bytes)?;
     let when = When::of(&headers, Timestamp::now())?;
+    let idempotency = idempotency(&headers, &name, &args, when)?;
     if when.run_at.is_some() {
         // An address may submit for ever, and its jobs would be kept for a year.
         caller.signed_in()?;
@@ -109,7 +108,13 @@ pub(super) async fn submit(
     let (job, quota, folded) = match answer {
         // Described from what was committed: whatever the database does next, the job is accepted.
         Answer::Accepted { job, quota } => (Job::accepted(job, service), quota, false),
-        Answer::Repeated { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, false),
+        Answer::Repeated { job_id, quota } => {
+            let job = match own_by_id(&api, caller.holder, job_id).await {
+                Err(ApiError::NoJob) => deleted(&api, caller.holder, service, job_id).await,
+                job => job,
+            };
+            (job?, quota, false)
+        }
         Answer::Folded { job_id, quota } => (own_by_id(&api, caller.holder, job_id).await?, quota, true),
         Answer::OverQuota { quota, full } => return Err(over_quota(service, quota, full, amount)),
         Answer::TooLarge { .. } => return Err(too_large_an_amount()),
@@ -229,7 +234,8 @@ pub(super) fn key_reused() -> ApiError {
 pub(super) fn idempotency(
     headers: &HeaderMap,
     service: &str,
-    body: &[u8],
+    body: &Value,
+    when: When,
 ) -> Result<Option<Idempotency>, ApiError> {
     let key = headers::idempotency_key(headers).map_err(|_| {
         ApiError::Unprocessable(format!(
@@ -237,10 +243,9 @@ pub(super) fn idempotency(
         ))
     })?;
     let Some(key) = key else { return Ok(None) };
-    let mut hash = Sha256::new();
-    hash.update(service.as_bytes());
-    hash.update([0]);
-    hash.update(body);
+    // As values, so that spaces and the order of members make no difference.
+    let request = json!([service, when.asked_for, when.priority, body]);
+    let hash = Sha256::new().chain_update(request.to_string());
     Ok(Some(Idempotency {
         key: key.to_owned(),
         request_hash: hash.finalize().to_vec(),
@@ -262,6 +267,18 @@ pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, Ap
 /// otherwise.
 async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
     one(api, "WHERE s.job_id = $1 AND s.holder = $2", &[&id, &holder.id]).await
+}
+
+/// What is known of the holder's job whose row was deleted.
+async fn deleted(api: &Api, holder: Holder, service: &Service, id: i64) -> Result<Job, ApiError> {
+    let params: [&(dyn ToSql + Sync); 4] = [
+        &holder.id,
+        &&[id][..],
+        &service.kind,
+        &service.max_attempts,
+    ];
+    let rows = api.pool.query(DELETED, &params).await?;
+    jobs_of(&rows, api).pop().ok_or(ApiError::NoJob)
 }
 
 async fn one(api: &Api, rest: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Job, ApiError> {
@@ -397,17 +414,25 @@ pub(super) async fn by_ids(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec
     select(api, WITHOUT_OUTPUT, BY_IDS, &[&holder.id, &ids]).await
 }
 
-/// The same inside a transaction.
+/// The same inside a transaction, with those whose rows were deleted.
 pub(super) async fn by_ids_within(
     transaction: &Transaction<'_>,
     api: &Api,
     holder: Holder,
+    service: &Service,
     ids: &[i64],
 ) -> Result<Vec<Job>, ApiError> {
     let sql = view(WITHOUT_OUTPUT, BY_IDS);
-    let rows = transaction.query(&sql, &[&holder.id, &ids]).await?;
+    let mut rows = transaction.query(&sql, &[&holder.id, &ids]).await?;
+    if rows.len() < ids.len() {
+        let params: [&(dyn ToSql + Sync); 4] = [&holder.id, &ids, &service.kind, &service.max_attempts];
+        rows.extend(transaction.query(DELETED, &params).await?);
+    }
     Ok(jobs_of(&rows, api))
 }
+
+/// Jobs of a service whose rows were deleted.
+const DELETED: &str = include_str!("sql/deleted_jobs.sql");
 
 const BY_IDS: &str = "WHERE s.holder = $1 AND s.job_id = ANY ($2)";
 

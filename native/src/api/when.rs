@@ -15,6 +15,8 @@ pub(super) const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24)
 pub(super) struct When {
     /// `None` is at once.
     pub(super) run_at: Option<Timestamp>,
+    /// The time in `Weir-Run-At`, also when it has passed.
+    pub(super) asked_for: Option<Timestamp>,
     /// River's, from 1 to 4.
     pub(super) priority: i16,
 }
@@ -40,6 +42,7 @@ impl When {
         })?;
         Ok(Self {
             run_at: run_at.filter(|at| *at > now),
+            asked_for: run_at,
             priority: priority.unwrap_or(FIRST_PRIORITY),
         })
     }
@@ -54,7 +57,7 @@ mod tests {
         for (name, value) in pairs {
             headers.append(*name, value.parse().unwrap());
         }
-        let When { run_at, priority } = When::of(&headers, Timestamp::UNIX_EPOCH).ok()?;
+        let When { run_at, priority, .. } = When::of(&headers, Timestamp::UNIX_EPOCH).ok()?;
         Some((run_at.map(Timestamp::as_second), priority))
     }
 

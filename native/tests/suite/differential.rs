@@ -134,7 +134,14 @@ async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted
     args.insert("user_id".to_owned(), wanted.subject.as_str().into());
     let idempotency = wanted.key.clone().map(|key| Idempotency {
         key,
-        request_hash: Sha256::digest(format!("{}{}{}", entry.name, json!(args), wanted.amount)).to_vec(),
+        request_hash: Sha256::digest(format!(
+            "{}{}{}{:?}{}",
+            entry.name,
+            json!(args),
+            wanted.amount,
+            wanted.run_at,
+            wanted.priority
+        )).to_vec(),
     });
     let submission = Submission {
         holder,
@@ -434,6 +441,8 @@ async fn case(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<usize> {
                 args: json!({ "repo": "same" }),
                 amount: 1,
                 service: 1,
+                run_at: None,
+                priority: pick(rng, &[1, 1, 1, 2]),
                 ..wanted
             },
             _ => wanted,

@@ -689,3 +689,129 @@ async fn an_amount_that_does_not_fit_is_refused_before_a_job_is_accepted() {
     assert_eq!(cancelled.body["status"], "cancelled", "{}", cancelled.body);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idempotency_key_covers_the_time_and_the_priority() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let later = |hours| Timestamp::now() + jiff::SignedDuration::from_hours(hours);
+    let (one, other) = (later(1).to_string(), later(2).to_string());
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let single = body.to_string().into_bytes();
+    let batch = json!([body]).to_string().into_bytes();
+    for (path, body) in [
+        ("/api/jobs/analysis", single),
+        ("/api/jobs/analysis/batch", batch),
+    ] {
+        let send = async |headers: &[(&str, &str)]| {
+            let headers = [&[("idempotency-key", path)], headers].concat();
+            let answer = weir.call("POST", path, who, &headers, body.clone()).await;
+            answer.status.as_u16()
+        };
+        let first = [("weir-run-at", one.as_str())];
+        assert_eq!(send(&first).await, 202, "{path}");
+        assert_eq!(send(&first).await, 202, "{path}");
+        assert_eq!(send(&[("weir-run-at", &other)]).await, 422, "{path}");
+        assert_eq!(send(&[]).await, 422, "{path}");
+        assert_eq!(send(&[first[0], ("weir-priority", "2")]).await, 422, "{path}");
+        assert_eq!(send(&[first[0], ("weir-priority", "1")]).await, 202, "{path}");
+    }
+    let client = weir.client().await;
+    let submit = async |options: serde_json::Value| -> String {
+        let sql = "SELECT outcome FROM weir_submit('anne', 'analysis', '{}', 1, $1)";
+        client.query_one(sql, &[&options]).await.unwrap().get("outcome")
+    };
+    let first = json!({ "idempotency_key": "k", "run_at": one });
+    assert_eq!(submit(first.clone()).await, "parked");
+    assert_eq!(submit(first).await, "repeated");
+    let second = json!({ "idempotency_key": "k", "run_at": other });
+    assert_eq!(submit(second).await, "key_reused");
+    let third = json!({ "idempotency_key": "k", "run_at": one, "priority": 2 });
+    assert_eq!(submit(third).await, "key_reused");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_that_has_passed_still_repeats_the_same_submission() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let who = Who::Subject("anne");
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string().into_bytes();
+    // The time passes between the two submissions, which the test's clock cannot: each has passed already.
+    let past = [("idempotency-key", "k"), ("weir-run-at", "2026-01-01T00:00:00Z")];
+    let at_once = [("idempotency-key", "k")];
+    let send = async |headers: &[(&str, &str)]| {
+        let answer = weir
+            .call("POST", "/api/jobs/analysis", who, headers, body.clone())
+            .await;
+        answer.status.as_u16()
+    };
+    assert_eq!(send(&past).await, 202);
+    assert_eq!(send(&past).await, 202);
+    assert_eq!(send(&at_once).await, 422);
+    let submit = async |options: serde_json::Value| -> String {
+        let sql = "SELECT outcome FROM weir_submit('bob', 'analysis', '{}', 1, $1)";
+        client.query_one(sql, &[&options]).await.unwrap().get("outcome")
+    };
+    let past = json!({ "idempotency_key": "k", "run_at": "2026-01-01T00:00:00Z" });
+    assert_eq!(submit(past.clone()).await, "admitted");
+    assert_eq!(submit(past).await, "repeated");
+    assert_eq!(submit(json!({ "idempotency_key": "k" })).await, "key_reused");
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_of_members_does_not_make_another_request() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let key = [("idempotency-key", "k")];
+    let mut ids = Vec::new();
+    for body in [
+        r#"{"files":[{"path":"a_test.go","content":""}],"owner":"o","repo":"r"}"#,
+        r#"{"repo": "r", "owner": "o", "files": [{"content": "", "path": "a_test.go"}]}"#,
+    ] {
+        let answer = weir
+            .call("POST", "/api/jobs/analysis", who, &key, body.as_bytes().to_vec())
+            .await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+        ids.push(answer.body["job"]["id"].as_i64().unwrap());
+    }
+    assert_eq!(ids[0], ids[1]);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeated_submission_is_answered_after_its_job_was_deleted() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let client = weir.client().await;
+    let send = async |path: &str, body: &serde_json::Value| {
+        let key = [("idempotency-key", path)];
+        weir.call("POST", path, who, &key, body.to_string().into_bytes())
+            .await
+    };
+    let (single, batch) = ("/api/jobs/analysis", "/api/jobs/analysis/batch");
+    let all = json!([body]);
+    let first = send(single, &body).await.body["job"].clone();
+    let second = send(batch, &all).await.body["jobs"][0].clone();
+    let working = weir.work().await;
+    for job in [&first, &second] {
+        weir.finished(job["id"].as_i64().unwrap(), who).await;
+        weir.released(who, "analysis").await;
+    }
+    working.stop().await;
+    client.batch_execute("DELETE FROM river_job").await.unwrap();
+    let single = send(single, &body).await;
+    assert_eq!(single.status, 202, "{}", single.body);
+    let batch = send(batch, &all).await;
+    assert_eq!(batch.status, 202, "{}", batch.body);
+    for (then, now) in [(&first, &single.body["job"]), (&second, &batch.body["jobs"][0])] {
+        assert_eq!(
+            (&now["id"], &now["service"], &now["status"], &now["charged"]),
+            (&then["id"], &json!("analysis"), &json!("completed"), &json!(1)),
+            "{now}"
+        );
+    }
+    weir.abandon().await;
+}

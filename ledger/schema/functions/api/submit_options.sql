@@ -1,6 +1,6 @@
 -- Checks the options of weir_submit: idempotency_key (1 to 255 bytes), run_at (within 366 days; the past is now),
--- priority (1, the first, to 4). Errors: 22023 for anything else. Callers: weir_submit.
-CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT priority smallint)
+-- priority (1, the first, to 4). asked_for is run_at as it was written, also when it has passed. Errors: 22023 for anything else. Callers: weir_submit.
+CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT asked_for timestamptz, OUT priority smallint)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
 SET DateStyle = 'ISO, MDY'
@@ -36,6 +36,7 @@ BEGIN
     IF NOT isfinite(run_at) OR run_at > clock_timestamp() + interval '366 days' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'run_at must be within 366 days';
     END IF;
+    asked_for := run_at;
     IF run_at <= clock_timestamp() THEN
         run_at := NULL;
     END IF;

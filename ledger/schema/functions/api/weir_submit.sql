@@ -63,7 +63,8 @@ BEGIN
                         account.granted, account.ceilings[1]);
     IF want.idempotency_key IS NOT NULL THEN
         hash := sha256(convert_to(made.name, 'UTF8') || '\x00' || convert_to(args::text, 'UTF8')
-                       || convert_to(coalesce(weir_submit.amount::text, ''), 'UTF8'));
+                       || convert_to(concat_ws('/', coalesce(weir_submit.amount::text, ''), want.priority,
+                                               extract(epoch FROM want.asked_for)), 'UTF8'));
         SELECT s.job_id, s.request_hash INTO earlier
         FROM submissions s
         WHERE s.holder = this_holder AND s.idempotency_key = want.idempotency_key
