@@ -95,6 +95,8 @@ pub struct Quota {
     pub overage: i64,
     /// What would still be accepted; `None` is unlimited.
     pub remaining: Option<i64>,
+    /// What of that grants would pay for.
+    pub granted: i64,
 }
 
 impl Quota {
@@ -109,6 +111,7 @@ impl Quota {
             ceiling: allowance.most().filter(|most| Some(*most) > allowance.limit),
             overage: allowance.overage(),
             remaining: allowance.remaining(),
+            granted: allowance.granted,
         }
     }
 }

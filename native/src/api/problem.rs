@@ -17,6 +17,9 @@ use weir_ledger::reservation::{self, Quotas, ReserveError};
 
 use super::quota::{self, Quota, WindowQuota};
 
+/// The longest `Retry-After` in seconds, 24 days: browsers' timers overflow after 2³¹ milliseconds.
+const MAX_RETRY_AFTER: i64 = 24 * 24 * 60 * 60;
+
 /// How soon a caller may try again when the database is away or too many streams are open, in seconds.
 const RETRY_AFTER_OUTAGE: i64 = 2;
 
@@ -360,7 +363,8 @@ impl ApiError {
     }
 }
 
-/// Names every window without room. What is sent again before all of them have it is refused again.
+/// Names every window without room. What is sent again before all of them have it is refused again. `Retry-After` is left
+/// out where waiting does not help, and where it would be too long; `renews_at` has the time.
 fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
     let OverQuota {
         meter,
@@ -369,7 +373,7 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
         amount,
     } = over;
     let renewed = full.iter().map(|quota| quota.window.end).max();
-    let seconds = renewed.map_or(1, |end| end.as_second() - Timestamp::now().as_second());
+    let seconds = renewed.map_or(0, |end| end.as_second() - Timestamp::now().as_second());
     let windows = full.iter().map(|quota| {
         format!(
             "{} left until {}",
@@ -381,9 +385,10 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
     // What is more than a whole window's limit does not fit into the next one either.
     let largest = full
         .iter()
-        .filter_map(|quota| quota.ceiling.or(quota.limit))
-        .min();
-    let detail = match largest.filter(|limit| limit < amount) {
+        .filter_map(|quota| quota.ceiling.or(quota.limit)?.checked_add(quota.granted))
+        .min()
+        .filter(|limit| limit < amount);
+    let detail = match largest {
         Some(limit) => format!(
             "This asks for {amount}, and the plan allows {limit} in all. Upgrade, or ask for less; it has {left}."
         ),
@@ -398,7 +403,9 @@ fn over_quota(over: &OverQuota) -> (Problem, Vec<(HeaderName, String)>) {
         .with("renews_at", json(renewed))
         .with("windows", json(without_room));
     let mut headers = quota::fields(*meter, quotas);
-    headers.push((header::RETRY_AFTER, seconds.max(1).to_string()));
+    if largest.is_none() && seconds <= MAX_RETRY_AFTER {
+        headers.push((header::RETRY_AFTER, seconds.max(1).to_string()));
+    }
     (problem, headers)
 }
 

@@ -37,6 +37,7 @@ impl From<reservation::Quota> for Quota {
             ceiling,
             overage,
             remaining,
+            granted: _,
         } = quota;
         Self {
             used,

@@ -89,13 +89,7 @@ async fn a_rejection_leaves_nothing_behind_and_says_when_to_come_back() {
     assert_eq!(answer.status, 429);
     assert_eq!(answer.body["title"], "Quota Exceeded");
     assert_eq!(answer.body["quota"]["used"], 50);
-    let after: i64 = answer.headers["retry-after"].to_str().unwrap().parse().unwrap();
-    let reset: Timestamp = answer.body["quota"]["reset_at"]
-        .as_str()
-        .unwrap()
-        .parse()
-        .unwrap();
-    assert!((reset.as_second() - Timestamp::now().as_second() - after).abs() <= 2);
+    assert_eq!(answer.body["renews_at"], answer.body["quota"]["reset_at"]);
     let counts = weir
         .client()
         .await
@@ -812,6 +806,52 @@ async fn a_repeated_submission_is_answered_after_its_job_was_deleted() {
             (&then["id"], &json!("analysis"), &json!("completed"), &json!(1)),
             "{now}"
         );
+    }
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_amount_that_no_period_allows_is_refused_without_retry_after() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    let answer = weir
+        .post("/api/jobs/analysis/batch", who, &json!(vec![body; 60]))
+        .await;
+    assert_eq!(answer.status, 429, "{}", answer.body);
+    let detail = answer.body["detail"].as_str().unwrap();
+    assert!(detail.contains("allows 50 in all"), "{detail}");
+    assert_eq!(answer.headers.get("retry-after"), None);
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_of_more_than_24_days_is_in_the_body_alone() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    weir.use_up(user, "analysis", 50).await;
+    let client = weir.client().await;
+    let body = files(&[("a_test.go", GO_TESTS)]);
+    // The period started so many days ago: it ends after more than 24 days, and after fewer.
+    for (days, is_told) in [(0, false), (20, true)] {
+        let anchor = format!(
+            "UPDATE user_subscriptions SET current_period_start = date_trunc('day', now()) - interval '{days} days'; \
+             UPDATE usage_events SET period_start = (SELECT period_start_of(user_id, now())); \
+             UPDATE quota_balances SET period_start = (SELECT period_start_of(user_id, now()))"
+        );
+        client.batch_execute(&anchor).await.unwrap();
+        let answer = weir.post("/api/jobs/analysis", Who::User(user), &body).await;
+        assert_eq!(answer.status, 429, "{}", answer.body);
+        let wait = answer.headers.get("retry-after");
+        assert_eq!(wait.is_some(), is_told, "{days}: {wait:?}");
+        if let Some(wait) = wait {
+            let wait: i64 = wait.to_str().unwrap().parse().unwrap();
+            let renews_at: Timestamp = answer.body["renews_at"].as_str().unwrap().parse().unwrap();
+            let rest = renews_at.as_second() - Timestamp::now().as_second();
+            assert!(rest <= wait, "{rest} {wait}");
+        }
+        assert_eq!(answer.body["renews_at"], answer.body["quota"]["reset_at"]);
+        assert!(answer.body["renews_at"].is_string(), "{}", answer.body);
     }
     weir.abandon().await;
 }
