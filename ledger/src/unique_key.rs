@@ -11,21 +11,54 @@ use uuid::Uuid;
 /// and cancelled. A finished job is done again when it is submitted again.
 pub const LIVE_STATES: &str = "11110001";
 
+/// How deep a member may be nested. SQL has the same limit, in `go_json`.
+const MAX_DEPTH: usize = 100;
+
+/// A member of `unique_by` is nested too deep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a member of unique_by must be nested at most {MAX_DEPTH} deep")]
+pub struct TooDeep;
+
 /// The `unique_key` of the holder's job with these arguments: SHA-256 over the kind and the chosen members, in Go's
 /// encoding, and the holder. SQL: `unique_key_of`.
 ///
 /// `None` when one of the members is missing: what has no name cannot be the same as something else.
-#[must_use]
-pub fn key(holder: Uuid, kind: &str, args: &Map<String, Value>, members: &[String]) -> Option<Vec<u8>> {
-    if members.is_empty() {
-        return None;
-    }
+///
+/// # Errors
+///
+/// When a member is nested more than 100 deep.
+pub fn key(
+    holder: Uuid,
+    kind: &str,
+    args: &Map<String, Value>,
+    members: &[String],
+) -> Result<Option<Vec<u8>>, TooDeep> {
     let chosen = members
         .iter()
         .map(|member| args.get(member).map(|value| (member.clone(), value.clone())))
-        .collect::<Option<Map<String, Value>>>()?;
-    let encoded = riverqueue::encoding::encode_args(&chosen).ok()?;
-    Some(Sha256::digest(format!("&kind={kind}&args={}&holder={holder}", encoded.get())).to_vec())
+        .collect::<Option<Map<String, Value>>>();
+    let Some(chosen) = chosen.filter(|chosen| !chosen.is_empty()) else {
+        return Ok(None);
+    };
+    if chosen.values().any(|value| is_deeper(value, MAX_DEPTH)) {
+        return Err(TooDeep);
+    }
+    let encoded = riverqueue::encoding::encode_args(&chosen).ok();
+    Ok(encoded.map(|args| {
+        let key = format!("&kind={kind}&args={}&holder={holder}", args.get());
+        Sha256::digest(key).to_vec()
+    }))
+}
+
+/// Whether a value is nested deeper than that.
+fn is_deeper(value: &Value, most: usize) -> bool {
+    let mut inside: Box<dyn Iterator<Item = &Value>> = match value {
+        Value::Array(values) => Box::new(values.iter()),
+        Value::Object(members) => Box::new(members.values()),
+        _ => return false,
+    };
+    most.checked_sub(1)
+        .is_none_or(|most| inside.any(|value| is_deeper(value, most)))
 }
 
 #[cfg(test)]
@@ -37,7 +70,7 @@ mod tests {
     fn key_of(holder: u128, args: &Value, members: &[&str]) -> Option<Vec<u8>> {
         let args = args.as_object().unwrap();
         let members: Vec<String> = members.iter().map(|member| (*member).to_owned()).collect();
-        key(Uuid::from_u128(holder), "k", args, &members)
+        key(Uuid::from_u128(holder), "k", args, &members).unwrap()
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use postgres_types::ToSql;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, GenericClient, Transaction};
 use uuid::Uuid;
 
@@ -267,6 +266,7 @@ pub(crate) fn unstorable(error: &DatabaseError) -> Option<String> {
         return None;
     };
     let db = error.as_db_error()?;
-    let is_data = db.code() == &SqlState::PROGRAM_LIMIT_EXCEEDED || db.code().code().starts_with("22");
+    let code = db.code().code();
+    let is_data = code.starts_with("22") || code.starts_with("54");
     is_data.then(|| db.message().to_owned())
 }

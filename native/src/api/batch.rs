@@ -118,7 +118,7 @@ pub(super) async fn submit(
             traceparent: span.context().traceparent(),
         };
         let submission = jobs::submission(service, origin, args, amount, idempotency, when);
-        submissions.push(submission);
+        submissions.push(submission.map_err(|error| at(index, error))?);
     }
     let group: Vec<&Submission> = submissions.iter().collect();
     // What is there already is read before the commit: where it cannot be read, nothing is reserved. Without outputs: a

@@ -103,7 +103,7 @@ pub(super) async fn submit(
     let args = arguments(args)?;
     let handler = api.handlers.get(&service.kind).ok_or(ApiError::Internal)?;
     let amount = handler.reserve(caller.holder, &args).await?;
-    let submission = submission(service, origin, args, amount, idempotency, when);
+    let submission = submission(service, origin, args, amount, idempotency, when)?;
     let answer = api.reserver.submit(submission).await?;
     let (job, quota, folded) = match answer {
         // Described from what was committed: whatever the database does next, the job is accepted.
@@ -167,16 +167,16 @@ pub(super) fn submission(
     amount: i64,
     idempotency: Option<Idempotency>,
     when: When,
-) -> Submission {
+) -> Result<Submission, ApiError> {
     // As the token has it, so that the jobs of other River clients can name the same holder.
     if let Some(user) = &caller.user {
         args.insert("user_id".to_owned(), user.holder.as_str().into());
     }
     // All who share an address would be answered with each other's jobs.
-    let unique_key = caller
-        .holder
-        .user_id
-        .and_then(|user| unique_key::key(user, &service.kind, &args, &service.unique_by));
+    let unique_key = match caller.holder.user_id {
+        Some(user) => unique_key::key(user, &service.kind, &args, &service.unique_by)?,
+        None => None,
+    };
     let mut metadata = json!({ REQUEST_ID: caller.request_id });
     if let Some(user) = &caller.user {
         metadata[SUBJECT] = user.subject.as_str().into();
@@ -184,7 +184,7 @@ pub(super) fn submission(
     if let Some(traceparent) = traceparent {
         metadata[TRACEPARENT] = traceparent.into();
     }
-    Submission {
+    Ok(Submission {
         holder: caller.holder,
         subject: caller.user.as_ref().map(|user| user.holder.clone()),
         service: service.name.clone(),
@@ -198,7 +198,7 @@ pub(super) fn submission(
         unique_key,
         run_at: when.run_at,
         priority: when.priority,
-    }
+    })
 }
 
 /// The refusal of what is over these windows' limits.
@@ -271,12 +271,7 @@ async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> 
 
 /// What is known of the holder's job whose row was deleted.
 async fn deleted(api: &Api, holder: Holder, service: &Service, id: i64) -> Result<Job, ApiError> {
-    let params: [&(dyn ToSql + Sync); 4] = [
-        &holder.id,
-        &&[id][..],
-        &service.kind,
-        &service.max_attempts,
-    ];
+    let params: [&(dyn ToSql + Sync); 4] = [&holder.id, &&[id][..], &service.kind, &service.max_attempts];
     let rows = api.pool.query(DELETED, &params).await?;
     jobs_of(&rows, api).pop().ok_or(ApiError::NoJob)
 }

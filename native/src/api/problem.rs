@@ -14,6 +14,7 @@ use weir_ledger::control::ControlError;
 use weir_ledger::database::{DatabaseError, FromDatabase};
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{self, Quotas, ReserveError};
+use weir_ledger::unique_key::TooDeep;
 
 use super::quota::{self, Quota, WindowQuota};
 
@@ -184,6 +185,12 @@ impl From<riverqueue::Error> for ApiError {
             riverqueue::Error::NotFound(_) => Self::NoJob,
             other => Self::Unavailable(other.to_string()),
         }
+    }
+}
+
+impl From<TooDeep> for ApiError {
+    fn from(error: TooDeep) -> Self {
+        Self::Unprocessable(sentence(&error.to_string()))
     }
 }
 

@@ -85,7 +85,9 @@ impl Http {
             let start = body.get(..MAX_MESSAGE).unwrap_or(&body);
             let message = format!("{status}: {}", String::from_utf8_lossy(start).trim());
             return Err(match retry_after {
-                _ if is_final(status) || is_problem && forbids_retry(&body) => HandlerError::Permanent(message),
+                _ if is_final(status) || is_problem && forbids_retry(&body) => {
+                    HandlerError::Permanent(message)
+                }
                 Some(after) => HandlerError::RetryAfter { message, after },
                 None => HandlerError::Failed(message),
             });
@@ -194,11 +196,7 @@ mod tests {
             (500, false),
             (302, false),
         ] {
-            assert_eq!(
-                is_final(StatusCode::from_u16(code).unwrap()),
-                expected,
-                "{code}"
-            );
+            assert_eq!(is_final(StatusCode::from_u16(code).unwrap()), expected, "{code}");
         }
     }
 }

@@ -141,7 +141,8 @@ async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted
             wanted.amount,
             wanted.run_at,
             wanted.priority
-        )).to_vec(),
+        ))
+        .to_vec(),
     });
     let submission = Submission {
         holder,
@@ -150,7 +151,7 @@ async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted
         event_type: entry.meter,
         kind: entry.kind.clone(),
         max_attempts: entry.max_attempts,
-        unique_key: unique_key::key(holder.id, &entry.kind, &args, &entry.unique_by),
+        unique_key: unique_key::key(holder.id, &entry.kind, &args, &entry.unique_by).unwrap(),
         args: Value::Object(args),
         metadata: json!({}),
         amount: wanted.amount,

@@ -1059,7 +1059,7 @@ async fn equal_submissions_fold_for_each_holder_alone() {
     // Another River client has inserted the same, with the same key.
     let foreign = "INSERT INTO river_job (args, kind, max_attempts, queue, state, unique_key, unique_states) \
                    SELECT $1, 'analysis:analyze', 3, 'analysis_default', 'available', \
-                          sha256(convert_to('&kind=analysis:analyze&args=' || go_json($1::jsonb - 'files'), 'UTF8')), B'11110001'";
+                          sha256(convert_to('&kind=analysis:analyze&args=' || go_json($1::jsonb - 'files', 0), 'UTF8')), B'11110001'";
     client.execute(foreign, &[&args]).await.unwrap();
     for through_http in [false, true] {
         let mut answers = Vec::new();
@@ -1080,5 +1080,40 @@ async fn equal_submissions_fold_for_each_holder_alone() {
         assert_eq!(answers[1].1, answers[2].1);
         assert_eq!(answers[0].1, answers[3].1);
     }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_unique_by_that_is_nested_too_deep_is_refused() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
+    let client = weir.client().await;
+    let submit = async |depth: usize| {
+        let nested = format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        let args = format!(r#"{{"owner": "o", "repo": "r", "commit_sha": {nested}, "files": []}}"#);
+        let sql = "SELECT outcome FROM weir_submit('anne', 'analysis', $1::text::jsonb)";
+        let row = client.query_one(sql, &[&args]).await;
+        row.map(|row| row.get::<_, String>("outcome"))
+    };
+    assert_eq!(submit(100).await.unwrap(), "admitted");
+    for depth in [101, 1_000, 2_000] {
+        let error = submit(depth).await.unwrap_err();
+        let error = error.as_db_error().unwrap();
+        assert_eq!(
+            (error.code().code(), error.message()),
+            ("22023", "a member of unique_by must be nested at most 100 deep"),
+            "{depth}"
+        );
+    }
+    let nested = format!("{}1{}", "[".repeat(101), "]".repeat(101));
+    let body = format!(r#"{{"owner": "o", "repo": "r", "commit_sha": {nested}, "files": []}}"#);
+    let who = Who::Subject("anne");
+    let answer = weir
+        .call("POST", "/api/jobs/analysis", who, &[], body.into_bytes())
+        .await;
+    assert_eq!(answer.status, 422, "{}", answer.body);
+    assert_eq!(
+        answer.body["detail"],
+        "A member of unique_by must be nested at most 100 deep."
+    );
     weir.end().await;
 }

@@ -1,6 +1,7 @@
--- JSON as Go's encoder writes it: River's clients derive unique keys from it. Keys in byte order, no spaces, the
--- shortest form of numbers. Rust: the crate riverqueue.
-CREATE OR REPLACE FUNCTION go_json(value jsonb) RETURNS text
+-- JSON as Go's encoder writes it: unique keys are derived from it. Keys in byte order, no spaces, the shortest form of
+-- numbers. depth: how many values are around this one. Rust: the crate riverqueue.
+-- Errors: 22023 for more than 101 levels: those of unique_key_of's object and of its members.
+CREATE OR REPLACE FUNCTION go_json(value jsonb, depth int) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET extra_float_digits = 1
 SET search_path FROM CURRENT
 SET standard_conforming_strings = on
@@ -8,14 +9,17 @@ AS $$
 DECLARE
     literal text;
 BEGIN
+    IF depth > 100 AND jsonb_typeof(value) IN ('object', 'array') THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a member of unique_by must be nested at most 100 deep';
+    END IF;
     CASE jsonb_typeof(value)
         WHEN 'object' THEN
             RETURN '{' || coalesce((
-                SELECT string_agg(go_json(to_jsonb(m.key)) || ':' || go_json(m.value), ',' ORDER BY m.key COLLATE "C")
+                SELECT string_agg(go_json(to_jsonb(m.key), depth) || ':' || go_json(m.value, depth + 1), ',' ORDER BY m.key COLLATE "C")
                 FROM jsonb_each(value) m), '') || '}';
         WHEN 'array' THEN
             RETURN '[' || coalesce((
-                SELECT string_agg(go_json(e.value), ',' ORDER BY e.n)
+                SELECT string_agg(go_json(e.value, depth + 1), ',' ORDER BY e.n)
                 FROM jsonb_array_elements(value) WITH ORDINALITY e (value, n)), '') || ']';
         WHEN 'string' THEN
             literal := replace(replace(replace(value::text, '<', '\u003c'), '>', '\u003e'), '&', '\u0026');

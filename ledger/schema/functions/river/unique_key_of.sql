@@ -1,9 +1,9 @@
 -- The unique key of the holder's job by these members of its arguments; null when a member is missing or none is named.
--- Rust: ledger/src/unique_key.rs.
+-- Errors: 22023 for a member that is nested more than 100 deep. Rust: ledger/src/unique_key.rs.
 CREATE OR REPLACE FUNCTION unique_key_of(holder uuid, kind text, args jsonb, members text[]) RETURNS bytea
 LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT CASE WHEN cardinality(members) > 0 AND args ?& members THEN
         sha256(convert_to('&kind=' || kind || '&args='
-            || go_json((SELECT jsonb_object_agg(m, args -> m) FROM unnest(members) AS m)) || '&holder=' || holder, 'UTF8'))
+            || go_json((SELECT jsonb_object_agg(m, args -> m) FROM unnest(members) AS m), 0) || '&holder=' || holder, 'UTF8'))
     END
 $$;
