@@ -34,6 +34,16 @@ pub async fn enqueued_until(client: &Client, id: &str) -> Result<(Timestamp, Tim
     Ok((row.get("now"), row.get("enqueued_until")))
 }
 
+/// Leaves out the ticks of a periodic job up to `until`, which is enqueued up to `from`. Returns whether this call did.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn skip(client: &Client, id: &str, from: Timestamp, until: Timestamp) -> Result<bool, Error> {
+    let skip = "UPDATE periodic_jobs SET enqueued_until = $3 WHERE id = $1 AND enqueued_until = $2";
+    Ok(client.execute(skip, &[&id, &from, &until]).await? > 0)
+}
+
 /// Enqueues a tick, unless somebody has. Returns whether this call did.
 ///
 /// # Errors

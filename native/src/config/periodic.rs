@@ -147,6 +147,11 @@ fn from_cron(cron: &str) -> Result<Schedule, String> {
         return Err(format!("schedule is {cron:?}, which has a step beyond any field"));
     }
     let parsed = CronSchedule::parse(cron).map_err(|error| error.to_string())?;
+    if is_zoned && parsed.time_zone() == CronTimeZone::Local {
+        return Err(format!(
+            "schedule is {cron:?}, but Local depends on the machine; name the zone, such as CRON_TZ=Europe/Berlin"
+        ));
+    }
     let schedule = if is_zoned {
         parsed
     } else {
@@ -210,6 +215,21 @@ mod tests {
             (Some("@daily"), Some("1h")),
         ] {
             assert!(schedule(cron, every).is_err(), "{cron:?} {every:?}");
+        }
+    }
+
+    #[test]
+    fn a_schedule_follows_the_time_zone_that_it_names() {
+        let cron = schedule(Some("CRON_TZ=Europe/Berlin 30 3 * * *"), None).unwrap();
+        assert_eq!(next(&cron, "2026-11-21T12:00:00Z"), "2026-11-22T02:30:00Z");
+        assert_eq!(next(&cron, "2026-07-21T12:00:00Z"), "2026-07-22T01:30:00Z");
+    }
+
+    #[test]
+    fn the_time_zone_of_the_machine_is_refused() {
+        for cron in ["CRON_TZ=Local 30 3 * * *", "TZ=Local @daily"] {
+            let fault = schedule(Some(cron), None).unwrap_err();
+            assert!(fault.contains("Europe/Berlin"), "{fault}");
         }
     }
 }

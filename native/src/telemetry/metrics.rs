@@ -71,7 +71,7 @@ fn describe() {
     }
 }
 
-const COUNTERS: [(&str, &str); 17] = [
+const COUNTERS: [(&str, &str); 18] = [
     (
         "weir_edge_requests_total",
         "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, denied_user, bad_token, unverifiable, unknown_key, uncountable, failed, other: answered by itself)",
@@ -125,6 +125,10 @@ const COUNTERS: [(&str, &str); 17] = [
     (
         "weir_webhook_deliveries_total",
         "Attempts to deliver to a webhook, by outcome (delivered, failed: it is tried again; given_up, gone: the receiver wants nothing more)",
+    ),
+    (
+        "weir_skipped_ticks_total",
+        "Ticks of periodic jobs that were left out, by periodic job: no scheduler ran for more than a minute",
     ),
     (
         "weir_counter_repairs_total",
@@ -298,6 +302,9 @@ fn register(settings: &Settings) {
                 );
             }
         }
+    }
+    for periodic in &settings.periodic {
+        zero("weir_skipped_ticks_total", &[("periodic", periodic.id.clone())]);
     }
     for service in services {
         for outcome in OUTCOMES {

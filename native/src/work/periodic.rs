@@ -13,8 +13,11 @@ use weir_policy::lane::Lane;
 use crate::config::periodic::Periodic;
 use crate::context::Context;
 
-/// A tick that nobody enqueued in time, since no scheduler ran, is made up for within this long, and left out after.
+/// A tick that nobody enqueued in time, since no scheduler ran, is made up for within this long, and skipped after.
 const LATEST: SignedDuration = SignedDuration::from_mins(1);
+
+/// The most skipped ticks that are counted at once.
+const MAX_SKIPPED: usize = 10_000;
 
 /// Between two looks at the clock, however far the next tick is.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
@@ -55,7 +58,14 @@ async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, Dat
     let args = Value::Object(periodic.args.clone());
     let enqueuing = context.pool.with(async |client| {
         let (now, until) = ledger::enqueued_until(client, &periodic.id).await?;
-        let mut next = periodic.schedule.next(until.max(now - LATEST));
+        let from = until.max(now - LATEST);
+        let skipped = skipped(periodic, until, from);
+        if skipped > 0 && ledger::skip(client, &periodic.id, until, from).await? {
+            tracing::warn!(periodic = periodic.id, skipped, %until, "ticks of a periodic job were skipped: no scheduler ran");
+            let id = periodic.id.clone();
+            metrics::counter!("weir_skipped_ticks_total", "periodic" => id).increment(skipped);
+        }
+        let mut next = periodic.schedule.next(from);
         while let Some(at) = next.filter(|at| *at <= now) {
             let tick = Tick {
                 id: &periodic.id,
@@ -72,6 +82,15 @@ async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, Dat
     });
     let (now, next) = enqueuing.await?;
     Ok(next.map_or(MAX_PAUSE, |next| until(now, next)))
+}
+
+/// How many ticks are after the one time and not after the other.
+fn skipped(periodic: &Periodic, after: Timestamp, until: Timestamp) -> u64 {
+    let next = |at: &Timestamp| periodic.schedule.next(*at);
+    std::iter::successors(next(&after), next)
+        .take(MAX_SKIPPED)
+        .take_while(|at| *at <= until)
+        .fold(0, |count, _| count + 1)
 }
 
 fn until(now: Timestamp, next: Timestamp) -> Duration {

@@ -76,3 +76,40 @@ async fn what_is_taken_back_from_a_dead_process_is_counted() {
     assert_eq!(scheduler.stop().await, Some(0));
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn skipped_ticks_of_a_periodic_job_are_counted_once() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/periodic.toml");
+    let weir = Weir::with(&[("WEIR_CONFIG", file)]).await;
+    let client = weir.client().await;
+    client
+        .batch_execute("INSERT INTO periodic_jobs VALUES ('sweep-often', now() - interval '10 minutes')")
+        .await
+        .unwrap();
+    let schedulers = [
+        Process::start(&weir, &["schedule"], &[]),
+        Process::start(&weir, &["schedule"], &[]),
+    ];
+    for scheduler in &schedulers {
+        scheduler.ready().await;
+    }
+    weir.until("a tick", async || {
+        let made = "SELECT 1 FROM river_job LIMIT 1";
+        client.query_opt(made, &[]).await.unwrap()
+    })
+    .await;
+    let mut skipped = 0.0;
+    for scheduler in &schedulers {
+        let scrape = scheduler.scrape().await;
+        let of_job = [("periodic", "sweep-often")];
+        skipped += scrape
+            .value("weir_skipped_ticks_total", &of_job)
+            .unwrap_or_default();
+    }
+    // Nine minutes, and what the schedulers took to start.
+    assert!((540.0..600.0).contains(&skipped), "{skipped}");
+    for scheduler in schedulers {
+        assert_eq!(scheduler.stop().await, Some(0));
+    }
+    weir.end().await;
+}
