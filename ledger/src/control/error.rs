@@ -21,6 +21,9 @@ pub enum ControlError {
     /// Nobody of this subject has a subscription or a job.
     #[error("{0} has never been seen here")]
     NeverSeen(String),
+    /// The user was deleted, and has submitted nothing since.
+    #[error("{0} was deleted; nothing was changed")]
+    Deleted(String),
     /// There is no such webhook.
     #[error("there is no webhook {0}; `weir webhook list` has them")]
     NoWebhook(Uuid),

@@ -41,7 +41,7 @@ impl Person {
     }
 
     /// Starts a change: makes the user where it is missing, as a first submission would, and keeps others from changing it
-    /// meanwhile.
+    /// meanwhile. Fails for a user who was deleted and has submitted nothing since.
     pub(super) async fn change<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
         self.lock(client, "SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE")
             .await
@@ -63,8 +63,10 @@ impl Person {
                 &[&self.id, &kept_text(&self.subject)],
             )
             .await?;
-        transaction.execute(lock, &[&self.id]).await?;
-        Ok(transaction)
+        match transaction.query_opt(lock, &[&self.id]).await? {
+            Some(_) => Ok(transaction),
+            None => Err(ControlError::Deleted(self.subject.to_string())),
+        }
     }
 }
 

@@ -294,6 +294,17 @@ pub async fn clean_holders(client: &Client, after: HolderCursor) -> Result<Slice
     })
 }
 
+/// Forgets users that were deleted more than 30 days ago.
+///
+/// # Errors
+///
+/// When the database cannot be used.
+pub async fn clean_deleted_users(client: &Client) -> Result<(), Error> {
+    let forget = "DELETE FROM deleted_users WHERE deleted_at < now() - interval '30 days'";
+    client.execute(forget, &[]).await?;
+    Ok(())
+}
+
 /// Forgets windows shorter than a month that were over long ago.
 ///
 /// # Errors

@@ -1,5 +1,6 @@
 //! One mapping from what went wrong to problem details (RFC 9457).
 
+use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
@@ -47,6 +48,23 @@ pub(super) struct ProblemDetails {
     windows: Option<Vec<WindowQuota>>,
 }
 
+/// A change that was not made.
+#[derive(Serialize, ToSchema)]
+pub(super) struct NotApplied {
+    #[schema(example = false)]
+    applied: bool,
+    /// Why: `deleted` when the user was deleted in the last 30 days and has submitted nothing since.
+    #[schema(example = "deleted")]
+    reason: &'static str,
+}
+
+impl NotApplied {
+    const DELETED: Self = Self {
+        applied: false,
+        reason: "deleted",
+    };
+}
+
 /// A submission that does not fit into the plan.
 #[derive(Debug)]
 pub struct OverQuota {
@@ -78,6 +96,9 @@ pub enum ApiError {
     /// A holder that was never seen, or a meter that is not there.
     #[error("no such thing: {0}")]
     NotFound(String),
+    /// A change of a user who was deleted. It is acknowledged, so that a payment provider does not send it again.
+    #[error("deleted")]
+    Deleted,
     /// Something else is in the way.
     #[error("conflict: {0}")]
     Conflict(String),
@@ -167,6 +188,7 @@ impl From<ControlError> for ApiError {
             ControlError::NoMeter(..) | ControlError::NeverSeen(_) | ControlError::NoWebhook(_) => {
                 Self::NotFound(said)
             }
+            ControlError::Deleted(_) => Self::Deleted,
             ControlError::Conflict(_) => Self::Conflict(said),
         }
     }
@@ -251,6 +273,7 @@ impl ApiError {
             ),
             Self::Forbidden(reason) => (problem(StatusCode::FORBIDDEN, reason), vec![]),
             Self::NotFound(reason) => (problem(StatusCode::NOT_FOUND, reason), vec![]),
+            Self::Deleted => (problem(StatusCode::OK, "The user was deleted."), vec![]),
             Self::Conflict(reason) => (problem(StatusCode::CONFLICT, reason), vec![]),
             Self::NotSignedIn => (
                 problem(
@@ -427,6 +450,7 @@ impl IntoResponse for ApiError {
             Self::Database(error) => tracing::warn!(reason = %error, "answered 503"),
             Self::Unavailable(reason) => tracing::warn!(reason, "answered 503"),
             Self::Internal => tracing::error!("answered 500"),
+            Self::Deleted => return Json(NotApplied::DELETED).into_response(),
             _ => {}
         }
         let (problem, headers) = self.problem();

@@ -141,6 +141,8 @@ impl Cleaner {
             ledger::clean_finished(client).await.unwrap_or_else(&mut failed);
             ledger::clean_cache(client).await.unwrap_or_else(&mut failed);
             ledger::clean_windows(client).await.unwrap_or_else(&mut failed);
+            let cleaned = ledger::clean_deleted_users(client).await;
+            cleaned.unwrap_or_else(&mut failed);
             self.passed = Some(Instant::now());
         }
         failure.map_or(Ok(()), |error| Err(error.into()))

@@ -812,3 +812,48 @@ async fn what_other_clients_inserted_for_somebody_is_cancelled_and_deleted_with_
     assert_eq!(left, ["newsletter"]);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_later_event_does_not_bring_a_deleted_person_back() {
+    let weir = Weir::new().await;
+    let backend = Backend::operator(&weir).await;
+    let anne = person(&weir, "anne@example.com").await;
+    let path = "/admin/holders/anne%40example.com";
+    let event = |id: &str, second: i64| {
+        let at = Timestamp::from_second(1_800_000_000 + second).unwrap();
+        json!({ "plan": "pro", "event_id": id, "occurred_at": at, "effective": "now" })
+    };
+    let grant = json!({ "meter": "analysis", "amount": 100, "reason": "order 7" });
+    let adjustment = json!({ "meter": "analysis", "amount": 5, "reason": "a correction" });
+    let (plan, grants) = (format!("{path}/plan"), format!("{path}/grants"));
+    assert_eq!(backend.put(&plan, &event("e1", 0)).await.body["applied"], true);
+    assert_eq!(backend.post(&grants, "order 7", &grant).await.status, 201);
+    let mut client = weir.client().await;
+    control::delete(&mut client, "shell:test", &anne).await.unwrap();
+    let adjustments = format!("{path}/adjustments");
+    let overrides = format!("{path}/overrides/analysis");
+    for answer in [
+        backend.put(&plan, &event("e2", 60)).await,
+        backend.put(&plan, &event("e1", 0)).await,
+        backend.post(&grants, "order 7", &grant).await,
+        backend.post(&adjustments, "a", &adjustment).await,
+        backend.put(&overrides, &json!({ "slots": 2 })).await,
+    ] {
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(answer.body, json!({ "applied": false, "reason": "deleted" }));
+    }
+    assert!(!anne.is_known(&client).await.unwrap());
+    assert_eq!(backend.call("GET", path, &[], "").await.status, 404);
+    // Nothing that is kept names her.
+    let kept = "SELECT count(*) FROM deleted_users d WHERE to_jsonb(d)::text LIKE '%' || $1 || '%' \
+                OR to_jsonb(d)::text LIKE '%anne%'";
+    let row = client.query_one(kept, &[&anne.id.to_string()]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), 0);
+
+    // She signs up again, and pays again.
+    let who = Who::Subject("anne@example.com");
+    weir.analyse(who, "a_test.go", GO_TESTS).await;
+    let answer = backend.put(&plan, &event("e3", 120)).await;
+    assert_eq!(answer.body["applied"], true, "{}", answer.body);
+    weir.end().await;
+}

@@ -294,7 +294,31 @@ async fn every_documented_answer_happens_and_is_as_documented() {
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
         described.check(route, method, &answer);
     }
+    let deleted =
+        "INSERT INTO deleted_users (hash) SELECT sha256(convert_to(weir_holder('gone')::text, 'UTF8'))";
+    weir.client().await.batch_execute(deleted).await.unwrap();
     for (method, route, path, body, status) in [
+        (
+            "POST",
+            "/admin/holders/{subject}/adjustments",
+            "/admin/holders/gone/adjustments",
+            adjust.as_str(),
+            200,
+        ),
+        (
+            "POST",
+            "/admin/holders/{subject}/grants",
+            "/admin/holders/gone/grants",
+            grant.as_str(),
+            200,
+        ),
+        (
+            "PUT",
+            "/admin/holders/{subject}/plan",
+            "/admin/holders/gone/plan",
+            plan.as_str(),
+            200,
+        ),
         (
             "POST",
             "/admin/holders/{subject}/adjustments",

@@ -35,6 +35,9 @@ WITH own AS MATERIALIZED (
     DELETE FROM river_job WHERE kind = 'weir:webhook' AND args @> jsonb_build_object('holder', $1::uuid)
 ), thresholds AS (
     DELETE FROM quota_thresholds WHERE user_id = $1
+), tombstone AS (
+    INSERT INTO deleted_users (hash) VALUES (sha256(convert_to($1::uuid::text, 'UTF8')))
+    ON CONFLICT (hash) DO UPDATE SET deleted_at = excluded.deleted_at
 ), changes AS (
     -- An event that comes again must not make the user anew, nor say who it was.
     UPDATE plan_changes SET user_id = $2 WHERE user_id = $1

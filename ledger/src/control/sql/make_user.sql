@@ -1,7 +1,10 @@
--- A user who was never seen becomes known, on the default plan. $1 id, $2 the subject (null: the id is the subject).
+-- A user who was never seen becomes known, on the default plan, but not one who was deleted in the last 30 days. $1 id, $2 the subject (null: the id is the subject).
 WITH known AS (
     INSERT INTO users (id, subject)
     SELECT $1, (SELECT $2::text WHERE NOT EXISTS (SELECT 1 FROM users WHERE subject = $2))
+    WHERE NOT EXISTS (SELECT 1 FROM deleted_users d
+                      WHERE d.hash = sha256(convert_to($1::uuid::text, 'UTF8'))
+                        AND d.deleted_at > now() - interval '30 days')
     ON CONFLICT DO NOTHING
     RETURNING id
 )

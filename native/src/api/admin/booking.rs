@@ -16,7 +16,7 @@ use weir_ledger::control::{self, WantedGrant};
 
 use super::super::answers::{LacksScope, NoKey, NotWanted, Unavailable, UsedBefore};
 use super::super::caller::Operator;
-use super::super::problem::{ApiError, ProblemDetails};
+use super::super::problem::{ApiError, NotApplied, ProblemDetails};
 use super::super::state::Api;
 use super::holder::GrantView;
 use super::request::{self, Names};
@@ -52,6 +52,7 @@ pub(super) struct AdjustmentView {
     ),
     request_body = WantedAdjustment,
     responses(
+        (status = 200, body = NotApplied, description = "The user was deleted"),
         (status = 201, body = AdjustmentView),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
@@ -120,6 +121,7 @@ pub(super) struct WantedAmount {
     ),
     request_body = WantedAmount,
     responses(
+        (status = 200, body = NotApplied, description = "The user was deleted"),
         (status = 201, body = GrantView),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),

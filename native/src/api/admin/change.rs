@@ -17,7 +17,7 @@ use super::super::answers::{LacksScope, NoKey, NotWanted, Unavailable, UsedBefor
 use super::super::caller::Operator;
 use super::super::problem::{ApiError, ProblemDetails};
 use super::super::state::Api;
-use super::holder::{HolderView, view};
+use super::holder::{Changed, HolderView, view};
 use super::request::{self, Names};
 
 /// The plan that a holder shall have.
@@ -44,7 +44,7 @@ pub(super) struct WantedPlan {
     params(("subject" = String, Path, description = "The text that names the holder in tokens")),
     request_body = WantedPlan,
     responses(
-        (status = 200, body = HolderView),
+        (status = 200, body = Changed),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "Nobody can be called that", content_type = "application/problem+json"),
         UsedBefore, NotWanted, Unavailable,
@@ -99,7 +99,7 @@ pub(super) struct WantedOverride {
     ),
     request_body = WantedOverride,
     responses(
-        (status = 200, body = HolderView),
+        (status = 200, body = Changed),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
         NotWanted, Unavailable,
@@ -134,7 +134,7 @@ pub(super) async fn put_override(
         ("meter" = String, Path, description = "The meter's name"),
     ),
     responses(
-        (status = 200, body = HolderView),
+        (status = 200, body = Changed),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
         Unavailable,

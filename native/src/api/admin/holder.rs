@@ -16,7 +16,7 @@ use weir_ledger::holder::Holders;
 use super::super::answers::{LacksScope, NeverSeen, NoKey, Unavailable};
 use super::super::caller::Operator;
 use super::super::job::{Job, SELECT};
-use super::super::problem::ApiError;
+use super::super::problem::{ApiError, NotApplied};
 use super::super::quota::WindowQuota;
 use super::super::state::Api;
 use super::request::{self, Names};
@@ -49,6 +49,18 @@ pub struct HolderView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false, nullable = false)]
     pub(super) repeated: Option<bool>,
+}
+
+/// What a change is answered with.
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(
+    dead_code,
+    reason = "describes what `HolderView` and `NotApplied` serialise to"
+)]
+pub(super) enum Changed {
+    Holder(Box<HolderView>),
+    NotApplied(NotApplied),
 }
 
 /// A change of plan that is scheduled.
