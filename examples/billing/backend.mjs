@@ -7,6 +7,8 @@ import Stripe from "stripe";
 const { STRIPE_KEY, STRIPE_WEBHOOK_SECRET, STRIPE_URL, WEIR_URL, WEIR_KEY } = process.env;
 const { PORT = "4242", CURSOR_FILE = "cursor", DEFAULT_PLAN = "free" } = process.env;
 const { USAGE_INTERVAL = "10000", CUSTOMER_WITHIN = "600000" } = process.env;
+// Where to begin without a cursor: the first event, now, or a time.
+const { USAGE_AFTER = "" } = process.env;
 const at = STRIPE_URL ? new URL(STRIPE_URL) : undefined;
 const stripe = new Stripe(STRIPE_KEY, at && { protocol: at.protocol.slice(0, -1), host: at.hostname, port: at.port });
 
@@ -65,6 +67,8 @@ async function told({ id, subject, time, data }) {
   try {
     await stripe.billing.meterEvents.create(event);
   } catch (error) {
+    // It was delivered before, and the answer was lost.
+    if (error.code === "duplicate_meter_event") return true;
     // One that is refused for good must not keep all others back. A wrong key or a limit of requests is no such refusal.
     if (!(error instanceof Stripe.errors.StripeInvalidRequestError)) throw error;
     console.error("refused", JSON.stringify(event), error.message);
@@ -73,7 +77,7 @@ async function told({ id, subject, time, data }) {
 }
 
 async function used() {
-  const after = await readFile(CURSOR_FILE, "utf8").catch(() => "");
+  const after = await readFile(CURSOR_FILE, "utf8").catch(() => USAGE_AFTER);
   const read = (limit) => weir("GET", `/admin/usage/events?limit=${limit}${after && `&after=${after}`}`);
   const { events, next } = await read(100);
   let count = 0;

@@ -160,6 +160,29 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.deepEqual(taken, [1, 1]);
   });
 
+  it("counts an event as delivered that Stripe has already", async () => {
+    await running?.stop();
+    rmSync(join(folder, "cursor"));
+    const { duplicates, events } = stripe;
+    const sent = events.size;
+    const backend = await startBackend();
+    await submit();
+    await until("the event after those", async () => events.size === sent + 1);
+    assert.ok(stripe.duplicates > duplicates);
+    assert.ok(!backend.recent.some((line) => line.startsWith("refused")));
+  });
+
+  it("begins where it is told to without a cursor", async () => {
+    await running?.stop();
+    rmSync(join(folder, "cursor"));
+    const { duplicates, events } = stripe;
+    const sent = events.size;
+    await startBackend({ USAGE_AFTER: new Date().toISOString() });
+    await submit();
+    await until("the event after that time", async () => events.size === sent + 1);
+    assert.equal(stripe.duplicates, duplicates);
+  });
+
   it("sets a usage event aside that Stripe refuses for good, and says which", async () => {
     const backend = await startBackend();
     const before = stripe.events.size;

@@ -23,6 +23,8 @@ export class StripeApi {
   answers = 0;
   /** How many usage events that were not sent before are refused for good from now on. */
   refusals = 0;
+  /** How many usage events were refused because they exist. */
+  duplicates = 0;
   /** How often customers were looked for. */
   searches = 0;
   url = "";
@@ -57,14 +59,18 @@ export class StripeApi {
           api.refusals--;
           return answer(400, { error: { type: "invalid_request_error", message: "told to refuse" } });
         }
+        if (api.events.has(identifier)) {
+          api.duplicates++;
+          const error = { type: "invalid_request_error", code: "duplicate_meter_event", message: "it exists" };
+          return answer(400, { error });
+        }
         api.taken.set(identifier, (api.taken.get(identifier) ?? 0) + 1);
-        if (!api.events.has(identifier))
-          api.events.set(identifier, {
-            event_name: field("event_name"),
-            identifier,
-            value: field("payload[value]"),
-            customer: field("payload[stripe_customer_id]"),
-          });
+        api.events.set(identifier, {
+          event_name: field("event_name"),
+          identifier,
+          value: field("payload[value]"),
+          customer: field("payload[stripe_customer_id]"),
+        });
         return answer(200, { object: "billing.meter_event", identifier });
       }
       answer(404, { error: { type: "invalid_request_error", message: "no such route" } });

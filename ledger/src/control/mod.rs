@@ -37,7 +37,7 @@ pub use plan::{Effective, PlanChange, PlanOutcome, Standing, apply_scheduled, se
 pub use requests::Keyed;
 pub use usage_archive::{ArchiveError, archive_usage};
 pub use usage_by_period::{PeriodUsage, usage_by_period};
-pub use usage_feed::{UsageCursor, UsageEvent, usage_after};
+pub use usage_feed::{UsageCursor, UsageEvent, usage_after, usage_now};
 pub use webhooks::{
     Deliveries, WEBHOOK_EVENTS, WEBHOOK_THRESHOLDS, WantedWebhook, Webhook, add_webhook, disable_webhook,
     emit_renewals, enable_webhook, remove_webhook, rotate_webhook, webhooks,

@@ -22,13 +22,29 @@ pub struct UsageCursor {
     id: Uuid,
     /// The server's timeline then. After a failover, transaction ids are given out again.
     timeline: Option<i32>,
+    /// Events from before this time are left out.
+    since: Option<Timestamp>,
+}
+
+impl UsageCursor {
+    /// Before the first event at that time or later.
+    #[must_use]
+    pub fn since(time: Timestamp) -> Self {
+        Self {
+            since: Some(time),
+            ..Self::default()
+        }
+    }
 }
 
 impl fmt::Display for UsageCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.transaction, self.id.simple())?;
-        match self.timeline {
-            Some(timeline) => write!(f, ".{timeline}"),
+        if let Some(timeline) = self.timeline {
+            write!(f, ".{timeline}")?;
+        }
+        match self.since {
+            Some(since) => write!(f, ".s{}", since.as_microsecond()),
             None => Ok(()),
         }
     }
@@ -38,8 +54,13 @@ impl FromStr for UsageCursor {
     type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wants = "after must be the `next` of an earlier answer";
+        let wants =
+            "after must be now, a time such as 2027-01-31T08:00:00Z, or the `next` of an earlier answer";
         let (transaction, rest) = text.split_once('.').ok_or(wants)?;
+        let (rest, since) = match rest.split_once(".s") {
+            Some((rest, since)) => (rest, Some(since.parse().map_err(|_| wants)?)),
+            None => (rest, None),
+        };
         let (id, timeline) = match rest.split_once('.') {
             Some((id, timeline)) => (id, Some(timeline.parse().map_err(|_| wants)?)),
             None => (rest, None),
@@ -48,6 +69,10 @@ impl FromStr for UsageCursor {
             transaction: transaction.parse().map_err(|_| wants)?,
             id: id.parse().map_err(|_| wants)?,
             timeline,
+            since: since
+                .map(Timestamp::from_microsecond)
+                .transpose()
+                .map_err(|_| wants)?,
         })
     }
 }
@@ -114,7 +139,13 @@ pub async fn usage_after(
     let rows = client
         .query(
             include_str!("sql/usage_after.sql"),
-            &[&after.transaction.to_string(), &after.id, &limit, &ARCHIVED],
+            &[
+                &after.transaction.to_string(),
+                &after.id,
+                &limit,
+                &ARCHIVED,
+                &after.since,
+            ],
         )
         .await?;
     let next = rows.last().map_or(after, |row| UsageCursor {
@@ -123,9 +154,25 @@ pub async fn usage_after(
             .parse()
             .unwrap_or(after.transaction),
         id: row.get("id"),
-        timeline: after.timeline,
+        ..after
     });
     Ok((rows.iter().map(UsageEvent::from).collect(), next))
+}
+
+/// The place after all events that are committed. Events of transactions that are still open come after it.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn usage_now(client: &Client) -> Result<UsageCursor, tokio_postgres::Error> {
+    let now = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS transaction, \
+               current_timeline() AS timeline";
+    let row = client.query_one(now, &[]).await?;
+    Ok(UsageCursor {
+        transaction: row.get::<_, i64>("transaction").unsigned_abs(),
+        timeline: row.get("timeline"),
+        ..UsageCursor::default()
+    })
 }
 
 /// The same place on the server's timeline. When the event is lost that was read last, the place is before everything that
@@ -171,12 +218,19 @@ mod tests {
             transaction: u64::MAX,
             id: Uuid::from_u128(7),
             timeline: Some(2),
+            since: None,
         };
         let older = UsageCursor {
             timeline: None,
             ..cursor
         };
-        for cursor in [cursor, older] {
+        let since = Timestamp::from_microsecond(-7).ok();
+        for cursor in [
+            cursor,
+            older,
+            UsageCursor { since, ..cursor },
+            UsageCursor { since, ..older },
+        ] {
             assert_eq!(cursor.to_string().parse(), Ok(cursor));
         }
         for wrong in [
@@ -186,6 +240,7 @@ mod tests {
             "7.",
             "-1.00000000000000000000000000000000",
             "7.00000000000000000000000000000000.x",
+            "7.00000000000000000000000000000000.s",
         ] {
             assert!(wrong.parse::<UsageCursor>().is_err(), "{wrong}");
         }

@@ -857,3 +857,53 @@ async fn a_later_event_does_not_bring_a_deleted_person_back() {
     assert_eq!(answer.body["applied"], true, "{}", answer.body);
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_usage_feed_begins_now_or_at_a_time() {
+    let weir = Weir::new().await;
+    let backend = Backend::operator(&weir).await;
+    let user = weir.user("free").await;
+    let client = weir.client().await;
+    // One from before a dump, and one of each later hour.
+    let event = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) \
+                 VALUES ($1, 'analysis', $2, $3::text::timestamptz)";
+    for (amount, at) in [
+        (1_i64, "2026-11-01T01:00:00Z"),
+        (2, "2026-11-01T02:00:00Z"),
+        (3, "2026-11-01T03:00:00Z"),
+        (4, "2026-11-01T04:00:00Z"),
+    ] {
+        client.execute(event, &[&user, &amount, &at]).await.unwrap();
+    }
+    let restored = "UPDATE usage_events SET xid = NULL WHERE quota_amount <= 2";
+    client.batch_execute(restored).await.unwrap();
+    let read = async |after: &str| {
+        let (mut amounts, mut cursor) = (Vec::new(), after.to_owned());
+        loop {
+            let page = backend
+                .get(&format!("/admin/usage/events?limit=1&after={cursor}"))
+                .await;
+            cursor = page["next"].as_str().unwrap().to_owned();
+            match page["events"][0]["data"]["amount"].as_i64() {
+                Some(amount) => amounts.push(amount),
+                None => return (amounts, cursor),
+            }
+        }
+    };
+    assert_eq!(read("2026-11-01T02:00:00Z").await.0, [2, 3, 4]);
+    assert_eq!(read("2026-11-01T02:30:00Z").await.0, [3, 4]);
+    let (none, now) = read("now").await;
+    assert!(none.is_empty(), "{none:?}");
+    client
+        .execute(event, &[&user, &5_i64, &"2026-11-01T05:00:00Z"])
+        .await
+        .unwrap();
+    let rest = weir
+        .until("the event after that", async || {
+            let (amounts, _) = read(&now).await;
+            (!amounts.is_empty()).then_some(amounts)
+        })
+        .await;
+    assert_eq!(rest, [5]);
+    weir.end().await;
+}

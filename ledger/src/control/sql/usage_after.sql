@@ -1,6 +1,6 @@
 -- Usage events after a place, in the order of the transactions that wrote them, as far as all transactions are over. $1 the
 -- transaction of the last one, $2 the last one, $3 how many at most, $4 the reason that sums of archived events have: they
--- stand for events that were read, or are in a file.
+-- stand for events that were read, or are in a file, $5 the time before which events are left out (null: none).
 --
 -- Two index ranges: rows without a transaction, which are of before and become no more; and all others.
 SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.from_grants, e.overage, e.created_at, e.job_id, e.period_start, e.reason, u.subject,
@@ -8,11 +8,13 @@ SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.from_grants, e.overage, 
 FROM (
     (SELECT * FROM usage_events
      WHERE xid IS NULL AND $1::text = '0' AND id > $2::uuid AND NOT (job_id IS NULL AND reason IS NOT DISTINCT FROM $4)
+       AND ($5::timestamptz IS NULL OR created_at >= $5)
      ORDER BY id LIMIT $3)
     UNION ALL
     (SELECT * FROM usage_events
      WHERE xid IS NOT NULL AND xid >= $1::text::xid8 AND (xid > $1::text::xid8 OR id > $2::uuid)
        AND xid < pg_snapshot_xmin(pg_current_snapshot())
+       AND ($5::timestamptz IS NULL OR created_at >= $5)
      ORDER BY xid, id LIMIT $3)
 ) e
 LEFT JOIN users u ON u.id = e.user_id

@@ -21,7 +21,8 @@ use super::request;
 /// Which part.
 #[derive(Deserialize, IntoParams)]
 pub(super) struct Page {
-    /// The `next` of the answer before; from the first event on without it.
+    /// The `next` of the answer before; from the first event on without it. `now` is after all events so far, and a time
+    /// is before the first event at that time or later.
     after: Option<String>,
     /// How many, 1 to 1000; 100 unless told otherwise.
     #[param(minimum = 1, maximum = 1000)]
@@ -113,13 +114,22 @@ pub(super) async fn list(
         return Err(wants_limit());
     };
     let limit = request::limit(limit).ok_or_else(wants_limit)?;
-    let after = match after.as_deref() {
-        Some(after) => after.parse().map_err(wants)?,
-        None => control::UsageCursor::default(),
+    let begin = match after.as_deref() {
+        Some("now") => None,
+        Some(after) => Some(match after.parse() {
+            Ok(time) => control::UsageCursor::since(time),
+            Err(_) => after.parse().map_err(wants)?,
+        }),
+        None => Some(control::UsageCursor::default()),
     };
     let (events, next) = api
         .pool
-        .with(async |client| Ok::<_, DatabaseError>(control::usage_after(client, after, limit).await?))
+        .with(async |client| {
+            Ok::<_, DatabaseError>(match begin {
+                Some(after) => control::usage_after(client, after, limit).await?,
+                None => (Vec::new(), control::usage_now(client).await?),
+            })
+        })
         .await?;
     Ok(Json(UsageEvents {
         events: events.into_iter().map(CloudEvent::from).collect(),
