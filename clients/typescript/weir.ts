@@ -31,7 +31,15 @@ export interface WindowQuota extends Omit<Quota, "windows"> {
 
 /** The answer to a submission; without a job, nothing was accepted. */
 export interface Submitted {
-  outcome: "admitted" | "parked" | "repeated" | "folded" | "over_quota" | "too_large" | "too_many_waiting" | "key_reused";
+  outcome:
+    | "admitted"
+    | "parked"
+    | "repeated"
+    | "folded"
+    | "over_quota"
+    | "too_large"
+    | "too_many_waiting"
+    | "key_reused";
   jobId: string | null;
   quota: Quota | null;
 }

@@ -836,8 +836,7 @@ async fn a_wait_of_more_than_24_days_is_in_the_body_alone() {
     for (days, is_told) in [(0, false), (20, true)] {
         let anchor = format!(
             "UPDATE user_subscriptions SET current_period_start = date_trunc('day', now()) - interval '{days} days'; \
-             UPDATE usage_events SET period_start = (SELECT period_start_of(user_id, now())); \
-             UPDATE quota_balances SET period_start = (SELECT period_start_of(user_id, now()))"
+             UPDATE usage_events SET period_start = period_start_of(user_id, now())"
         );
         client.batch_execute(&anchor).await.unwrap();
         let answer = weir.post("/api/jobs/analysis", Who::User(user), &body).await;

@@ -1055,7 +1055,7 @@ async fn an_attempt_at_nobodys_job_is_under_way_until_it_ends() {
 async fn equal_submissions_fold_for_each_holder_alone() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
     let client = weir.client().await;
-    let args = json!({ "owner": "o", "repo": "r", "commit_sha": "c", "files": [] });
+    let args = json!({ "owner": "o", "repo": "r", "commit_sha": "c", "files": [{ "path": "a_test.go", "content": "" }] });
     // Another River client has inserted the same, with the same key.
     let foreign = "INSERT INTO river_job (args, kind, max_attempts, queue, state, unique_key, unique_states) \
                    SELECT $1, 'analysis:analyze', 3, 'analysis_default', 'available', \
@@ -1105,10 +1105,10 @@ async fn a_member_of_unique_by_that_is_nested_too_deep_is_refused() {
         );
     }
     let nested = format!("{}1{}", "[".repeat(101), "]".repeat(101));
-    let body = format!(r#"{{"owner": "o", "repo": "r", "commit_sha": {nested}, "files": []}}"#);
+    let body = format!(r#"{{"nested": {nested}}}"#);
     let who = Who::Subject("anne");
     let answer = weir
-        .call("POST", "/api/jobs/analysis", who, &[], body.into_bytes())
+        .call("POST", "/api/jobs/flaky", who, &[], body.into_bytes())
         .await;
     assert_eq!(answer.status, 422, "{}", answer.body);
     assert_eq!(

@@ -5,7 +5,7 @@ WITH holder AS (
     ON CONFLICT (holder, event_type) DO UPDATE SET has_grants = true
 )
 INSERT INTO grants (user_id, event_type, amount, expires_at, reason)
-SELECT $1, $2, $3, $4, $5
+SELECT $1, $2, $3::bigint, $4::timestamptz, $5::text
 WHERE (SELECT coalesce(sum(k.amount), 0) + $3 FROM grants k WHERE k.user_id = $1 AND k.event_type = $2)
       <= 9223372036854775807
 RETURNING *
