@@ -1,7 +1,7 @@
 //! What is in the database before anything is changed: whose the tables are, and how old.
 
 use riverqueue::migrate::MIGRATION_VERSION_LATEST;
-use tokio_postgres::{Client, GenericClient};
+use tokio_postgres::GenericClient;
 
 use super::known::{OLDEST_RIVER, River, quoted};
 use super::schema::{Applied, Kind, RECORD, Schema};
@@ -75,7 +75,11 @@ impl Found {
 }
 
 /// Looks, over a session whose `search_path` is as the server and the URL make it.
-pub(super) async fn look(client: &Client, named: &Schemas, schema: &Schema) -> Result<Found, DatabaseError> {
+pub(super) async fn look(
+    client: &impl GenericClient,
+    named: &Schemas,
+    schema: &Schema,
+) -> Result<Found, DatabaseError> {
     let row = client
         .query_one(include_str!("sql/where.sql"), &[&named.weir, &named.river])
         .await?;
@@ -171,7 +175,10 @@ pub(super) async fn look(client: &Client, named: &Schemas, schema: &Schema) -> R
 }
 
 /// The grants that this role lacks on River's tables in this schema, as commands.
-pub(super) async fn missing_rights(client: &Client, river: &str) -> Result<Vec<String>, DatabaseError> {
+pub(super) async fn missing_rights(
+    client: &impl GenericClient,
+    river: &str,
+) -> Result<Vec<String>, DatabaseError> {
     let rows = client
         .query(include_str!("sql/river_rights.sql"), &[&river])
         .await?;
@@ -199,7 +206,7 @@ pub(super) async fn applied(
 
 /// What is there under names that are about to be created, and that nothing applied before has created.
 async fn taken(
-    client: &Client,
+    client: &impl GenericClient,
     in_schema: &str,
     applied: Option<&Applied>,
     schema: &Schema,

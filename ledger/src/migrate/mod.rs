@@ -87,21 +87,34 @@ pub async fn migrate_to(
     river: River,
     schema: &Schema,
 ) -> Result<Migrated, MigrateError> {
+    // Looks over a session of its own, whose locks end with each statement: River's migrations change what it reads.
+    let looker = database.connect_as_it_is().await?;
     let mut client = database.connect_as_it_is().await?;
-    let found = look(&client, database.schemas(), schema).await?;
-    let applies_river = found.plan(river).map_err(MigrateError::Refused)?;
-    prepare(&client, &found, schema).await?;
-    let database = database.clone().in_schemas(found.schemas());
-    let mut migrated = Migrated::default();
-    if !applies_river {
-        let latest = riverqueue::migrate::MIGRATION_VERSION_LATEST;
-        migrated.kept_river = found.river_version.filter(|version| *version < latest);
+    let mut found = look(&looker, database.schemas(), schema).await?;
+    if let Err(faults) = found.plan(river)
+        && !found.has_record
+    {
+        // Another process may have begun since: it creates the record first, and changes River's tables behind the lock.
+        found = look(&looker, database.schemas(), schema).await?;
+        if !found.has_record {
+            return Err(MigrateError::Refused(faults));
+        }
     }
+    prepare(&client, &found, schema).await?;
+    let mut migrated = Migrated::default();
     let mut tries = 0;
     loop {
         tries += 1;
-        let river = applies_river.then_some(&database);
-        match apply(&mut client, &found, schema, river, &mut migrated).await {
+        match apply(
+            (&mut client, &looker),
+            database,
+            &found,
+            schema,
+            river,
+            &mut migrated,
+        )
+        .await
+        {
             Ok(()) => return Ok(migrated),
             Err(error) if error.is_held_up() => {
                 let row = client.query_opt(include_str!("sql/holds_up.sql"), &[]).await;
@@ -162,10 +175,11 @@ async fn prepare(client: &Client, found: &Found, schema: &Schema) -> Result<(), 
 
 /// Applies what is missing, in one transaction.
 async fn apply(
-    client: &mut Client,
+    (client, looker): (&mut Client, &Client),
+    database: &Database,
     found: &Found,
     schema: &Schema,
-    river: Option<&Database>,
+    river: River,
     migrated: &mut Migrated,
 ) -> Result<(), MigrateError> {
     let transaction = client.transaction().await?;
@@ -178,16 +192,19 @@ async fn apply(
             include_str!("sql/roles.sql"),
         ))
         .await?;
-    if let Some(database) = river {
-        let pool = database.river_pool(1)?;
+    // As it is now that no other process changes it.
+    let found = &look(looker, &found.schemas(), schema).await?;
+    if found.plan(river).map_err(MigrateError::Refused)? {
+        let pool = database.clone().in_schemas(found.schemas()).river_pool(1)?;
         let applied = PostgresMigrator::new(pool.clone()).migrate_up().await;
         pool.close().await;
         migrated.river.extend(applied?);
+    } else if migrated.river.is_empty() {
+        let latest = riverqueue::migrate::MIGRATION_VERSION_LATEST;
+        migrated.kept_river = found.river_version.filter(|version| *version < latest);
     }
-    // As it is now that no other process changes it.
-    let applied = look::applied(&transaction, "weir_schema").await?;
     let mut weir = Vec::new();
-    for Step { path, sql } in script::steps(found, schema, applied.as_ref(), true) {
+    for Step { path, sql } in script::steps(found, schema, found.applied.as_ref(), true) {
         let ran = transaction.batch_execute(&sql).await;
         ran.map_err(|error| MigrateError::File {
             path: path.clone(),
