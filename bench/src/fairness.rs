@@ -27,7 +27,7 @@ use weir_ledger::reservation::Reserver;
 /// How long every job of this benchmark takes.
 const JOB: Duration = Duration::from_millis(20);
 
-/// So many newcomers come in each turn, half of them in a quick run, after so many that are not measured.
+/// So many newcomers come in each turn, a quarter of them in a quick run, after so many that are not measured.
 const NEWCOMERS: usize = 200;
 const WARM_UP: usize = 20;
 
@@ -91,7 +91,7 @@ impl Handler for Endless {
 pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
     let (rounds, newcomers) = if effort.is_quick {
-        (3, NEWCOMERS / 2)
+        (2, NEWCOMERS / 4)
     } else {
         (effort.turns * 6, NEWCOMERS)
     };
@@ -103,7 +103,13 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
     ));
     let mut lines = Vec::new();
     let mut scenes = Vec::new();
-    for flood in [0, effort.history / 100, effort.history / 10] {
+    let floods = if effort.is_quick {
+        vec![0, effort.history / 50]
+    } else {
+        vec![0, effort.history / 100, effort.history / 10]
+    };
+    let largest = floods.len() - 1;
+    for flood in floods {
         progress(&format!("filling a database with {flood} waiting jobs"));
         scenes.push(Scene::new(settings, usize::try_from(flood).unwrap_or_default()).await?);
     }
@@ -115,9 +121,9 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
         for scene in &mut scenes {
             scene.turn(settings, WARM_UP, newcomers).await?;
         }
-        let flood = scenes[2].begin(settings, WARM_UP).await?;
+        let flood = scenes[largest].begin(settings, WARM_UP).await?;
         apart.turn(settings, WARM_UP, newcomers).await?;
-        scenes[2].end(settings, flood).await?;
+        scenes[largest].end(settings, flood).await?;
     }
     let quiet = percentile(&mut scenes[0].newcomers, 0.99);
     for scene in &mut scenes[1..] {
@@ -153,7 +159,11 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
         scene.stage.end().await?;
     }
     let idle = resting(settings, &stage, effort, 0).await?;
-    let waiting = effort.history / 10;
+    let waiting = if effort.is_quick {
+        effort.history / 50
+    } else {
+        effort.history / 10
+    };
     let busy = resting(settings, &stage, effort, waiting).await?;
     for (name, value, baseline, unit, more) in [
         ("transactions", busy.transactions, idle.transactions, "1/s", 10.0),
@@ -322,7 +332,11 @@ async fn resting(
     tokio::time::sleep(Duration::from_secs(2)).await;
     // Long enough for a slow round, unless it has to be quick. The middle one of several: the server's log is one for
     // all its databases, and it vacuums whichever it likes.
-    let span = effort.span * if effort.is_quick { 1 } else { 4 };
+    let span = if effort.is_quick {
+        effort.span / 2
+    } else {
+        effort.span * 4
+    };
     let (mut transactions, mut wal) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         let before = done_so_far(&client).await?;

@@ -55,11 +55,17 @@ const SMALL: Size = Size {
 
 impl Size {
     fn large(effort: Effort) -> Self {
+        // Filling takes longer than all that is measured.
+        let history = if effort.is_quick {
+            effort.history / 5
+        } else {
+            effort.history
+        };
         Self {
-            parked: effort.history,
-            waiting: effort.history / 100,
-            users: effort.history,
-            events: effort.history * 10,
+            parked: history,
+            waiting: history / 100,
+            users: history,
+            events: history * 10,
         }
     }
 }

@@ -11,7 +11,7 @@ use weir_ledger::catalogue::services;
 use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, median};
 use super::stage::Stage;
-use super::work::{fill, fill_bare};
+use super::work::{fill_bare, fill_within};
 use weir::config::Settings;
 
 /// Where the client for Go is, in a clone.
@@ -24,6 +24,7 @@ const WORKERS: usize = 20;
 
 /// How long a fleet works before it is measured: until each of its connections has planned its statements.
 const WARM_UP: Duration = Duration::from_secs(3);
+const QUICK_WARM_UP: Duration = Duration::from_secs(1);
 
 /// How long no job may be completed before the fleet counts as broken.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -100,6 +101,8 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
     let effort = effort.with_long_turns();
     progress("building the fleet in Go");
     let program = Program::build()?;
+    let warm_up = if effort.is_quick { QUICK_WARM_UP } else { WARM_UP };
+    let jobs = enough(effort.span + warm_up);
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
     let users = ours.users(1000).await?;
     services::apply(
@@ -118,20 +121,20 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
          each; fetch cooldown 1 ms; {} turns of {} s each side, after {} s",
         effort.turns,
         effort.span.as_secs_f64(),
-        WARM_UP.as_secs()
+        warm_up.as_secs()
     ));
     let (mut with_weir, mut in_transactions, mut in_batches) = (Vec::new(), Vec::new(), Vec::new());
     for turn in 1..=effort.turns {
         progress(&format!("jobs a second, turn {turn} of {}", effort.turns));
         ours.clear().await?;
-        fill(&ours, &ours.rules, &users, enough(effort.span)).await?;
+        fill_within(&ours, &ours.rules, &users, jobs, effort.filling()).await?;
         ours.tidy().await?;
-        with_weir.push(rate(&program, &ours, "weir", effort.span).await?);
+        with_weir.push(rate(&program, &ours, "weir", warm_up, effort.span).await?);
         for (how, rates) in [("river-tx", &mut in_transactions), ("river", &mut in_batches)] {
             bare.clear().await?;
-            fill_bare(&bare, enough(effort.span)).await?;
+            fill_bare(&bare, jobs, effort.filling()).await?;
             bare.tidy().await?;
-            rates.push(rate(&program, &bare, how, effort.span).await?);
+            rates.push(rate(&program, &bare, how, warm_up, effort.span).await?);
         }
     }
     let with_weir = median(with_weir);
@@ -157,11 +160,17 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
 
 /// Enough that no turn runs dry.
 fn enough(span: Duration) -> usize {
-    (9_000.0 * (span + WARM_UP).as_secs_f64()) as usize
+    (9_000.0 * span.as_secs_f64()) as usize
 }
 
 /// Completed jobs a second, once it is warm.
-async fn rate(program: &Program, stage: &Stage, how: &str, span: Duration) -> Result<f64, BenchError> {
+async fn rate(
+    program: &Program,
+    stage: &Stage,
+    how: &str,
+    warm_up: Duration,
+    span: Duration,
+) -> Result<f64, BenchError> {
     let client = stage.database.connect().await?;
     let completed = async || -> Result<i64, BenchError> {
         let count = "SELECT count(*) FROM river_job WHERE state = 'completed'";
@@ -175,7 +184,7 @@ async fn rate(program: &Program, stage: &Stage, how: &str, span: Duration) -> Re
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    tokio::time::sleep(WARM_UP).await;
+    tokio::time::sleep(warm_up).await;
     let (before, started) = (completed().await?, Instant::now());
     tokio::time::sleep(span).await;
     let elapsed = started.elapsed();

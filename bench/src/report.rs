@@ -170,6 +170,15 @@ impl Effort {
         }
     }
 
+    /// How long one turn may fill its queue, so that a quick run ends in time on a slow machine.
+    pub(super) fn filling(self) -> Duration {
+        if self.is_quick {
+            Duration::from_millis(1500)
+        } else {
+            Duration::MAX
+        }
+    }
+
     /// The same with one turn in a quick run, for benchmarks whose turns take long.
     #[must_use]
     pub(super) fn with_long_turns(self) -> Self {

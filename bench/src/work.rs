@@ -182,30 +182,48 @@ pub(super) async fn fill(
     users: &[Uuid],
     jobs: usize,
 ) -> Result<(), BenchError> {
-    let reserver = Reserver::start(&stage.database, Arc::clone(rules));
-    let mut submitted = stream::iter(0..jobs)
-        .map(|n| reserver.submit(submission(users[n % users.len()])))
-        .buffer_unordered(FILLERS);
-    while let Some(answer) = submitted.next().await {
-        answer?;
-    }
+    fill_within(stage, rules, users, jobs, Duration::MAX).await?;
     Ok(())
 }
 
-/// Inserts this many jobs, rounded up to thousands, by River's client.
-pub(super) async fn fill_bare(stage: &Stage, jobs: usize) -> Result<(), BenchError> {
+/// The same, until this time is over. Returns how many were submitted.
+pub(super) async fn fill_within(
+    stage: &Stage,
+    rules: &Arc<Rules>,
+    users: &[Uuid],
+    jobs: usize,
+    within: Duration,
+) -> Result<usize, BenchError> {
+    let started = Instant::now();
+    let reserver = Reserver::start(&stage.database, Arc::clone(rules));
+    let mut submitted = stream::iter((0..jobs).take_while(|_| started.elapsed() < within))
+        .map(|n| reserver.submit(submission(users[n % users.len()])))
+        .buffer_unordered(FILLERS);
+    let mut count = 0;
+    while let Some(answer) = submitted.next().await {
+        answer?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Inserts this many jobs by River's client, rounded up to thousands, until this time is over. Returns how many.
+pub(super) async fn fill_bare(stage: &Stage, jobs: usize, within: Duration) -> Result<usize, BenchError> {
+    let started = Instant::now();
     let pool = stage.database.river_pool(2)?;
     let filler = Client::builder(pool.clone()).build()?;
-    for _ in 0..jobs.div_ceil(1000) {
+    let mut count = 0;
+    while count < jobs && started.elapsed() < within {
         let mut batch = riverqueue::InsertBatch::default();
         for _ in 0..1000 {
             let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
             batch.push_with(BareArgs::of(Uuid::new_v4()), opts);
         }
         filler.insert_batch(batch).await?;
+        count += 1000;
     }
     pool.close().await;
-    Ok(())
+    Ok(count)
 }
 
 /// Jobs a second, from a moment after the first is done until the span is over or a tenth of these jobs is left.
@@ -237,7 +255,7 @@ async fn with_weir(
 ) -> Result<f64, BenchError> {
     stage.clear().await?;
     let jobs = enough(workers, count.takes, effort);
-    fill(stage, &stage.rules, users, jobs).await?;
+    let jobs = fill_within(stage, &stage.rules, users, jobs, effort.filling()).await?;
     stage.tidy().await?;
     let context = stage
         .context(settings, workers)?
@@ -251,7 +269,7 @@ async fn with_weir(
 async fn with_river(stage: &Stage, workers: u32, count: &Count, effort: Effort) -> Result<f64, BenchError> {
     stage.clear().await?;
     let jobs = enough(workers, count.takes, effort);
-    fill_bare(stage, jobs).await?;
+    let jobs = fill_bare(stage, jobs, effort.filling()).await?;
     stage.tidy().await?;
     let pool = stage.database.river_pool(10)?;
     let counting = count.clone();
