@@ -78,7 +78,8 @@ pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> R
     let again = "SELECT count(*) FROM river_job WHERE id = ANY ($1) AND attempt > 1 AND state IN ('running', 'completed')";
     let resumed = loop {
         let resumed: i64 = client.query_one(again, &[&orphaned]).await?.get(0);
-        if resumed > 0 || killed.elapsed() > LONGEST {
+        // If it had no jobs at that moment, none can be resumed.
+        if resumed > 0 || orphaned.is_empty() || killed.elapsed() > LONGEST {
             break killed.elapsed().as_secs_f64();
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

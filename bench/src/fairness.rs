@@ -323,8 +323,11 @@ async fn resting(
     let client = stage.database.connect().await?;
     client.batch_execute("VACUUM ANALYZE").await?;
     client.batch_execute("CHECKPOINT").await?;
+    // The endless job ends when the drain does.
+    let mut settings = settings.clone();
+    settings.drain_timeout = Duration::from_secs(1);
     let context = stage
-        .context(settings, WORKERS)?
+        .context(&settings, WORKERS)?
         .with_handler(KIND, Arc::new(Endless));
     let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
     let stopped = CancellationToken::new();
