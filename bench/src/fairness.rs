@@ -194,7 +194,8 @@ async fn as_written(settings: &Settings, effort: Effort) -> Result<Line, BenchEr
     progress("one newcomer, with FAIRNESS_SCOPE=process");
     let mut settings = settings.clone();
     settings.fairness.scope = FairnessScope::Process;
-    let flood = usize::try_from(effort.history / 100).unwrap_or_default();
+    let flood = effort.history / if effort.is_quick { 400 } else { 100 };
+    let flood = usize::try_from(flood).unwrap_or_default();
     let mut scene = Scene::new(&settings, flood).await?;
     scene.turn(&settings, 0, 1).await?;
     scene.stage.end().await?;
@@ -376,8 +377,9 @@ async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line
     progress("50 users with unequal backlogs");
     stage.clear().await?;
     let users = stage.users(50).await?;
+    let (least, step) = if effort.is_quick { (40, 2) } else { (60, 10) };
     for (place, user) in users.iter().enumerate() {
-        fill(stage, &stage.rules(settings), &[*user], 60 + place * 10).await?;
+        fill(stage, &stage.rules(settings), &[*user], least + place * step).await?;
     }
     let diary = Arc::new(Diary::default());
     let context = stage
