@@ -84,7 +84,8 @@ async function startIssuer(): Promise<Issuer> {
       if (response.destroyed) return;
       response.writeHead(fails ? 500 : 200);
       response.end(JSON.stringify({ keys: [...keys.values()].map((key) => key.jwk) }));
-    }, issuer.delayMs);
+      // An answer that nobody waits for keeps the test from ending.
+    }, issuer.delayMs).unref();
   });
   await new Promise<void>((done) => server.listen(port, "127.0.0.1", done));
   whenOver({ after }, () => {
