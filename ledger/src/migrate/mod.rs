@@ -204,7 +204,7 @@ async fn apply(
         migrated.kept_river = found.river_version.filter(|version| *version < latest);
     }
     let mut weir = Vec::new();
-    for Step { path, sql } in script::steps(found, schema, found.applied.as_ref(), true) {
+    for Step { path, sql } in script::steps(found, schema) {
         let ran = transaction.batch_execute(&sql).await;
         ran.map_err(|error| MigrateError::File {
             path: path.clone(),

@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use super::error::MigrateError;
 use super::known::{literal, quoted};
 use super::look::Found;
-use super::schema::{Applied, Kind, RECORD, Schema};
+use super::schema::{Kind, RECORD, Schema};
 use crate::database::Database;
 
 /// The ledger of River's migrations has lines from its fifth on.
@@ -34,18 +34,13 @@ pub(super) fn path(found: &Found) -> String {
     }
 }
 
-/// The steps that a database lacks to which this was applied. `has_record`: whether the table that records it is there.
-pub(super) fn steps(
-    found: &Found,
-    schema: &Schema,
-    applied: Option<&Applied>,
-    has_record: bool,
-) -> Vec<Step> {
-    let files = match applied {
+/// The steps that a database lacks in which this was found.
+pub(super) fn steps(found: &Found, schema: &Schema) -> Vec<Step> {
+    let files = match &found.applied {
         Some(applied) => schema.missing_from(applied),
         None => {
             let mut files = schema.in_order();
-            files.retain(|file| !has_record || file.path != RECORD);
+            files.retain(|file| !found.has_record || file.path != RECORD);
             files
         }
     };
@@ -56,7 +51,7 @@ pub(super) fn steps(
             sql: file.for_river(&found.river),
         })
         .collect();
-    if !steps.is_empty() || applied != Some(&schema.applied()) {
+    if !steps.is_empty() || found.applied.as_ref() != Some(&schema.applied()) {
         let now = schema.applied();
         let files = serde_json::to_string_pretty(&now.files).unwrap_or_default();
         steps.push(Step {
@@ -124,7 +119,7 @@ pub(super) async fn of(
             );
         }
     }
-    let steps = steps(found, schema, found.applied.as_ref(), found.has_record);
+    let steps = steps(found, schema);
     let rights = rights(found, schema);
     if steps.is_empty() && client.query(&rights, &[]).await?.is_empty() {
         return Ok(script);
