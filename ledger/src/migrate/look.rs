@@ -34,6 +34,12 @@ impl Found {
         }
     }
 
+    /// The release that migrated the database, if it is newer than this one.
+    pub(super) fn newer_release(&self, schema: &Schema) -> Option<&str> {
+        let applied = self.applied.as_ref().filter(|applied| schema.is_older_than(applied));
+        applied.map(|applied| applied.release.as_str())
+    }
+
     /// Whether River's migrations are to be run; or everything that keeps Weir from being migrated.
     pub(super) fn plan(&self, river: River) -> Result<bool, Vec<String>> {
         let mut faults = self.faults.clone();

@@ -42,6 +42,8 @@ pub struct Migrated {
     pub advice: Vec<String>,
     /// The version of River's tables that stays, though a newer one is known.
     pub kept_river: Option<i64>,
+    /// The newer release of Weir that migrated this database. Its objects and their rights stay as they are.
+    pub newer_release: Option<String>,
 }
 
 /// Brings the database up to date. Safe to repeat, and to run from many places at once: the others wait.
@@ -202,6 +204,10 @@ async fn apply(
     } else if migrated.river.is_empty() {
         let latest = riverqueue::migrate::MIGRATION_VERSION_LATEST;
         migrated.kept_river = found.river_version.filter(|version| *version < latest);
+    }
+    migrated.newer_release = found.newer_release(schema).map(str::to_owned);
+    if migrated.newer_release.is_some() {
+        return Ok(());
     }
     let mut weir = Vec::new();
     for Step { path, sql } in script::steps(found, schema) {

@@ -172,7 +172,11 @@ impl Schema {
     }
 
     /// The upgrades that a database lacks, and then the functions and views that differ from those of this release.
+    /// Empty when a newer release migrated the database: its functions stay.
     pub(super) fn missing_from(&self, applied: &Applied) -> Vec<&SchemaFile> {
+        if self.is_older_than(applied) {
+            return Vec::new();
+        }
         let upgrades = self
             .upgrades
             .iter()
@@ -187,8 +191,13 @@ impl Schema {
     /// Whether a process of this release can use a database to which this was applied. A newer release's functions serve
     /// the processes of the release before it.
     pub(super) fn is_served_by(&self, applied: &Applied) -> bool {
-        let newer = numbers(&applied.release) > numbers(&self.release);
-        applied.upgrade >= self.latest_upgrade() && (newer || applied.files == self.applied().files)
+        let is_whole = self.is_older_than(applied) || applied.files == self.applied().files;
+        applied.upgrade >= self.latest_upgrade() && is_whole
+    }
+
+    /// Whether a newer release migrated the database.
+    pub(super) fn is_older_than(&self, applied: &Applied) -> bool {
+        numbers(&applied.release) > numbers(&self.release)
     }
 
     /// The names of all objects of one kind.

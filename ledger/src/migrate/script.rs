@@ -51,7 +51,8 @@ pub(super) fn steps(found: &Found, schema: &Schema) -> Vec<Step> {
             sql: file.for_river(&found.river),
         })
         .collect();
-    if !steps.is_empty() || found.applied.as_ref() != Some(&schema.applied()) {
+    let is_recorded = found.applied.as_ref() == Some(&schema.applied()) || found.newer_release(schema).is_some();
+    if !steps.is_empty() || !is_recorded {
         let now = schema.applied();
         let files = serde_json::to_string_pretty(&now.files).unwrap_or_default();
         steps.push(Step {
@@ -118,6 +119,9 @@ pub(super) async fn of(
                 step.sql.trim_end(),
             );
         }
+    }
+    if found.newer_release(schema).is_some() {
+        return Ok(script);
     }
     let steps = steps(found, schema);
     let rights = rights(found, schema);

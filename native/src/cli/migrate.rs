@@ -48,7 +48,10 @@ impl Migrate {
             return Ok(ExitCode::SUCCESS);
         }
         let applied = migrate::migrate_with(&database, river).await?;
-        let is_current = applied.river.is_empty() && applied.weir.is_empty() && applied.revoked.is_empty();
+        let is_current = applied.river.is_empty()
+            && applied.weir.is_empty()
+            && applied.revoked.is_empty()
+            && applied.newer_release.is_none();
         // Said before the catalogue is looked at: what was applied stays, also where the catalogue is refused.
         for version in applied.river {
             print(&format!("applied River's {version}\n"))?;
@@ -76,6 +79,11 @@ impl Migrate {
         }
         for change in changes {
             print(&format!("changed the catalogue: {change}\n"))?;
+        }
+        if let Some(release) = applied.newer_release {
+            print(&format!(
+                "Weir {release} migrated this database; its schema stays as it is, and serves this release too\n"
+            ))?;
         }
         if let Some(version) = applied.kept_river {
             print(&format!(

@@ -84,6 +84,43 @@ async fn an_upgraded_database_is_the_same_as_a_new_one() {
     upgraded.abandon().await;
 }
 
+/// During a rolling upgrade, a process of the older release may restart and migrate again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_release_leaves_a_newer_schema_as_it_is() {
+    let weir = Weir::new().await;
+    let database = &weir.context.database;
+    migrate::migrate_to(database, River::AsItIs, &next_release())
+        .await
+        .unwrap();
+    let client = weir.client().await;
+    let role = format!("reader_{}", std::process::id());
+    client
+        .batch_execute(&format!(
+            "CREATE ROLE {role}; GRANT EXECUTE ON FUNCTION utc_text(timestamptz) TO {role}"
+        ))
+        .await
+        .unwrap();
+    let before = catalogue(&client).await;
+    let done = migrate::migrate(database).await.unwrap();
+    let after = catalogue(&client).await;
+    let record: String = client
+        .query_one("SELECT release FROM weir_schema", &[])
+        .await
+        .unwrap()
+        .get(0);
+    client
+        .batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}"))
+        .await
+        .unwrap();
+    assert_eq!(differences(&before, &after), Vec::<String>::new());
+    assert_eq!(record, "999.0.0");
+    assert_eq!(done.newer_release.as_deref(), Some("999.0.0"));
+    assert_eq!(done.weir, Vec::<String>::new());
+    let script = migrate::script(database, River::AsItIs).await.unwrap();
+    assert_eq!(script, "");
+    weir.abandon().await;
+}
+
 /// The script of each release is kept when it is made: `weir migrate --print > ledger/upgrades/from/VERSION.sql`.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_release_is_upgraded_to_the_present() {
