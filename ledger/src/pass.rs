@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_rests_where_nothing_is_to_be_done_and_goes_on_at_once_where_something_is() {
+    fn an_idle_pass_rests_and_a_busy_one_continues() {
         let slice = |next, done| Slice { next, done };
         let mut pass = Pass::new(Duration::from_hours(1));
         assert!(!pass.has_turn(false, false), "it has not begun");

@@ -370,7 +370,7 @@ mod tests {
         }
 
         #[test]
-        fn overage_is_what_neither_the_plan_nor_grants_have_room_for_and_ends_at_the_ceiling(
+        fn overage_starts_after_plan_and_grants_and_ends_at_the_ceiling(
             limit in 0..100_i64, above in 0..60_i64, lefts in proptest::collection::vec(1..30_i64, 0..4),
             requests in proptest::collection::vec(0..40_i64, 1..40),
         ) {
@@ -602,7 +602,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_plan_has_no_room_for_is_drawn_on_grants_and_never_more_than_they_have() {
+    fn grants_cover_the_rest_up_to_their_amount() {
         let grant = |left, expires_at| Grant {
             left,
             expires_at,

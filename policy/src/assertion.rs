@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assertion_of_an_edge_without_digests_is_valid_for_its_own_request_only() {
+    fn an_assertion_without_digests_is_bound_to_its_request() {
         assert!(verified(&with_claims(|_| {}), NOW).is_ok());
         for htu in ["/api/jobs/analysis".into(), serde_json::Value::Null] {
             let other = with_claims(|claims| claims["htu"] = htu);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn an_assertion_of_an_edge_that_knows_no_organisations_is_of_the_subject_itself() {
+    fn an_assertion_without_an_organisation_names_the_subject() {
         let token = with_claims(|claims| claims["sub"] = "user_2aB".into());
         let user = verified(&token, NOW).unwrap().caller.user;
         assert_eq!(user, Some(Identity::own("user_2aB".parse().unwrap())));

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_count_blocks_an_address_and_an_equal_admission_does_not_unblock_it() {
+    fn a_higher_count_blocks_and_an_equal_admission_keeps_the_block() {
         let mut cache = LimitCache::new(10);
         cache.remember(ANNE, &admitted(9, 5_000), 10, 1_000);
         cache.remember(ANNE, &DENIED, 10, 1_001);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_result_of_the_next_window_replaces_an_entry_exactly_when_its_window_has_ended() {
+    fn an_entry_is_replaced_only_after_its_window_ends() {
         for (now, used) in [(5_999, 10), (6_000, 1)] {
             let mut cache = LimitCache::new(10);
             cache.remember(ANNE, &DENIED, 10, 1_000);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_enough_for_a_write_under_low_load_and_two_for_one_under_high_load() {
+    fn low_load_needs_one_row_per_write_and_high_load_two() {
         let with_rows = |thousandths: i64| WriteBudget {
             rows: thousandths,
             ..WriteBudget::default()

@@ -36,7 +36,10 @@ impl Found {
 
     /// The release that migrated the database, if it is newer than this one.
     pub(super) fn newer_release(&self, schema: &Schema) -> Option<&str> {
-        let applied = self.applied.as_ref().filter(|applied| schema.is_older_than(applied));
+        let applied = self
+            .applied
+            .as_ref()
+            .filter(|applied| schema.is_older_than(applied));
         applied.map(|applied| applied.release.as_str())
     }
 

@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_file_creates_the_object_that_it_is_named_after_and_no_function_twice() {
+    fn each_file_creates_its_object_and_each_function_has_one_file() {
         let schema = Schema::present();
         let mut functions = Vec::new();
         for file in schema.files.iter().filter(|file| file.path.contains('/')) {

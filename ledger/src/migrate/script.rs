@@ -51,7 +51,8 @@ pub(super) fn steps(found: &Found, schema: &Schema) -> Vec<Step> {
             sql: file.for_river(&found.river),
         })
         .collect();
-    let is_recorded = found.applied.as_ref() == Some(&schema.applied()) || found.newer_release(schema).is_some();
+    let is_recorded =
+        found.applied.as_ref() == Some(&schema.applied()) || found.newer_release(schema).is_some();
     if !steps.is_empty() || !is_recorded {
         let now = schema.applied();
         let files = serde_json::to_string_pretty(&now.files).unwrap_or_default();

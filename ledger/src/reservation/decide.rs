@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_a_holder_gets_the_slot_and_the_others_wait_and_nobody_else_is_touched() {
+    fn the_first_job_gets_the_slot_and_others_wait() {
         let (anne, bob) = (holder(1), holder(2));
         let group = [submission(anne, 1), submission(anne, 1), submission(bob, 1)];
         let answers = answers(&group, &mut snapshot(&[anne, bob], Some(PRO)));
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_key_in_one_group_is_one_job_and_with_another_request_a_conflict() {
+    fn one_key_in_a_group_is_one_job_or_a_conflict() {
         let (anne, bob) = (holder(1), holder(2));
         let group = [
             with_key(submission(anne, 1), "k", 7),

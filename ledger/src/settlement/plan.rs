@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_the_line_gives_a_free_slot_to_nobody_else_when_it_was_the_last() {
+    fn leaving_the_queue_last_promotes_no_one() {
         let mut cancelled = released(1, "cancelled", 1, None);
         cancelled.held_slot = false;
         cancelled.was_parked = true;

@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_told_when_it_arrives_when_it_changes_and_when_it_is_gone_but_not_twice() {
+    fn a_job_is_emitted_once_on_arrival_change_and_removal() {
         let mut watched = Watched::default();
         assert_eq!(look(&mut watched, &[1, 2], &[(1, "a"), (2, "over")]), [1, 2]);
         assert_eq!(look(&mut watched, &[1, 2], &[(1, "a")]), [0; 0]);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_river_has_deleted_is_told_once_however_long_it_is_among_the_newest() {
+    fn a_job_that_river_deleted_is_emitted_once() {
         let mut watched = Watched::default();
         assert_eq!(look(&mut watched, &[1, 2], &[(1, "a")]), [1, 2], "2 went before");
         assert_eq!(look(&mut watched, &[1, 2], &[]), [1], "deleted");

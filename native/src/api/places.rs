@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_more_than_a_holder_may_have_waits_for_all_of_it_and_no_longer() {
+    fn a_request_over_the_holders_share_waits_for_the_whole_share() {
         let places = Places::new(10, 4);
         let take = |holder, many| places.take_many(Uuid::from_u128(holder), many);
         let small = take(0, 1).unwrap();

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_large_answer_that_is_not_taken_in_time_is_broken_off_and_gives_its_room_back() {
+    async fn a_slow_reader_of_a_large_answer_is_cut_off_and_frees_its_room() {
         let sending = Sending::new();
         let holder = Uuid::from_u128(1);
         let all_of_its_room = "x".repeat(MAX_KIB_OF_HOLDER * 1024 - 2);

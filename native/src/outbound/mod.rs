@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_that_resolves_into_a_private_network_is_refused_before_a_connection() {
+    async fn a_name_that_resolves_to_a_private_address_is_refused() {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
         let answer = client(Reach::Public).get(&url).send().await;

@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_attempts_take_three_days_and_begin_anew_when_they_are_asked_for_again() {
+    fn ten_attempts_take_three_days_and_restart_on_request() {
         let seconds = |left| pause(left, None, 0.5).as_secs();
         let pauses: Vec<u64> = (1..=9).rev().map(seconds).collect();
         assert_eq!(pauses, PAUSES);

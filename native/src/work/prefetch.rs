@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_wait_in_vain_nothing_is_prefetched_however_many_workers_there_are() {
+    fn nothing_is_prefetched_after_an_empty_wait() {
         for workers in [1, 10, 10_000] {
             let (mut prefetch, now) = after(1000, SHORT, SHORT);
             prefetch.slowed_down(workers);

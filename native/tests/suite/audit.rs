@@ -226,7 +226,7 @@ async fn a_job_that_was_charged_and_ran_again_is_no_violation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repair_beside_reservations_rebuilds_the_counters_and_deadlocks_with_nobody() {
+async fn a_repair_during_reservations_causes_no_deadlock() {
     let weir = Weir::new().await;
     let mut users = Vec::new();
     for _ in 0..10 {

@@ -76,7 +76,7 @@ async fn every_window_of_a_plan_holds_against_submissions_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_names_every_window_without_room_and_waits_for_the_last_of_them() {
+async fn a_refusal_names_each_full_window_and_the_latest_reset() {
     let weir = images().await;
     early_in_the_hour().await;
     let user = weir.user("hobby").await;
@@ -331,7 +331,7 @@ async fn a_raised_limit_holds_at_once_and_more_slots_wake_what_waits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_gone_from_the_catalogue_and_still_used_is_refused_and_nothing_is_changed() {
+async fn removing_a_catalogue_entry_in_use_is_refused() {
     let weir = images().await;
     let (team, hobby) = (weir.user("team").await, weir.user("hobby").await);
     assert_eq!(render(&weir, hobby).await.status, 202);
@@ -358,7 +358,7 @@ async fn what_is_gone_from_the_catalogue_and_still_used_is_refused_and_nothing_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn migrate_replaces_the_plans_of_a_new_database_and_a_process_without_its_meters_does_not_start() {
+async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
     let weir = Weir::made(&[IMAGES], async |url| {
         migrate::migrate(&Database::at(url).unwrap()).await.unwrap();
     })
@@ -456,7 +456,7 @@ async fn windows_that_are_over_are_forgotten_and_the_rest_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_that_is_written_by_hand_holds_though_nobody_was_limited_in_its_window() {
+async fn a_limit_inserted_with_sql_holds_in_a_new_window() {
     let weir = images().await;
     early_in_the_hour().await;
     let (hobby, team) = (weir.user("hobby").await, weir.user("team").await);
@@ -493,7 +493,7 @@ async fn a_limit_that_is_written_by_hand_holds_though_nobody_was_limited_in_its_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_monthly_limit_is_the_same_in_its_column_and_in_its_row_wherever_it_is_written() {
+async fn a_monthly_limit_agrees_in_column_and_row() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let both = async || {
@@ -528,7 +528,7 @@ async fn a_monthly_limit_is_the_same_in_its_column_and_in_its_row_wherever_it_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_of_a_meter_that_is_not_there_is_refused_when_it_is_written_by_hand() {
+async fn usage_of_an_unknown_meter_is_refused_in_sql() {
     let weir = images().await;
     let user = weir.user("hobby").await;
     let client = weir.client().await;

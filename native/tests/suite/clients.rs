@@ -206,7 +206,7 @@ async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_python() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_typescript() {
+async fn any_value_a_typescript_handler_throws_is_recorded_and_retried() {
     let Some(node) = node() else { return };
     let program = ["--input-type=module", "--eval", FAILING_TYPESCRIPT].map(PathBuf::from);
     failures_are_recorded_in_language(&[&[node], &program[..]].concat()).await;
@@ -264,7 +264,7 @@ async fn a_worker_of_two_queues_claims_no_job_before_it_can_work_it_in_python() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_of_two_queues_claims_no_job_before_it_can_work_it_in_typescript() {
+async fn a_typescript_worker_of_two_queues_claims_only_what_it_can_work() {
     let Some(node) = node() else { return };
     let program = ["--input-type=module", "--eval", COUNTING_TYPESCRIPT].map(PathBuf::from);
     claims_what_it_works_in_language(&[&[node], &program[..]].concat()).await;

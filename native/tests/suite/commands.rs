@@ -20,7 +20,7 @@ fn said(output: &Output) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_who_migrate_at_once_apply_every_migration_once_and_the_next_one_none() {
+async fn concurrent_migrations_apply_each_file_once() {
     let weir = Weir::made(&[], async |url| {
         let migrate = || {
             Command::new(env!("CARGO_BIN_EXE_weir"))
@@ -124,7 +124,7 @@ async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_audit_ends_with_one_when_something_is_wrong_and_its_repair_with_zero() {
+async fn audit_exits_with_one_on_a_fault_and_with_zero_after_repair() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;

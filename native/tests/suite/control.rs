@@ -95,7 +95,7 @@ fn analysis() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backend_submits_and_reads_in_the_name_that_it_says_and_as_far_as_its_key_goes() {
+async fn a_backend_acts_on_behalf_within_its_keys_scopes() {
     let weir = Weir::new().await;
     let backend = Backend::new(&weir, &[Scope::Submit, Scope::Read]).await;
     let zoe = [("weir-on-behalf-of", "Zo%C3%AB of Utrecht")];
@@ -163,7 +163,7 @@ async fn a_backend_submits_and_reads_in_the_name_that_it_says_and_as_far_as_its_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_that_ended_or_never_was_is_refused_slowly_and_keeps_nobody_waiting() {
+async fn wrong_keys_are_answered_slowly_and_delay_no_others() {
     let weir = Weir::new().await;
     let operator = Backend::operator(&weir).await;
     let path = "/admin/audit-log";
@@ -247,7 +247,7 @@ async fn a_change_that_stands_still_keeps_no_duty_from_being_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_starts_what_waits_and_the_same_or_an_older_event_changes_nothing() {
+async fn an_upgrade_starts_parked_jobs_and_old_events_change_nothing() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let user = weir.user("free").await;
@@ -319,7 +319,7 @@ async fn an_upgrade_starts_what_waits_and_the_same_or_an_older_event_changes_not
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_for_the_end_of_the_period_counts_from_then_on_even_if_nobody_does_the_duties() {
+async fn a_plan_change_at_period_end_holds_without_maintenance() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let user = weir.user("pro").await;
@@ -577,7 +577,7 @@ async fn no_usage_event_turns_up_behind_a_cursor_however_late_it_commits() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_that_waits_is_cancelled_and_a_deleted_person_leaves_what_was_billed() {
+async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
     let weir = Weir::new().await;
     let subject = "anne@example.com";
     let who = Who::Subject(subject);
@@ -637,7 +637,7 @@ async fn all_that_waits_is_cancelled_and_a_deleted_person_leaves_what_was_billed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_path_that_is_no_text_names_nobody_and_is_read_for_nobody_without_a_key() {
+async fn an_undecodable_path_is_refused_and_needs_a_key_first() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let stranger = Backend {
@@ -755,7 +755,7 @@ async fn usage_is_told_by_period_also_of_those_that_are_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn usage_events_that_are_written_while_migrate_runs_again_stay_in_the_feed() {
+async fn usage_events_written_during_a_migration_reach_the_feed() {
     let weir = Weir::new().await;
     let user = weir.user("enterprise").await;
     let stopped = CancellationToken::new();
@@ -781,7 +781,7 @@ async fn usage_events_that_are_written_while_migrate_runs_again_stay_in_the_feed
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_other_clients_inserted_for_somebody_is_cancelled_and_deleted_with_the_rest() {
+async fn deleting_a_user_includes_jobs_of_other_clients() {
     let weir = Weir::new().await;
     let subject = "zoe@example.com";
     let args = json!({ "user_id": subject, "files": [] });

@@ -59,7 +59,7 @@ async fn sample(client: tokio_postgres::Client, stopped: CancellationToken) -> S
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within_fifteen_seconds() {
+async fn a_killed_workers_jobs_resume_within_fifteen_seconds() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/crash.toml")]).await;
     let client = weir.client().await;
     let mut users = HashMap::new();
@@ -179,7 +179,7 @@ async fn no_limit_is_exceeded_while_a_worker_is_killed_and_its_jobs_go_on_within
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_stood_still_ends_and_writes_nothing_over_its_successors_attempt() {
+async fn a_paused_process_overwrites_no_successors_attempt() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/crash.toml")]).await;
     let client = weir.client().await;
     let who = Who::User(weir.user("free").await);

@@ -60,7 +60,7 @@ fn keyed(user: uuid::Uuid, key: &str) -> Submission {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_cut_before_commit_leaves_nothing_and_the_retry_gets_its_job() {
+async fn a_cut_before_commit_leaves_nothing_and_the_retry_succeeds() {
     through(Cut::BeforeCommit).await;
 }
 

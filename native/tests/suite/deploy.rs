@@ -77,7 +77,7 @@ fn the_example_environment_has_the_defaults() {
 }
 
 #[tokio::test]
-async fn the_periodic_example_of_the_services_file_is_one_that_its_handler_takes() {
+async fn the_periodic_example_in_the_services_file_is_accepted() {
     let shipped = read("weir.toml");
     let (_, example) = shipped.split_once("# [[periodic]]").unwrap();
     let example: String = example

@@ -690,7 +690,7 @@ async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'sta
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_extended_bit_by_bit_is_decided_and_booked_as_if_it_was_submitted_at_once() {
+async fn extending_in_steps_equals_submitting_at_once() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seed = number("WEIR_SEED").unwrap_or_else(rand::random);
     let cases = number("WEIR_CASES");

@@ -58,7 +58,7 @@ async fn a_report_is_counted_once_however_often_it_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_edge_forwards_for_a_client_reports_nothing_and_its_own_word_is_no_client() {
+async fn client_requests_through_the_edge_cannot_report_counts() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;

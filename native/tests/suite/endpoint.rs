@@ -140,7 +140,7 @@ impl Stage {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_gets_the_arguments_and_its_answer_is_the_output_and_the_charge() {
+async fn an_endpoints_answer_is_the_output_and_the_charge() {
     let stage = Stage::new().await;
     let job = stage.run(json!({ "do": "work", "say": "안녕" })).await;
     assert_eq!(

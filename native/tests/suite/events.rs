@@ -195,7 +195,7 @@ async fn who_connects_again_misses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_anonymous_caller_follows_a_job_by_its_token_and_has_no_stream_of_all() {
+async fn an_anonymous_caller_streams_one_job_by_token() {
     let weir = Weir::new().await;
     let (here, neighbour) = (Who::Address("198.51.100.1"), Who::Address("198.51.100.1"));
     let answer = weir

@@ -96,7 +96,7 @@ async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batches_of_a_blocked_user_hold_up_no_reads_and_no_batch_of_anybody_else() {
+async fn a_blocked_users_batches_delay_no_reads_and_no_other_batches() {
     let weir = Weir::new().await;
     let locked = weir.user("pro").await;
     let other = weir.user("pro").await;
@@ -242,7 +242,7 @@ impl Handler for Refused {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drifted_counter_and_a_refused_output_fail_alone_and_the_counter_is_rebuilt() {
+async fn a_drifted_counter_and_a_refused_output_fail_alone() {
     let weir = Weir::new().await;
     let gate = Gate::new();
     let (drifted, poisoned) = (weir.user("pro").await, weir.user("pro").await);
@@ -368,7 +368,7 @@ async fn a_moment_without_disk_space_makes_nobody_a_suspect() {
 
 // On one thread, so that what is settled at once is one group.
 #[tokio::test]
-async fn what_is_refused_again_and_again_splits_the_group_of_the_others_only_once() {
+async fn a_repeatedly_refused_item_splits_its_group_once() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     count_updates(&client).await;
@@ -525,7 +525,7 @@ async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submissions_say() {
+async fn readiness_and_submissions_agree_while_the_server_is_read_only() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let admin = weir.admin().await;
@@ -557,7 +557,7 @@ async fn a_server_that_was_read_only_is_used_again_and_readiness_says_what_submi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn workers_keep_no_connection_that_was_made_while_the_server_was_read_only() {
+async fn workers_drop_connections_made_while_the_server_was_read_only() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -603,7 +603,7 @@ async fn a_connection_that_stands_still_is_given_up_and_submissions_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_whose_connection_stands_still_ends_and_its_connection_is_not_used_again() {
+async fn a_read_over_a_stalled_connection_ends_and_drops_it() {
     let weir = Weir::new().await;
     let proxy = Proxy::start(&weir, Cut::Never, 0).await;
     let pool = weir_ledger::database::Database::at(&proxy.url(&weir))
@@ -723,7 +723,7 @@ impl Handler for Hasty {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_that_falls_due_while_its_slot_is_released_never_runs_beside_its_successor() {
+async fn a_retry_that_falls_due_during_release_respects_the_slot() {
     let services = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/hasty.toml");
     let weir = Weir::with(&[
         ("WEIR_CONFIG", services),
@@ -823,7 +823,7 @@ async fn a_locked_job_holds_up_no_settlement_but_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_whose_connection_was_made_while_the_server_was_read_only_does_the_duties_afterwards() {
+async fn a_leader_elected_on_a_read_only_server_maintains_it_afterwards() {
     let weir = Weir::new().await;
     make_read_only(&weir, true).await;
     let stopped = CancellationToken::new();

@@ -161,7 +161,7 @@ async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none() {
+async fn an_upgrade_starts_parked_jobs_and_a_downgrade_starts_none() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let ids = submit(&weir, Who::User(user), 6).await;
@@ -225,7 +225,7 @@ async fn an_upgrade_helps_the_jobs_that_already_wait_and_a_downgrade_starts_none
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_of_other_river_clients_keep_the_limit_and_are_woken_by_a_freed_slot() {
+async fn jobs_of_other_river_clients_respect_the_slot_limit() {
     let weir = Weir::new().await;
     let clockwork = Clockwork::taking(50);
     let (known, stranger) = (weir.user("free").await, Uuid::new_v4());
@@ -365,7 +365,7 @@ async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dead_process_ran_is_taken_back_and_what_a_living_one_runs_is_not() {
+async fn only_jobs_of_dead_processes_are_taken_over() {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     let ids = submit(&weir, Who::User(user), 3).await;
@@ -423,7 +423,7 @@ async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_handlers_take_long_river_claims_no_job_that_has_to_wait_for_a_worker() {
+async fn slow_handlers_get_no_jobs_ahead_of_a_free_worker() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "2")]).await;
     // Longer than a job that was claimed too early waits before it goes back to its queue.
     let clockwork = Clockwork::taking(700);

@@ -94,7 +94,7 @@ handler = { type = "exec", command = ["mail"] }
 }
 
 #[test]
-fn everything_that_is_wrong_with_the_services_file_is_said_at_once_with_its_line() {
+fn every_error_in_the_services_file_is_listed_with_its_line() {
     let said = refused_file(
         r#"
 [[service]]
@@ -335,7 +335,7 @@ fn with_service(handler: &str, more: &str) -> String {
 }
 
 #[test]
-fn a_periodic_job_whose_ticks_or_arguments_are_not_what_they_seem_is_refused() {
+fn misleading_ticks_or_arguments_of_a_periodic_job_are_refused() {
     let exec = "type = \"exec\", command = [\"true\"]";
     for (members, fault) in [
         // Ticks of two schedulers would differ, as with an @every without a zone.

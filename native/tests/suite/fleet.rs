@@ -30,7 +30,7 @@ fn start(program: &Path, name: &str, weir: &Weir) -> KilledOnDrop {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_fleet_in_go_one_process_is_killed_and_every_job_is_charged_and_written_once() {
+async fn killing_a_go_process_charges_each_job_once() {
     let folder = std::env::temp_dir().join(format!("weir-go-fleet-{}", Uuid::new_v4()));
     let inside = folder.clone();
     let Some(program) = tokio::task::spawn_blocking(move || go(&inside)).await.unwrap() else {

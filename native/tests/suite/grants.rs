@@ -140,7 +140,7 @@ async fn a_job_draws_what_the_plan_lacks_and_what_it_does_not_use_returns() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grants_are_drawn_on_also_when_the_holders_row_was_deleted_and_made_again() {
+async fn grants_survive_the_deletion_of_the_holders_row() {
     let scene = Scene::new(0).await;
     let client = scene.weir.client().await;
     let service = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"files\": []}', 1)";
@@ -162,7 +162,7 @@ async fn grants_are_drawn_on_also_when_the_holders_row_was_deleted_and_made_agai
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_expires_first_is_drawn_first_and_an_expired_grant_holds_until_its_job_ends() {
+async fn grants_are_drawn_by_expiry_and_hold_until_their_job_ends() {
     let scene = Scene::new(0).await;
     scene.grant(10, None).await;
     scene.grant(10, Some(HOUR * 2)).await;
@@ -323,7 +323,7 @@ async fn jobs_of_a_moment_ahead_do_not_go_around_the_number_that_may_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn grants_pay_for_what_comes_after_usage_beyond_a_lowered_limit_and_the_audit_holds() {
+async fn grants_cover_usage_above_a_lowered_limit() {
     let scene = Scene::new(50).await;
     let client = scene.weir.client().await;
     let change = async |plan: &str| {
@@ -372,7 +372,7 @@ async fn grants_pay_for_what_comes_after_usage_beyond_a_lowered_limit_and_the_au
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_window_that_was_forgotten_is_made_again_with_what_was_used_in_it() {
+async fn a_deleted_window_row_is_rebuilt_from_usage() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("free").await;

@@ -18,7 +18,7 @@ async fn count(client: &tokio_postgres::Client, which: &str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_process_scope_each_process_keeps_the_limit_for_itself_and_nothing_is_parked() {
+async fn process_scope_limits_each_process_and_parks_nothing() {
     let weir = Weir::with(&[
         ("FAIRNESS_SCOPE", "process"),
         ("FAIRNESS_SNOOZE_DURATION", "1s"),
@@ -60,7 +60,7 @@ async fn in_process_scope_each_process_keeps_the_limit_for_itself_and_nothing_is
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_that_comes_back_while_its_users_slot_is_taken_waits_for_it_and_keeps_its_attempt() {
+async fn a_retry_waits_for_a_taken_slot_and_keeps_its_attempt() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let gate = Gate::new();
@@ -103,7 +103,7 @@ async fn a_retry_that_comes_back_while_its_users_slot_is_taken_waits_for_it_and_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_together_comes_back_thirty_to_forty_seconds_later_and_not_together() {
+async fn refused_jobs_return_after_thirty_to_forty_seconds_with_jitter() {
     // So many that all jobs are claimed before the first is refused, and what is left could be parked instead.
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "12")]).await;
     let client = weir.client().await;
@@ -162,7 +162,7 @@ async fn what_is_refused_together_comes_back_thirty_to_forty_seconds_later_and_n
 
 /// What the guard refuses is parked before River has written that it is snoozed; until then nothing can promote it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slot_that_is_freed_while_river_writes_a_snooze_goes_to_the_snoozed_job() {
+async fn a_slot_freed_during_a_snooze_goes_to_the_snoozed_job() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     client
@@ -202,7 +202,7 @@ async fn a_slot_that_is_freed_while_river_writes_a_snooze_goes_to_the_snoozed_jo
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_with_an_empty_user_id_are_nobodys_and_run_together_without_reservations() {
+async fn jobs_with_an_empty_user_id_have_no_holder() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let gate = Gate::new();
@@ -250,7 +250,7 @@ async fn an_address_runs_as_many_jobs_at_once_as_the_limit_for_addresses_says() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_whom_nobody_knows_and_one_of_a_plan_that_was_written_by_hand_have_the_default_turns() {
+async fn unknown_users_and_unknown_plans_have_the_default_slots() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let (unknown, platinum) = (Uuid::new_v4(), weir.user("enterprise").await);
@@ -292,7 +292,7 @@ async fn a_user_whom_nobody_knows_and_one_of_a_plan_that_was_written_by_hand_hav
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_users_jobs_of_another_client_lose_no_attempt_and_keep_nobody_elses_waiting() {
+async fn a_locked_users_foreign_jobs_lose_no_attempt() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "40")]).await;
     let (locked, other) = (weir.user("free").await, weir.user("free").await);
     // Their row is there once they have submitted something.
@@ -328,7 +328,7 @@ async fn a_locked_users_jobs_of_another_client_lose_no_attempt_and_keep_nobody_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_of_another_client_are_counted_in_the_windows_in_which_their_meter_is() {
+async fn jobs_of_another_client_count_in_their_meters_windows() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let by_day = "UPDATE plan_limits SET day = 10 WHERE event_type = 'analysis'";
@@ -383,7 +383,7 @@ async fn an_attempt_that_an_outage_keeps_from_beginning_is_not_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_is_counted_by_the_meter_that_its_service_had_when_it_was_submitted() {
+async fn a_retry_counts_by_the_meter_at_submission() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;

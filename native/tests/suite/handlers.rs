@@ -22,7 +22,7 @@ async fn submit(weir: &Weir, who: Who, service: &str, args: Value) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_program_that_takes_too_long_is_killed_with_its_children_and_its_users_next_job_runs() {
+async fn a_program_past_its_timeout_is_killed_with_its_children() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     // What the program's child makes when it lives on; the name tells which process runs the tests.
@@ -78,7 +78,7 @@ impl Handler for Fragile {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_that_panics_fails_its_job_and_keeps_neither_slot_nor_quota_nor_worker() {
+async fn a_panicking_handler_keeps_neither_slot_nor_quota_nor_worker() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     // More than the lane has workers, so that the last finds none if a panic keeps one.
@@ -108,7 +108,7 @@ async fn a_handler_that_panics_fails_its_job_and_keeps_neither_slot_nor_quota_no
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_output_that_is_too_large_is_refused_for_good_and_told_how_large_it_may_be() {
+async fn an_oversized_output_fails_for_good_and_names_the_limit() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
     let working = weir.work().await;
@@ -190,7 +190,7 @@ impl Handler for Unprintable {
 
 /// River writes the ends of many jobs in one statement, again and again until it succeeds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_that_postgres_cannot_store_ends_its_job_and_keeps_nobody_elses_from_ending() {
+async fn an_unstorable_failure_ends_its_own_job_only() {
     let weir = programs().await;
     let who = Who::User(weir.user("enterprise").await);
     let mut jobs = Vec::new();

@@ -137,7 +137,7 @@ async fn a_uuid_in_upper_case_is_the_user_that_it_always_was() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_organisations_people_share_its_quota_and_slots_and_each_job_says_who() {
+async fn members_share_their_organisations_quota_and_slots() {
     let weir = Weir::new().await;
     let (anne, ben) = (Who::Member("org_1", "anne"), Who::Member("org_1", "ben"));
     let first = weir.analyse(anne, "a_test.go", GO_TESTS).await;

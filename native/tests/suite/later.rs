@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use weir::outbound;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_comes_after_the_worker_was_killed_and_another_was_stopped_and_is_charged_once() {
+async fn a_later_answer_survives_its_worker_and_is_charged_once() {
     let stage = Stage::new("60s", &[]).await;
     let schedule = Process::start(&stage.weir, &["schedule"], &[]);
     let worker = Process::start(&stage.weir, &["work"], &[]);
@@ -61,7 +61,7 @@ async fn an_answer_comes_after_the_worker_was_killed_and_another_was_stopped_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_says_nothing_is_taken_back_and_its_late_answer_is_refused() {
+async fn a_silent_attempt_is_taken_over_and_its_late_answer_refused() {
     let stage = Stage::new("2s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -101,7 +101,7 @@ async fn an_attempt_that_says_nothing_is_taken_back_and_its_late_answer_is_refus
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn progress_and_heartbeats_keep_an_attempt_beyond_its_timeout_and_the_owner_sees_how_far_it_is() {
+async fn progress_and_heartbeats_extend_an_attempt_past_its_timeout() {
     let stage = Stage::new("3s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -166,7 +166,7 @@ async fn an_attempt_asks_for_more_quota_and_goes_on_without_where_there_is_none(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_worker_has_many_answers_outstanding_keeps_their_slots_and_stops_without_waiting_for_them() {
+async fn a_worker_stops_without_waiting_for_outstanding_answers() {
     let stage = Stage::new("60s", &[("WEIR_DRAIN_TIMEOUT", "60s")]).await;
     let working = stage.work().await;
     let mut outstanding = Vec::new();
@@ -210,7 +210,7 @@ async fn one_worker_has_many_answers_outstanding_keeps_their_slots_and_stops_wit
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_its_owner_cancels_gives_its_slot_on_and_the_endpoint_learns_it_at_its_next_word() {
+async fn a_cancel_frees_the_slot_and_the_endpoint_learns_of_it() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -231,7 +231,7 @@ async fn what_its_owner_cancels_gives_its_slot_on_and_the_endpoint_learns_it_at_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_is_retried_after_its_owner_cancelled_it_brings_no_old_attempt_back() {
+async fn a_retry_after_a_cancel_revives_no_old_attempt() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -271,7 +271,7 @@ async fn a_job_that_is_retried_after_its_owner_cancelled_it_brings_no_old_attemp
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_is_tried_again_by_the_services_policy_and_one_that_is_final_is_not() {
+async fn failures_follow_the_retry_policy_unless_they_are_final() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;

@@ -191,7 +191,7 @@ async fn a_token_speaks_for_one_job_and_nonsense_is_refused_with_what_is_wanted(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_killed_before_it_knows_that_the_answer_comes_later_costs_an_attempt_and_no_more() {
+async fn a_worker_killed_before_the_202_costs_one_attempt() {
     let stage = Stage::new("60s", &[]).await;
     let schedule = Process::start(&stage.weir, &["schedule"], &[]);
     let worker = Process::start(&stage.weir, &["work"], &[]);
@@ -246,7 +246,7 @@ async fn a_worker_that_is_killed_before_it_knows_that_the_answer_comes_later_cos
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attempt_that_a_stop_broke_off_does_not_speak_for_the_one_that_has_its_number() {
+async fn an_interrupted_attempt_cannot_answer_for_its_successor() {
     let stage = Stage::new("60s", &[("WEIR_DRAIN_TIMEOUT", "1s")]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -269,7 +269,7 @@ async fn an_attempt_that_a_stop_broke_off_does_not_speak_for_the_one_that_has_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_cannot_be_deleted_while_an_answer_is_outstanding_and_one_deleted_by_hand_ends_the_job() {
+async fn an_outstanding_answer_blocks_deletion_of_its_account() {
     let stage = Stage::new("60s", &[]).await;
     let working = stage.work().await;
     let who = stage.user().await;
@@ -338,7 +338,7 @@ async fn a_job_that_somebody_starts_anew_by_hand_belongs_to_its_new_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_attempt_of_a_holder_whom_somebody_has_locked_keeps_no_other_from_being_taken_back() {
+async fn a_locked_holder_does_not_delay_other_overdue_attempts() {
     let stage = Stage::new("1s", &[]).await;
     let working = stage.work().await;
     let (locked, other) = (stage.user().await, stage.user().await);

@@ -27,7 +27,7 @@ async fn status(weir: &Weir) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_runs_is_not_rescued_by_a_leader_of_somebody_elses_and_every_tick_becomes_a_job() {
+async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
     let Some(other) = Beside::built().await else {
         return;
     };
@@ -169,7 +169,7 @@ async fn what_runs_is_not_rescued_by_a_leader_of_somebody_elses_and_every_tick_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_weir_that_shall_not_lead_works_and_does_its_duties_and_is_not_elected() {
+async fn river_leader_false_works_and_maintains_without_election() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/beside.toml"), ("RIVER_LEADER", "false")]).await;
     let services = &weir.context.settings.services;
     let working = Working::start(&weir.context, Duty::Both, services).await.unwrap();

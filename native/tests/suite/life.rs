@@ -98,7 +98,7 @@ async fn nobody_is_charged_more_than_was_reserved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_somebody_has_charged_already_is_completed_and_not_charged_again() {
+async fn a_job_charged_by_other_means_is_not_charged_again() {
     let weir = programs().await;
     let user = weir.user("free").await;
     let who = Who::User(user);
@@ -281,7 +281,7 @@ async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submission_that_is_already_under_way_reserves_nothing_and_never_shows_somebody_elses() {
+async fn a_duplicate_reserves_nothing_and_shows_no_other_users_job() {
     let weir = programs().await;
     let (a, b) = (
         Who::User(weir.user("free").await),

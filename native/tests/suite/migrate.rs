@@ -22,7 +22,7 @@ fn own() -> Schemas {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_somebody_elses_is_named_and_stays_and_an_old_river_is_brought_up_only_when_asked() {
+async fn foreign_objects_are_named_and_an_old_river_stays_by_default() {
     let weir = Weir::made(&OWN, async |url| {
         let client = Database::at(url).unwrap().connect().await.unwrap();
         client.batch_execute(THEIR_TABLES).await.unwrap();

@@ -177,7 +177,7 @@ async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_api_without_a_leader_is_ready_and_says_so_and_one_without_a_database_is_not() {
+async fn readiness_needs_a_database_and_reports_a_missing_leader() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
@@ -361,7 +361,7 @@ async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_request_id_is_nobodys_and_no_log_has_an_address_or_an_assertion() {
+async fn logs_hold_no_address_no_assertion_and_no_refused_request_id() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;

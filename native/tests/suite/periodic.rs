@@ -5,7 +5,7 @@ use weir::config::Settings;
 use weir::work::{Duty, Working};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_schedulers_enqueue_one_job_a_tick_also_when_one_takes_over_from_the_other() {
+async fn two_schedulers_enqueue_one_job_per_tick() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/periodic.toml")]).await;
     let client = weir.client().await;
     let mut schedulers = Vec::new();
@@ -93,7 +93,7 @@ async fn two_schedulers_enqueue_one_job_a_tick_also_when_one_takes_over_from_the
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tick_that_was_missed_is_made_up_for_within_a_minute_and_never_enqueued_twice() {
+async fn a_missed_tick_is_enqueued_once_within_a_minute() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/periodic.toml")]).await;
     let client = weir.client().await;
     // No scheduler ran for ten minutes; and one of an earlier version, which keeps no such row, enqueued a tick already.

@@ -42,7 +42,7 @@ async fn waits(weir: &Weir, users: &[Uuid]) -> Vec<f64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn idle_priority_workers_take_default_jobs_and_priority_jobs_never_wait_for_them() {
+async fn idle_priority_workers_take_default_jobs() {
     let weir = Weir::with(&POOLS).await;
     let gate = Gate::new();
     let free = submit(&weir, "free", 9).await;
@@ -99,7 +99,7 @@ async fn unless_it_is_asked_for_nothing_is_lent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn short_jobs_are_claimed_ahead_and_go_back_to_the_others_when_a_long_one_is_in_their_way() {
+async fn prefetched_jobs_return_when_a_long_one_blocks_them() {
     let weir = Weir::with(&POOLS).await;
     let gate = Gate::new();
     let short = submit(&weir, "free", 200).await;

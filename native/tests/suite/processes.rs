@@ -51,7 +51,7 @@ async fn when_the_leader_dies_another_one_does_its_duties() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_whose_log_nobody_reads_answers_and_works_and_stops_as_any_other() {
+async fn a_blocked_log_pipe_stops_no_process() {
     let weir = naps().await;
     let unheard = Process::unheard(&weir, &["up"], &NAPS);
     unheard.ready().await;
@@ -331,7 +331,7 @@ async fn a_process_that_is_told_twice_to_stop_waits_for_no_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_whose_claim_was_not_answered_is_taken_back_from_a_process_that_lives() {
+async fn a_lost_claim_is_taken_over_from_a_living_process() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let working = weir.work().await;

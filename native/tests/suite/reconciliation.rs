@@ -44,7 +44,7 @@ async fn a_job_of_a_kind_that_nobody_here_knows_is_left_to_those_who_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_client_runs_for_too_long_goes_on_unless_only_others_know_how_long_is_too_long() {
+async fn a_long_job_of_another_client_is_not_rescued() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let mut ids = Vec::new();
@@ -327,7 +327,7 @@ async fn holders_that_can_be_given_nothing_are_not_touched_while_they_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_a_job_still_names_does_not_sign_off_and_its_job_goes_back() {
+async fn a_process_with_jobs_does_not_sign_off() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -359,7 +359,7 @@ async fn a_process_that_a_job_still_names_does_not_sign_off_and_its_job_goes_bac
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_died_before_the_clock_was_set_back_counts_as_dead_no_later_than_others() {
+async fn a_clock_set_back_does_not_delay_detection_of_a_dead_process() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -402,7 +402,7 @@ async fn a_process_that_died_before_the_clock_was_set_back_counts_as_dead_no_lat
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_process_claims_after_its_last_heartbeat_is_not_taken_back_at_once() {
+async fn a_claim_after_the_last_heartbeat_is_not_taken_over_at_once() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let jobs = of_three_users(&weir).await;
@@ -477,7 +477,7 @@ async fn idle_client_addresses_and_old_submissions_are_deleted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_discarded_job_that_an_operator_tries_again_is_charged_when_it_completes() {
+async fn a_discarded_job_retried_by_an_operator_is_charged() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -580,7 +580,7 @@ async fn upgrade(client: &tokio_postgres::Client, users: &[uuid::Uuid]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_that_lost_the_meter_stops_no_round_and_its_users_take_turns_like_an_address() {
+async fn a_plan_without_the_meter_stops_no_reconciliation() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [(_, lost), (other, others)] = who_wait(&weir).await;
@@ -683,7 +683,7 @@ async fn many_due_jobs_of_somebody_wait_for(lock: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_locked_users_ended_jobs_by_the_thousand_keep_nobody_elses_from_being_settled() {
+async fn a_locked_users_ended_jobs_delay_no_other_settlement() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
@@ -707,7 +707,7 @@ async fn a_locked_users_ended_jobs_by_the_thousand_keep_nobody_elses_from_being_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_step_that_fails_elsewhere_costs_the_leader_neither_its_connection_nor_the_other_steps() {
+async fn a_failing_step_affects_no_other_step_of_maintenance() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [(user, jobs)] = who_wait(&weir).await;
@@ -733,7 +733,7 @@ async fn a_step_that_fails_elsewhere_costs_the_leader_neither_its_connection_nor
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_ended_while_nobody_led_is_settled_by_the_first_round_of_the_next_leader() {
+async fn jobs_that_ended_without_a_leader_are_settled_by_the_next() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
@@ -783,7 +783,7 @@ async fn a_cancellation_that_is_broken_off_is_in_the_log_as_far_as_it_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reason_is_that_of_the_last_attempt_and_a_plan_that_fell_due_is_in_force() {
+async fn the_reason_is_of_the_last_attempt_and_a_due_plan_applies() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let who = Who::User(user);

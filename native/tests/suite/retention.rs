@@ -168,7 +168,7 @@ async fn a_result_is_read_as_long_as_the_plan_says_whatever_river_deletes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_that_keeps_results_for_ever_stops_nobody_elses_from_being_kept_and_deleted() {
+async fn unlimited_retention_does_not_affect_other_plans() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let for_ever = "UPDATE subscription_plans SET retention_days = 2147483647 WHERE tier = 'pro'";

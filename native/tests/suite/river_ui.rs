@@ -83,7 +83,7 @@ impl RiverUi {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_cancelled_deleted_paused_or_tried_again_in_river_ui_is_settled_and_charged_once() {
+async fn actions_in_river_ui_settle_and_charge_once() {
     let Some(program) = tokio::task::spawn_blocking(program).await.unwrap() else {
         return;
     };

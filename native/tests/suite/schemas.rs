@@ -164,7 +164,7 @@ async fn two_weirs_in_one_database_do_not_meet() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_write_into_weirs_schema_is_booked_wherever_their_search_path_leads() {
+async fn foreign_writes_are_counted_under_any_search_path() {
     let weir = Weir::with(&SECOND).await;
     let user = weir.user("pro").await;
     let theirs = Database::at(weir.url()).unwrap().connect().await.unwrap();

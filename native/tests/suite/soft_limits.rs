@@ -201,7 +201,7 @@ async fn a_soft_day_lets_go_over_for_once_and_is_no_overage_of_the_month() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_running_job_may_reserve_more_up_to_the_ceiling_and_a_limit_of_ones_own_is_hard() {
+async fn extend_stops_at_the_ceiling_and_an_own_limit_is_hard() {
     let shop = Shop::new("{ limit = 50, ceiling = 60 }");
     let weir = shop.open().await;
     let user = weir.user("free").await;
@@ -252,7 +252,7 @@ async fn a_running_job_may_reserve_more_up_to_the_ceiling_and_a_limit_of_ones_ow
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_services_file_says_what_is_soft_and_is_refused_where_it_makes_no_sense() {
+async fn soft_limits_come_from_the_services_file_and_are_validated() {
     let weir = Weir::new().await;
     let said = |shop: &Shop, arguments: &[&str]| {
         let output = command(&weir, arguments)

@@ -331,7 +331,7 @@ async fn subjects_are_the_same_holders_in_sql_and_in_rust() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_completes_in_its_own_transaction_and_the_next_job_is_told_of_at_its_commit() {
+async fn completion_in_the_workers_transaction_promotes_at_commit() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let (client, mut other) = (weir.client().await, weir.client().await);
@@ -421,7 +421,7 @@ async fn where_every_worker_is_busy_nobody_is_woken_for_one_job_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_a_plan_that_lost_the_meter_is_completed_and_the_next_take_turns_like_an_address() {
+async fn a_plan_without_the_meter_completes_jobs_and_keeps_one_slot() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
@@ -484,7 +484,7 @@ async fn a_job_is_completed_though_one_that_waits_has_the_same_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_completion_looks_jobs_up_by_key_however_many_came_since_its_plan_was_made() {
+async fn completion_uses_the_primary_key_after_growth() {
     let weir = Weir::new().await;
     let mut client = stranger(&weir).await;
     client
@@ -522,7 +522,7 @@ async fn a_completion_looks_jobs_up_by_key_however_many_came_since_its_plan_was_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_is_recorded_as_river_does_it_and_the_retry_has_a_slot_when_it_is_due() {
+async fn a_failure_matches_rivers_and_its_retry_gets_a_slot_when_due() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
@@ -650,7 +650,7 @@ async fn a_job_for_later_holds_its_quota_and_starts_when_it_is_due() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_owner_sees_the_progress_of_the_attempt_under_way_and_more_quota_is_taken_within_the_limit() {
+async fn progress_is_visible_and_extend_stays_within_the_limit() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let user = weir.user("free").await;
@@ -827,7 +827,7 @@ async fn retry(client: &Client, id: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_client_inserted_waits_for_its_slot_before_a_worker_claims_it() {
+async fn jobs_of_other_clients_wait_for_a_slot_before_a_claim() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
@@ -899,7 +899,7 @@ async fn jobs_of_kinds_that_nobody_here_works_hide_none_that_waits_for_its_slot(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_submitted_job_waits_for_its_slot_also_when_its_kind_is_no_longer_worked_here() {
+async fn a_job_of_an_unknown_kind_still_waits_for_its_slot() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
@@ -917,7 +917,7 @@ async fn a_submitted_job_waits_for_its_slot_also_when_its_kind_is_no_longer_work
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charged_once() {
+async fn a_retry_from_river_ui_gets_a_slot_and_is_charged_once() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();
@@ -968,7 +968,7 @@ async fn what_river_ui_retries_is_claimed_in_sql_when_it_has_its_slot_and_charge
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_whose_user_is_no_text_are_nobodys_and_hide_none_that_waits_for_its_slot() {
+async fn jobs_with_a_non_text_user_have_no_holder_and_hide_no_other() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let subject = weir.user("free").await.to_string();

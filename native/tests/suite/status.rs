@@ -29,7 +29,7 @@ fn text(weir: &Weir, more: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn status_counts_what_runs_what_waits_for_a_worker_and_what_waits_for_a_slot() {
+async fn status_counts_running_queued_and_parked_jobs() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "1")]).await;
     let submit = async |tier, jobs| {
         let user = weir.user(tier).await;
@@ -190,7 +190,7 @@ async fn a_user_who_was_never_seen_is_unknown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watched_status_is_plain_text_again_and_again_where_there_is_no_terminal() {
+async fn a_watched_status_without_a_terminal_is_plain_text() {
     let weir = Weir::new().await;
     let mut watching = command(&weir, &["status", "--watch"])
         .stdout(Stdio::piped())

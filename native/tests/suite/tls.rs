@@ -76,7 +76,7 @@ impl Impostor {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_self_signed_certificate_of_another_name_is_trusted_in_no_mode_that_asks_for_encryption() {
+async fn a_self_signed_certificate_is_refused_wherever_tls_is_required() {
     let impostor = Impostor::start("other.example").await;
     for mode in ["require", "verify-ca", "verify-full"] {
         assert_eq!(impostor.trusted_by(&format!("sslmode={mode}")).await, 0, "{mode}");
@@ -84,7 +84,7 @@ async fn a_self_signed_certificate_of_another_name_is_trusted_in_no_mode_that_as
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_authority_of_ones_own_is_trusted_and_the_name_counts_only_where_the_mode_says_so() {
+async fn a_private_authority_is_trusted_and_verify_full_checks_the_name() {
     let file = std::env::temp_dir().join(format!("weir-ca-{}.pem", std::process::id()));
     for (name, mode, trusted) in [
         ("localhost", "verify-full", true),

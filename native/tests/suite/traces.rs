@@ -108,7 +108,7 @@ async fn submit(process: &Process, who: Who) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_trace_goes_from_the_edge_through_the_api_and_the_wait_to_the_settlement_of_the_attempt() {
+async fn one_trace_spans_edge_api_wait_and_settlement() {
     let weir = Weir::new().await;
     let collector = Collector::start().await;
     let user = weir.user("free").await;

@@ -35,8 +35,7 @@ async fn submit(weir: &Weir) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_killed_between_an_event_and_its_commit_has_told_nothing_and_its_successor_tells_it_once()
- {
+async fn a_worker_killed_before_commit_emits_nothing() {
     let weir = Weir::with(&PAIRS).await;
     let receiver = Receiver::new();
     webhook(&weir, &receiver).await;
@@ -99,7 +98,7 @@ async fn a_worker_that_is_killed_between_an_event_and_its_commit_has_told_nothin
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_whose_worker_is_killed_before_it_is_noted_comes_again_by_the_same_id() {
+async fn a_delivery_is_repeated_under_its_id_after_a_kill() {
     let weir = Weir::with(&PAIRS).await;
     let receiver = Receiver::new();
     receiver.answer(Answers::After(Duration::from_secs(10)));

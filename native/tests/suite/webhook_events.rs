@@ -79,7 +79,7 @@ async fn set_plan(weir: &Weir, user: Uuid, plan: &str, effective: Effective) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_way_in_which_a_job_ends_is_told_once_and_what_is_rolled_back_is_not() {
+async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
     let weir = Weir::with(&SILENT).await;
     add(&weir, "https://example.com/a", &[], &[]).await;
     let user = weir.user("free").await;

@@ -180,7 +180,7 @@ async fn private_networks_are_refused_also_by_a_name_that_leads_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redirects_are_not_followed_and_of_an_endless_answer_only_the_start_is_read() {
+async fn redirects_are_refused_and_an_endless_answer_is_cut() {
     let weir = Weir::with(&ALLOWED).await;
     let (receiver, elsewhere) = (Receiver::new(), Receiver::new());
     let made = add(&weir, &receiver.url(), &[]).await;
@@ -406,7 +406,7 @@ const LANGUAGES: [(&str, &str, &[&str], &str); 3] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_how_to_has_receivers_do_believes_what_is_delivered_and_nothing_else() {
+async fn the_documented_verifier_accepts_deliveries_and_nothing_else() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();
     let made = add(&weir, &receiver.url(), &[]).await;
@@ -503,7 +503,7 @@ async fn what_the_how_to_has_receivers_do_believes_what_is_delivered_and_nothing
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_whose_claim_was_not_answered_is_made_by_a_process_that_lives() {
+async fn a_delivery_with_a_lost_claim_is_made_by_a_living_process() {
     let weir = Weir::with(&ALLOWED).await;
     let receiver = Receiver::new();
     let made = add(&weir, &receiver.url(), &[]).await;
