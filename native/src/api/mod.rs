@@ -3,6 +3,7 @@
 mod access;
 pub mod admin;
 mod answers;
+mod attempts;
 mod batch;
 mod caller;
 mod changes;
@@ -30,7 +31,6 @@ mod state;
 mod system;
 mod usage;
 mod when;
-mod worker;
 mod wrong_keys;
 
 pub use feed::Feed;

@@ -3,7 +3,7 @@
 use super::problem::ApiError;
 use super::receiving::MAX_BODY;
 use super::state::Api;
-use super::{access, admin, batch, edge, events, jobs, system, usage, worker};
+use super::{access, admin, attempts, batch, edge, events, jobs, system, usage};
 use crate::config::Environment;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -67,7 +67,7 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(usage::usage))
         .routes(routes!(system::lanes))
         .routes(routes!(events::lanes))
-        .merge(worker::routes())
+        .merge(attempts::routes())
         .layer(axum::middleware::from_fn_with_state(BODY_TIMEOUT, in_time))
         .merge(admin::routes());
     // Nowhere else is there such a route, nor a word of it.

@@ -3,7 +3,7 @@
 //! It is sent the job's arguments as JSON with `POST`, and the headers `Weir-Job-Id`, `Weir-Attempt` and
 //! `Idempotency-Key`, which is the job's in all attempts; and `traceparent`, where traces are exported. Where a secret is
 //! set, the request is signed by Standard Webhooks, and `Weir-Attempt-Token` is what the endpoint proves itself with when
-//! it says something of its own accord (`api/worker.rs`). A 2xx answer is success: its body is the output, and a number
+//! it says something of its own accord (`api/attempts.rs`). A 2xx answer is success: its body is the output, and a number
 //! `used` in it is what is charged; but 202 says that the endpoint answers later, at those routes. 400, 409, 410,
 //! 413 and 422 are final, and so is a problem document with `"retry": false`. Everything else is tried again, not before
 //! the answer's `Retry-After`: also 401, 403, 404 and 421, which endpoints answer while they are deployed. Redirects are not followed: arguments go where the configuration says and nowhere else. The connection

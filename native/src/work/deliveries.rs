@@ -23,7 +23,7 @@ use weir_ledger::database::DatabaseError;
 
 use super::cancellation;
 use super::internal::{Internal, not_begun};
-use super::worker::storable;
+use super::attempt_error::storable;
 use crate::config::retry::MAX_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};

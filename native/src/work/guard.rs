@@ -17,8 +17,9 @@ use weir_ledger::plans::{self, Plan};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 use weir_policy::subject::Subject;
 
+use super::attempt_holder::{self, user_id};
 use super::cancellation::{self, Attempted, Cancellations};
-use super::current_holders::{CurrentHolders, user_id};
+
 use super::deliveries;
 use super::fenced;
 use super::heartbeat::Lease;
@@ -38,7 +39,6 @@ const BLOCKED_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Guard {
     context: Context,
     lookup: ReservationLookup,
-    current: CurrentHolders,
     lease: Lease,
     under_way: UnderWay,
     cancellations: Cancellations,
@@ -51,7 +51,6 @@ impl Guard {
     pub(super) fn new(
         context: &Context,
         lookup: &ReservationLookup,
-        current: &CurrentHolders,
         lease: &Lease,
         under_way: &UnderWay,
         cancellations: Cancellations,
@@ -59,7 +58,6 @@ impl Guard {
         Self {
             context: context.clone(),
             lookup: lookup.clone(),
-            current: current.clone(),
             lease: lease.clone(),
             under_way: under_way.clone(),
             cancellations,
@@ -83,7 +81,7 @@ impl WorkMiddleware for Guard {
         let (errors, left) = (job.errors.len(), job.max_attempts.saturating_sub(job.attempt));
         let attempt = async {
             match service {
-                Some(service) => self.guarded(job, service.event_type, next).await,
+                Some(service) => self.guard(job, service.event_type, next).await,
                 // A delivery: it counts against no holder.
                 None => next.run(job).await,
             }
@@ -114,19 +112,30 @@ enum Entry {
 }
 
 impl Guard {
-    async fn guarded(
+    async fn guard(
         &self,
         job: JobRow,
         event_type: Meter,
         next: WorkNext<'_>,
     ) -> Result<WorkOutcome, WorkError> {
-        let fairness = &self.context.settings.fairness;
         let attempt = i16::try_from(job.attempt).unwrap_or(i16::MAX);
         let found = match self.lookup.find(job.id, attempt).await {
             Ok(found) => found,
             Err(error) => return not_begun(job.id, error).map_err(WorkError::new),
         };
-        let _current = self.current.enter(job.id, found.map(|found| found.holder));
+        let holder = found.map(|found| found.holder);
+        attempt_holder::scope(holder, self.run_with_slot(job, attempt, event_type, found, next)).await
+    }
+
+    async fn run_with_slot(
+        &self,
+        job: JobRow,
+        attempt: i16,
+        event_type: Meter,
+        found: Option<Found>,
+        next: WorkNext<'_>,
+    ) -> Result<WorkOutcome, WorkError> {
+        let fairness = &self.context.settings.fairness;
         let is_cluster = fairness.cluster_limits().is_some();
         if is_cluster && found.is_some_and(|found| found.holds == Holds::Slot) {
             record_wake(&job);

@@ -1,9 +1,10 @@
 //! Working: River's client with Weir's guard before, and Weir's settlement after every attempt.
 
+mod attempt_error;
+mod attempt_holder;
 mod attempt_log;
 mod cancellation;
 mod clean;
-mod current_holders;
 mod deliveries;
 mod elected;
 mod fenced;
@@ -15,11 +16,11 @@ mod local_limiter;
 mod periodic;
 mod pool;
 mod prefetch;
+mod progress;
 pub mod reconcile;
 mod retry;
 mod settlements;
 mod step;
-mod telling;
 mod under_way;
 mod worker;
 
@@ -36,7 +37,6 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::lookup::ReservationLookup;
 
 use cancellation::Cancellations;
-use current_holders::CurrentHolders;
 use heartbeat::Lease;
 use pool::Pools;
 use under_way::UnderWay;
@@ -98,12 +98,11 @@ impl Working {
         };
         let mut workers = Workers::new();
         let lookup = ReservationLookup::start(&context.database, context.settler.promoted().clone());
-        let current = CurrentHolders::default();
         let lease = Lease::new();
         let under_way = UnderWay::default();
         let interrupted = CancellationToken::new();
         let all_pools = Pools::new(services, context.settings.lend_idle_workers);
-        worker::register(&mut workers, context, &current, &all_pools)?;
+        worker::register(&mut workers, context, &all_pools)?;
         let delivers = works && context.settings.webhook_workers > 0;
         if delivers {
             deliveries::register(&mut workers, context)?;
@@ -120,7 +119,6 @@ impl Working {
             .work_middleware(guard::Guard::new(
                 context,
                 &lookup,
-                &current,
                 &lease,
                 &under_way,
                 Cancellations::new(context.clone(), interrupted.clone()),

@@ -1,5 +1,6 @@
 //! The one River worker behind every kind: finds the handler, runs it, settles.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -11,24 +12,28 @@ use futures_util::FutureExt;
 use riverqueue::{
     Job, JobArgs, JobRow, WorkCancelled, WorkContext, WorkError, WorkOutcome, Worker, WorkerTimeout, Workers,
 };
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::attempt_error::{AttemptError, asked_for};
+use super::attempt_holder::{self, user_id};
 use super::attempt_log::AttemptLog;
 use super::cancellation;
-use super::current_holders::{CurrentHolders, user_id};
 use super::fenced;
 use super::internal::{Internal, not_begun};
-use super::pool::{self, Pools};
+use super::pool::{Pools, SettlePermit, WorkerPermit};
+use super::progress;
 use super::retry;
-use super::telling;
 use crate::config::fairness::FairnessScope;
 use crate::config::retry::Retry;
 use crate::context::Context;
-use crate::handler::{Attempt, Handler, HandlerError, MAX_OUTPUT, Reporter, Worked};
+use crate::handler::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Reporter, Worked};
 use weir_ledger::attempts::{self, Claim, HandedOver};
 use weir_ledger::database::DatabaseError;
+use weir_ledger::holder::Holder;
 use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 
@@ -66,7 +71,6 @@ struct Kind {
 
 struct AnyWorker {
     context: Context,
-    current: CurrentHolders,
     pools: Pools,
     kinds: HashMap<String, Kind>,
 }
@@ -75,7 +79,6 @@ struct AnyWorker {
 pub(super) fn register(
     workers: &mut Workers,
     context: &Context,
-    current: &CurrentHolders,
     pools: &Pools,
 ) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
@@ -100,21 +103,10 @@ pub(super) fn register(
         .collect();
     workers.add::<AnyArgs, _>(AnyWorker {
         context: context.clone(),
-        current: current.clone(),
         pools: pools.clone(),
         kinds,
     })?;
     Ok(())
-}
-
-/// Without the letter that PostgreSQL does not have. River writes how many attempts ended in one statement, and repeats it
-/// until it succeeds: one text that cannot be stored would keep all others from being written.
-pub(super) fn storable(text: String) -> String {
-    if text.contains('\0') {
-        text.replace('\0', "")
-    } else {
-        text
-    }
 }
 
 /// The job's key for the world outside of `database`. The id alone belongs to several jobs after a failover or a restore.
@@ -131,75 +123,10 @@ fn key_of(job: &JobRow, database: Uuid) -> Uuid {
     Uuid::new_v5(&database, &parts.concat())
 }
 
-/// The pause that a failed attempt asks for.
-fn asked_for(error: &WorkError) -> Option<Duration> {
-    match error.downcast_ref() {
-        Some(AttemptError::Failed { after, .. }) => *after,
-        _ => None,
-    }
-}
-
 /// The pause after a failure that River does not record: at least `least`.
 pub(super) fn pause(policy: Option<Retry>, errors: usize, error: &WorkError, least: Duration) -> Duration {
     let after = asked_for(error).map_or(least, |after| after.max(least));
     retry::pause(policy, errors, Some(after), rand::random()).unwrap_or(after)
-}
-
-/// Why an attempt failed, as River records it.
-#[derive(Debug, thiserror::Error)]
-enum AttemptError {
-    #[error("no handler is configured for kind {0:?} in this process")]
-    NoHandler(String),
-    #[error("{message}")]
-    Failed {
-        message: String,
-        /// Not to be tried again before.
-        after: Option<Duration>,
-    },
-    #[error("it took longer than {}, its time limit", humantime::format_duration(*.0))]
-    TimedOut(Duration),
-    #[error("{0}")]
-    Permanent(String),
-    #[error("the handler panicked")]
-    Panicked,
-    /// Nothing has failed: the handler answers later. River finds the job pending, and writes nothing. Were it so late that
-    /// the next attempt runs already, then that one is tried again; a success would end the job.
-    #[error("an earlier attempt of this job was reported too late")]
-    Outstanding,
-    #[error(transparent)]
-    Internal(#[from] Internal),
-    /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
-    #[error("stopped")]
-    Cancelled(#[from] WorkCancelled),
-}
-
-impl AttemptError {
-    /// `timed_out`: the limit, when it was reached, which is then why the handler was told to stop.
-    fn from_handler(error: HandlerError, timed_out: Option<Duration>) -> Self {
-        match error {
-            HandlerError::Failed(message) => Self::Failed {
-                message: storable(message),
-                after: None,
-            },
-            HandlerError::RetryAfter { message, after } => Self::Failed {
-                message: storable(message),
-                after: Some(after),
-            },
-            HandlerError::Permanent(message) => Self::Permanent(storable(message)),
-            HandlerError::Cancelled => timed_out.map_or(Self::Cancelled(WorkCancelled), Self::TimedOut),
-        }
-    }
-
-    /// As it is counted.
-    fn outcome(&self) -> &'static str {
-        match self {
-            Self::NoHandler(_) | Self::Failed { .. } | Self::Panicked | Self::Internal(_) => "failed",
-            Self::Outstanding => "outstanding",
-            Self::TimedOut(_) => "timed_out",
-            Self::Permanent(_) => "discarded",
-            Self::Cancelled(_) => "cancelled",
-        }
-    }
 }
 
 impl Worker<AnyArgs> for AnyWorker {
@@ -221,50 +148,174 @@ impl Worker<AnyArgs> for AnyWorker {
     }
 
     async fn work(&self, context: WorkContext, job: Job<AnyArgs>) -> Result<WorkOutcome, AttemptError> {
-        let number = i16::try_from(job.row.attempt).unwrap_or(i16::MAX);
         let Some(kind) = self.kinds.get(&job.row.kind) else {
             return Err(AttemptError::NoHandler(job.row.kind));
         };
         let cancelled = &cancellation::of_attempt();
-        let mut worker = match (self.pools.of(&job.row.queue), context.client()) {
+        let mut permits = match (self.pools.of(&job.row.queue), context.client()) {
             (Some(pool), Some(client)) => match pool.worker(client, cancelled).await {
-                // Cancelled while it waited, it must not start. River makes of it what the cancellation was for.
-                Some(worker) if !cancelled.is_cancelled() => Some(worker),
+                // An attempt that was cancelled while it waited must not start. River knows why it was cancelled.
+                Some(permit) if !cancelled.is_cancelled() => Permits::Works(permit),
                 _ => return Ok(WorkOutcome::Snooze(Duration::ZERO)),
             },
-            // A queue that was added by hand.
-            _ => None,
+            // The queue was added with River's own tools.
+            _ => Permits::None,
         };
-        let holder = self.current.of(job.row.id);
-        // Without a reservation, the arguments say whose it is.
-        let holders = match self.context.holders().await {
-            Ok(holders) => holders,
+        let begun = match self.begin(&job.row).await {
+            Ok(begun) => begun,
             Err(error) => return Ok(not_begun(job.row.id, error)?),
         };
-        let holder = holder.or_else(|| Some(holders.user_id(&user_id(&job.row)?)));
-        let tokens = match self.context.attempt_tokens().await {
-            Ok(tokens) => tokens,
-            Err(error) => return Ok(not_begun(job.row.id, error)?),
+        let handled = self.handle(kind, &begun, job.args.0, cancelled).await;
+        let end = self.conclude(kind, &begun, handled, &mut permits).await;
+        let Begun { number, log, .. } = begun;
+        match end {
+            End::Completed { charged } => {
+                log.end("completed", Some(charged), None);
+                // A slot in memory belongs to this attempt until it returns, and must not outlast the job.
+                if self.context.settings.fairness.scope == FairnessScope::Cluster {
+                    permits.leave(cancelled).await;
+                }
+                Ok(WorkOutcome::Complete)
+            }
+            End::Outstanding { is_over } => {
+                log.end("outstanding", None, None);
+                if is_over {
+                    permits.settle();
+                    fenced::wait_until_over(&self.context.pool, job.row.id, cancelled).await;
+                }
+                Err(AttemptError::Outstanding)
+            }
+            End::FencedOut => {
+                log.end("fenced_out", None, None);
+                // River needs room to claim another job: it may be the attempt that this one waits for.
+                permits.settle();
+                fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
+                Ok(WorkOutcome::Complete)
+            }
+            End::Failed(AttemptError::Permanent(reason)) => {
+                log.end("discarded", None, Some(&reason));
+                // River's own text for a discarded job gives no reason.
+                let _ = context.metadata_set(REASON, reason);
+                let _ = context.metadata_set(REASON_ATTEMPT, number);
+                Ok(WorkOutcome::Discard)
+            }
+            End::Failed(error) => {
+                log.end(error.outcome(), None, Some(&error.to_string()));
+                Err(error)
+            }
+        }
+    }
+}
+
+/// An attempt that has a worker.
+struct Begun<'a> {
+    job: &'a JobRow,
+    number: i16,
+    claim: String,
+    /// The holder of the job's reservation.
+    reserved_by: Option<Uuid>,
+    /// The same; without a reservation, the user in the job's arguments.
+    holder: Option<Holder>,
+    key: Uuid,
+    token: Option<SecretString>,
+    log: AttemptLog<'a>,
+}
+
+impl Begun<'_> {
+    fn claim(&self) -> Claim<'_> {
+        Claim {
+            job_id: self.job.id,
+            claim: &self.claim,
+            created_at: self.job.created_at,
+        }
+    }
+}
+
+/// What the handler returned; `Err` when it panicked.
+type Handled = Result<Result<Worked, HandlerError>, Box<dyn Any + Send>>;
+
+/// How an attempt ended.
+enum End {
+    Completed {
+        charged: i64,
+    },
+    /// The handler answers later. `is_over`: the job does not wait for that answer any more.
+    Outstanding {
+        is_over: bool,
+    },
+    /// Another attempt has the job.
+    FencedOut,
+    Failed(AttemptError),
+}
+
+/// What an attempt holds of its pool: a worker, then the right to settle.
+enum Permits {
+    /// Its queue has no pool.
+    None,
+    Works(WorkerPermit),
+    Settles(SettlePermit),
+}
+
+impl Permits {
+    /// Frees the worker for the next job.
+    fn settle(&mut self) {
+        *self = match std::mem::replace(self, Self::None) {
+            Self::Works(permit) => Self::Settles(permit.done()),
+            other => other,
         };
-        let log = AttemptLog::start(&self.context.settings, &job.row, holder);
-        let claim = attempts::claim_of(job.row.attempt, job.row.attempted_by.len());
-        let claim = Claim {
-            job_id: job.row.id,
+    }
+
+    /// Returns when River may claim another job in this one's place.
+    async fn leave(self, cancelled: &CancellationToken) {
+        if let Self::Settles(permit) = self {
+            permit.leave(cancelled).await;
+        }
+    }
+}
+
+impl AnyWorker {
+    async fn begin<'a>(&self, job: &'a JobRow) -> Result<Begun<'a>, DatabaseError> {
+        let holders = self.context.holders().await?;
+        let reserved_by = attempt_holder::get();
+        let holder = reserved_by.or_else(|| Some(holders.user_id(&user_id(job)?)));
+        let claim = attempts::claim_of(job.attempt, job.attempted_by.len());
+        let token = self.context.attempt_tokens().await?.of(Claim {
+            job_id: job.id,
             claim: &claim,
-            created_at: job.row.created_at,
-        };
-        let token = tokens.of(claim);
-        let stop = cancelled.child_token();
-        let (progress, said) = Reporter::new();
-        let attempt = Attempt {
-            job_id: job.row.id,
-            attempt: number,
+            created_at: job.created_at,
+        });
+        Ok(Begun {
+            job,
+            number: i16::try_from(job.attempt).unwrap_or(i16::MAX),
+            claim,
+            reserved_by: reserved_by.map(|holder| holder.id),
             holder,
-            key: key_of(&job.row, holders.namespace()),
-            args: job.args.0,
+            key: key_of(job, holders.namespace()),
             token,
-            progress,
-            traceparent: log.trace_context().traceparent(),
+            log: AttemptLog::start(&self.context.settings, job, holder),
+        })
+    }
+
+    /// Runs the handler up to its time limit, which does not include the wait for a worker. Also returns the limit if the
+    /// handler had to stop because of it.
+    async fn handle(
+        &self,
+        kind: &Kind,
+        begun: &Begun<'_>,
+        args: Map<String, Value>,
+        cancelled: &CancellationToken,
+    ) -> (Handled, Option<Duration>) {
+        let stop = cancelled.child_token();
+        let (reporter, progress) = Reporter::new();
+        let attempt = Attempt {
+            job_id: begun.job.id,
+            attempt: begun.number,
+            holder: begun.holder,
+            key: begun.key,
+            args,
+            token: begun.token.clone(),
+            progress: reporter,
+            traceparent: begun.log.trace_context().traceparent(),
             cancelled: stop.clone(),
         };
         let handling = AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind();
@@ -272,111 +323,63 @@ impl Worker<AnyArgs> for AnyWorker {
             tokio::select! {
                 biased;
                 handled = handling => handled,
-                never = telling::tell(&self.context.pool, claim, said) => match never {},
+                never = progress::record(&self.context.pool, begun.claim(), progress) => match never {},
             }
         });
-        // The limit is the handler's, and not that of its wait for a worker. Kept here, so that whoever was told to
-        // stop is known to have been told because of it.
-        let (handled, timed_out) = match tokio::time::timeout(kind.timeout, &mut handling).await {
-            Ok(handled) => (handled, None),
-            Err(_) => {
-                let timed_out = (!cancelled.is_cancelled()).then_some(kind.timeout);
-                stop.cancel();
-                match tokio::time::timeout(BACKSTOP, handling).await {
-                    Ok(handled) => (handled, timed_out),
-                    Err(_) => (Ok(Err(HandlerError::Cancelled)), Some(kind.timeout)),
-                }
-            }
-        };
-        let error = match handled {
-            Ok(Ok(Worked::Later)) => {
-                match self.hand_over(claim, kind.timeout).await {
-                    Ok(HandedOver::Outstanding) => {
-                        log.end("outstanding", None, None);
-                        return Err(AttemptError::Outstanding);
-                    }
-                    // The handler was faster, or the job was taken back, or an answer was lost that said that it waits.
-                    Ok(HandedOver::Over) => {
-                        log.end("outstanding", None, None);
-                        let _permit = worker.take().map(pool::WorkerPermit::done);
-                        fenced::wait_until_over(&self.context.pool, job.row.id, cancelled).await;
-                        return Err(AttemptError::Outstanding);
-                    }
-                    Ok(HandedOver::Cancelled) => AttemptError::Cancelled(WorkCancelled),
-                    Ok(HandedOver::CannotWait) => AttemptError::Permanent(
-                        "the endpoint answers later, which a job cannot wait for whose unique states lack pending"
-                            .to_owned(),
-                    ),
-                    Err(error) => error,
-                }
-            }
-            Ok(Ok(Worked::Done(outcome))) if !outcome.fits() => {
-                AttemptError::Permanent(format!("the output is larger than {MAX_OUTPUT} bytes"))
-            }
-            Ok(Ok(Worked::Done(outcome))) => {
-                let success = Success {
-                    attempt: number,
-                    job_created_at: Some(job.row.created_at),
-                    output: outcome.output,
-                    used: outcome.used,
-                };
-                let permit = worker.take().map(pool::WorkerPermit::done);
-                let settling = log.settlement();
-                let settled = self.settle(job.row.id, success).await;
-                drop(settling);
-                match settled {
-                    Ok(Settled::Done { charged }) => {
-                        log.end("completed", Some(charged), None);
-                        // A slot in memory is this attempt's until it returns, and must not outlast the job.
-                        if let Some(permit) = permit
-                            && self.context.settings.fairness.scope == FairnessScope::Cluster
-                        {
-                            permit.leave(cancelled).await;
-                        }
-                        return Ok(WorkOutcome::Complete);
-                    }
-                    Ok(Settled::FencedOut) => {
-                        log.end("fenced_out", None, None);
-                        fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
-                        return Ok(WorkOutcome::Complete);
-                    }
-                    Err(error) => error,
-                }
-            }
-            Ok(Err(error)) => AttemptError::from_handler(error, timed_out),
-            // What it said is on standard error, as of any panic.
-            Err(_) => AttemptError::Panicked,
-        };
-        if !fenced::still_owns(&self.context.pool, job.row.id, number, job.row.created_at).await {
-            log.end("fenced_out", None, None);
-            // River may claim another job meanwhile: it may be the very attempt that is waited for.
-            let _permit = worker.take().map(pool::WorkerPermit::done);
-            fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
-            return Ok(WorkOutcome::Complete);
+        if let Ok(handled) = tokio::time::timeout(kind.timeout, &mut handling).await {
+            return (handled, None);
         }
-        log.end(error.outcome(), None, Some(&error.to_string()));
-        if let AttemptError::Permanent(reason) = error {
-            // River's own text for a discarded job says only that its worker discarded it.
-            let _ = context.metadata_set(REASON, reason);
-            let _ = context.metadata_set(REASON_ATTEMPT, number);
-            return Ok(WorkOutcome::Discard);
+        let timed_out = (!cancelled.is_cancelled()).then_some(kind.timeout);
+        stop.cancel();
+        match tokio::time::timeout(BACKSTOP, handling).await {
+            Ok(handled) => (handled, timed_out),
+            Err(_) => (Ok(Err(HandlerError::Cancelled)), Some(kind.timeout)),
         }
-        Err(error)
     }
-}
 
-impl AnyWorker {
-    /// Makes the attempt one that is answered later. While the database is away that is worth some patience: the handler
-    /// works already.
-    async fn hand_over(&self, claim: Claim<'_>, patience: Duration) -> Result<HandedOver, AttemptError> {
+    /// Settles what the handler did, if the job is still this attempt's.
+    async fn conclude(
+        &self,
+        kind: &Kind,
+        begun: &Begun<'_>,
+        (handled, timed_out): (Handled, Option<Duration>),
+        permits: &mut Permits,
+    ) -> End {
+        let ended = match handled {
+            Ok(Ok(Worked::Later)) => self.hand_over(begun.claim(), kind.timeout).await,
+            Ok(Ok(Worked::Done(outcome))) if !outcome.fits() => Err(AttemptError::Permanent(format!(
+                "the output is larger than {MAX_OUTPUT} bytes"
+            ))),
+            Ok(Ok(Worked::Done(outcome))) => {
+                permits.settle();
+                self.settle(begun, outcome).await
+            }
+            Ok(Err(error)) => Err(AttemptError::from_handler(error, timed_out)),
+            // The panic's message is on standard error.
+            Err(_) => Err(AttemptError::Panicked),
+        };
+        match ended {
+            Ok(end) => end,
+            Err(error) if self.still_owns(begun).await => End::Failed(error),
+            Err(_) => End::FencedOut,
+        }
+    }
+
+    async fn still_owns(&self, begun: &Begun<'_>) -> bool {
+        let job = begun.job;
+        fenced::still_owns(&self.context.pool, job.id, begun.number, job.created_at).await
+    }
+
+    /// Marks the attempt as answered later. The handler has started its work, so this waits for a database that is away.
+    async fn hand_over(&self, claim: Claim<'_>, patience: Duration) -> Result<End, AttemptError> {
         let mut tries = 0;
-        loop {
+        let handed_over = loop {
             tries += 1;
             let handed_over = self.context.pool.with(async |client| {
                 Ok::<_, DatabaseError>(attempts::hand_over(client, claim, patience).await?)
             });
             match handed_over.await {
-                Ok(handed_over) => return Ok(handed_over),
+                Ok(handed_over) => break handed_over,
                 Err(error) if tries < SETTLE_TRIES => {
                     tracing::warn!(job = claim.job_id, %error, "waiting for the database to hand the attempt over");
                     tokio::time::sleep(SETTLE_PAUSE).await;
@@ -387,29 +390,47 @@ impl AnyWorker {
                     );
                 }
             }
+        };
+        match handed_over {
+            HandedOver::Outstanding => Ok(End::Outstanding { is_over: false }),
+            // The endpoint has answered already, the job was taken over, or the reply to an earlier try was lost.
+            HandedOver::Over => Ok(End::Outstanding { is_over: true }),
+            HandedOver::Cancelled => Err(AttemptError::Cancelled(WorkCancelled)),
+            HandedOver::CannotWait => Err(AttemptError::Permanent(
+                "the endpoint answers later, which a job cannot wait for whose unique states lack pending".to_owned(),
+            )),
         }
     }
 
-    async fn settle(&self, job_id: i64, success: Success) -> Result<Settled, AttemptError> {
+    async fn settle(&self, begun: &Begun<'_>, outcome: Outcome) -> Result<End, AttemptError> {
+        let job_id = begun.job.id;
+        let success = Success {
+            attempt: begun.number,
+            job_created_at: Some(begun.job.created_at),
+            output: outcome.output,
+            used: outcome.used,
+        };
+        let _span = begun.log.settlement();
         let mut is_unknown = false;
         let mut tries = 0;
         loop {
             tries += 1;
             let ended = Ended {
                 job_id,
-                holder: self.current.of(job_id).map(|holder| holder.id),
+                holder: begun.reserved_by,
                 success: Some(success.clone()),
             };
             match self.context.settler.settle(ended).await {
-                // The try before, whose outcome nobody knew, may have been this attempt's own.
+                Ok(Settled::Done { charged }) => return Ok(End::Completed { charged }),
+                // An earlier try, whose outcome is unknown, may have settled this very attempt.
                 Ok(Settled::FencedOut) if is_unknown => {
                     return Ok(match self.charged_by(job_id, &success).await {
-                        Some(charged) => Settled::Done { charged },
-                        None => Settled::FencedOut,
+                        Some(charged) => End::Completed { charged },
+                        None => End::FencedOut,
                     });
                 }
-                Ok(settled) => return Ok(settled),
-                // The work is done; only saying so failed. That is worth some patience.
+                Ok(Settled::FencedOut) => return Ok(End::FencedOut),
+                // The work is done, so this waits for a database that is away.
                 Err(SettleError::Database(error)) if tries < SETTLE_TRIES => {
                     is_unknown |= matches!(error, DatabaseError::OutcomeUnknown(_));
                     tracing::warn!(job = job_id, %error, "waiting for the database to settle");

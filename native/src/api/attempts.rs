@@ -1,5 +1,5 @@
-//! What endpoints say of their own accord: how far an attempt is, and how it ended. Whoever has the attempt's token speaks
-//! for it, and for no other one.
+//! Routes for endpoints that answer later: progress and the end of an attempt. The bearer of an attempt's token acts
+//! for that attempt only.
 
 use std::sync::Arc;
 

@@ -1,0 +1,30 @@
+//! Records the progress that a handler reports, for the job's owner.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use weir_ledger::attempts::{self, Claim, Progress};
+use weir_ledger::database::ConnectionPool;
+
+/// The shortest pause between two writes. The last report in between wins.
+const WRITE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Records reports for as long as this is polled.
+pub(super) async fn record(
+    pool: &ConnectionPool,
+    claim: Claim<'_>,
+    mut reports: watch::Receiver<Option<Progress>>,
+) -> Infallible {
+    while reports.changed().await.is_ok() {
+        let progress = reports.borrow_and_update().clone();
+        let recorded = pool.with(async |client| attempts::hear(client, claim, progress.as_ref()).await);
+        // The handler continues: the next report may succeed, and the settlement does not depend on it.
+        if let Err(error) = recorded.await {
+            tracing::debug!(job = claim.job_id, %error, "the progress could not be recorded");
+        }
+        tokio::time::sleep(WRITE_INTERVAL).await;
+    }
+    // The handler has dropped its reporter.
+    std::future::pending().await
+}
