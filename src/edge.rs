@@ -30,15 +30,56 @@ use crate::timeout;
 use crate::trace::Trace;
 use crate::url;
 
-/// The headers that the edge itself reads, in the order in which `route` unpacks them.
-const READ_HEADERS: &str = "origin\naccess-control-request-method\naccess-control-request-headers\nauthorization\ncookie\ntraceparent\n\
-    weir-drill-panic\ncf-connecting-ip\ncf-connecting-ipv6\ncf-worker\nx-forwarded-for\nx-real-ip";
+/// A header that the edge itself reads. The order is that of [`READ`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Header {
+    Origin,
+    PreflightMethod,
+    PreflightHeaders,
+    Authorization,
+    Cookie,
+    Traceparent,
+    Drill,
+    CfConnectingIp,
+    CfConnectingIpv6,
+    CfWorker,
+    XForwardedFor,
+    XRealIp,
+}
+
+const READ: [(Header, &str); 12] = [
+    (Header::Origin, "origin"),
+    (Header::PreflightMethod, "access-control-request-method"),
+    (Header::PreflightHeaders, "access-control-request-headers"),
+    (Header::Authorization, "authorization"),
+    (Header::Cookie, "cookie"),
+    (Header::Traceparent, "traceparent"),
+    (Header::Drill, "weir-drill-panic"),
+    (Header::CfConnectingIp, "cf-connecting-ip"),
+    (Header::CfConnectingIpv6, "cf-connecting-ipv6"),
+    (Header::CfWorker, "cf-worker"),
+    (Header::XForwardedFor, "x-forwarded-for"),
+    (Header::XRealIp, "x-real-ip"),
+];
+
+/// The values of these headers in one request.
+struct Headers<'a>([Option<&'a str>; READ.len()]);
+
+impl<'a> Headers<'a> {
+    fn of(mut lines: Lines<'a>) -> Self {
+        Self(READ.map(|_| lines.value()))
+    }
+
+    fn get(&self, header: Header) -> Option<&'a str> {
+        self.0[header as usize]
+    }
+}
 
 /// The longest path and query that are forwarded, in bytes, as at Cloudflare.
 const MAX_TARGET_BYTES: usize = 16 * 1024;
 
 thread_local! {
-    static READ: Names = glue::names(READ_HEADERS);
+    static READ_NAMES: Names = glue::names(&READ.map(|(_, name)| name).join("\n"));
 }
 
 /// Answers any request, counts it and writes its line in the access log.
@@ -49,17 +90,18 @@ pub(crate) async fn handle(
 ) -> Result<Response, JsValue> {
     let id = random_uuid();
     let started = clock::now_ms();
-    let facts = READ.with(|names| glue::facts_of(&request, names));
+    let facts = READ_NAMES.with(|names| glue::facts_of(&request, names));
     let mut lines = facts.lines();
     let (method, target) = (lines.text(), Target::of(lines.text()));
-    let origin = lines.value();
+    let headers = Headers::of(lines);
+    let origin = headers.get(Header::Origin);
     let context = RequestContext {
         bindings,
         config,
         request_id: &id,
         is_https: target.is_some_and(|target| target.scheme() == "https"),
     };
-    let handled = match route(&context, &request, method, target, origin, lines).await {
+    let handled = match route(&context, &request, method, target, &headers).await {
         Ok(handled) => handled,
         Err(error) => {
             context.report(Event::Internal, &timeout::message(&error));
@@ -109,16 +151,15 @@ async fn route(
     request: &Request,
     method: &str,
     target: Option<Target<'_>>,
-    origin: Option<&str>,
-    mut headers: Lines<'_>,
+    headers: &Headers<'_>,
 ) -> Result<Handled, JsValue> {
+    let origin = headers.get(Header::Origin);
     let Some(target) = target else {
         return not_found(context, origin);
     };
     if !target.is_api() {
         return page(context, request, method, origin).await;
     }
-    let (is_preflight, requested_headers) = (headers.value().is_some(), headers.value());
     let is_forwarded = match exposure(target.path()) {
         Exposure::Public => true,
         Exposure::Development => context.config.development && is_same_site(target, origin),
@@ -132,21 +173,22 @@ async fn route(
         target,
         credentials: CredentialHeaders {
             origin,
-            authorization: headers.value(),
-            cookie: headers.value(),
+            authorization: headers.get(Header::Authorization),
+            cookie: headers.get(Header::Cookie),
         },
-        traceparent: headers.value(),
-        drill: headers.value(),
+        traceparent: headers.get(Header::Traceparent),
+        drill: headers.get(Header::Drill),
         address: AddressHeaders {
-            cf_connecting_ip: headers.value(),
-            cf_connecting_ipv6: headers.value(),
-            cf_worker: headers.value(),
-            x_forwarded_for: headers.value(),
-            x_real_ip: headers.value(),
+            cf_connecting_ip: headers.get(Header::CfConnectingIp),
+            cf_connecting_ipv6: headers.get(Header::CfConnectingIpv6),
+            cf_worker: headers.get(Header::CfWorker),
+            x_forwarded_for: headers.get(Header::XForwardedFor),
+            x_real_ip: headers.get(Header::XRealIp),
         },
     };
-    if method == "OPTIONS" && origin.is_some() && is_preflight {
-        let response = preflight(context, origin, requested_headers);
+    let is_preflight = origin.is_some() && headers.get(Header::PreflightMethod).is_some();
+    if method == "OPTIONS" && is_preflight {
+        let response = preflight(context, origin, headers.get(Header::PreflightHeaders));
         return Handled::new(RequestOutcome::Other, response);
     }
     api(context, request, &api_request).await
@@ -412,4 +454,16 @@ fn trap_drill() {
 #[allow(clippy::panic)]
 fn panic_drill() {
     panic!("this is a drill");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_header_is_read_at_its_own_place() {
+        for (place, (header, _)) in READ.into_iter().enumerate() {
+            assert_eq!(header as usize, place, "{header:?}");
+        }
+    }
 }

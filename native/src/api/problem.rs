@@ -1,5 +1,7 @@
 //! One mapping from what went wrong to problem details (RFC 9457).
 
+use std::borrow::Cow;
+
 use axum::Json;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -239,158 +241,125 @@ impl From<ReserveError> for ApiError {
 
 impl ApiError {
     fn problem(&self) -> (Problem, Vec<(HeaderName, String)>) {
-        let problem = |status: StatusCode, detail: &str| {
-            Problem::new(
-                status.as_u16(),
-                status.canonical_reason().unwrap_or("Error"),
-                detail,
-            )
+        if let Self::OverQuota(over) = self {
+            return over_quota(over);
+        }
+        let problem = problem(self.status(), &self.detail());
+        let problem = match self.violated_policy() {
+            Some(policy) => problem
+                .with_type(QUOTA_EXCEEDED)
+                .with("violated-policies", vec![policy]),
+            None => problem,
         };
+        (problem, self.header().into_iter().collect())
+    }
+
+    fn status(&self) -> StatusCode {
         match self {
-            Self::Unauthorized(reason) => (
-                problem(
-                    StatusCode::UNAUTHORIZED,
-                    &format!("{reason}. Requests must come through the edge."),
-                ),
-                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
-            ),
-            Self::BadKey(reason) => (
-                problem(
-                    StatusCode::UNAUTHORIZED,
-                    &format!(
-                        "The service key is not accepted: {reason}. `weir key list` has those that are."
-                    ),
-                ),
-                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
-            ),
-            Self::NoKey => (
-                problem(
-                    StatusCode::UNAUTHORIZED,
-                    "This needs a service key with the scope admin: Authorization: Bearer weir_sk_… \
-                     (`weir key create --scope admin`).",
-                ),
-                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
-            ),
-            Self::Forbidden(reason) => (problem(StatusCode::FORBIDDEN, reason), vec![]),
-            Self::NotFound(reason) => (problem(StatusCode::NOT_FOUND, reason), vec![]),
-            Self::Deleted => (problem(StatusCode::OK, "The user was deleted."), vec![]),
-            Self::Conflict(reason) => (problem(StatusCode::CONFLICT, reason), vec![]),
-            Self::NotSignedIn => (
-                problem(
-                    StatusCode::UNAUTHORIZED,
-                    "Sign in to list jobs, to submit several at once, or to submit one for later. Without signing in, read \
-                     each job with the token that its submission was answered with (header Weir-Job-Token).",
-                ),
-                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
-            ),
-            Self::NoRoute => (
-                problem(
-                    StatusCode::NOT_FOUND,
-                    "There is nothing at this path; see /api/openapi.json.",
-                ),
-                vec![],
-            ),
-            Self::NoMethod => (
-                problem(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    "This path does not have this method; see /api/openapi.json.",
-                ),
-                vec![],
-            ),
-            Self::NoJob => (
-                problem(StatusCode::NOT_FOUND, "You have no job with this id."),
-                vec![],
-            ),
-            Self::NoService(name) => (
-                problem(
-                    StatusCode::NOT_FOUND,
-                    &format!("There is no service {name:?}; see /api/lanes for those there are."),
-                ),
-                vec![],
-            ),
-            Self::Malformed(reason) => (problem(StatusCode::BAD_REQUEST, reason), vec![]),
-            Self::Unprocessable(wants) => (problem(StatusCode::UNPROCESSABLE_ENTITY, wants), vec![]),
-            Self::TooLarge => (
-                problem(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    "The body may have at most 256 KiB; send fewer files at a time.",
-                ),
-                vec![],
-            ),
-            Self::LargerThan(most) => (
-                problem(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    &format!("At most {most} bytes are taken; store the rest elsewhere, and say where it is."),
-                ),
-                vec![],
-            ),
-            Self::TooSlow => (
-                problem(
-                    StatusCode::REQUEST_TIMEOUT,
-                    "The body takes too long to arrive. Send it again, or less of it at a time.",
-                ),
-                vec![(header::CONNECTION, "close".to_owned())],
-            ),
-            Self::NoAttempt => (
-                problem(
-                    StatusCode::UNAUTHORIZED,
-                    "This needs the token of an attempt at this job: Authorization: Bearer …, with what the request \
-                     had as Weir-Attempt-Token.",
-                ),
-                vec![(header::WWW_AUTHENTICATE, "Bearer".to_owned())],
-            ),
-            Self::AttemptOver(over) => (
-                problem(
-                    StatusCode::CONFLICT,
-                    match over {
-                        Over::Cancelled => "The job was cancelled. Stop working on it.",
-                        Over::Ended => "The job has ended. Stop working on it.",
-                        Over::TakenBack => {
-                            "This attempt is over, and the job is tried again. Stop working on this attempt."
-                        }
-                    },
-                ),
-                vec![],
-            ),
-            Self::OverQuota(over) => over_quota(over),
-            Self::TooManyWaiting(most) => (
-                problem(
-                    StatusCode::TOO_MANY_REQUESTS,
-                    &format!(
-                        "{most} jobs wait already, and this plan lets no more wait. Submit again when some of them have \
-                         started, or upgrade."
-                    ),
-                )
-                .with_type(QUOTA_EXCEEDED)
-                .with("violated-policies", vec!["waiting"]),
-                // Nobody knows how long the jobs before it take.
-                vec![],
-            ),
-            Self::TooManyStreams => (
-                problem(
-                    StatusCode::TOO_MANY_REQUESTS,
-                    "Too many event streams are open. Close one; /api/jobs/events follows all jobs over one.",
-                )
-                .with_type(QUOTA_EXCEEDED)
-                .with("violated-policies", vec!["streams"]),
-                vec![(header::RETRY_AFTER, RETRY_AFTER_OUTAGE.to_string())],
-            ),
-            Self::Database(_) | Self::Unavailable(_) => (
-                problem(
-                    StatusCode::SERVICE_UNAVAILABLE,
-                    "The service cannot be reached for a moment. Try again; with an Idempotency-Key nothing happens twice.",
-                ),
-                vec![(header::RETRY_AFTER, RETRY_AFTER_OUTAGE.to_string())],
-            ),
-            Self::Internal => (
-                problem(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "Something broke on our side. It has been logged.",
-                ),
-                vec![],
-            ),
+            // Acknowledged: see `NotApplied`.
+            Self::Deleted => StatusCode::OK,
+            Self::Malformed(_) => StatusCode::BAD_REQUEST,
+            Self::Unauthorized(_) | Self::BadKey(_) | Self::NoKey | Self::NotSignedIn | Self::NoAttempt => {
+                StatusCode::UNAUTHORIZED
+            }
+            Self::Forbidden(_) => StatusCode::FORBIDDEN,
+            Self::NotFound(_) | Self::NoRoute | Self::NoJob | Self::NoService(_) => StatusCode::NOT_FOUND,
+            Self::NoMethod => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooSlow => StatusCode::REQUEST_TIMEOUT,
+            Self::Conflict(_) | Self::AttemptOver(_) => StatusCode::CONFLICT,
+            Self::TooLarge | Self::LargerThan(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Unprocessable(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::OverQuota(_) | Self::TooManyWaiting(_) | Self::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
+            Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Database(_) | Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
+
+    fn detail(&self) -> Cow<'_, str> {
+        let text = match self {
+            Self::Unauthorized(reason) => {
+                return format!("{reason}. Requests must come through the edge.").into();
+            }
+            Self::BadKey(reason) => {
+                return format!("The service key is not accepted: {reason}. `weir key list` shows the valid keys.").into();
+            }
+            Self::NoService(name) => {
+                return format!("There is no service {name:?}; /api/lanes lists the services.").into();
+            }
+            Self::LargerThan(most) => {
+                return format!("At most {most} bytes are accepted. Store the rest elsewhere, and send its address.")
+                    .into();
+            }
+            Self::TooManyWaiting(most) => {
+                return format!(
+                    "{most} jobs are waiting, the maximum of this plan. Submit again when some of them have started, or \
+                     upgrade."
+                )
+                .into();
+            }
+            Self::Forbidden(reason)
+            | Self::NotFound(reason)
+            | Self::Conflict(reason)
+            | Self::Malformed(reason)
+            | Self::Unprocessable(reason) => reason,
+            Self::NoKey => {
+                "This needs a service key with the scope admin: Authorization: Bearer weir_sk_… (`weir key create --scope \
+                 admin`)."
+            }
+            Self::Deleted => "The user was deleted.",
+            Self::NotSignedIn => {
+                "Sign in to list jobs, to submit several at once, or to submit one for later. Without signing in, read each \
+                 job with the token from the response to its submission (header Weir-Job-Token)."
+            }
+            Self::NoRoute => "There is nothing at this path; see /api/openapi.json.",
+            Self::NoMethod => "This path does not have this method; see /api/openapi.json.",
+            Self::NoJob => "You have no job with this id.",
+            Self::TooLarge => "The body may have at most 256 KiB; send fewer files at a time.",
+            Self::TooSlow => "The body takes too long to arrive. Send it again, or send less at a time.",
+            Self::NoAttempt => {
+                "This needs the token of an attempt at this job: Authorization: Bearer …, with the value of the request's \
+                 Weir-Attempt-Token."
+            }
+            Self::AttemptOver(Over::Cancelled) => "The job was cancelled. Stop working on it.",
+            Self::AttemptOver(Over::Ended) => "The job has ended. Stop working on it.",
+            Self::AttemptOver(Over::TakenBack) => {
+                "This attempt is over, and the job is retried. Stop working on this attempt."
+            }
+            Self::OverQuota(_) => "This submission does not fit into the plan.",
+            Self::TooManyStreams => "Too many event streams are open. Close one; /api/jobs/events streams all jobs.",
+            Self::Database(_) | Self::Unavailable(_) => {
+                "The service is unavailable for a moment. Try again; with an Idempotency-Key, a retry is safe."
+            }
+            Self::Internal => "Something broke on our side. It has been logged.",
+        };
+        text.into()
+    }
+
+    /// The policy that a 429 names (RateLimit fields for HTTP).
+    fn violated_policy(&self) -> Option<&'static str> {
+        match self {
+            Self::TooManyWaiting(_) => Some("waiting"),
+            Self::TooManyStreams => Some("streams"),
+            _ => None,
+        }
+    }
+
+    fn header(&self) -> Option<(HeaderName, String)> {
+        match self.status() {
+            StatusCode::UNAUTHORIZED => Some((header::WWW_AUTHENTICATE, "Bearer".to_owned())),
+            StatusCode::REQUEST_TIMEOUT => Some((header::CONNECTION, "close".to_owned())),
+            // It is unknown how long the jobs before this one take.
+            StatusCode::TOO_MANY_REQUESTS if matches!(self, Self::TooManyWaiting(_)) => None,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
+                Some((header::RETRY_AFTER, RETRY_AFTER_OUTAGE.to_string()))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn problem(status: StatusCode, detail: &str) -> Problem {
+    Problem::new(status.as_u16(), status.canonical_reason().unwrap_or("Error"), detail)
 }
 
 /// Names every window without room. What is sent again before all of them have it is refused again. `Retry-After` is left

@@ -47,7 +47,7 @@ async fn an_endpoint_may_finish_before_it_has_said_that_it_answers_later() {
     stage.end().await;
 }
 
-const TRIED_AGAIN: &str = "This attempt is over, and the job is tried again. Stop working on this attempt.";
+const TRIED_AGAIN: &str = "This attempt is over, and the job is retried. Stop working on this attempt.";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_said_twice_counts_once() {
