@@ -1,7 +1,7 @@
-import { english } from "./text/english.ts";
+import { english, type Key } from "./text/english.ts";
 import { korean } from "./text/korean.ts";
 
-export type Key = keyof typeof english;
+export type { Key };
 
 const dictionaries: Record<"en" | "ko", Record<Key, string>> = { en: english, ko: korean };
 

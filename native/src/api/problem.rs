@@ -269,7 +269,9 @@ impl ApiError {
             Self::Conflict(_) | Self::AttemptOver(_) => StatusCode::CONFLICT,
             Self::TooLarge | Self::LargerThan(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Unprocessable(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Self::OverQuota(_) | Self::TooManyWaiting(_) | Self::TooManyStreams => StatusCode::TOO_MANY_REQUESTS,
+            Self::OverQuota(_) | Self::TooManyWaiting(_) | Self::TooManyStreams => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Database(_) | Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -281,14 +283,19 @@ impl ApiError {
                 return format!("{reason}. Requests must come through the edge.").into();
             }
             Self::BadKey(reason) => {
-                return format!("The service key is not accepted: {reason}. `weir key list` shows the valid keys.").into();
+                return format!(
+                    "The service key is not accepted: {reason}. `weir key list` shows the valid keys."
+                )
+                .into();
             }
             Self::NoService(name) => {
                 return format!("There is no service {name:?}; /api/lanes lists the services.").into();
             }
             Self::LargerThan(most) => {
-                return format!("At most {most} bytes are accepted. Store the rest elsewhere, and send its address.")
-                    .into();
+                return format!(
+                    "At most {most} bytes are accepted. Store the rest elsewhere, and send its address."
+                )
+                .into();
             }
             Self::TooManyWaiting(most) => {
                 return format!(
@@ -326,7 +333,9 @@ impl ApiError {
                 "This attempt is over, and the job is retried. Stop working on this attempt."
             }
             Self::OverQuota(_) => "This submission does not fit into the plan.",
-            Self::TooManyStreams => "Too many event streams are open. Close one; /api/jobs/events streams all jobs.",
+            Self::TooManyStreams => {
+                "Too many event streams are open. Close one; /api/jobs/events streams all jobs."
+            }
             Self::Database(_) | Self::Unavailable(_) => {
                 "The service is unavailable for a moment. Try again; with an Idempotency-Key, a retry is safe."
             }
@@ -359,7 +368,11 @@ impl ApiError {
 }
 
 fn problem(status: StatusCode, detail: &str) -> Problem {
-    Problem::new(status.as_u16(), status.canonical_reason().unwrap_or("Error"), detail)
+    Problem::new(
+        status.as_u16(),
+        status.canonical_reason().unwrap_or("Error"),
+        detail,
+    )
 }
 
 /// Names every window without room. What is sent again before all of them have it is refused again. `Retry-After` is left

@@ -21,9 +21,9 @@ use uuid::Uuid;
 use weir_ledger::control::{self, DELIVERY_KIND, Receiver};
 use weir_ledger::database::DatabaseError;
 
+use super::attempt_error::storable;
 use super::cancellation;
 use super::internal::{Internal, not_begun};
-use super::attempt_error::storable;
 use crate::config::retry::MAX_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};

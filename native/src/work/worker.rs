@@ -76,11 +76,7 @@ struct AnyWorker {
 }
 
 /// Registers every configured kind. Their names are never freed, since River keeps them for ever.
-pub(super) fn register(
-    workers: &mut Workers,
-    context: &Context,
-    pools: &Pools,
-) -> Result<(), DatabaseError> {
+pub(super) fn register(workers: &mut Workers, context: &Context, pools: &Pools) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
     let names: Vec<&'static str> = services
         .iter()
@@ -397,7 +393,8 @@ impl AnyWorker {
             HandedOver::Over => Ok(End::Outstanding { is_over: true }),
             HandedOver::Cancelled => Err(AttemptError::Cancelled(WorkCancelled)),
             HandedOver::CannotWait => Err(AttemptError::Permanent(
-                "the endpoint answers later, which a job cannot wait for whose unique states lack pending".to_owned(),
+                "the endpoint answers later, which a job cannot wait for whose unique states lack pending"
+                    .to_owned(),
             )),
         }
     }

@@ -118,417 +118,519 @@ async fn the_description_is_the_one_in_the_repository() {
     weir.end().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_documented_answer_happens_and_is_as_documented() {
-    let secret = weir::outbound::Secret::random();
-    let weir = Weir::with(&[("HANDLER_SECRET", &secret.reveal())]).await;
-    let mut described = Described::of(&weir).await;
-    let user = weir.user("free").await;
-    let (who, anonymous) = (Who::User(user), Who::Address("198.51.100.9"));
-    let full = Who::User(weir.user("free").await);
-    if let Who::User(full) = full {
-        weir.use_up(full, "analysis", 50).await;
-    }
-    let good = files(&[("a_test.go", GO_TESTS)]).to_string();
-    let big = "x".repeat(300 * 1024);
-    let submit = "/api/jobs/{id}";
-    for (path, who, body, status) in [
-        ("/api/jobs/analysis", who, good.as_str(), 202),
-        ("/api/jobs/analysis", anonymous, &good, 202),
-        ("/api/jobs/analysis", who, "{", 400),
-        ("/api/jobs/nothing", who, &good, 404),
-        ("/api/jobs/analysis", who, &big, 413),
-        ("/api/jobs/analysis", who, "{}", 422),
-        ("/api/jobs/analysis", full, &good, 429),
-    ] {
-        let answer = weir.call("POST", path, who, &[], body.as_bytes().to_vec()).await;
-        assert_eq!(answer.status, status, "{}", answer.body);
-        described.check(submit, "POST", &answer);
-    }
-    let many = format!("[{good}, {good}]");
-    for (path, who, body, status) in [
-        (
-            "/api/jobs/analysis/batch",
-            Who::User(weir.user("free").await),
-            many.as_str(),
-            202,
-        ),
-        ("/api/jobs/analysis/batch", who, "[", 400),
-        ("/api/jobs/nothing/batch", who, &many, 404),
-        ("/api/jobs/analysis/batch", who, &big, 413),
-        ("/api/jobs/analysis/batch", who, "[{}]", 422),
-        ("/api/jobs/analysis/batch", full, &many, 429),
-    ] {
-        let answer = weir.call("POST", path, who, &[], body.as_bytes().to_vec()).await;
-        assert_eq!(answer.status, status, "{}", answer.body);
-        described.check("/api/jobs/{id}/batch", "POST", &answer);
-    }
-    let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-    let working = weir.work().await;
-    let job = weir.finished(id, who).await;
-    assert!(job["output"].is_object());
-    let (one, events) = (format!("/api/jobs/{id}"), format!("/api/jobs/{id}/events"));
-    let missing = ["/api/jobs/999999", "/api/jobs/999999/events"];
-    for (route, method, path, who, status) in [
-        (submit, "GET", one.as_str(), who, 200),
-        (submit, "GET", missing[0], who, 404),
-        (submit, "DELETE", &one, who, 200),
-        (submit, "DELETE", missing[0], who, 404),
-        ("/api/jobs/{id}/events", "GET", &events, who, 200),
-        ("/api/jobs/{id}/events", "GET", missing[1], who, 404),
-        ("/api/jobs/events", "GET", "/api/jobs/events?limit=0", who, 422),
-        ("/api/jobs", "GET", "/api/jobs", who, 200),
-        ("/api/jobs", "GET", "/api/jobs?limit=0", who, 422),
-        ("/api/usage", "GET", "/api/usage", who, 200),
-        ("/api/usage", "GET", "/api/usage", anonymous, 200),
-        ("/api/lanes", "GET", "/api/lanes", who, 200),
-    ] {
-        let answer = weir.call(method, path, who, &[], Vec::new()).await;
-        assert_eq!(answer.status, status, "{path}: {}", answer.body);
-        described.check(route, method, &answer);
-    }
-    working.stop().await;
+/// A Weir whose documented answers are provoked.
+struct Provoked {
+    weir: Weir,
+    described: Described,
+    who: Who,
+    anonymous: Who,
+    /// A user without quota left.
+    full: Who,
+    /// A valid body of a submission, and one of a batch.
+    good: String,
+    many: String,
+    /// Service keys, as the header `Authorization`.
+    reader: String,
+    operator: String,
+}
 
-    // What an endpoint says that answers later.
-    let token = async |id: i64, claim: &str| {
+impl Provoked {
+    async fn new() -> Self {
+        let secret = weir::outbound::Secret::random();
+        let weir = Weir::with(&[("HANDLER_SECRET", &secret.reveal())]).await;
+        let full = weir.user("free").await;
+        weir.use_up(full, "analysis", 50).await;
+        let good = files(&[("a_test.go", GO_TESTS)]).to_string();
+        let mut client = weir.client().await;
+        let mut keys = Vec::new();
+        for scope in [Scope::Read, Scope::Admin] {
+            let name = scope.as_str();
+            let secret = format!("weir_sk_{name}");
+            control::create_key(&mut client, "shell:test", name, &secret, &[scope], None)
+                .await
+                .unwrap();
+            keys.push(format!("Bearer {secret}"));
+        }
+        Self {
+            described: Described::of(&weir).await,
+            who: Who::User(weir.user("free").await),
+            anonymous: Who::Address("198.51.100.9"),
+            full: Who::User(full),
+            many: format!("[{good}, {good}]"),
+            good,
+            operator: keys.remove(1),
+            reader: keys.remove(0),
+            weir,
+        }
+    }
+
+    /// The header `Authorization` of an endpoint that works on this attempt.
+    async fn token(&self, id: i64, claim: &str) -> String {
         let sql = "SELECT created_at FROM river_job WHERE id = $1";
-        let row = weir.client().await.query_opt(sql, &[&id]).await.unwrap();
+        let row = self.weir.client().await.query_opt(sql, &[&id]).await.unwrap();
         let claim = weir_ledger::attempts::Claim {
             job_id: id,
             claim,
             created_at: row.map_or(jiff::Timestamp::UNIX_EPOCH, |row| row.get(0)),
         };
-        let token = weir.context.attempt_tokens().await.unwrap().of(claim).unwrap();
+        let token = self
+            .weir
+            .context
+            .attempt_tokens()
+            .await
+            .unwrap()
+            .of(claim)
+            .unwrap();
         format!("Bearer {}", secrecy::ExposeSecret::expose_secret(&token))
-    };
-    let largest = json!({ "error": "x".repeat(5 * 1024 * 1024) }).to_string();
-    let in_an_hour =
-        json!({ "error": "x", "retry_at": jiff::Timestamp::now() + jiff::Span::new().hours(1) }).to_string();
-    for (what, body, wrong) in [
-        ("progress", r#"{"fraction": 0.5}"#, r#"{"fraction": 2}"#),
-        ("heartbeat", "", ""),
-        ("extend", r#"{"more": 1}"#, r#"{"more": 0}"#),
-        // Nobody is there who would try it again in time.
-        ("fail", &in_an_hour, "{}"),
-        ("complete", r#"{"output": {"a": 1}}"#, "[]"),
-    ] {
-        let (route, begun) = (
-            format!("/worker/jobs/{{id}}/{what}"),
-            weir.analyse(Who::User(weir.user("free").await), "a_test.go", GO_TESTS)
-                .await,
-        );
-        weir.begun_elsewhere(begun).await;
-        let (path, bearer) = (
-            route.replace("{id}", &begun.to_string()),
-            token(begun, "1.1").await,
-        );
-        let mut answers = vec![(wrong, 422), (&largest, 413), (body, 200)];
-        if what == "heartbeat" {
-            answers = vec![(body, 200)];
-        }
-        for (body, status) in answers {
-            let answer = weir.with_key("POST", &path, &bearer, "key", body).await;
-            assert_eq!(answer.status, status, "{path}: {}", answer.body);
-            described.check(&route, "POST", &answer);
-        }
-        let old = token(begun, "0.0").await;
-        let answer = weir.with_key("POST", &path, &old, "key", body).await;
-        assert_eq!(answer.status, 409, "{path}: {}", answer.body);
-        described.check(&route, "POST", &answer);
     }
-    let attempt = token(1, "1.1").await;
 
-    // What a service key is for.
-    let key = |scope: Scope| {
-        let (weir, name) = (&weir, scope.as_str());
-        async move {
-            let secret = format!("weir_sk_{name}");
-            let mut client = weir.client().await;
-            control::create_key(&mut client, "shell:test", name, &secret, &[scope], None)
-                .await
-                .unwrap();
-            format!("Bearer {secret}")
-        }
-    };
-    let (reader, operator) = (key(Scope::Read).await, key(Scope::Admin).await);
-    let plan =
-        json!({ "plan": "pro", "event_id": "evt_1", "occurred_at": "2026-01-31T00:00:00Z" }).to_string();
-    let other_plan = plan.replace("pro", "free");
-    let own = json!({ "slots": 2 }).to_string();
-    let adjust = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
-    let (other_adjust, nothing) = (adjust.replace('1', "2"), adjust.replace("analysis", "nothing"));
-    let grant = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
-    let other_grant = grant.replace('1', "2");
-    let (holder, overrides) = (
-        "/admin/holders/{subject}",
-        "/admin/holders/{subject}/overrides/{meter}",
-    );
-    for (method, route, meter, body, status) in [
-        ("PUT", "/admin/holders/{subject}/plan", "", plan.as_str(), 200),
-        ("PUT", "/admin/holders/{subject}/plan", "", &other_plan, 409),
-        ("PUT", "/admin/holders/{subject}/plan", "", "{}", 422),
-        ("PUT", overrides, "analysis", &own, 200),
-        ("PUT", overrides, "nothing", &own, 404),
-        ("PUT", overrides, "analysis", "{}", 422),
-        ("DELETE", overrides, "analysis", "", 200),
-        ("DELETE", overrides, "nothing", "", 404),
-        ("POST", "/admin/holders/{subject}/adjustments", "", &adjust, 201),
-        (
-            "POST",
-            "/admin/holders/{subject}/adjustments",
-            "",
-            &other_adjust,
-            409,
-        ),
-        ("POST", "/admin/holders/{subject}/adjustments", "", "{}", 422),
-        ("POST", "/admin/holders/{subject}/grants", "", &grant, 201),
-        ("POST", "/admin/holders/{subject}/grants", "", &other_grant, 409),
-        ("POST", "/admin/holders/{subject}/grants", "", "{}", 422),
-        ("GET", holder, "", "", 200),
-        ("GET", "/admin/holders/{subject}/usage", "", "", 200),
-        ("GET", "/admin/usage/events", "", "", 200),
-        ("GET", "/admin/audit-log", "", "", 200),
-    ] {
-        let path = route.replace("{subject}", "anne").replace("{meter}", meter);
-        let answer = weir.with_key(method, &path, &operator, route, body).await;
-        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-        described.check(route, method, &answer);
-    }
-    let deleted =
-        "INSERT INTO deleted_users (hash) SELECT sha256(convert_to(weir_holder('gone')::text, 'UTF8'))";
-    weir.client().await.batch_execute(deleted).await.unwrap();
-    for (method, route, path, body, status) in [
-        (
-            "POST",
-            "/admin/holders/{subject}/adjustments",
-            "/admin/holders/gone/adjustments",
-            adjust.as_str(),
-            200,
-        ),
-        (
-            "POST",
-            "/admin/holders/{subject}/grants",
-            "/admin/holders/gone/grants",
-            grant.as_str(),
-            200,
-        ),
-        (
-            "PUT",
-            "/admin/holders/{subject}/plan",
-            "/admin/holders/gone/plan",
-            plan.as_str(),
-            200,
-        ),
-        (
-            "POST",
-            "/admin/holders/{subject}/adjustments",
-            "/admin/holders/anne/adjustments",
-            nothing.as_str(),
-            404,
-        ),
-        (
-            "POST",
-            "/admin/holders/{subject}/grants",
-            "/admin/holders/anne/grants",
-            nothing.as_str(),
-            404,
-        ),
-        ("GET", holder, "/admin/holders/nobody", "", 404),
-        (
-            "PUT",
-            "/admin/holders/{subject}/plan",
-            "/admin/holders/%11/plan",
-            plan.as_str(),
-            404,
-        ),
-        (
-            "GET",
-            "/admin/holders/{subject}/usage",
-            "/admin/holders/nobody/usage",
-            "",
-            404,
-        ),
-        (
-            "GET",
-            "/admin/holders/{subject}/usage",
-            "/admin/holders/anne/usage?window=week",
-            "",
-            422,
-        ),
-        (
-            "GET",
-            "/admin/usage/events",
-            "/admin/usage/events?limit=0",
-            "",
-            422,
-        ),
-        ("GET", "/admin/audit-log", "/admin/audit-log?limit=0", "", 422),
-    ] {
-        let answer = weir.with_key(method, path, &operator, "key-2", body).await;
-        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-        described.check(route, method, &answer);
-    }
-    let webhook = |route: &str, id: &str| route.replace("{id}", id);
-    let (wanted, replay) = (
-        json!({ "url": "https://example.com/hook" }).to_string(),
-        json!({ "undelivered_since": "2026-01-31T00:00:00Z" }).to_string(),
-    );
-    let of_webhook = "/admin/webhooks/{id}";
-    let [rotate, enable, test, replays] =
-        ["rotate", "enable", "test", "replay"].map(|what| format!("{of_webhook}/{what}"));
-    let made = weir
-        .with_key("POST", "/admin/webhooks", &operator, "-", &wanted)
-        .await;
-    assert_eq!(made.status, 201, "{}", made.body);
-    described.check("/admin/webhooks", "POST", &made);
-    let (there, nowhere) = (
-        made.body["id"].as_str().unwrap(),
-        "00000000-0000-0000-0000-000000000000",
-    );
-    for (method, route, id, body, status) in [
-        ("GET", "/admin/webhooks", "", "", 200),
-        ("POST", "/admin/webhooks", "", wanted.as_str(), 409),
-        ("POST", "/admin/webhooks", "", "{}", 422),
-        ("POST", &rotate, there, "", 200),
-        ("POST", &rotate, nowhere, "", 404),
-        ("POST", &enable, there, "", 204),
-        ("POST", &enable, "anne", "", 404),
-        ("POST", &test, there, "", 202),
-        ("POST", &test, nowhere, "", 404),
-        ("POST", &replays, there, &replay, 200),
-        ("POST", &replays, there, "{}", 422),
-        ("POST", &replays, nowhere, &replay, 404),
-        ("DISABLE", "", there, "", 0),
-        ("POST", &test, there, "", 409),
-        ("POST", &replays, there, &replay, 409),
-        ("DELETE", of_webhook, there, "", 204),
-        ("DELETE", of_webhook, there, "", 404),
-    ] {
-        if method == "DISABLE" {
-            let mut client = weir.client().await;
-            let disabled = control::disable_webhook(&mut client, there.parse().unwrap(), "410");
-            disabled.await.unwrap();
-            continue;
-        }
-        let path = webhook(route, id);
-        let answer = weir.with_key(method, &path, &operator, "-", body).await;
-        assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
-        described.check(route, method, &answer);
-    }
-    for (route, method, status) in described.promised() {
-        if status == "403" {
-            let lacking = if route.starts_with("/admin/") {
-                &reader
-            } else {
-                &operator
-            };
-            let answer = weir
-                .with_key(&method, &path_of(&route), lacking, "key-3", "")
+    /// Submissions, alone and in batches.
+    async fn submissions(&mut self) {
+        let big = "x".repeat(300 * 1024);
+        for (path, caller, body, status) in [
+            ("/api/jobs/analysis", self.who, self.good.as_str(), 202),
+            ("/api/jobs/analysis", self.anonymous, &self.good, 202),
+            ("/api/jobs/analysis", self.who, "{", 400),
+            ("/api/jobs/nothing", self.who, &self.good, 404),
+            ("/api/jobs/analysis", self.who, &big, 413),
+            ("/api/jobs/analysis", self.who, "{}", 422),
+            ("/api/jobs/analysis", self.full, &self.good, 429),
+        ] {
+            let answer = self
+                .weir
+                .call("POST", path, caller, &[], body.as_bytes().to_vec())
                 .await;
-            assert_eq!(answer.status, 403, "{method} {route}");
-            described.check(&route, &method, &answer);
+            assert_eq!(answer.status, status, "{}", answer.body);
+            self.described.check("/api/jobs/{id}", "POST", &answer);
+        }
+        for (path, caller, body, status) in [
+            (
+                "/api/jobs/analysis/batch",
+                Who::User(self.weir.user("free").await),
+                self.many.as_str(),
+                202,
+            ),
+            ("/api/jobs/analysis/batch", self.who, "[", 400),
+            ("/api/jobs/nothing/batch", self.who, &self.many, 404),
+            ("/api/jobs/analysis/batch", self.who, &big, 413),
+            ("/api/jobs/analysis/batch", self.who, "[{}]", 422),
+            ("/api/jobs/analysis/batch", self.full, &self.many, 429),
+        ] {
+            let answer = self
+                .weir
+                .call("POST", path, caller, &[], body.as_bytes().to_vec())
+                .await;
+            assert_eq!(answer.status, status, "{}", answer.body);
+            self.described.check("/api/jobs/{id}/batch", "POST", &answer);
         }
     }
 
-    // Without an assertion of the edge's, everywhere.
-    for (route, method, _) in described.promised() {
-        let path = path_of(&route);
-        let request = axum::http::Request::builder().method(method.as_str()).uri(path);
-        let answer = weir.send(request.body(axum::body::Body::empty()).unwrap()).await;
-        assert_eq!(answer.status, 401, "{method} {route}");
-        described.check(&route, &method, &answer);
-    }
-
-    // A stream without an end is looked at only as far as its head.
-    for route in ["/api/lanes/events", "/api/jobs/events"] {
-        let response = weir.head_of(route, who).await;
-        described.check(route, "GET", &response);
-    }
-
-    // As many as one may have, and one more.
-    let mut streams = Vec::new();
-    for _ in 0..32 {
-        streams.push(weir.stream("/api/jobs/events", who).await);
-    }
-    for (route, path) in [
-        ("/api/jobs/events", "/api/jobs/events"),
-        ("/api/jobs/{id}/events", events.as_str()),
-    ] {
-        let answer = weir.get(path, who).await;
-        assert_eq!(answer.status, 429, "{}", answer.body);
-        described.check(route, "GET", &answer);
-    }
-    let mut live = Vec::new();
-    for _ in 0..8 {
-        live.push(weir.stream("/api/lanes/events", who).await);
-    }
-    let answer = weir.get("/api/lanes/events", who).await;
-    assert_eq!(answer.status, 429, "{}", answer.body);
-    described.check("/api/lanes/events", "GET", &answer);
-    drop((streams, live));
-    assert_eq!(weir.head_of("/api/jobs/events", who).await.status, 200);
-
-    // And without a database.
-    let admin = weir.admin().await;
-    let name = weir.name();
-    admin
-        .batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"))
-        .await
-        .unwrap();
-    for (route, method, status) in described.promised() {
-        if status != "503" {
-            continue;
+    /// Reading and cancelling a job, and what else an owner reads.
+    async fn jobs(&mut self) {
+        let id = self.weir.analyse(self.who, "a_test.go", GO_TESTS).await;
+        let working = self.weir.work().await;
+        let job = self.weir.finished(id, self.who).await;
+        assert!(job["output"].is_object());
+        let (one, events) = (format!("/api/jobs/{id}"), format!("/api/jobs/{id}/events"));
+        let missing = ["/api/jobs/999999", "/api/jobs/999999/events"];
+        for (route, method, path, caller, status) in [
+            ("/api/jobs/{id}", "GET", one.as_str(), self.who, 200),
+            ("/api/jobs/{id}", "GET", missing[0], self.who, 404),
+            ("/api/jobs/{id}", "DELETE", &one, self.who, 200),
+            ("/api/jobs/{id}", "DELETE", missing[0], self.who, 404),
+            ("/api/jobs/{id}/events", "GET", &events, self.who, 200),
+            ("/api/jobs/{id}/events", "GET", missing[1], self.who, 404),
+            (
+                "/api/jobs/events",
+                "GET",
+                "/api/jobs/events?limit=0",
+                self.who,
+                422,
+            ),
+            ("/api/jobs", "GET", "/api/jobs", self.who, 200),
+            ("/api/jobs", "GET", "/api/jobs?limit=0", self.who, 422),
+            ("/api/usage", "GET", "/api/usage", self.who, 200),
+            ("/api/usage", "GET", "/api/usage", self.anonymous, 200),
+            ("/api/lanes", "GET", "/api/lanes", self.who, 200),
+        ] {
+            let answer = self.weir.call(method, path, caller, &[], Vec::new()).await;
+            assert_eq!(answer.status, status, "{path}: {}", answer.body);
+            self.described.check(route, method, &answer);
         }
-        let path = match (route.as_str(), method.as_str()) {
-            ("/api/jobs/{id}/batch", _) => "/api/jobs/analysis/batch".to_owned(),
-            ("/api/jobs/{id}", "POST") => "/api/jobs/analysis".to_owned(),
-            (route, _) => path_of(route),
-        };
-        // Every connection that is open by now.
-        let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
-        admin.batch_execute(&end).await.unwrap();
-        let answer = weir
-            .until(&format!("{method} {route} to notice the outage"), async || {
-                let body = if path.ends_with("/batch") {
-                    many.clone()
-                } else if method == "POST" {
-                    good.clone()
-                } else {
-                    String::new()
-                };
-                let answer = if let Some((_, what)) = path
-                    .strip_prefix("/worker/")
-                    .and_then(|path| path.rsplit_once('/'))
-                {
-                    let body = match what {
-                        "progress" => r#"{"fraction": 0.5}"#,
-                        "extend" => r#"{"more": 1}"#,
-                        "fail" => r#"{"error": "x"}"#,
-                        _ => "{}",
-                    };
-                    weir.with_key(&method, &path, &attempt, "key-5", body).await
-                } else if path.starts_with("/admin/") {
-                    weir.with_key(&method, &path, &operator, "key-4", "{}").await
-                } else {
-                    weir.call(&method, &path, who, &[], body.into_bytes()).await
-                };
-                (answer.status == 503).then_some(answer)
-            })
+        working.stop().await;
+    }
+
+    /// Reports of an endpoint that answers later.
+    async fn later_answers(&mut self) {
+        let largest = json!({ "error": "x".repeat(5 * 1024 * 1024) }).to_string();
+        let in_an_hour =
+            json!({ "error": "x", "retry_at": jiff::Timestamp::now() + jiff::Span::new().hours(1) })
+                .to_string();
+        for (what, body, wrong) in [
+            ("progress", r#"{"fraction": 0.5}"#, r#"{"fraction": 2}"#),
+            ("heartbeat", "", ""),
+            ("extend", r#"{"more": 1}"#, r#"{"more": 0}"#),
+            // Nobody is there who would try it again in time.
+            ("fail", &in_an_hour, "{}"),
+            ("complete", r#"{"output": {"a": 1}}"#, "[]"),
+        ] {
+            let (route, begun) = (
+                format!("/worker/jobs/{{id}}/{what}"),
+                self.weir
+                    .analyse(Who::User(self.weir.user("free").await), "a_test.go", GO_TESTS)
+                    .await,
+            );
+            self.weir.begun_elsewhere(begun).await;
+            let (path, bearer) = (
+                route.replace("{id}", &begun.to_string()),
+                self.token(begun, "1.1").await,
+            );
+            let mut answers = vec![(wrong, 422), (&largest, 413), (body, 200)];
+            if what == "heartbeat" {
+                answers = vec![(body, 200)];
+            }
+            for (body, status) in answers {
+                let answer = self.weir.with_key("POST", &path, &bearer, "key", body).await;
+                assert_eq!(answer.status, status, "{path}: {}", answer.body);
+                self.described.check(&route, "POST", &answer);
+            }
+            let old = self.token(begun, "0.0").await;
+            let answer = self.weir.with_key("POST", &path, &old, "key", body).await;
+            assert_eq!(answer.status, 409, "{path}: {}", answer.body);
+            self.described.check(&route, "POST", &answer);
+        }
+    }
+
+    /// Changes that need a service key.
+    async fn administration(&mut self) {
+        let plan =
+            json!({ "plan": "pro", "event_id": "evt_1", "occurred_at": "2026-01-31T00:00:00Z" }).to_string();
+        let other_plan = plan.replace("pro", "free");
+        let own = json!({ "slots": 2 }).to_string();
+        let adjust = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
+        let (other_adjust, nothing) = (adjust.replace('1', "2"), adjust.replace("analysis", "nothing"));
+        let grant = json!({ "meter": "analysis", "amount": 1, "reason": "a test" }).to_string();
+        let other_grant = grant.replace('1', "2");
+        let (holder, overrides) = (
+            "/admin/holders/{subject}",
+            "/admin/holders/{subject}/overrides/{meter}",
+        );
+        for (method, route, meter, body, status) in [
+            ("PUT", "/admin/holders/{subject}/plan", "", plan.as_str(), 200),
+            ("PUT", "/admin/holders/{subject}/plan", "", &other_plan, 409),
+            ("PUT", "/admin/holders/{subject}/plan", "", "{}", 422),
+            ("PUT", overrides, "analysis", &own, 200),
+            ("PUT", overrides, "nothing", &own, 404),
+            ("PUT", overrides, "analysis", "{}", 422),
+            ("DELETE", overrides, "analysis", "", 200),
+            ("DELETE", overrides, "nothing", "", 404),
+            ("POST", "/admin/holders/{subject}/adjustments", "", &adjust, 201),
+            (
+                "POST",
+                "/admin/holders/{subject}/adjustments",
+                "",
+                &other_adjust,
+                409,
+            ),
+            ("POST", "/admin/holders/{subject}/adjustments", "", "{}", 422),
+            ("POST", "/admin/holders/{subject}/grants", "", &grant, 201),
+            ("POST", "/admin/holders/{subject}/grants", "", &other_grant, 409),
+            ("POST", "/admin/holders/{subject}/grants", "", "{}", 422),
+            ("GET", holder, "", "", 200),
+            ("GET", "/admin/holders/{subject}/usage", "", "", 200),
+            ("GET", "/admin/usage/events", "", "", 200),
+            ("GET", "/admin/audit-log", "", "", 200),
+        ] {
+            let path = route.replace("{subject}", "anne").replace("{meter}", meter);
+            let answer = self
+                .weir
+                .with_key(method, &path, &self.operator, route, body)
+                .await;
+            assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+            self.described.check(route, method, &answer);
+        }
+        let deleted =
+            "INSERT INTO deleted_users (hash) SELECT sha256(convert_to(weir_holder('gone')::text, 'UTF8'))";
+        self.weir.client().await.batch_execute(deleted).await.unwrap();
+        for (method, route, path, body, status) in [
+            (
+                "POST",
+                "/admin/holders/{subject}/adjustments",
+                "/admin/holders/gone/adjustments",
+                adjust.as_str(),
+                200,
+            ),
+            (
+                "POST",
+                "/admin/holders/{subject}/grants",
+                "/admin/holders/gone/grants",
+                grant.as_str(),
+                200,
+            ),
+            (
+                "PUT",
+                "/admin/holders/{subject}/plan",
+                "/admin/holders/gone/plan",
+                plan.as_str(),
+                200,
+            ),
+            (
+                "POST",
+                "/admin/holders/{subject}/adjustments",
+                "/admin/holders/anne/adjustments",
+                nothing.as_str(),
+                404,
+            ),
+            (
+                "POST",
+                "/admin/holders/{subject}/grants",
+                "/admin/holders/anne/grants",
+                nothing.as_str(),
+                404,
+            ),
+            ("GET", holder, "/admin/holders/nobody", "", 404),
+            (
+                "PUT",
+                "/admin/holders/{subject}/plan",
+                "/admin/holders/%11/plan",
+                plan.as_str(),
+                404,
+            ),
+            (
+                "GET",
+                "/admin/holders/{subject}/usage",
+                "/admin/holders/nobody/usage",
+                "",
+                404,
+            ),
+            (
+                "GET",
+                "/admin/holders/{subject}/usage",
+                "/admin/holders/anne/usage?window=week",
+                "",
+                422,
+            ),
+            (
+                "GET",
+                "/admin/usage/events",
+                "/admin/usage/events?limit=0",
+                "",
+                422,
+            ),
+            ("GET", "/admin/audit-log", "/admin/audit-log?limit=0", "", 422),
+        ] {
+            let answer = self
+                .weir
+                .with_key(method, path, &self.operator, "key-2", body)
+                .await;
+            assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+            self.described.check(route, method, &answer);
+        }
+    }
+
+    /// Webhooks from creation to deletion.
+    async fn webhooks(&mut self) {
+        let webhook = |route: &str, id: &str| route.replace("{id}", id);
+        let (wanted, replay) = (
+            json!({ "url": "https://example.com/hook" }).to_string(),
+            json!({ "undelivered_since": "2026-01-31T00:00:00Z" }).to_string(),
+        );
+        let of_webhook = "/admin/webhooks/{id}";
+        let [rotate, enable, test, replays] =
+            ["rotate", "enable", "test", "replay"].map(|what| format!("{of_webhook}/{what}"));
+        let made = self
+            .weir
+            .with_key("POST", "/admin/webhooks", &self.operator, "-", &wanted)
             .await;
-        assert!(answer.headers.contains_key("retry-after"), "{method} {route}");
-        described.check(&route, &method, &answer);
+        assert_eq!(made.status, 201, "{}", made.body);
+        self.described.check("/admin/webhooks", "POST", &made);
+        let (there, nowhere) = (
+            made.body["id"].as_str().unwrap(),
+            "00000000-0000-0000-0000-000000000000",
+        );
+        for (method, route, id, body, status) in [
+            ("GET", "/admin/webhooks", "", "", 200),
+            ("POST", "/admin/webhooks", "", wanted.as_str(), 409),
+            ("POST", "/admin/webhooks", "", "{}", 422),
+            ("POST", &rotate, there, "", 200),
+            ("POST", &rotate, nowhere, "", 404),
+            ("POST", &enable, there, "", 204),
+            ("POST", &enable, "anne", "", 404),
+            ("POST", &test, there, "", 202),
+            ("POST", &test, nowhere, "", 404),
+            ("POST", &replays, there, &replay, 200),
+            ("POST", &replays, there, "{}", 422),
+            ("POST", &replays, nowhere, &replay, 404),
+            ("DISABLE", "", there, "", 0),
+            ("POST", &test, there, "", 409),
+            ("POST", &replays, there, &replay, 409),
+            ("DELETE", of_webhook, there, "", 204),
+            ("DELETE", of_webhook, there, "", 404),
+        ] {
+            if method == "DISABLE" {
+                let mut client = self.weir.client().await;
+                let disabled = control::disable_webhook(&mut client, there.parse().unwrap(), "410");
+                disabled.await.unwrap();
+                continue;
+            }
+            let path = webhook(route, id);
+            let answer = self.weir.with_key(method, &path, &self.operator, "-", body).await;
+            assert_eq!(answer.status, status, "{method} {path}: {}", answer.body);
+            self.described.check(route, method, &answer);
+        }
     }
-    admin
-        .batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
-        .await
-        .unwrap();
+
+    /// A service key without the scope.
+    async fn missing_scopes(&mut self) {
+        for (route, method, status) in self.described.promised() {
+            if status == "403" {
+                let lacking = if route.starts_with("/admin/") {
+                    &self.reader
+                } else {
+                    &self.operator
+                };
+                let answer = self
+                    .weir
+                    .with_key(&method, &path_of(&route), lacking, "key-3", "")
+                    .await;
+                assert_eq!(answer.status, 403, "{method} {route}");
+                self.described.check(&route, &method, &answer);
+            }
+        }
+    }
+
+    /// Requests without the edge's assertion.
+    async fn no_assertion(&mut self) {
+        for (route, method, _) in self.described.promised() {
+            let path = path_of(&route);
+            let request = axum::http::Request::builder().method(method.as_str()).uri(path);
+            let answer = self
+                .weir
+                .send(request.body(axum::body::Body::empty()).unwrap())
+                .await;
+            assert_eq!(answer.status, 401, "{method} {route}");
+            self.described.check(&route, &method, &answer);
+        }
+    }
+
+    /// Event streams, and one more than is allowed. The body of a stream has no end, so only its head is checked.
+    async fn streams(&mut self) {
+        for route in ["/api/lanes/events", "/api/jobs/events"] {
+            let response = self.weir.head_of(route, self.who).await;
+            self.described.check(route, "GET", &response);
+        }
+
+        // As many as one may have, and one more.
+        let job = self.weir.analyse(self.who, "a_test.go", GO_TESTS).await;
+        let events = format!("/api/jobs/{job}/events");
+        let mut streams = Vec::new();
+        for _ in 0..32 {
+            streams.push(self.weir.stream("/api/jobs/events", self.who).await);
+        }
+        for (route, path) in [
+            ("/api/jobs/events", "/api/jobs/events"),
+            ("/api/jobs/{id}/events", events.as_str()),
+        ] {
+            let answer = self.weir.get(path, self.who).await;
+            assert_eq!(answer.status, 429, "{}", answer.body);
+            self.described.check(route, "GET", &answer);
+        }
+        let mut live = Vec::new();
+        for _ in 0..8 {
+            live.push(self.weir.stream("/api/lanes/events", self.who).await);
+        }
+        let answer = self.weir.get("/api/lanes/events", self.who).await;
+        assert_eq!(answer.status, 429, "{}", answer.body);
+        self.described.check("/api/lanes/events", "GET", &answer);
+        drop((streams, live));
+        assert_eq!(self.weir.head_of("/api/jobs/events", self.who).await.status, 200);
+    }
+
+    /// Every route while the database refuses connections.
+    async fn no_database(&mut self) {
+        let attempt = self.token(1, "1.1").await;
+        let admin = self.weir.admin().await;
+        let name = self.weir.name();
+        admin
+            .batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"))
+            .await
+            .unwrap();
+        for (route, method, status) in self.described.promised() {
+            if status != "503" {
+                continue;
+            }
+            let path = match (route.as_str(), method.as_str()) {
+                ("/api/jobs/{id}/batch", _) => "/api/jobs/analysis/batch".to_owned(),
+                ("/api/jobs/{id}", "POST") => "/api/jobs/analysis".to_owned(),
+                (route, _) => path_of(route),
+            };
+            // Every connection that is open by now.
+            let end =
+                format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+            admin.batch_execute(&end).await.unwrap();
+            let answer = self
+                .weir
+                .until(&format!("{method} {route} to notice the outage"), async || {
+                    let body = if path.ends_with("/batch") {
+                        self.many.clone()
+                    } else if method == "POST" {
+                        self.good.clone()
+                    } else {
+                        String::new()
+                    };
+                    let answer = if let Some((_, what)) = path
+                        .strip_prefix("/worker/")
+                        .and_then(|path| path.rsplit_once('/'))
+                    {
+                        let body = match what {
+                            "progress" => r#"{"fraction": 0.5}"#,
+                            "extend" => r#"{"more": 1}"#,
+                            "fail" => r#"{"error": "x"}"#,
+                            _ => "{}",
+                        };
+                        self.weir.with_key(&method, &path, &attempt, "key-5", body).await
+                    } else if path.starts_with("/admin/") {
+                        self.weir
+                            .with_key(&method, &path, &self.operator, "key-4", "{}")
+                            .await
+                    } else {
+                        self.weir
+                            .call(&method, &path, self.who, &[], body.into_bytes())
+                            .await
+                    };
+                    (answer.status == 503).then_some(answer)
+                })
+                .await;
+            assert!(answer.headers.contains_key("retry-after"), "{method} {route}");
+            self.described.check(&route, &method, &answer);
+        }
+        admin
+            .batch_execute(&format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true"))
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_documented_answer_happens_and_is_as_documented() {
+    let mut provoked = Provoked::new().await;
+    provoked.submissions().await;
+    provoked.jobs().await;
+    provoked.later_answers().await;
+    provoked.administration().await;
+    provoked.webhooks().await;
+    provoked.missing_scopes().await;
+    provoked.no_assertion().await;
+    provoked.streams().await;
+    provoked.no_database().await;
+    let described = &provoked.described;
     let never: Vec<_> = described
         .promised()
         .difference(&described.seen)
         .cloned()
         .collect();
     assert!(never.is_empty(), "documented, but never seen: {never:?}");
-    weir.end().await;
+    provoked.weir.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -191,3 +191,6 @@ export const english = {
   rawDocument: "The OpenAPI document",
   loading: "Loading…",
 };
+
+/** The name of a text. */
+export type Key = keyof typeof english;

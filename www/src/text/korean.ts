@@ -1,4 +1,4 @@
-import type { Key } from "../text.ts";
+import type { Key } from "./english.ts";
 
 export const korean: Record<Key, string> = {
   tagline: "API를 위한 공정한 백그라운드 작업.",
