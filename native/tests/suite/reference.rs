@@ -177,6 +177,50 @@ async fn the_page_of_the_tables_is_current() {
     weir.end().await;
 }
 
+/// Each function's text is the header of its file, up to the note on its callers.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_the_functions_is_current() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let mut body = "The functions run with the rights of the schema's owner, under any `search_path`. [Use Weir from any \
+                    language](../how-to/any-language.md) shows how to call them. All but `weir_claim`, `weir_progress` and \
+                    `weir_holder` require READ COMMITTED, and their writes take effect when the caller commits.\n\n\
+                    Amounts are in the service's unit. A quota is `{\"used\", \"reserved\", \"limit\", \"ceiling\", \
+                    \"overage\", \"remaining\", \"reset_at\"}` of the billing period, as in the API.\n"
+        .to_owned();
+    for name in [
+        "weir_submit",
+        "weir_claim",
+        "weir_complete",
+        "weir_fail",
+        "weir_progress",
+        "weir_extend",
+        "weir_holder",
+    ] {
+        let signature = "SELECT pg_get_function_arguments(oid), pg_get_function_result(oid) FROM pg_proc WHERE oid = to_regproc($1)";
+        let row = client.query_one(signature, &[&name]).await.unwrap();
+        let (arguments, result): (&str, &str) = (row.get(0), row.get(1));
+        let file = root().join(format!("ledger/schema/functions/api/{name}.sql"));
+        let file = std::fs::read_to_string(file).unwrap();
+        let header: Vec<&str> = file
+            .lines()
+            .map_while(|line| line.strip_prefix("--"))
+            .map(|line| line.strip_prefix(' ').unwrap_or(line))
+            .take_while(|line| !line.starts_with("Callers:"))
+            .collect();
+        let text = header.join("\n");
+        let text = text.trim_end();
+        assert!(text.contains("Errors:"), "{name} has no errors in its header");
+        write!(
+            body,
+            "\n## {name}\n\n`{name}({arguments})` → `{result}`\n\n{text}\n"
+        )
+        .unwrap();
+    }
+    is_current("sql.md", "Functions in SQL", &body);
+    weir.end().await;
+}
+
 #[test]
 fn the_page_of_the_commands_is_current() {
     let help = |arguments: &[String]| {

@@ -1,8 +1,23 @@
--- Starts attempts at available jobs of services in a queue. Commit before you work, so that others see that the jobs run.
+-- Starts attempts at the next available jobs of a queue, by priority and time, and skips jobs that other workers
+-- claim. Commit before you work, so that others see that the jobs run.
 --
--- worker: a name of 1 to 100 letters, digits, ".", "_" and "-". most: 1 to 1000 jobs. A job whose arguments name a
--- user needs a reservation with a slot; jobs without a user (user_id absent, empty or not a text) need none.
--- Errors: 22023. Cost: one index scan of River's available jobs.
+-- | parameter | |
+-- |---|---|
+-- | `queue` | one of the service's queues |
+-- | `worker` | the process: 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `weir_` |
+-- | `most` | 1 to 1000 jobs. Default: 1 |
+--
+-- A job whose arguments name a user needs a slot; a job without a user (`user_id` absent, empty or not a text) needs
+-- none. A paused queue returns no jobs.
+--
+-- A job's id and attempt identify an attempt unless commits are lost. Stop SQL workers before you promote a replica
+-- that may lack the last commits: a new job may get the id of a lost one. [Back up](../how-to/back-up.md) explains
+-- this.
+--
+-- Errors: 22023 for invalid arguments.
+--
+-- Cost: one scan of River's index of available jobs, and one update per job.
+--
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1)
 RETURNS TABLE (job_id bigint, attempt int, kind text, args jsonb)
@@ -45,4 +60,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_claim IS
-    'begins attempts at jobs of a queue that may run now; commit before you work, so that others see that they run';
+    'starts attempts at the next jobs of a queue; commit before you work, so that others see that the jobs run';

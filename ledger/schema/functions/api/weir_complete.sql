@@ -1,11 +1,21 @@
--- Completes an attempt inside the caller's transaction: ends the job, charges it, and promotes the holder's oldest
--- parked job.
+-- Completes an attempt inside the caller's transaction: ends the job, charges it, and promotes the user's oldest
+-- parked job. Workers are notified when you commit.
 --
--- used: what the job used, at most what it reserved; null charges the whole reservation. output: at most 4 MiB.
--- Returns outcome done, or fenced_out when the attempt is no longer the current one (nothing is changed), and the
--- charge.
--- Errors: 22023 for arguments that cannot be right, 25000 for another isolation level than READ COMMITTED.
--- Cost: locks the account, the job and its reservation; one update of both jobs.
+-- | parameter | |
+-- |---|---|
+-- | `output` | at most 4 MiB |
+-- | `used` | what the job used, at most what it reserved. Default: everything it reserved |
+--
+-- | outcome | |
+-- |---|---|
+-- | `done` | `charged` is the charge |
+-- | `fenced_out` | this attempt is no longer the current one. Nothing was changed: roll back what the attempt did |
+--
+-- Errors: 22023 for invalid arguments; 25000 for another isolation level than READ COMMITTED.
+--
+-- Cost: one update of this job and one of the promoted job. It locks the user's account until the transaction ends, so
+-- call it last.
+--
 -- Callers: other languages, as role weir_worker. Rust decides the same in ledger/src/settlement/; a differential test
 -- holds the two equal.
 CREATE OR REPLACE FUNCTION weir_complete(job_id bigint, attempt int, output jsonb DEFAULT NULL, used bigint DEFAULT NULL,
@@ -118,4 +128,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_complete IS
-    'completes a job, charges it and gives its slot on, in the transaction of the caller; outcome: done, fenced_out';
+    'completes and charges a job in the caller''s transaction, and promotes the next; outcome: done, fenced_out';

@@ -1,8 +1,20 @@
--- Reserves more for a running job, inside the caller's transaction.
+-- Reserves more for a running job in the windows of its reservation. Usage above the limit draws on grants first, and
+-- then counts as overage up to the ceiling.
 --
--- more: 1 to 10^15 units. Returns outcome extended, over_quota or too_large (nothing is changed), or fenced_out, and the
--- quota.
--- Errors: 22023, 25000. Cost: locks the account and the job; one lookup per window.
+-- | parameter | |
+-- |---|---|
+-- | `more` | 1 to 10^15 |
+--
+-- | outcome | |
+-- |---|---|
+-- | `extended` | `quota` is the new quota |
+-- | `over_quota`, `too_large` | as for `weir_submit`. Nothing was changed |
+-- | `fenced_out` | this attempt is no longer the current one. Nothing was changed |
+--
+-- Errors: 22023 for invalid arguments; 25000 for another isolation level than READ COMMITTED.
+--
+-- Cost: one lookup per window. It locks the user's account until the transaction ends: use a short transaction.
+--
 -- Callers: other languages, as role weir_worker. Rust decides the same in ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION weir_extend(job_id bigint, attempt int, more bigint, OUT outcome text, OUT quota jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -104,4 +116,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_extend IS
-    'reserves more for a job that runs; outcome: extended, over_quota or too_large (nothing changed), fenced_out';
+    'reserves more for a running job; outcome: extended, over_quota, too_large, fenced_out';

@@ -1,8 +1,21 @@
 -- Records a failed attempt as River does, inside the caller's transaction, and frees its slot.
 --
--- error: the message, cut to 10 000 characters. retry_at: when to try again; null: by the service's retry policy.
--- Returns outcome retry, discarded (no attempts left), cancelled, or fenced_out (nothing is changed).
--- Errors: 22023 for retry_at beyond 366 days, 25000 for another isolation level than READ COMMITTED.
+-- | parameter | |
+-- |---|---|
+-- | `error` | the message. Its first 10 000 characters are stored |
+-- | `retry_at` | the time of the next attempt, at least a second from now and within 366 days. Default: by the service's `retry`, else by River's policy |
+--
+-- | outcome | |
+-- |---|---|
+-- | `retry` | the job keeps its quota and runs again |
+-- | `discarded` | no attempts are left. Nothing is charged |
+-- | `cancelled` | the job was cancelled. Nothing is charged |
+-- | `fenced_out` | this attempt is no longer the current one. Nothing was changed |
+--
+-- Errors: 22023 for invalid arguments; 25000 for another isolation level than READ COMMITTED.
+--
+-- Cost: as `weir_complete`, with the same lock.
+--
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_fail(job_id bigint, attempt int, error text, retry_at timestamptz DEFAULT NULL, OUT outcome text)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -19,4 +32,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_fail IS
-    'records a failed attempt as River does and gives its slot on; outcome: retry, discarded, cancelled, fenced_out';
+    'records a failed attempt as River does and frees its slot; outcome: retry, discarded, cancelled, fenced_out';

@@ -1,7 +1,12 @@
--- The holder's id of a subject. A UUID, in any of its spellings, is its own id; another text has an id derived from
--- it.
+-- Returns the id of a subject in `users`, `holders` and all other tables, whether or not the subject has been seen. A
+-- UUID, in any of its spellings, is its own id; another text has an id derived from it.
 --
--- subject: 1 to 255 bytes without control characters, and not the id of a client address. Errors: 22023.
+-- | parameter | |
+-- |---|---|
+-- | `subject` | 1 to 255 bytes without control characters, and not the id of a client address |
+--
+-- Errors: 22023 for an invalid subject.
+--
 -- Callers: weir_submit; other languages, as either role. Rust computes the same in ledger/src/holder.rs.
 CREATE OR REPLACE FUNCTION weir_holder(subject text) RETURNS uuid
 LANGUAGE plpgsql STABLE SECURITY DEFINER

@@ -1,8 +1,17 @@
--- Records how far an attempt is, for the job's owner.
+-- Records the progress of the current attempt, which the job's owner sees until the attempt ends. Call it in a
+-- separate transaction: nobody sees it before you commit.
 --
--- fraction: 0 to 1. message: at most 1000 bytes. Returns outcome done, or fenced_out when it is not the current
--- attempt.
--- Errors: 22023. Cost: one update by key.
+-- | parameter | |
+-- |---|---|
+-- | `fraction` | 0 to 1 |
+-- | `message` | at most 1000 bytes |
+--
+-- Returns `done`, or `fenced_out` if this attempt is no longer the current one.
+--
+-- Errors: 22023 for invalid arguments.
+--
+-- Cost: one update by key. It locks only this job's reservation.
+--
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_progress(job_id bigint, attempt int, fraction double precision, message text DEFAULT NULL,
                               OUT outcome text)
@@ -38,4 +47,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_progress IS
-    'says how far an attempt is, for its owner; outcome: done, fenced_out';
+    'records the progress of an attempt for the job''s owner; outcome: done, fenced_out';

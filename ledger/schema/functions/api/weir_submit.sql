@@ -1,11 +1,36 @@
--- Submits a job inside the caller's transaction. Reference: docs/reference/sql.md.
+-- Submits a job of a service in `weir.toml` for a user, inside the caller's transaction.
 --
--- subject: the user; a new one is created on the default plan. service: a service of weir.toml. args: a JSON object of
--- at most 256 KiB. amount: what the job may use at most; null: as the service says. options: see submit_options().
--- Returns outcome admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting or key_reused, the job
--- and the quota.
--- Errors: 22023 for arguments that cannot be right, 25000 for another isolation level than READ COMMITTED.
--- Cost: locks the account, then some ten lookups by key and five writes.
+-- | parameter | |
+-- |---|---|
+-- | `subject` | the user: see [identities](../how-to/identities.md). A new user is created on the default plan |
+-- | `service` | the service's name |
+-- | `args` | a JSON object of at most 256 KiB. Its `user_id` is set |
+-- | `amount` | the most that the job may use, 0 to 10^15. Default: as the service's handler says |
+-- | `options` | a JSON object with the members below. Another member is an error |
+--
+-- | option | |
+-- |---|---|
+-- | `idempotency_key` | 1 to 255 bytes. The same submission with the same key within 24 hours returns the same job. Another `run_at` or `priority` is another submission. Keys of the HTTP API are compared differently: retry through the interface that you used first |
+-- | `run_at` | a time within 366 days. The job reserves its quota now and asks for a slot then. A time in the past means now |
+-- | `priority` | 1, the first, to 4: River's priority within the lane |
+--
+-- | outcome | |
+-- |---|---|
+-- | `admitted` | the job has a slot. Workers are notified when you commit |
+-- | `parked` | accepted. The job waits for a slot or for `run_at` |
+-- | `repeated` | `idempotency_key` created this job before |
+-- | `folded` | the user has an unfinished job that equals this one by `unique_by`. Nothing was reserved |
+-- | `over_quota` | the quota has no room. Nothing was written. `quota.windows` lists the full windows |
+-- | `too_large` | used, reserved and requested would exceed 9223372036854775807. Nothing was written |
+-- | `too_many_waiting` | the user has `max_waiting` jobs that wait for a slot, their time or a retry. Nothing was written |
+-- | `key_reused` | `idempotency_key` belongs to another submission. Nothing was written |
+--
+-- Errors: 22023 for invalid arguments; 22003 for a number that no double can hold (1e400) in a member of `unique_by`,
+-- which may be nested 100 levels deep; 25000 for another isolation level than READ COMMITTED.
+--
+-- Cost: some ten lookups by key and five writes. It locks the user's account for the service's meter until the
+-- transaction ends, so the user's other submissions and settlements wait.
+--
 -- Callers: other languages, as role weir_submitter. Rust decides the same in ledger/src/reservation/; a differential
 -- test holds the two equal.
 CREATE OR REPLACE FUNCTION weir_submit(subject text, service text, args jsonb, amount bigint DEFAULT NULL, options jsonb DEFAULT '{}',
@@ -192,4 +217,4 @@ END
 $$;
 
 COMMENT ON FUNCTION weir_submit IS
-    'submits a job in the transaction of the caller; outcome: admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting, key_reused';
+    'submits a job in the caller''s transaction; outcome: admitted, parked, repeated, folded, over_quota, too_large, too_many_waiting, key_reused';
