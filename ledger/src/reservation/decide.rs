@@ -10,42 +10,27 @@ use super::read::{LockedAccount, Snapshot};
 use super::submission::{Answer, Idempotency, NewJob, Quota, Quotas, Submission, Window};
 use crate::job_metadata::REQUEST_ID;
 
-/// What was decided for one submission, and the quota right after it.
+/// The answer to one submission, and what only a new job has.
 #[derive(Debug)]
 pub(super) struct Decided {
-    pub(super) admission: Admission,
-    pub(super) quota: Option<Quotas>,
-    /// What a new job draws on grants: which, and how much.
+    pub(super) answer: Answer,
+    /// What the job draws on grants: which, and how much.
     pub(super) draws: Vec<(Uuid, i64)>,
-    /// How much of a new job is overage.
+    /// How much of the job is overage.
     pub(super) overage: i64,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Admission {
-    New {
-        job: NewJob,
-    },
-    /// The job that the same `Idempotency-Key` made.
-    Repeated {
-        id: i64,
-    },
-    /// A live job of the same holder under the same unique key.
-    Folded {
-        id: i64,
-    },
-    KeyReused,
-    /// These windows have no room.
-    OverQuota(Vec<Quota>),
-    /// The sums of the account cannot hold the amount.
-    TooLarge,
-    /// As many jobs wait as the plan allows.
-    TooManyWaiting {
-        most: u32,
-    },
+impl From<Answer> for Decided {
+    fn from(answer: Answer) -> Self {
+        Self {
+            answer,
+            draws: Vec::new(),
+            overage: 0,
+        }
+    }
 }
 
-/// Decides in the group's order, each in the light of those before.
+/// Decides in the group's order. Each decision includes those before it.
 pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Decided> {
     let now = snapshot.now;
     let mut ids = snapshot.ids.iter().copied();
@@ -56,83 +41,69 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
         .map(|one| {
             let position = snapshot.positions[&(one.holder.id, one.event_type)];
             let locked = &mut snapshot.accounts[position];
-            let (mut draws, mut overage) = (Vec::new(), 0);
-            let repeated = one
-                .idempotency
-                .as_ref()
-                .and_then(|Idempotency { key, request_hash }| {
-                    let (hash, id) = snapshot
-                        .earlier
-                        .get(&(one.holder.id, key.clone()))
-                        .map(|(hash, id)| (hash.as_slice(), *id))
-                        .or_else(|| keys.get(&(one.holder.id, key.as_str())).copied())?;
-                    Some(if hash == request_hash {
-                        Admission::Repeated { id }
-                    } else {
-                        Admission::KeyReused
-                    })
-                });
+            if let Some(Idempotency { key, request_hash }) = &one.idempotency {
+                let earlier = snapshot
+                    .earlier
+                    .get(&(one.holder.id, key.clone()))
+                    .map(|(hash, id)| (hash.as_slice(), *id))
+                    .or_else(|| keys.get(&(one.holder.id, key.as_str())).copied());
+                match earlier {
+                    Some((hash, job_id)) if hash == request_hash => {
+                        let quota = locked.quotas();
+                        return Answer::Repeated { job_id, quota }.into();
+                    }
+                    Some(_) => return Answer::KeyReused.into(),
+                    None => {}
+                }
+            }
             let live = one
                 .unique_key
                 .as_deref()
                 .and_then(|key| snapshot.live.get(key).or_else(|| unique.get(key)).copied());
-            let admission = match (repeated, live) {
-                (Some(repeated), _) => repeated,
-                (None, Some(id)) => Admission::Folded { id },
-                (None, None) => {
-                    let job = admit(one, locked, &mut ids, now, &mut draws, &mut overage);
-                    if let Ok(NewJob { id, .. }) = job {
-                        if let Some(Idempotency { key, request_hash }) = &one.idempotency {
-                            keys.insert((one.holder.id, key), (request_hash, id));
-                        }
-                        if let Some(key) = &one.unique_key {
-                            unique.insert(key, id);
-                        }
-                    }
-                    job.map_or_else(|refusal| refusal, |job| Admission::New { job })
-                }
-            };
-            Decided {
-                admission,
-                quota: locked.quotas(),
-                draws,
-                overage,
+            if let Some(job_id) = live {
+                let quota = locked.quotas();
+                return Answer::Folded { job_id, quota }.into();
             }
+            let decided = admit(one, locked, &mut ids, now);
+            if let Answer::Accepted { job, .. } = &decided.answer {
+                if let Some(Idempotency { key, request_hash }) = &one.idempotency {
+                    keys.insert((one.holder.id, key), (request_hash, job.id));
+                }
+                if let Some(key) = &one.unique_key {
+                    unique.insert(key, job.id);
+                }
+            }
+            decided
         })
         .collect()
 }
 
-/// The new job, or why there is none. What it draws on grants is added to `draws`, and what is beyond them to `overage`.
+/// Decides on a new job.
 fn admit(
     one: &Submission,
     locked: &mut LockedAccount,
     ids: &mut impl Iterator<Item = i64>,
     now: jiff::Timestamp,
-    draws: &mut Vec<(Uuid, i64)>,
-    overage: &mut i64,
-) -> Result<NewJob, Admission> {
+) -> Decided {
     // Without a user there is no plan to hold against; the slot is all that is held.
     let reserved = one.holder.user_id.map_or(0, |_| one.amount);
     let (decision, beyond) = match one.run_at {
         Some(_) => locked.account.schedule(reserved),
         None => locked.account.decide_and_draw(reserved),
     };
-    *overage = beyond.overage;
-    draws.extend(
-        beyond
-            .draws
-            .iter()
-            .map(|draw| (locked.grant_ids[draw.grant], draw.amount)),
-    );
+    let quota = locked.quotas();
     let has_slot = match decision {
         Decision::OverQuota => {
+            let Some(quota) = quota else {
+                unreachable!("only an account with a plan can be over its quota")
+            };
             let full = without_room(&locked.account, &locked.windows, one.amount);
-            return Err(Admission::OverQuota(full));
+            return Answer::OverQuota { quota, full }.into();
         }
-        Decision::TooLarge => return Err(Admission::TooLarge),
+        Decision::TooLarge => return Answer::TooLarge { quota }.into(),
         Decision::TooManyWaiting => {
             let most = locked.account.max_waiting.unwrap_or_default();
-            return Err(Admission::TooManyWaiting { most });
+            return Answer::TooManyWaiting { most, quota }.into();
         }
         Decision::Admitted => true,
         Decision::Parked | Decision::Scheduled => false,
@@ -140,7 +111,8 @@ fn admit(
     let Some(id) = ids.next() else {
         unreachable!("there are as many ids as submissions")
     };
-    Ok(NewJob {
+    let draws = beyond.draws.iter();
+    let job = NewJob {
         id,
         queue: Lane::select(locked.plan.map(|plan| plan.lane), false).queue(&one.service),
         tier: locked.plan.map(|plan| plan.name),
@@ -148,22 +120,28 @@ fn admit(
         run_at: one.run_at,
         reserved,
         created_at: now,
-    })
+    };
+    Decided {
+        answer: Answer::Accepted { job, quota },
+        draws: draws
+            .map(|draw| (locked.grant_ids[draw.grant], draw.amount))
+            .collect(),
+        overage: beyond.overage,
+    }
 }
 
-/// The answer to a group of which nothing is kept, because this one of it is refused: as if all that ask for the same
-/// account had asked for it at once.
+/// The answer to a group that is refused because of this one: as if all submissions of the same account were one.
 pub(super) fn refuse_all(
     group: &[&Submission],
     snapshot: &Snapshot,
     mut decided: Vec<Decided>,
     index: usize,
 ) -> Answer {
-    let refused = decided.swap_remove(index);
+    let refused = decided.swap_remove(index).answer;
     let (one, locked) = (group[index], snapshot.account(group[index]));
     let quotas = Quotas::of(&locked.before.allowances, &locked.windows);
-    let (Admission::OverQuota(_), Some(quota)) = (&refused.admission, quotas) else {
-        return answer(refused);
+    let (Answer::OverQuota { .. }, Some(quota)) = (&refused, quotas) else {
+        return refused;
     };
     let same = group
         .iter()
@@ -182,19 +160,6 @@ fn without_room(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota
         .collect()
 }
 
-pub(super) fn answer(decided: Decided) -> Answer {
-    match (decided.admission, decided.quota) {
-        (Admission::New { job }, quota) => Answer::Accepted { job, quota },
-        (Admission::Repeated { id }, quota) => Answer::Repeated { job_id: id, quota },
-        (Admission::Folded { id }, quota) => Answer::Folded { job_id: id, quota },
-        (Admission::OverQuota(full), Some(quota)) => Answer::OverQuota { quota, full },
-        (Admission::OverQuota(_), None) => unreachable!("only an account with a plan can be over its quota"),
-        (Admission::TooLarge, quota) => Answer::TooLarge { quota },
-        (Admission::TooManyWaiting { most }, quota) => Answer::TooManyWaiting { most, quota },
-        (Admission::KeyReused, _) => Answer::KeyReused,
-    }
-}
-
 /// Logs and counts what was committed.
 pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
     for (one, decided) in group.iter().zip(decided) {
@@ -205,8 +170,8 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
             metrics::counter!("weir_rejections_total", "event_type" => event_type, "reason" => reason)
                 .increment(1);
         };
-        match &decided.admission {
-            Admission::New { job } => {
+        match &decided.answer {
+            Answer::Accepted { job, .. } => {
                 let parked = !job.has_slot && job.run_at.is_none();
                 let decision = match (job.has_slot, job.run_at) {
                     (true, _) => "admitted",
@@ -225,11 +190,11 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                     "reserved"
                 );
             }
-            Admission::OverQuota(_) => {
+            Answer::OverQuota { .. } => {
                 rejected("over_quota");
                 tracing::info!(user, request_id, event_type, amount, "rejected: over quota");
             }
-            Admission::TooLarge => {
+            Answer::TooLarge { .. } => {
                 rejected("too_large");
                 tracing::info!(
                     user,
@@ -239,11 +204,11 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                     "rejected: the amount is too large"
                 );
             }
-            Admission::TooManyWaiting { .. } => {
+            Answer::TooManyWaiting { .. } => {
                 rejected("too_many_waiting");
                 tracing::info!(user, request_id, event_type, "rejected: too many jobs wait");
             }
-            Admission::KeyReused => {
+            Answer::KeyReused => {
                 rejected("key_reused");
                 tracing::info!(
                     user,
@@ -253,9 +218,9 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                 );
             }
             // Their job was reserved under another request id; this line leads there.
-            Admission::Repeated { id } | Admission::Folded { id } => {
+            Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => {
                 tracing::info!(
-                    job = id,
+                    job = job_id,
                     user,
                     request_id,
                     event_type,
@@ -364,7 +329,10 @@ mod tests {
 
     fn answers(group: &[Submission], snapshot: &mut Snapshot) -> Vec<Answer> {
         let group: Vec<&Submission> = group.iter().collect();
-        decide(&group, snapshot).into_iter().map(answer).collect()
+        decide(&group, snapshot)
+            .into_iter()
+            .map(|one| one.answer)
+            .collect()
     }
 
     fn job(answer: &Answer) -> &NewJob {

@@ -211,6 +211,20 @@ pub enum Answer {
     },
 }
 
+impl Answer {
+    /// Whether there is no job for the submission.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Accepted { .. } | Self::Repeated { .. } | Self::Folded { .. } => false,
+            Self::KeyReused
+            | Self::OverQuota { .. }
+            | Self::TooLarge { .. }
+            | Self::TooManyWaiting { .. } => true,
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReserveError {

@@ -55,7 +55,7 @@ impl Transact for Admit {
         let Connection { client, statements } = connection;
         metrics::histogram!("weir_admission_group_size")
             .record(u32::try_from(group.len()).unwrap_or(u32::MAX));
-        match admit(client, statements, &self.rules, group, locking, true).await {
+        match admit(client, statements, &self.rules, group, locking).await {
             Err(Unread::FirstContact) => {}
             Err(Unread::Failed(failure)) => return Err(failure),
             Ok(answers) => return Ok(answers),
@@ -64,7 +64,7 @@ impl Transact for Admit {
         make_holders(client, statements, group)
             .await
             .map_err(|error| Failure::of(error, Phase::Open))?;
-        match admit(client, statements, &self.rules, group, locking, true).await {
+        match admit(client, statements, &self.rules, group, locking).await {
             Err(Unread::FirstContact) => Err(Failure::Conflict(DatabaseError::Contended).into()),
             Err(Unread::Failed(failure)) => Err(failure),
             Ok(answers) => Ok(answers),
@@ -81,31 +81,25 @@ async fn make_holders(
     provision(client, statements, group).await
 }
 
-/// One transaction; with `own` from BEGIN to COMMIT, else inside the caller's.
-async fn admit<C: GenericClient + Sync>(
-    client: &C,
+/// One transaction, from BEGIN to COMMIT.
+async fn admit(
+    client: &Client,
     statements: &ReservationStatements,
     rules: &Rules,
     group: &[&Submission],
     locking: &Locking,
-    own: bool,
 ) -> Result<Vec<Answer>, Unread> {
     let deciding = async {
-        let mut snapshot = read::lock_and_read(client, statements, rules, group, locking, own).await?;
+        let mut snapshot = read::lock_and_read(client, statements, rules, group, locking, true).await?;
         let decided = decide::decide(group, &mut snapshot);
         Ok::<_, Unread>((snapshot, decided))
     };
     let (snapshot, decided) = before_commit(deciding).await?;
-    write::write(client, statements, rules, group, &snapshot, &decided, own)
+    write::write(client, statements, rules, group, &snapshot, &decided, true)
         .await
-        .map_err(|error| {
-            let phase = if own { Phase::Committing } else { Phase::Open };
-            Unread::from(Failure::of(error, phase))
-        })?;
-    if own {
-        decide::record(group, &decided);
-    }
-    Ok(decided.into_iter().map(decide::answer).collect())
+        .map_err(|error| Unread::from(Failure::of(error, Phase::Committing)))?;
+    decide::record(group, &decided);
+    Ok(decided.into_iter().map(|one| one.answer).collect())
 }
 
 /// Makes the rows that a first submission of a user or an address needs.
@@ -126,8 +120,8 @@ async fn provision<C: GenericClient + Sync>(
     Ok(())
 }
 
-/// Admits one submission inside a transaction of the caller's own: the job is there when, and only when, the caller
-/// commits. Nothing is counted or logged.
+/// Admits one submission inside the caller's transaction: the job exists if, and only if, the caller commits. Nothing is
+/// counted or logged.
 ///
 /// The holder's row stays locked until the transaction ends, so commit soon: submissions of the same holder wait.
 ///
@@ -147,27 +141,8 @@ pub async fn reserve(
     rules: &Rules,
     submission: &Submission,
 ) -> Result<Answer, ReserveError> {
-    let statements = ReservationStatements::prepare(transaction).await?;
-    let group = [submission];
-    let locking = Locking::Wait(HashSet::new());
-    // The counters are booked here and not by the triggers; what the caller writes otherwise is theirs again.
-    transaction
-        .batch_execute("SET LOCAL weir.counters = 'kept'")
-        .await?;
-    let mut answers = admit(transaction, &statements, rules, &group, &locking, false).await;
-    if matches!(answers, Err(Unread::FirstContact)) {
-        provision(transaction, &statements, &group).await?;
-        answers = admit(transaction, &statements, rules, &group, &locking, false).await;
-    }
-    let answer = match answers {
-        Ok(mut answers) => answers.remove(0),
-        Err(Unread::Failed(GroupFailure::Failed(failure))) => {
-            return Err(refusal(failure.into_error()));
-        }
-        Err(_) => return Err(DatabaseError::Locked.into()),
-    };
-    transaction.batch_execute("SET LOCAL weir.counters = ''").await?;
-    Ok(answer)
+    let mut answers = reserve_all(transaction, rules, &[submission]).await?;
+    Ok(answers.remove(0))
 }
 
 /// Admits several submissions in one transaction, all or none, as [`reserve_all`] does, and commits. `read` reads, in the
@@ -187,15 +162,7 @@ pub async fn submit_all<T: Default, E: From<ReserveError>>(
     let bounded = transaction.batch_execute(BOUND_LOCKS).await;
     bounded.map_err(ReserveError::from)?;
     let answers = reserve_all(&transaction, rules, group).await?;
-    if answers.iter().any(|one| {
-        matches!(
-            one,
-            Answer::OverQuota { .. }
-                | Answer::TooLarge { .. }
-                | Answer::TooManyWaiting { .. }
-                | Answer::KeyReused
-        )
-    }) {
+    if answers.iter().any(Answer::is_refusal) {
         transaction.rollback().await.map_err(ReserveError::from)?;
         return Ok((answers, T::default()));
     }
@@ -219,6 +186,7 @@ pub async fn reserve_all(
 ) -> Result<Vec<Answer>, ReserveError> {
     let statements = ReservationStatements::prepare(transaction).await?;
     let locking = Locking::Wait(HashSet::new());
+    // Weir's own statements update the counters. Triggers do it for what the caller writes before and after.
     transaction
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;
@@ -235,21 +203,18 @@ pub async fn reserve_all(
         _ => DatabaseError::Locked.into(),
     })?;
     let decided = decide::decide(group, &mut snapshot);
-    let refused = decided.iter().position(|one| {
-        use decide::Admission::{KeyReused, OverQuota, TooLarge, TooManyWaiting};
-        matches!(
-            one.admission,
-            KeyReused | OverQuota(_) | TooLarge | TooManyWaiting { .. }
-        )
-    });
-    if let Some(index) = refused {
-        return Ok(vec![decide::refuse_all(group, &snapshot, decided, index)]);
-    }
-    write::write(transaction, &statements, rules, group, &snapshot, &decided, false)
-        .await
-        .map_err(|error| refusal(error.into()))?;
+    let refused = decided.iter().position(|one| one.answer.is_refusal());
+    let answers = match refused {
+        Some(index) => vec![decide::refuse_all(group, &snapshot, decided, index)],
+        None => {
+            write::write(transaction, &statements, rules, group, &snapshot, &decided, false)
+                .await
+                .map_err(|error| refusal(Failure::of(error, Phase::Open).into_error()))?;
+            decided.into_iter().map(|one| one.answer).collect()
+        }
+    };
     transaction.batch_execute("SET LOCAL weir.counters = ''").await?;
-    Ok(decided.into_iter().map(decide::answer).collect())
+    Ok(answers)
 }
 
 /// What PostgreSQL cannot store is the caller's to change; everything else is ours.

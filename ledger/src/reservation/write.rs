@@ -6,10 +6,10 @@ use serde_json::Value;
 use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
-use super::decide::{Admission, Decided};
+use super::decide::Decided;
 use super::read::Snapshot;
 use super::statements::ReservationStatements;
-use super::submission::Submission;
+use super::submission::{Answer, Submission};
 use crate::meter::Meter;
 use crate::rules::Rules;
 use crate::unique_key::LIVE_STATES;
@@ -43,7 +43,7 @@ impl<'a> NewRows<'a> {
     fn of(group: &[&'a Submission], snapshot: &Snapshot, decided: &'a [Decided]) -> Self {
         let mut rows = Self::default();
         for (one, decided) in group.iter().zip(decided) {
-            let Admission::New { job } = &decided.admission else {
+            let Answer::Accepted { job, .. } = &decided.answer else {
                 continue;
             };
             let idempotency = one.idempotency.as_ref();
@@ -103,7 +103,7 @@ impl DrawRows {
     fn of(decided: &[Decided]) -> Self {
         let mut rows = Self::default();
         for one in decided {
-            let Admission::New { job } = &one.admission else {
+            let Answer::Accepted { job, .. } = &one.answer else {
                 continue;
             };
             for (position, (grant, amount)) in (0..).zip(&one.draws) {
