@@ -19,6 +19,7 @@ pub mod meter;
 pub mod migrate;
 #[cfg(test)]
 mod model;
+pub mod numbers;
 pub mod pass;
 pub mod periodic;
 pub mod plans;

@@ -7,6 +7,8 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use crate::numbers;
+
 /// The states in which a key is unique, as River's `unique_states`, leftmost bit first: all but completed, discarded
 /// and cancelled. A finished job is done again when it is submitted again.
 pub const LIVE_STATES: &str = "11110001";
@@ -35,14 +37,18 @@ pub fn key(
 ) -> Result<Option<Vec<u8>>, TooDeep> {
     let chosen = members
         .iter()
-        .map(|member| args.get(member).map(|value| (member.clone(), value.clone())))
-        .collect::<Option<Map<String, Value>>>();
+        .map(|member| args.get(member).map(|value| (member.clone(), value)))
+        .collect::<Option<Vec<_>>>();
     let Some(chosen) = chosen.filter(|chosen| !chosen.is_empty()) else {
         return Ok(None);
     };
-    if chosen.values().any(|value| is_deeper(value, MAX_DEPTH)) {
+    if chosen.iter().any(|(_, value)| is_deeper(value, MAX_DEPTH)) {
         return Err(TooDeep);
     }
+    let chosen: Map<String, Value> = chosen
+        .into_iter()
+        .map(|(member, value)| (member, numbers::as_rivers(value)))
+        .collect();
     let encoded = riverqueue::encoding::encode_args(&chosen).ok();
     Ok(encoded.map(|args| {
         let key = format!("&kind={kind}&args={}&holder={holder}", args.get());
@@ -76,10 +82,13 @@ mod tests {
     #[test]
     fn a_key_is_of_the_holder_the_kind_and_the_members() {
         let args = json!({ "repo": "a<b>&\u{2028}é", "f": 1e21, "n": 1 });
+        let written = "{\"f\": 1000.0e18, \"repo\": \"a<b>&\u{2028}é\"}";
+        let written: Value = serde_json::from_str(written).unwrap();
         let expected = "&kind=k&args={\"f\":1e+21,\"repo\":\"a\\u003cb\\u003e\\u0026\\u2028é\"}\
                         &holder=00000000-0000-0000-0000-000000000001";
         let key = key_of(1, &args, &["repo", "f"]);
         assert_eq!(key, Some(Sha256::digest(expected).to_vec()));
+        assert_eq!(key, key_of(1, &written, &["repo", "f"]));
         assert_ne!(key, key_of(2, &args, &["repo", "f"]));
     }
 

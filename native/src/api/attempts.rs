@@ -19,6 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use weir_ledger::attempts::{self, AttemptError, Claim, Failure, Needs};
+use weir_ledger::numbers;
 
 use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
 use super::problem::ApiError;
@@ -148,6 +149,8 @@ pub(super) async fn complete(
     if !outcome.fits() {
         return Err(ApiError::LargerThan(MAX_OUTPUT));
     }
+    numbers::check(&outcome.output)
+        .map_err(|error| ApiError::Unprocessable(format!("The output cannot be stored: {error}.")))?;
     let charged = attempt
         .change(&api, || {
             async |client| attempts::complete(client, attempt.claim(), &outcome.output, used).await

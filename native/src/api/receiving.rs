@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use serde_json::Value;
 use uuid::Uuid;
 use weir_ledger::json_bytes;
+use weir_ledger::numbers;
 use weir_ledger::reservation::ReserveError;
 
 use super::places::{Place, Places};
@@ -36,7 +37,7 @@ impl Receiving {
     ///
     /// # Errors
     ///
-    /// When the body is too large, breaks off, or is not JSON; and when there is no room for it, until others are
+    /// When the body is too large, breaks off, is not JSON or has a number that cannot be stored; and when there is no room for it, until others are
     /// answered.
     pub(super) async fn json(&self, holder: Uuid, body: Body) -> Result<Received, ApiError> {
         let no_room = || ApiError::from(ReserveError::Overloaded);
@@ -53,8 +54,9 @@ impl Receiving {
             }
             bytes.extend_from_slice(&piece);
         }
-        let value = serde_json::from_slice(&bytes)
+        let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| ApiError::Malformed(format!("The body is not JSON: {error}.")))?;
+        numbers::check(&value).map_err(|error| ApiError::Unprocessable(format!("Invalid body: {error}.")))?;
         if !room.grow_to(kib(json_bytes(&value))) {
             return Err(no_room());
         }

@@ -76,6 +76,7 @@ const EDGE: &[&str] = &[
 ];
 const LEDGER: &[&str] = &[
     "job_metadata",
+    "numbers",
     "meter",
     "holder",
     "unique_key",

@@ -44,6 +44,7 @@ mod leaders;
 mod life;
 mod metrics;
 mod migrate;
+mod numbers;
 mod odd_defaults;
 mod openapi;
 mod operator;

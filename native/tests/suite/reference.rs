@@ -186,7 +186,11 @@ async fn the_page_of_the_functions_is_current() {
                     language](../how-to/any-language.md) shows how to call them. All but `weir_claim`, `weir_progress` and \
                     `weir_holder` require READ COMMITTED, and their writes take effect when the caller commits.\n\n\
                     Amounts are in the service's unit. A quota is `{\"used\", \"reserved\", \"limit\", \"ceiling\", \
-                    \"overage\", \"remaining\", \"reset_at\"}` of the billing period, as in the API.\n"
+                    \"overage\", \"remaining\", \"reset_at\"}` of the billing period, as in the API.\n\n\
+                    Numbers in arguments and outputs keep their digits, as `jsonb` keeps them: 12345678901234567890123 and \
+                    1.10 stay as they are, and 1e-3 becomes 0.001. The API and Weir's workers accept numbers below 1.8e308 \
+                    with exponents from -400 to 400; these functions accept whatever `jsonb` holds. `unique_by` compares \
+                    numbers as doubles, as other River clients do, except whole numbers of 64 bits.\n"
         .to_owned();
     for name in [
         "weir_submit",
