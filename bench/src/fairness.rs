@@ -20,7 +20,7 @@ use weir::config::Settings;
 use weir::config::fairness::FairnessScope;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::reconcile;
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
 
@@ -269,7 +269,7 @@ impl Scene {
             .stage
             .context(settings, WORKERS)?
             .with_handler(KIND, Arc::clone(&diary) as Arc<dyn Handler>);
-        let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+        let working = Working::start(&context, Role::Both, &context.settings.services).await?;
         while self.flood > 0 && diary.of(self.hot[0]).len() < warm_up.max(1) {
             tokio::time::sleep(JOB).await;
         }
@@ -330,7 +330,7 @@ async fn resting(
     let context = stage
         .context(&settings, WORKERS)?
         .with_handler(KIND, Arc::new(Endless));
-    let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+    let working = Working::start(&context, Role::Both, &context.settings.services).await?;
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(context.clone(), stopped.clone()));
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -385,7 +385,7 @@ async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line
     let context = stage
         .context(settings, WORKERS)?
         .with_handler(KIND, Arc::clone(&diary) as Arc<dyn Handler>);
-    let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+    let working = Working::start(&context, Role::Both, &context.settings.services).await?;
     let window = (effort.span * 2).min(Duration::from_secs(10));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let count = |user: &Uuid| diary.of(*user).len() as f64;

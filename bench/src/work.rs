@@ -21,7 +21,7 @@ use super::stage::{KIND, Stage, submission};
 use weir::config::Settings;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::webhooks;
-use weir::work::{Duty, FETCH_COOLDOWN, Working};
+use weir::work::{FETCH_COOLDOWN, Role, Working};
 use weir_ledger::control;
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
@@ -264,7 +264,7 @@ async fn with_weir(
     let context = stage
         .context(settings, workers)?
         .with_handler(KIND, Arc::new(count.clone()));
-    let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+    let working = Working::start(&context, Role::Both, &context.settings.services).await?;
     let rate = counted(&count.done, effort.span, jobs).await;
     working.stop().await;
     rate

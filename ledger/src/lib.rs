@@ -11,10 +11,10 @@ pub mod catalogue;
 mod committer;
 pub mod control;
 pub mod database;
-pub mod duties;
 pub mod holder;
 pub mod job_metadata;
 pub mod lookup;
+pub mod maintenance;
 pub mod meter;
 pub mod migrate;
 #[cfg(test)]

@@ -26,7 +26,7 @@ use weir::config::{Environment, Settings};
 use weir::context::Context;
 use weir::telemetry::{logs, metrics, traces};
 use weir::token;
-use weir::work::{Duty, Working, reconcile};
+use weir::work::{Role, Working, reconcile};
 use weir_ledger::audit;
 use weir_policy::subject::Subject;
 
@@ -171,7 +171,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
         Command::Serve => {
             Parts {
                 serve: true,
-                duty: None,
+                role: None,
                 services: Vec::new(),
             }
             .run(settings)
@@ -181,7 +181,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             let services = chosen(&settings, &service)?;
             Parts {
                 serve: false,
-                duty: Some(Duty::Work),
+                role: Some(Role::Work),
                 services,
             }
             .run(settings)
@@ -190,7 +190,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
         Command::Schedule => {
             Parts {
                 serve: false,
-                duty: Some(Duty::Lead),
+                role: Some(Role::Lead),
                 services: Vec::new(),
             }
             .run(settings)
@@ -200,7 +200,7 @@ pub(crate) async fn run(cli: Cli) -> CommandResult {
             let services = settings.services.clone();
             Parts {
                 serve: true,
-                duty: Some(Duty::Both),
+                role: Some(Role::Both),
                 services,
             }
             .run(settings)
@@ -266,7 +266,7 @@ fn chosen(settings: &Settings, names: &[String]) -> Result<Vec<Service>, String>
 /// What one process does.
 struct Parts {
     serve: bool,
-    duty: Option<Duty>,
+    role: Option<Role>,
     services: Vec<Service>,
 }
 
@@ -297,12 +297,12 @@ impl Parts {
             }
         }
         let stopping = CancellationToken::new();
-        let mut working = match self.duty {
-            Some(duty) => Some(Working::start(&context, duty, &self.services).await?),
+        let mut working = match self.role {
+            Some(role) => Some(Working::start(&context, role, &self.services).await?),
             None => None,
         };
         let mut tasks = tokio::task::JoinSet::<Result<(), Box<dyn Error + Send + Sync>>>::new();
-        if matches!(self.duty, Some(Duty::Lead | Duty::Both)) {
+        if matches!(self.role, Some(Role::Lead | Role::Both)) {
             let reconciliation = reconcile::run(context.clone(), stopping.clone());
             tasks.spawn(async move {
                 reconciliation.await;

@@ -21,7 +21,7 @@ use weir::api::listen;
 use weir::config::Settings;
 use weir::context::Context;
 use weir::telemetry::{logs, metrics};
-use weir::work::{Duty, FETCH_COOLDOWN, Working, reconcile};
+use weir::work::{FETCH_COOLDOWN, Role, Working, reconcile};
 
 /// How many jobs are worked at once, on both sides.
 pub(super) const WORKERS: u32 = 100;
@@ -34,7 +34,7 @@ pub(super) async fn workers(mut settings: Settings) -> Result<(), BenchError> {
         service.pools = [1, WORKERS, 1];
     }
     let context = Context::new(settings)?.with_handler(KIND, Arc::new(Count::default()));
-    let _working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+    let _working = Working::start(&context, Role::Both, &context.settings.services).await?;
     reconcile::run(context, CancellationToken::new()).await;
     Ok(())
 }

@@ -21,7 +21,7 @@ use weir::config::Settings;
 use weir::context::Context;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::telemetry::metrics;
-use weir::work::{Duty, Working, reconcile};
+use weir::work::{Role, Working, reconcile};
 
 /// Migrates, and subscribes the users: those with three slots to Pro, all in one lane, and nobody runs into a quota.
 pub(super) async fn setup(settings: &Settings) -> Result<(), BenchError> {
@@ -73,7 +73,7 @@ pub(super) async fn work(mut settings: Settings) -> Result<(), BenchError> {
     }
     let takes = Duration::from_millis(number(JOB_MS)?);
     let context = Context::new(settings)?.with_handler(KIND, Arc::new(Telling(takes)));
-    let working = Working::start(&context, Duty::Both, &context.settings.services).await?;
+    let working = Working::start(&context, Role::Both, &context.settings.services).await?;
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(context, stopped.clone()));
     say("ready");

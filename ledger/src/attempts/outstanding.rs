@@ -17,7 +17,7 @@ use crate::database::{DatabaseError, FromDatabase};
 /// How many attempts one look for silent ones returns.
 const MAX_SILENT: i64 = 200;
 
-/// How long one look takes attempts back. The duties that come after it wait meanwhile, and the next look goes on.
+/// How long one look takes attempts back. The maintenance that comes after it waits meanwhile, and the next look goes on.
 const MAX_LOOK: Duration = Duration::from_millis(500);
 
 /// How long taking back an attempt waits for the lock of its holder. The next round looks again.

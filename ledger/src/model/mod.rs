@@ -2,7 +2,7 @@
 //!
 //! Decisions and plans are those of the code: [`Account::decide`](weir_policy::admission::Account::decide) and
 //! [`plan`](crate::settlement::plan::plan). Around them are the boundaries of the real transactions (lock, commit,
-//! answer), and whoever acts: clients that ask again, two worker processes that crash, freeze and wake, the duties,
+//! answer), and whoever acts: clients that ask again, two worker processes that crash, freeze and wake, maintenance,
 //! another River client, people who cancel and change plans. The checker goes through every order of all of that.
 //!
 //! What a model says is as good as what it leaves out: SQL (the tests on PostgreSQL and the differential test see to it),
@@ -19,7 +19,7 @@ use stateright::{Checker, Model, Property};
 use broken::Broken;
 use rows::{Answer, Rows, State};
 use steps::Step;
-use world::{Budget, Duty, Request, Stage, Worker, World, Wrong};
+use world::{Budget, Maintenance, Request, Stage, Worker, World, Wrong};
 
 /// What is checked: how many clients and workers, what may go wrong how often, and which rule is broken.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl Model for Weir {
             lock: None,
             clients: vec![[Request::NotSent, Request::NotSent]; self.clients],
             workers: vec![worker; self.workers],
-            duty: Duty::None,
+            maintenance: Maintenance::None,
             budget: self.budget,
             wrong: None,
         }]

@@ -3,7 +3,7 @@
 
 use super::broken::Broken;
 use super::rows::{Answer, MAX_ATTEMPTS, PLANS, Rows, Runner, State, USED};
-use super::world::{Duty, Locker, Request, Stage, World, Wrong};
+use super::world::{Locker, Maintenance, Request, Stage, World, Wrong};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -30,9 +30,9 @@ pub(super) enum Step {
     Freeze(usize),
     Wake(usize),
     TakeBack(usize),
-    ReadForDuty,
-    Begin(Duty),
-    LockForDuty,
+    ReadForMaintenance,
+    Begin(Maintenance),
+    LockForMaintenance,
     CommitDuty,
     CutDuty,
     Cancel(usize),
@@ -92,7 +92,7 @@ impl World {
             self.steps_of_worker(w, broken, steps);
         }
         self.steps_of_jobs(broken, steps);
-        self.steps_of_duties(broken, steps);
+        self.steps_of_maintenance(broken, steps);
         if self.budget.plans > 0 && self.lock.is_none() {
             steps.push(Step::ChangePlan);
         }
@@ -168,26 +168,26 @@ impl World {
         }
     }
 
-    fn steps_of_duties(&self, broken: Option<Broken>, steps: &mut Vec<Step>) {
+    fn steps_of_maintenance(&self, broken: Option<Broken>, steps: &mut Vec<Step>) {
         let is = |rule| broken == Some(rule);
         let reads_first = is(Broken::PromoteWithoutRecount) || is(Broken::PromoteByOldPlan);
-        if self.duty != Duty::None {
-            let is_locked = self.lock == Some(Locker::Duties);
+        if self.maintenance != Maintenance::None {
+            let is_locked = self.lock == Some(Locker::Maintenance);
             if is_locked {
                 steps.push(Step::CommitDuty);
                 if self.budget.cuts > 0 {
                     steps.push(Step::CutDuty);
                 }
             } else if self.lock.is_none() {
-                steps.push(Step::LockForDuty);
+                steps.push(Step::LockForMaintenance);
             }
             return;
         }
         if self.rows.parked > 0 && self.rows.slots_in_use < self.rows.slots() {
             if reads_first {
-                steps.push(Step::ReadForDuty);
+                steps.push(Step::ReadForMaintenance);
             } else if self.lock.is_none() {
-                steps.push(Step::Begin(Duty::Promote(None)));
+                steps.push(Step::Begin(Maintenance::Promote(None)));
             }
         }
         if self.lock.is_some() {
@@ -197,10 +197,10 @@ impl World {
             let Some(held) = job.held else { continue };
             if job.state.is_final() && !is(Broken::NoSweep) || job.state == State::Retryable && held.admitted
             {
-                steps.push(Step::Begin(Duty::Settle(j)));
+                steps.push(Step::Begin(Maintenance::Settle(j)));
             }
             if job.state == State::Retryable && held.due {
-                steps.push(Step::Begin(Duty::Due(j)));
+                steps.push(Step::Begin(Maintenance::Due(j)));
             }
         }
     }
@@ -311,17 +311,19 @@ impl World {
                 };
                 job.by = None;
             }
-            Step::ReadForDuty => next.duty = Duty::Promote(Some(Box::new(self.rows.clone()))),
-            Step::Begin(duty) => {
-                next.duty = duty;
-                next.lock = Some(Locker::Duties);
+            Step::ReadForMaintenance => {
+                next.maintenance = Maintenance::Promote(Some(Box::new(self.rows.clone())))
             }
-            Step::LockForDuty => next.lock = Some(Locker::Duties),
+            Step::Begin(maintenance) => {
+                next.maintenance = maintenance;
+                next.lock = Some(Locker::Maintenance);
+            }
+            Step::LockForMaintenance => next.lock = Some(Locker::Maintenance),
             Step::CommitDuty => next.do_duty(broken),
             Step::CutDuty => {
                 next.budget.cuts -= 1;
                 next.lock = None;
-                next.duty = Duty::None;
+                next.maintenance = Maintenance::None;
             }
             Step::Cancel(j) => {
                 next.budget.cancels -= 1;
@@ -413,27 +415,27 @@ impl World {
 
     fn do_duty(&mut self, broken: Option<Broken>) {
         let before = self.rows.clone();
-        let duty = std::mem::replace(&mut self.duty, Duty::None);
+        let maintenance = std::mem::replace(&mut self.maintenance, Maintenance::None);
         self.lock = None;
-        match duty {
-            Duty::Settle(id) => {
+        match maintenance {
+            Maintenance::Settle(id) => {
                 let waits = self.rows.jobs[id].state == State::Retryable;
                 if waits || self.rows.jobs[id].state.is_final() {
                     let released: Vec<_> = self.rows.release(id, None, true).into_iter().collect();
                     self.rows.settle(&before, &released);
                 }
             }
-            Duty::Due(id) if broken == Some(Broken::RetryWithoutSlot) => {
+            Maintenance::Due(id) if broken == Some(Broken::RetryWithoutSlot) => {
                 let job = &mut self.rows.jobs[id];
                 job.state = State::Available;
                 job.held.iter_mut().for_each(|held| held.due = false);
             }
-            Duty::Due(id) => {
+            Maintenance::Due(id) => {
                 self.rows.park_due(id);
                 let seen = self.rows.clone();
                 self.rows.settle(&seen, &[]);
             }
-            Duty::Promote(seen) => {
+            Maintenance::Promote(seen) => {
                 let seen = match (seen, broken) {
                     (Some(seen), Some(Broken::PromoteByOldPlan)) => Rows {
                         plan: seen.plan,
@@ -447,7 +449,7 @@ impl World {
                 };
                 self.rows.settle(&seen, &[]);
             }
-            Duty::None => {}
+            Maintenance::None => {}
         }
         self.check_slots(&before);
     }

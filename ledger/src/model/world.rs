@@ -46,9 +46,9 @@ pub(super) struct Worker {
     pub(super) was_frozen: bool,
 }
 
-/// What the process that does the duties is about to write.
+/// What the process that runs maintenance is about to write.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
-pub(super) enum Duty {
+pub(super) enum Maintenance {
     None,
     /// Settles what ended elsewhere, or takes the slot of what waits for a retry.
     Settle(usize),
@@ -63,7 +63,7 @@ pub(super) enum Duty {
 pub(super) enum Locker {
     Request(usize, usize),
     Worker(usize),
-    Duties,
+    Maintenance,
 }
 
 /// How often each thing may yet go wrong or be asked for.
@@ -98,7 +98,7 @@ pub(super) struct World {
     pub(super) lock: Option<Locker>,
     pub(super) clients: Vec<[Request; 2]>,
     pub(super) workers: Vec<Worker>,
-    pub(super) duty: Duty,
+    pub(super) maintenance: Maintenance,
     pub(super) budget: Budget,
     pub(super) wrong: Option<Wrong>,
 }

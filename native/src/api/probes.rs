@@ -45,9 +45,9 @@ struct Readiness {
     database: &'static str,
     migrations: &'static str,
     /// Of the whole installation. Nobody leading does not make a process unready: the API accepts, the workers work;
-    /// only retries wait, and without the duties reconciliation.
+    /// only retries wait, and without maintenance reconciliation.
     leader: &'static str,
-    duties: &'static str,
+    maintenance: &'static str,
     /// The server's timeline, after a failover or a restore.
     #[serde(skip_serializing_if = "Option::is_none")]
     timeline: Option<i32>,
@@ -161,7 +161,7 @@ impl Probes {
                 database: "read-only",
                 migrations: "not known",
                 leader: "not known",
-                duties: "not known",
+                maintenance: "not known",
                 timeline: None,
                 stopping,
             },
@@ -178,8 +178,8 @@ impl Probes {
                     Some(leaders) if leaders.known => "known",
                     _ => "nobody leads: start `weir schedule`",
                 },
-                duties: match &leaders {
-                    Some(leaders) if leaders.duties_known => "done",
+                maintenance: match &leaders {
+                    Some(leaders) if leaders.maintenance_known => "done",
                     _ => "nobody does them: start `weir schedule`",
                 },
                 timeline: leaders.as_ref().and_then(|leaders| leaders.timeline),
@@ -190,7 +190,7 @@ impl Probes {
                 database: "cannot be reached",
                 migrations: "not known",
                 leader: "not known",
-                duties: "not known",
+                maintenance: "not known",
                 timeline: None,
                 stopping,
             },

@@ -11,7 +11,7 @@ mod user;
 pub use held_back::HeldBack;
 pub use lanes::{LaneState, Lanes, ServiceLanes, lanes};
 pub use look::shown_for;
-pub use overview::{Duties, LastMinute, Leader, Overview, overview};
+pub use overview::{LastMinute, Leader, Maintenance, Overview, overview};
 pub(crate) use text::{duration, number, per_second};
 pub use text::{overview_text, user_text, wrapped};
 pub use usage::{Usage, usage};

@@ -23,8 +23,8 @@ pub struct Overview {
     pub at: Timestamp,
     /// Who leads River; null is nobody.
     pub leader: Option<Leader>,
-    /// Who does Weir's duties; null is nobody.
-    pub duties: Option<Duties>,
+    /// The process that runs Weir's maintenance, or null.
+    pub maintenance: Option<Maintenance>,
     /// The failover or restore that the database has been through last; null is none.
     pub failover: Option<Failover>,
     /// What ended within the last minute.
@@ -46,9 +46,9 @@ pub struct Leader {
     pub elected_at: Timestamp,
 }
 
-/// The process that does Weir's duties: reconciliation, expiry, cleaning.
+/// The process that runs Weir's maintenance: reconciliation, expiry, cleaning.
 #[derive(Clone, Debug, Serialize)]
-pub struct Duties {
+pub struct Maintenance {
     /// Its host and process id.
     pub process: String,
     /// Since when.
@@ -127,7 +127,7 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         }
     }
     let leader: Option<String> = now.get("leader_id");
-    let duties: Option<String> = now.get("process");
+    let maintenance: Option<String> = now.get("process");
     Ok(Overview {
         lanes,
         at: now.get("at"),
@@ -136,7 +136,7 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
             id,
             elected_at: now.get("elected_at"),
         }),
-        duties: duties.map(|process| Duties {
+        maintenance: maintenance.map(|process| Maintenance {
             process,
             since: now.get("since"),
         }),

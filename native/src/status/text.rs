@@ -13,6 +13,9 @@ use super::user::UserStatus;
 /// Half of a laptop's screen, and all of a phone's.
 const WIDTH: usize = 60;
 
+/// The width of the labels at the start of lines.
+const LABEL: usize = 13;
+
 /// The overview: a few lines on the whole, and a table for each service.
 #[must_use]
 pub fn overview_text(status: &Overview) -> String {
@@ -25,11 +28,11 @@ pub fn overview_text(status: &Overview) -> String {
     let leader = status.leader.as_ref().map_or_else(nobody, |leader| {
         let whose = if leader.foreign { ", not Weir's" } else { "" };
         let end = format!("{whose}{}", for_how_long(leader.elected_at));
-        format!("{}{end}", cut(&leader.id, WIDTH - 10 - end.len()))
+        format!("{}{end}", cut(&leader.id, WIDTH - LABEL - end.len()))
     });
-    let duties = status.duties.as_ref().map_or_else(nobody, |duties| {
-        let end = for_how_long(duties.since);
-        format!("{}{end}", cut(&duties.process, WIDTH - 10 - end.len()))
+    let maintenance = status.maintenance.as_ref().map_or_else(nobody, |maintenance| {
+        let end = for_how_long(maintenance.since);
+        format!("{}{end}", cut(&maintenance.process, WIDTH - LABEL - end.len()))
     });
     let waiting = match status.lanes.parked {
         0 => String::from("nobody waits for one"),
@@ -41,11 +44,11 @@ pub fn overview_text(status: &Overview) -> String {
     };
     let mut text = format!(
         "{}\n\
-         leader    {leader}\n\
-         duties    {duties}\n\
-         finished  {} in the last minute, {} a second\n\
-         failed    {} in the last minute, {} wait for a retry\n\
-         slots     {} in use, {waiting}\n",
+         leader       {leader}\n\
+         maintenance  {maintenance}\n\
+         finished     {} in the last minute, {} a second\n\
+         failed       {} in the last minute, {} wait for a retry\n\
+         slots        {} in use, {waiting}\n",
         status.at.strftime("%Y-%m-%d %H:%M:%S UTC"),
         number(minute.finished()),
         per_second(minute.finished()),
@@ -56,7 +59,7 @@ pub fn overview_text(status: &Overview) -> String {
     if let Some(failover) = status.failover {
         let _ = writeln!(
             text,
-            "failover  to timeline {}, {}",
+            "failover     to timeline {}, {}",
             failover.timeline,
             failover.seen_at.strftime("%Y-%m-%d %H:%M:%S UTC")
         );
@@ -240,7 +243,9 @@ fn cut(name: &str, width: usize) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::{Duties, HeldBack, Lanes, LastMinute, Leader, ServiceLanes, UserShare, WindowShare};
+    use super::super::{
+        HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, UserShare, WindowShare,
+    };
     use super::*;
     use weir_policy::span::Span;
 
@@ -286,7 +291,7 @@ mod tests {
                 elected_at: "2026-11-21T03:12:00Z".parse().unwrap(),
             }),
             failover: None,
-            duties: Some(Duties {
+            maintenance: Some(Maintenance {
                 process: format!("{}:4711", name.repeat(3)),
                 since: "2026-11-21T03:12:00Z".parse().unwrap(),
             }),

@@ -24,7 +24,7 @@ pub struct Gauges {
     jobs_counted: Gauge,
     leader_known: Gauge,
     foreign_leader: Gauge,
-    duties_known: Gauge,
+    maintenance_known: Gauge,
     processes: Gauge,
     /// Workers, by service and lane.
     workers: HashMap<[String; 2], Gauge>,
@@ -88,7 +88,7 @@ impl Gauges {
             jobs_counted: gauge!("weir_jobs_counted"),
             leader_known: gauge!("weir_leader_known"),
             foreign_leader: gauge!("weir_foreign_leader"),
-            duties_known: gauge!("weir_duties_known"),
+            maintenance_known: gauge!("weir_maintenance_known"),
             processes: gauge!("weir_worker_processes"),
             workers,
             counted,
@@ -130,7 +130,7 @@ impl Gauges {
         let one_if = |is_so: bool| f64::from(u8::from(is_so));
         self.leader_known.set(one_if(leaders.known));
         self.foreign_leader.set(one_if(leaders.is_foreign));
-        self.duties_known.set(one_if(leaders.duties_known));
+        self.maintenance_known.set(one_if(leaders.maintenance_known));
         self.processes.set(processes.get::<_, f64>("processes"));
         Ok(())
     }
@@ -193,7 +193,7 @@ impl Gauges {
         self.database_up.set(0.0);
         self.leader_known.set(f64::NAN);
         self.foreign_leader.set(f64::NAN);
-        self.duties_known.set(f64::NAN);
+        self.maintenance_known.set(f64::NAN);
         self.processes.set(f64::NAN);
         for gauge in self.workers.values() {
             gauge.set(f64::NAN);
@@ -211,14 +211,14 @@ impl Gauges {
     }
 }
 
-/// Who leads River, and whether somebody does Weir's duties.
+/// Who leads River, and whether somebody runs Weir's maintenance.
 pub(crate) struct Leaders {
     /// River has a leader: retries and scheduled jobs become available.
     pub(crate) known: bool,
     /// It is another client than Weir's.
     pub(crate) is_foreign: bool,
-    /// A process of Weir's does the duties.
-    pub(crate) duties_known: bool,
+    /// A process of Weir's runs maintenance.
+    pub(crate) maintenance_known: bool,
     /// The server's timeline, after a failover or a restore.
     pub(crate) timeline: Option<i32>,
 }
@@ -233,7 +233,7 @@ pub(crate) async fn leaders(client: &Client) -> Result<Leaders, tokio_postgres::
     Ok(Leaders {
         known: row.get("known"),
         is_foreign: row.get("is_foreign"),
-        duties_known: row.get("done"),
+        maintenance_known: row.get("done"),
         timeline: row.get("timeline"),
     })
 }

@@ -136,7 +136,7 @@ const COUNTERS: [(&str, &str); 18] = [
     ),
     (
         "weir_reconciliation_failures_total",
-        "Steps of reconciliation that failed, by step (begin, take_back, silent, ended, just_ended, sweep, adopt, due, plans, promote, renewals, clean, duties)",
+        "Steps of reconciliation that failed, by step (begin, take_back, silent, ended, just_ended, sweep, adopt, due, plans, promote, renewals, clean, maintenance)",
     ),
 ];
 
@@ -154,7 +154,7 @@ const RECONCILIATION: [&str; 13] = [
     "promote",
     "renewals",
     "clean",
-    "duties",
+    "maintenance",
 ];
 
 const HISTOGRAMS: [(&str, &str); 6] = [
@@ -203,8 +203,8 @@ const GAUGES: [(&str, &str); 13] = [
         "1 while River's leader is another client than Weir's, else 0; NaN while the database does not answer",
     ),
     (
-        "weir_duties_known",
-        "1 while a process does Weir's duties (reconciliation, expiry, cleaning), else 0; NaN while the database does not answer",
+        "weir_maintenance_known",
+        "1 while a process runs Weir's maintenance (reconciliation, expiry, cleaning), else 0; NaN while the database does not answer",
     ),
     ("weir_worker_processes", "Living processes that work jobs"),
     (

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::duties::{self, RENEW_INTERVAL};
+use weir_ledger::maintenance::{self, RENEW_INTERVAL};
 
 use super::host;
 use super::step::{STEP_TIMEOUT, within};
@@ -53,7 +53,7 @@ impl Elected {
         let sent = Instant::now();
         // A session that takes the lease has not started yet.
         let does = does && self.renewed.is_some();
-        let held = in_time(async { Ok(duties::hold(&self.client, &self.process, does).await?) }).await?;
+        let held = in_time(async { Ok(maintenance::hold(&self.client, &self.process, does).await?) }).await?;
         if self.renewed.is_some() && !held {
             tracing::warn!("another process does the maintenance now");
         }
@@ -66,7 +66,7 @@ impl Elected {
 
     /// A failover ends every session, so a session need look only once.
     async fn note_timeline(&self) -> Result<(), DatabaseError> {
-        let noted = in_time(async { Ok(duties::note_timeline(&self.client).await?) }).await?;
+        let noted = in_time(async { Ok(maintenance::note_timeline(&self.client).await?) }).await?;
         if let Some(timeline) = noted {
             tracing::warn!(
                 timeline,
@@ -78,7 +78,7 @@ impl Elected {
 
     /// Does a step, as long as the session holds the lease. Returns whether the session is still of use, as `step` does.
     pub(super) async fn during(&self, step: impl Future<Output = bool>) -> bool {
-        let done = duties::holding(&self.client, &self.process, RENEW_INTERVAL, step).await;
+        let done = maintenance::holding(&self.client, &self.process, RENEW_INTERVAL, step).await;
         done.unwrap_or_else(|| {
             tracing::warn!("a round of maintenance was broken off: its session lost the lease");
             false
@@ -88,7 +88,10 @@ impl Elected {
     /// Gives the lease back, so that another process takes it at once.
     pub(super) async fn leave(self) {
         if self.renewed.is_some() {
-            within("duties", async { Ok(duties::give_back(&self.client).await?) }).await;
+            within("maintenance", async {
+                Ok(maintenance::give_back(&self.client).await?)
+            })
+            .await;
         }
     }
 }

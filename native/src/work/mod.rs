@@ -59,7 +59,7 @@ const STUCK_AFTER: Duration = RESCUE_AFTER;
 
 /// What a River client of this process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Duty {
+pub enum Role {
     /// Works jobs and never leads: `weir work`.
     Work,
     /// Leads and works nothing: `weir schedule`.
@@ -86,9 +86,9 @@ impl Working {
     /// # Errors
     ///
     /// When the database cannot be reached or River refuses the configuration.
-    pub async fn start(context: &Context, duty: Duty, services: &[Service]) -> Result<Self, DatabaseError> {
+    pub async fn start(context: &Context, role: Role, services: &[Service]) -> Result<Self, DatabaseError> {
         let id = client_id();
-        let works = duty != Duty::Lead;
+        let works = role != Role::Lead;
         let slots: u32 = services.iter().flat_map(|service| service.pools).sum();
         let river_pool = if works {
             let leave = || heartbeat::end("the database has failed over, perhaps without its last commits");
@@ -131,7 +131,7 @@ impl Working {
                 builder = builder.queue(queue, QueueConfig::new(room));
             }
         }
-        if duty == Duty::Work || !context.settings.leads_river {
+        if role == Role::Work || !context.settings.leads_river {
             builder = builder.without_leader_election();
         }
         if !works {
@@ -150,13 +150,13 @@ impl Working {
             let keeping = deliveries::keep_queues(context.clone(), client.clone(), stopped.clone());
             tasks.push(tokio::spawn(keeping));
         }
-        if duty != Duty::Work {
+        if role != Role::Work {
             tasks.push(tokio::spawn(periodic::run(context.clone(), stopped.clone())));
         }
         tasks.push(notice_endings(&client, context, stopped.clone())?);
         let mut run = client.start()?;
         run.wait_ready().await?;
-        tracing::info!(client = client.id(), ?duty, workers = slots, "working");
+        tracing::info!(client = client.id(), ?role, workers = slots, "working");
         Ok(Self {
             client,
             interrupted: interrupted.drop_guard(),

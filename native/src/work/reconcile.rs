@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use weir_ledger::attempts::{self, AttemptError, Silent};
 use weir_ledger::control;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::duties;
+use weir_ledger::maintenance;
 use weir_ledger::reconciliation::{self as ledger, MAX_ENDED, MadeAvailable};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 use weir_ledger::settlement::Promoter;
@@ -171,14 +171,14 @@ impl Reconciler {
         self.ended_since.is_some()
     }
 
-    /// Looks from when on ended jobs are to be found: since somebody last did the duties. Returns whether the connection is
+    /// Looks from when on ended jobs are to be found: since a process last ran maintenance. Returns whether the connection is
     /// still of use.
     async fn begin(&mut self, client: &Client) -> bool {
         if self.ended_since.is_some() {
             return true;
         }
         let asked = async {
-            let (now, last) = (ledger::now(client).await?, duties::last_done(client).await?);
+            let (now, last) = (ledger::now(client).await?, maintenance::last_done(client).await?);
             self.ended_since = Some(last.unwrap_or(now - MAX_LOOK_BACK));
             Ok(())
         };
@@ -332,7 +332,7 @@ impl Reconciler {
     }
 
     /// Settles what ended since the last look, however much it is: a look that takes long goes on in the next round, so that
-    /// other duties have their turn.
+    /// other maintenance has its turn.
     async fn settle_ended(&mut self, client: &Client) -> Result<(), DatabaseError> {
         let began = Instant::now();
         let now = ledger::now(client).await?;

@@ -86,11 +86,14 @@ async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
         assert_eq!(job["status"], "completed", "{job}");
     }
     assert_eq!(weir.quota(who, "analysis").await["used"], 3);
-    weir.until("Weir's duties to be done, and the product to lead", async || {
-        let now = command(&weir, &["status", "--json"]).output().unwrap();
-        let now: Value = serde_json::from_slice(&now.stdout).unwrap();
-        (now["leader"]["foreign"] == true && now["duties"].is_object()).then_some(())
-    })
+    weir.until(
+        "Weir's maintenance to be done, and the product to lead",
+        async || {
+            let now = command(&weir, &["status", "--json"]).output().unwrap();
+            let now: Value = serde_json::from_slice(&now.stdout).unwrap();
+            (now["leader"]["foreign"] == true && now["maintenance"].is_object()).then_some(())
+        },
+    )
     .await;
     let audit = command(&weir, &["audit"]).output().unwrap();
     assert!(audit.status.success(), "{audit:?}");

@@ -9,7 +9,7 @@ use crate::common::submissions::submission;
 use crate::common::{GO_TESTS, Weir, Who};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::holder::Holders;
 use weir_ledger::reservation::{Answer, Reserver, Submission};
 use weir_ledger::settlement::{Ended, Success};
@@ -79,7 +79,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
             .cloned()
             .into_iter()
             .collect();
-        Working::start(&weir.context, Duty::Both, &others).await.unwrap()
+        Working::start(&weir.context, Role::Both, &others).await.unwrap()
     };
 
     // Three jobs on Free: one has the slot, two wait.
@@ -88,9 +88,9 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         jobs.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
     let stopped = tokio_util::sync::CancellationToken::new();
-    let duties = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
+    let maintenance = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
     let client = weir.client().await;
-    weir.duties_begun().await;
+    weir.maintenance_started().await;
     let upgrade = stripe_event("evt_upgrade", 1_800_000_100, "pro");
     let (path, body) = change_of(&upgrade);
     let answer = call("PUT", &path, "-", &body).await;
@@ -256,6 +256,6 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     );
     delivering.stop().await;
     stopped.cancel();
-    duties.await.unwrap();
+    maintenance.await.unwrap();
     weir.end().await;
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::fleet::{CLIENTS, Duties, go, holders_over_their_slots, row_count, wakes};
+use crate::common::fleet::{CLIENTS, Maintenance, go, holders_over_their_slots, row_count, wakes};
 use crate::common::{Weir, Who};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -65,11 +65,11 @@ async fn a_worker_completes_in_its_own_transactions(
     let other = weir.user("pro").await;
     let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"order\": 77, \"fails\": 1}')";
     client.query_one(submit, &[&other.to_string()]).await.unwrap();
-    let duties = Duties::of(weir);
+    let maintenance = Maintenance::of(weir);
     // Eleven jobs, and the attempt that fails.
     output(weir, program, &["work", "12"]).await;
     weir.all_finished().await;
-    duties.end().await;
+    maintenance.end().await;
     assert_eq!(
         row_count(client, "results").await,
         11,
@@ -190,10 +190,10 @@ async fn failures_are_recorded_in_language(program: &[PathBuf]) {
     let weir = Weir::new().await;
     let client = weir.client().await;
     submit_failing(&weir, &client).await;
-    let duties = Duties::of(&weir);
+    let maintenance = Maintenance::of(&weir);
     output(&weir, program, &[CLIENTS]).await;
     weir.all_finished().await;
-    duties.end().await;
+    maintenance.end().await;
     each_failed_once(&client).await;
     weir.end().await;
 }
@@ -307,7 +307,7 @@ async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_go() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     submit_failing(&weir, &client).await;
-    let duties = Duties::of(&weir);
+    let maintenance = Maintenance::of(&weir);
     let mut fleet = Command::new(program)
         .env("DATABASE_URL", weir.url())
         .stdin(Stdio::piped())
@@ -317,7 +317,7 @@ async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_go() {
     drop(fleet.stdin.take());
     let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
     assert!(ended.unwrap().success());
-    duties.end().await;
+    maintenance.end().await;
     each_failed_once(&client).await;
     weir.end().await;
     std::fs::remove_dir_all(folder).unwrap();
@@ -402,7 +402,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
             ids.push(row.get::<_, i64>(0));
         }
     }
-    let duties = Duties::of(&weir);
+    let maintenance = Maintenance::of(&weir);
     let mut fleet = Command::new(&program)
         .args(["-takes", "10ms", "work"])
         .env("DATABASE_URL", weir.url())
@@ -450,7 +450,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
         "each once"
     );
     assert_eq!(weir.quota(Who::User(ordered), "analysis").await["used"], 50);
-    duties.end().await;
+    maintenance.end().await;
     weir.end().await;
     std::fs::remove_dir_all(folder).unwrap();
 }

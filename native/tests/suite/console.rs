@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use uuid::Uuid;
 use weir::api::listen::{self, Patience};
 use weir::handler::{Attempt, Handler, HandlerError, Refusal, Worked};
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
 
 const HERE: &str = "127.0.0.1:50000";
@@ -91,7 +91,7 @@ async fn work_and_fail(weir: &Weir) -> Working {
     let context = weir
         .another(&[])
         .with_handler("analysis:analyze", Arc::new(Fails) as Arc<dyn Handler>);
-    Working::start(&context, Duty::Both, &context.settings.services)
+    Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap()
 }

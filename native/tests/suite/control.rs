@@ -256,11 +256,11 @@ async fn an_upgrade_starts_parked_jobs_and_old_events_change_nothing() {
         ids.push(weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await);
     }
     let stopped = tokio_util::sync::CancellationToken::new();
-    let duties = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
+    let maintenance = tokio::spawn(weir::work::reconcile::run(weir.another(&[]), stopped.clone()));
     let parked =
         async || backend.get(&format!("/admin/holders/{user}")).await["meters"]["analysis"]["parked"].clone();
     assert_eq!(parked().await, 2);
-    weir.duties_begun().await;
+    weir.maintenance_started().await;
 
     let answer = backend.plan(user, "pro", "evt_2", 20, "now").await;
     assert_eq!(
@@ -314,7 +314,7 @@ async fn an_upgrade_starts_parked_jobs_and_old_events_change_nothing() {
         assert_eq!(answer.status, status, "{}", answer.body);
     }
     stopped.cancel();
-    duties.await.unwrap();
+    maintenance.await.unwrap();
     weir.end().await;
 }
 

@@ -12,7 +12,7 @@ use axum::http::Response;
 use futures_util::StreamExt;
 use serde_json::{Map, Value, json};
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::attempts::Progress;
 use weir_ledger::holder::Holder;
 use weir_policy::token::LEEWAY_SECS;
@@ -96,7 +96,7 @@ async fn work_unhurriedly(weir: &Weir) -> Working {
     let context = weir
         .another(&[])
         .with_handler("analysis:analyze", Arc::new(Unhurried));
-    Working::start(&context, Duty::Both, &context.settings.services)
+    Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap()
 }
@@ -380,7 +380,7 @@ async fn a_stream_tells_how_far_a_job_is_and_of_many_words_the_last() {
     let go_on = Arc::new(tokio::sync::Notify::new());
     let handler = Arc::new(Halfway(Arc::clone(&go_on)));
     let context = weir.another(&[]).with_handler("analysis:analyze", handler);
-    let working = Working::start(&context, Duty::Both, &context.settings.services)
+    let working = Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap();
     let mut events = Events::open(&weir, "/api/jobs/events", who).await;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::reconcile::Reconciler;
-use weir::work::{Duty, Working, reconcile};
+use weir::work::{Role, Working, reconcile};
 use weir_ledger::attempts::AttemptError;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
@@ -47,7 +47,7 @@ async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
     let gate = Gate::new();
     let locked = weir.user("pro").await;
     let others = users(&weir, "pro", 20).await;
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     // All of them have a job under way before.
     let mut jobs = Vec::new();
     for user in others.iter().chain([&locked]) {
@@ -250,7 +250,7 @@ async fn a_drifted_counter_and_a_refused_output_fail_alone() {
     let context = weir
         .another(&[("ANALYZER_QUEUE_PRIORITY_WORKERS", "10")])
         .with_handler(gate::KIND, Arc::new(Refused(Arc::clone(&gate))));
-    let working = Working::start(&context, Duty::Both, &context.settings.services)
+    let working = Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap();
     let mut jobs = Vec::new();
@@ -736,7 +736,7 @@ async fn a_retry_that_falls_due_during_release_respects_the_slot() {
     let context = weir
         .another(&[])
         .with_handler(gate::KIND, Arc::clone(&hasty) as Arc<dyn Handler>);
-    let working = Working::start(&context, Duty::Both, &context.settings.services)
+    let working = Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap();
     for _ in 0..25 {
@@ -788,7 +788,7 @@ async fn a_locked_job_holds_up_no_settlement_but_its_own() {
     let working = gate
         .work(
             weir.another(&[("ANALYZER_QUEUE_PRIORITY_WORKERS", "12")]),
-            Duty::Both,
+            Role::Both,
         )
         .await;
     let mut jobs = Vec::new();
@@ -831,7 +831,7 @@ async fn a_leader_elected_on_a_read_only_server_maintains_it_afterwards() {
     // It connects at once, and again in each round.
     tokio::time::sleep(Duration::from_secs(2)).await;
     make_read_only(&weir, false).await;
-    weir.duties_begun().await;
+    weir.maintenance_started().await;
     stopped.cancel();
     leading.await.unwrap();
     weir.end().await;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 use weir::context::Context;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
 
 const KIND: &str = "analysis:analyze";
@@ -64,9 +64,9 @@ impl Handler for Clockwork {
     }
 }
 
-async fn work(context: Context, clockwork: &Arc<Clockwork>, duty: Duty) -> Working {
+async fn work(context: Context, clockwork: &Arc<Clockwork>, role: Role) -> Working {
     let context = context.with_handler(KIND, Arc::clone(clockwork) as Arc<dyn Handler>);
-    Working::start(&context, duty, &context.settings.services)
+    Working::start(&context, role, &context.settings.services)
         .await
         .unwrap()
 }
@@ -84,9 +84,9 @@ async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs()
     let weir = Weir::new().await;
     // Long enough that each user's slots are all in use at some moment, also on a busy machine.
     let clockwork = Clockwork::taking(300);
-    let mut processes = vec![work(weir.another(&[]), &clockwork, Duty::Both).await];
+    let mut processes = vec![work(weir.another(&[]), &clockwork, Role::Both).await];
     for _ in 0..2 {
-        processes.push(work(weir.another(&[]), &clockwork, Duty::Work).await);
+        processes.push(work(weir.another(&[]), &clockwork, Role::Work).await);
     }
     let mut users = Vec::new();
     for tier in PLANS {
@@ -129,7 +129,7 @@ async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
         submit(&weir, Who::User(flood), 15).await;
     }
     let newcomer = weir.user("free").await;
-    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    let working = work(weir.another(&[]), &clockwork, Role::Both).await;
     weir.until("the floods to run", async || {
         (clockwork.order.lock().unwrap().len() >= 3).then_some(())
     })
@@ -237,7 +237,7 @@ async fn jobs_of_other_river_clients_respect_the_slot_limit() {
     }
     // Nothing but a freed slot wakes them in time.
     let context = weir.another(&[("FAIRNESS_SNOOZE_DURATION", "1h")]);
-    let working = work(context, &clockwork, Duty::Both).await;
+    let working = work(context, &clockwork, Role::Both).await;
     let context = weir.another(&[]);
     let stopped = tokio_util::sync::CancellationToken::new();
     let reconciling = tokio::spawn(weir::work::reconcile::run(context, stopped.clone()));
@@ -287,7 +287,7 @@ async fn a_flood_of_another_river_client_costs_a_handful_of_refusals() {
         batch.push_with(Args { user_id, n }, opts.clone());
     }
     river.insert_batch(batch).await.unwrap();
-    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    let working = work(weir.another(&[]), &clockwork, Role::Both).await;
     weir.all_finished().await;
     assert_eq!(clockwork.most.lock().unwrap()[&user_id], 1);
     assert_eq!(clockwork.order.lock().unwrap().len(), JOBS, "each runs once");
@@ -400,7 +400,7 @@ async fn without_fairness_nobody_is_parked() {
     let clockwork = Clockwork::taking(1000);
     let user = weir.user("free").await;
     submit(&weir, Who::User(user), 3).await;
-    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    let working = work(weir.another(&[]), &clockwork, Role::Both).await;
     weir.all_finished().await;
     assert_eq!(clockwork.most.lock().unwrap()[&user], 3);
     working.stop().await;
@@ -415,7 +415,7 @@ async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
         let user = weir.user("free").await;
         submit(&weir, Who::User(user), 8).await;
     }
-    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    let working = work(weir.another(&[]), &clockwork, Role::Both).await;
     weir.all_finished().await;
     assert_eq!(*clockwork.most_together.lock().unwrap(), 2);
     working.stop().await;
@@ -431,7 +431,7 @@ async fn slow_handlers_get_no_jobs_ahead_of_a_free_worker() {
         let user = weir.user("free").await;
         submit(&weir, Who::User(user), 1).await;
     }
-    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    let working = work(weir.another(&[]), &clockwork, Role::Both).await;
     weir.all_finished().await;
     let claimed_in_vain: i64 = weir
         .client()
@@ -455,7 +455,7 @@ async fn a_worker_is_free_as_soon_as_its_handler_is_done() {
     // Anne's job cannot be settled for now.
     let mut blocker = weir.client().await;
     let lock = lock_holder(&mut blocker, anne).await;
-    let working = work(weir.another(&[]), &clockwork, Duty::Both).await;
+    let working = work(weir.another(&[]), &clockwork, Role::Both).await;
     weir.until("the other user's job to run", async || {
         (clockwork.order.lock().unwrap().len() == 2).then_some(())
     })

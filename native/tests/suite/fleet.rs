@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::common::Weir;
-use crate::common::fleet::{Duties, go, holders_over_their_slots, row_count, wakes};
+use crate::common::fleet::{Maintenance, go, holders_over_their_slots, row_count, wakes};
 use crate::common::process::KilledOnDrop;
 use serde_json::json;
 use uuid::Uuid;
@@ -64,7 +64,7 @@ async fn killing_a_go_process_charges_each_job_once() {
             .await
             .unwrap();
     }
-    let duties = Duties::of(&weir);
+    let maintenance = Maintenance::of(&weir);
     let begun = Instant::now();
     let (mut one, mut other) = (
         Some(start(&program, "fleet-one", &weir)),
@@ -130,7 +130,7 @@ async fn killing_a_go_process_charges_each_job_once() {
     }
     // Some milliseconds on a machine that has nothing else to do; whoever was not told looks once a second.
     assert!(wake[0] < 400.0, "a freed slot is idle for {wake:?} ms");
-    duties.end().await;
+    maintenance.end().await;
     weir.end().await;
     std::fs::remove_dir_all(folder).unwrap();
 }

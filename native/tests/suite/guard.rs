@@ -6,7 +6,7 @@ use crate::common::gate::Gate;
 use crate::common::{GO_TESTS, Weir, Who, lock_holder};
 use serde_json::json;
 use uuid::Uuid;
-use weir::work::Duty;
+use weir::work::Role;
 use weir_ledger::holder::Holders;
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
@@ -33,8 +33,8 @@ async fn process_scope_limits_each_process_and_parks_nothing() {
     assert_eq!(count(&client, "state = 'available'").await, 6);
     let (one, other) = (Gate::new(), Gate::new());
     let working = [
-        one.work(weir.another(&[]), Duty::Both).await,
-        other.work(weir.another(&[]), Duty::Work).await,
+        one.work(weir.another(&[]), Role::Both).await,
+        other.work(weir.another(&[]), Role::Work).await,
     ];
     // Each process runs one, and has sent back what else it claimed.
     one.until_running(&weir, 1).await;
@@ -67,7 +67,7 @@ async fn a_retry_waits_for_a_taken_slot_and_keeps_its_attempt() {
     let failing = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let next = weir.analyse(who, "a_test.go", GO_TESTS).await;
     gate.fail_at_first(failing);
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     // The failure gave the slot to the other job, which keeps it until the gate opens.
     weir.until("the other job to run", async || {
         (gate.running() == BTreeSet::from([next])).then_some(())
@@ -120,7 +120,7 @@ async fn refused_jobs_return_after_thirty_to_forty_seconds_with_jitter() {
         row.get(0)
     };
     let before = now().await;
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     gate.until_running(&weir, 3).await;
     weir.until("the others to be refused", async || {
         let refused = "state = 'pending' OR state = 'scheduled' AND metadata ? 'snoozes'";
@@ -181,7 +181,7 @@ async fn a_slot_freed_during_a_snooze_goes_to_the_snoozed_job() {
             .await;
     }
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     weir.until("one of two to be refused", async || {
         let refused =
             "state = 'running' AND id IN (SELECT job_id FROM quota_reservations WHERE parked_at IS NOT NULL)";
@@ -210,7 +210,7 @@ async fn jobs_with_an_empty_user_id_have_no_holder() {
         weir.insert_by_river(json!({ "user_id": "" }), "analysis_default")
             .await;
     }
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     gate.until_running(&weir, 3).await;
     assert_eq!(gate.holders(), [None; 3]);
     gate.open();
@@ -239,7 +239,7 @@ async fn an_address_runs_as_many_jobs_at_once_as_the_limit_for_addresses_says() 
         weir.analyse(Who::Address("198.51.100.7"), "a_test.go", GO_TESTS)
             .await;
     }
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     gate.until_running(&weir, 2).await;
     assert_eq!(count(&client, "state = 'pending'").await, 3);
     gate.open();
@@ -274,7 +274,7 @@ async fn unknown_users_and_unknown_plans_have_the_default_slots() {
         "all in the default lane"
     );
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     gate.until_running(&weir, 2).await;
     let running: BTreeSet<_> = gate.holders().into_iter().flatten().collect();
     assert_eq!(running, BTreeSet::from([unknown, platinum]), "one of each");
@@ -305,7 +305,7 @@ async fn a_locked_users_foreign_jobs_lose_no_attempt() {
     }
     let gate = Gate::new();
     gate.open();
-    let working = gate.work(weir.another(&[]), Duty::Work).await;
+    let working = gate.work(weir.another(&[]), Role::Work).await;
     let theirs = weir
         .insert_by_river(json!({ "user_id": other }), "analysis_default")
         .await;
@@ -346,7 +346,7 @@ async fn jobs_of_another_client_count_in_their_meters_windows() {
         insert().await;
     }
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Work).await;
+    let working = gate.work(weir.another(&[]), Role::Work).await;
     let held = "SELECT count(*), min(windows), max(windows) FROM quota_reservations";
     weir.until("all of them to be held", async || {
         let row = client.query_one(held, &[]).await.unwrap();
@@ -397,7 +397,7 @@ async fn a_retry_counts_by_the_meter_at_submission() {
         .await
         .unwrap();
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Work).await;
+    let working = gate.work(weir.another(&[]), Role::Work).await;
     gate.until_running(&weir, 1).await;
     let rows = client
         .query(

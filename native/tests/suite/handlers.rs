@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
 
 async fn programs() -> Weir {
@@ -88,7 +88,7 @@ async fn a_panicking_handler_keeps_neither_slot_nor_quota_nor_worker() {
     }
     let sound = submit(&weir, who, "broken", json!({ "sound": true })).await;
     let context = weir.another(&[]).with_handler("test:broken", Arc::new(Fragile));
-    let working = Working::start(&context, Duty::Both, &context.settings.services)
+    let working = Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap();
     for id in panicking {
@@ -202,7 +202,7 @@ async fn an_unstorable_failure_ends_its_own_job_only() {
     let context = weir
         .another(&[])
         .with_handler("test:broken", Arc::new(Unprintable));
-    let working = Working::start(&context, Duty::Both, &context.settings.services)
+    let working = Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap();
     for id in jobs {
@@ -251,7 +251,7 @@ async fn of_failed_jobs_that_an_operator_retries_together_none_runs_free() {
     let context = weir
         .another(&[])
         .with_handler("test:broken", Arc::clone(&mended) as Arc<dyn Handler>);
-    let mut working = Working::start(&context, Duty::Both, &context.settings.services)
+    let mut working = Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap();
     let mut jobs = Vec::new();
@@ -270,7 +270,7 @@ async fn of_failed_jobs_that_an_operator_retries_together_none_runs_free() {
     for id in &jobs {
         client.jobs().retry(*id).await.unwrap();
     }
-    working = Working::start(&context, Duty::Both, &context.settings.services)
+    working = Working::start(&context, Role::Both, &context.settings.services)
         .await
         .unwrap();
     let observer = weir.client().await;

@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use uuid::Uuid;
-use weir::work::Duty;
+use weir::work::Role;
 use weir_ledger::holder::Holders;
 use weir_ledger::plans;
 
@@ -49,7 +49,7 @@ async fn a_subject_is_one_holder_with_one_quota_whoever_brings_its_jobs() {
     assert_eq!(weir.get("/api/usage", who).await.body["tier"], "pro");
     let slots = weir.slots_of("pro") as usize;
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     let mut jobs = vec![weir.analyse(who, "a_test.go", GO_TESTS).await];
     gate.until_running(&weir, 1).await;
     // The others come from another River client, and share the slots. What finds none is parked with all that waits.
@@ -173,7 +173,7 @@ async fn a_subject_that_reads_like_an_address_has_nothing_to_do_with_it() {
     // The free plan's only slot is taken by the first, and the address has its own.
     assert_eq!(river(&weir, anonymous).await.2, "available");
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     gate.until_running(&weir, 2).await;
     weir.until("the third to be parked", async || {
         (river(&weir, other).await.2 == "pending" || !holders(&weir, &[other]).await.is_empty()).then_some(())
@@ -291,7 +291,7 @@ async fn in_process_scope_a_subject_has_its_plans_slots() {
         weir.analyse(Who::Subject(CLERK), "a_test.go", GO_TESTS).await;
     }
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     gate.until_running(&weir, slots).await;
     let client = weir.client().await;
     weir.until("the others to be sent back", async || {

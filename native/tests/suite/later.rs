@@ -54,7 +54,7 @@ async fn a_later_answer_survives_its_worker_and_is_charged_once() {
         )
         .await;
     stage.weir.finished(waited_for, other).await;
-    // Nobody settles it once the duties are done by nobody.
+    // Nothing settles it when no process runs maintenance.
     stage.weir.is_clean().await;
     assert_eq!(schedule.stop().await, Some(0));
     stage.end().await;

@@ -83,7 +83,7 @@ const LEDGER: &[&str] = &[
     "plans",
     "rules",
     "processes",
-    "duties",
+    "maintenance",
     "pass",
     "periodic",
     "database::error",

@@ -1,4 +1,4 @@
-//! River's leader is another program's client: Weir's jobs and duties do not notice.
+//! River's leader is another program's client: which does not affect Weir's jobs and maintenance.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use crate::common::{GO_TESTS, Weir, Who};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use weir::handler::Handler;
-use weir::work::{Duty, Working, reconcile};
+use weir::work::{Role, Working, reconcile};
 use weir_ledger::attempts;
-use weir_ledger::duties;
+use weir_ledger::maintenance;
 
 /// River's rescuer looks every 30 s; this is how long one is waited for.
 const RESCUED_WITHIN: Duration = Duration::from_secs(90);
@@ -52,7 +52,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
             context.with_handler(kind, Arc::clone(&gate) as Arc<dyn Handler>)
         });
     let services = &context.settings.services;
-    let working = Working::start(&context, Duty::Both, services).await.unwrap();
+    let working = Working::start(&context, Role::Both, services).await.unwrap();
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(context.clone(), stopped.clone()));
 
@@ -113,7 +113,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
     let now = status(&weir).await;
     assert_eq!(now["leader"]["foreign"], true, "{now}");
     assert!(
-        now["duties"]["process"]
+        now["maintenance"]["process"]
             .as_str()
             .unwrap()
             .ends_with(&format!(":{}", std::process::id()))
@@ -122,7 +122,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
     assert!(scrape.is_string(), "{scrape}");
     let ready = weir.get("/readyz", who).await.body;
     assert_eq!(
-        (&ready["leader"], &ready["duties"]),
+        (&ready["leader"], &ready["maintenance"]),
         (&json!("another River client"), &json!("done"))
     );
     let ticks = client
@@ -172,11 +172,11 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
 async fn river_leader_false_works_and_maintains_without_election() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/beside.toml"), ("RIVER_LEADER", "false")]).await;
     let services = &weir.context.settings.services;
-    let working = Working::start(&weir.context, Duty::Both, services).await.unwrap();
-    let scheduling = Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap();
+    let working = Working::start(&weir.context, Role::Both, services).await.unwrap();
+    let scheduling = Working::start(&weir.another(&[]), Role::Lead, &[]).await.unwrap();
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
-    // Periodic jobs and duties go on.
+    // Periodic jobs and maintenance go on.
     let client = weir.client().await;
     weir.until("some ticks", async || {
         let done = "SELECT count(*) FROM river_job WHERE kind = 'test:sweep' AND state = 'completed'";
@@ -185,9 +185,9 @@ async fn river_leader_false_works_and_maintains_without_election() {
     .await;
     assert_eq!(weir.count("river_leader").await, 0);
     let now = status(&weir).await;
-    assert!(now["leader"].is_null() && now["duties"].is_object(), "{now}");
+    assert!(now["leader"].is_null() && now["maintenance"].is_object(), "{now}");
     let may_lead = weir.another(&[("RIVER_LEADER", "true")]);
-    let leading = Working::start(&may_lead, Duty::Lead, &[]).await.unwrap();
+    let leading = Working::start(&may_lead, Role::Lead, &[]).await.unwrap();
     weir.until("the one that may lead to lead", async || {
         let now = status(&weir).await;
         (now["leader"]["id"] == leading.client.id()).then_some(())
@@ -283,19 +283,22 @@ async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
         .await
         .unwrap();
     let often = Duration::from_millis(100);
-    assert!(duties::hold(&mine, "mine", true).await.unwrap());
+    assert!(maintenance::hold(&mine, "mine", true).await.unwrap());
     // Longer than the session may be idle.
     let elsewhere = tokio::time::sleep(Duration::from_secs(4));
-    assert_eq!(duties::holding(&mine, "mine", often, elsewhere).await, Some(()));
-    assert!(!duties::hold(&theirs, "theirs", true).await.unwrap());
-    assert!(duties::hold(&mine, "mine", true).await.unwrap());
+    assert_eq!(
+        maintenance::holding(&mine, "mine", often, elsewhere).await,
+        Some(())
+    );
+    assert!(!maintenance::hold(&theirs, "theirs", true).await.unwrap());
+    assert!(maintenance::hold(&mine, "mine", true).await.unwrap());
 
     // As it stands still: its session is ended, and the lease with it.
     weir.until("the idle session to end", async || mine.is_closed().then_some(()))
         .await;
-    assert!(duties::hold(&theirs, "theirs", true).await.unwrap());
-    duties::give_back(&theirs).await.unwrap();
-    assert_eq!(weir.count("duties WHERE expires_at > now()").await, 0);
+    assert!(maintenance::hold(&theirs, "theirs", true).await.unwrap());
+    maintenance::give_back(&theirs).await.unwrap();
+    assert_eq!(weir.count("maintenance_lease WHERE expires_at > now()").await, 0);
     weir.end().await;
 }
 
@@ -305,14 +308,14 @@ async fn a_holder_that_lost_its_lease_does_not_go_on() {
     let client = weir.client().await;
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
-    weir.duties_begun().await;
+    weir.maintenance_started().await;
     // Its lease ran out, and another process, whose session is this one, has taken it.
     client
-        .batch_execute("UPDATE duties SET expires_at = '-infinity', backend = NULL")
+        .batch_execute("UPDATE maintenance_lease SET expires_at = '-infinity', backend = NULL")
         .await
         .unwrap();
     weir.until("the lease", async || {
-        duties::hold(&client, "another", true)
+        maintenance::hold(&client, "another", true)
             .await
             .unwrap()
             .then_some(())
@@ -323,7 +326,7 @@ async fn a_holder_that_lost_its_lease_does_not_go_on() {
     // As long as it takes to renew a lease.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let holder = "SELECT process FROM duties WHERE process = 'another'";
+        let holder = "SELECT process FROM maintenance_lease WHERE process = 'another'";
         client.query_one(holder, &[]).await.unwrap();
     }
     weir.ended_elsewhere(id, "cancelled").await;
@@ -331,11 +334,11 @@ async fn a_holder_that_lost_its_lease_does_not_go_on() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(weir.quota(who, "analysis").await["reserved"], 1, "it settles on");
     }
-    duties::give_back(&client).await.unwrap();
+    maintenance::give_back(&client).await.unwrap();
     weir.released(who, "analysis").await;
     stopped.cancel();
     reconciling.await.unwrap();
-    let held = weir.count("duties WHERE expires_at > now()").await;
+    let held = weir.count("maintenance_lease WHERE expires_at > now()").await;
     assert_eq!(held, 0, "the lease is given back");
     weir.end().await;
 }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
 
 /// Pinned, so that the test means the same everywhere. The folder is named after the first and the last.
@@ -66,7 +66,7 @@ impl Up {
         let context = weir
             .another(&[])
             .with_handler("analysis:analyze", Arc::clone(counting) as Arc<dyn Handler>);
-        let working = Working::start(&context, Duty::Both, &context.settings.services)
+        let working = Working::start(&context, Role::Both, &context.settings.services)
             .await
             .unwrap();
         let stopped = CancellationToken::new();

@@ -2,7 +2,7 @@
 
 use crate::common::Weir;
 use weir::config::Settings;
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_schedulers_enqueue_one_job_per_tick() {
@@ -11,10 +11,10 @@ async fn two_schedulers_enqueue_one_job_per_tick() {
     let mut schedulers = Vec::new();
     for _ in 0..2 {
         let context = weir.another(&[]);
-        schedulers.push(Working::start(&context, Duty::Lead, &[]).await.unwrap());
+        schedulers.push(Working::start(&context, Role::Lead, &[]).await.unwrap());
     }
     let context = weir.another(&[]);
-    let working = Working::start(&context, Duty::Work, &context.settings.services)
+    let working = Working::start(&context, Role::Work, &context.settings.services)
         .await
         .unwrap();
     let at_least = async |jobs: i64| {
@@ -111,7 +111,7 @@ async fn a_missed_tick_is_enqueued_once_within_a_minute() {
         .await
         .unwrap()
         .get(0);
-    let scheduler = Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap();
+    let scheduler = Working::start(&weir.another(&[]), Role::Lead, &[]).await.unwrap();
     weir.until("the tick after the start", async || {
         let after = "SELECT 1 FROM river_job WHERE scheduled_at > $1 LIMIT 1";
         client.query_opt(after, &[&began]).await.unwrap()
@@ -146,8 +146,8 @@ async fn a_clock_that_was_ahead_does_not_end_a_periodic_job() {
         .await
         .unwrap();
     let schedulers = [
-        Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap(),
-        Working::start(&weir.another(&[]), Duty::Lead, &[]).await.unwrap(),
+        Working::start(&weir.another(&[]), Role::Lead, &[]).await.unwrap(),
+        Working::start(&weir.another(&[]), Role::Lead, &[]).await.unwrap(),
     ];
     let made = weir
         .until("a few ticks", async || {

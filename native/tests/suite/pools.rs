@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::gate::Gate;
 use crate::common::{GO_TESTS, Weir, Who};
 use uuid::Uuid;
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 
 /// River asks its queues once a second when it hears nothing.
 const ONE_POLL: Duration = Duration::from_secs(1);
@@ -18,7 +18,7 @@ const POOLS: [(&str, &str); 2] = [
 ];
 
 async fn start(weir: &Weir, gate: &Arc<Gate>, lend: &'static str) -> Working {
-    gate.work(weir.another(&[("LEND_IDLE_WORKERS", lend)]), Duty::Both)
+    gate.work(weir.another(&[("LEND_IDLE_WORKERS", lend)]), Role::Both)
         .await
 }
 

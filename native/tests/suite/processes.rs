@@ -22,7 +22,7 @@ async fn naps() -> Weir {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_the_leader_dies_another_one_does_its_duties() {
+async fn when_the_leader_dies_another_process_takes_over() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let leader = async || -> Option<String> {
@@ -42,7 +42,7 @@ async fn when_the_leader_dies_another_one_does_its_duties() {
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     weir.ended_elsewhere(id, "cancelled").await;
     weir.released(Who::User(user), "analysis").await;
-    weir.until("River's duties to be another one's", async || {
+    weir.until("River's maintenance to be another one's", async || {
         leader().await.filter(|now| *now != before)
     })
     .await;

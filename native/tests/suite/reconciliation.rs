@@ -80,7 +80,7 @@ async fn one_process_reconciles_and_when_it_ends_another_does() {
     let holders = async || -> Vec<i32> {
         let rows = client
             .query(
-                "SELECT d.backend FROM duties d JOIN pg_stat_activity a ON a.pid = d.backend",
+                "SELECT d.backend FROM maintenance_lease d JOIN pg_stat_activity a ON a.pid = d.backend",
                 &[],
             )
             .await
@@ -742,7 +742,7 @@ async fn jobs_that_ended_without_a_leader_are_settled_by_the_next() {
     let theirs = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
     client
         .batch_execute(&format!(
-            "INSERT INTO duties (process, done_at) VALUES ('gone', now() - interval '40 s'); \
+            "INSERT INTO maintenance_lease (process, done_at) VALUES ('gone', now() - interval '40 s'); \
              UPDATE river_job SET state = 'cancelled', finalized_at = now() - interval '30 s' WHERE id = {theirs}"
         ))
         .await

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::gate::Gate;
 use crate::common::{GO_TESTS, Weir, Who};
 use tokio_util::sync::CancellationToken;
-use weir::work::{Duty, Working, reconcile};
+use weir::work::{Role, Working, reconcile};
 use weir_ledger::database::Database;
 use weir_ledger::plans;
 
@@ -29,7 +29,7 @@ async fn a_cancel_of_a_client_in_rivers_own_schema_is_heard() {
         .await
         .unwrap();
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     weir.running(id, who).await;
 
@@ -63,7 +63,7 @@ impl Up {
         let gate = Gate::new();
         let stopped = CancellationToken::new();
         Self {
-            working: gate.work(weir.another(&[]), Duty::Both).await,
+            working: gate.work(weir.another(&[]), Role::Both).await,
             reconciling: tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone())),
             gate,
             stopped,

@@ -7,7 +7,7 @@ use crate::common::gate::Gate;
 use crate::common::process::{KilledOnDrop, command};
 use crate::common::{GO_TESTS, Weir, Who};
 use serde_json::{Value, json};
-use weir::work::Duty;
+use weir::work::Role;
 
 fn status(weir: &Weir, more: &[&str]) -> Value {
     let output = command(weir, &[&["status", "--json"], more].concat())
@@ -44,7 +44,7 @@ async fn status_counts_running_queued_and_parked_jobs() {
     submit("free", 1).await;
     submit("pro", 1).await;
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     gate.until_running(&weir, 2).await;
 
     let lanes = status(&weir, &[]);
@@ -116,7 +116,7 @@ async fn status_says_what_holds_each_lane_back_and_who_leads() {
     assert_eq!(held_back("default"), "nothing_waits");
     assert_eq!(status(&weir, &[])["leader"], Value::Null);
     assert!(
-        text(&weir, &[]).contains("leader    nobody"),
+        text(&weir, &[]).contains("leader       nobody"),
         "{}",
         text(&weir, &[])
     );
@@ -128,7 +128,7 @@ async fn status_says_what_holds_each_lane_back_and_who_leads() {
     }
     assert_eq!(held_back("default"), "no_workers");
     let gate = Gate::new();
-    let working = gate.work(weir.another(&[]), Duty::Both).await;
+    let working = gate.work(weir.another(&[]), Role::Both).await;
     weir.until("one to run", async || (gate.running().len() == 1).then_some(()))
         .await;
     assert_eq!(held_back("default"), "holders_at_limit");

@@ -14,7 +14,7 @@ use tokio_postgres::{Client, NoTls};
 use tokio_util::sync::CancellationToken;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::webhooks;
-use weir::work::{Duty, Working, reconcile};
+use weir::work::{Role, Working, reconcile};
 use weir_ledger::control;
 use weir_ledger::holder::Holder;
 
@@ -75,7 +75,7 @@ impl Obedient {
         let context = weir
             .another(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "4")])
             .with_handler(KIND, handler);
-        Working::start(&context, Duty::Both, &context.settings.services)
+        Working::start(&context, Role::Both, &context.settings.services)
             .await
             .unwrap()
     }
@@ -266,7 +266,7 @@ async fn a_role_without_rights_stops_no_maintenance() {
         .await
         .unwrap();
     let stopped = CancellationToken::new();
-    let duties = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
+    let maintenance = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     weir.ended_elsewhere(id, "cancelled").await;
@@ -290,6 +290,6 @@ async fn a_role_without_rights_stops_no_maintenance() {
         .collect();
     assert_eq!(advisory, Vec::<String>::new(), "any role can take such a lock");
     stopped.cancel();
-    duties.await.unwrap();
+    maintenance.await.unwrap();
     stranger.leave(weir).await;
 }

@@ -59,8 +59,8 @@ fn whole(status: &Overview) -> Markup {
         },
         None => nobody(),
     };
-    let duties = match &status.duties {
-        Some(duties) => html! { (duties.process) ", since " (page::time(duties.since)) },
+    let maintenance = match &status.maintenance {
+        Some(maintenance) => html! { (maintenance.process) ", since " (page::time(maintenance.since)) },
         None => nobody(),
     };
     let waiting = match status.lanes.parked {
@@ -73,7 +73,7 @@ fn whole(status: &Overview) -> Markup {
     };
     page::facts(&[
         ("leader", leader),
-        ("duties", duties),
+        ("maintenance", maintenance),
         (
             "finished",
             html! { (number(minute.finished())) " in the last minute, " (per_second(minute.finished())) " a second" },

@@ -1,4 +1,4 @@
--- The database's clock, by which everybody's waits are measured; who leads, who does the duties; and what ended within the
+-- The database's clock, by which everybody's waits are measured; who leads, who runs maintenance; and what ended within the
 -- last minute. $1 the kind of deliveries to webhooks, which are nobody's jobs.
 SELECT clock_timestamp() AS at,
        l.leader_id,
@@ -19,7 +19,7 @@ FROM (
       AND kind <> $1
 ) ended
 LEFT JOIN river_leader l ON l.expires_at > now()
-LEFT JOIN duties d ON d.expires_at > clock_timestamp()
+LEFT JOIN maintenance_lease d ON d.expires_at > clock_timestamp()
 -- Another one than the first, so a failover or a restore.
 LEFT JOIN LATERAL (
     SELECT * FROM weir_timelines w ORDER BY w.timeline DESC LIMIT 1

@@ -18,13 +18,13 @@ pub async fn row_count(client: &Client, table: &str) -> i64 {
     client.query_one(&sql, &[]).await.unwrap().get(0)
 }
 
-/// The duties of all, as `weir schedule` does them; no worker of Weir's is there.
-pub struct Duties {
+/// Maintenance without workers, as `weir schedule` runs it.
+pub struct Maintenance {
     stopped: CancellationToken,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Duties {
+impl Maintenance {
     pub fn of(weir: &Weir) -> Self {
         let stopped = CancellationToken::new();
         let task = tokio::spawn(weir::work::reconcile::run(weir.context.clone(), stopped.clone()));

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 use weir::context::Context;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
 
 use super::Weir;
@@ -45,9 +45,9 @@ impl Gate {
     }
 
     /// Works all lanes of the context with this gate before every job.
-    pub async fn work(self: &Arc<Self>, context: Context, duty: Duty) -> Working {
+    pub async fn work(self: &Arc<Self>, context: Context, role: Role) -> Working {
         let context = context.with_handler(KIND, Arc::clone(self) as Arc<dyn Handler>);
-        Working::start(&context, duty, &context.settings.services)
+        Working::start(&context, role, &context.settings.services)
             .await
             .unwrap()
     }

@@ -30,7 +30,7 @@ use weir::api::serve;
 use weir::config::{Settings, Variables};
 use weir::context::Context;
 use weir::work::reconcile::Reconciler;
-use weir::work::{Duty, Working};
+use weir::work::{Role, Working};
 use weir_ledger::database::{Database, Schemas};
 use weir_ledger::{audit, catalogue, migrate, plans};
 use weir_policy::assertion::{self, AssertionKey, Caller};
@@ -194,7 +194,7 @@ impl Weir {
     }
 
     pub async fn work(&self) -> Working {
-        Working::start(&self.context, Duty::Both, &self.context.settings.services)
+        Working::start(&self.context, Role::Both, &self.context.settings.services)
             .await
             .unwrap()
     }
@@ -454,16 +454,16 @@ impl Weir {
         panic!("waited for {what}, and looked {PATIENCE} times")
     }
 
-    pub async fn duties_begun(&self) {
+    pub async fn maintenance_started(&self) {
         let client = self.client().await;
         let begun = async || {
             let row = client
-                .query_opt("SELECT 1 FROM duties LIMIT 1", &[])
+                .query_opt("SELECT 1 FROM maintenance_lease LIMIT 1", &[])
                 .await
                 .unwrap();
             row.map(|_| ())
         };
-        self.until("the duties", begun).await;
+        self.until("maintenance", begun).await;
     }
 
     pub async fn reconcile(&self) {

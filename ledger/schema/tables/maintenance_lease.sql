@@ -1,4 +1,4 @@
-CREATE TABLE duties (
+CREATE TABLE maintenance_lease (
     one boolean NOT NULL DEFAULT true,
     process text NOT NULL,
     since timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -8,22 +8,22 @@ CREATE TABLE duties (
     expires_at timestamptz,
     xid xid8,
     PRIMARY KEY (one),
-    CONSTRAINT duties_one_check CHECK (one)
+    CONSTRAINT maintenance_lease_one_check CHECK (one)
 ) WITH (fillfactor = 50);
 
-COMMENT ON TABLE duties IS
+COMMENT ON TABLE maintenance_lease IS
     'The lease of the process that runs maintenance. One row.';
-COMMENT ON COLUMN duties.process IS
+COMMENT ON COLUMN maintenance_lease.process IS
     'Host name and process id.';
-COMMENT ON COLUMN duties.since IS
+COMMENT ON COLUMN maintenance_lease.since IS
     'When this process took the lease.';
-COMMENT ON COLUMN duties.done_at IS
+COMMENT ON COLUMN maintenance_lease.done_at IS
     'When it last renewed the lease; null when no process has done a round yet.';
-COMMENT ON COLUMN duties.backend IS
+COMMENT ON COLUMN maintenance_lease.backend IS
     'The process id, in PostgreSQL, of the session that holds the lease.';
-COMMENT ON COLUMN duties.backend_start IS
+COMMENT ON COLUMN maintenance_lease.backend_start IS
     'When that session started, since process ids are used again.';
-COMMENT ON COLUMN duties.expires_at IS
+COMMENT ON COLUMN maintenance_lease.expires_at IS
     'When the lease expires, unless it is renewed.';
-COMMENT ON COLUMN duties.xid IS
+COMMENT ON COLUMN maintenance_lease.xid IS
     'The oldest open transaction when the lease was last renewed.';

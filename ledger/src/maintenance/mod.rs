@@ -64,7 +64,7 @@ pub async fn holding<T>(
 /// When the database cannot be used.
 pub async fn last_done(client: &Client) -> Result<Option<Timestamp>, Error> {
     let row = client
-        .query_one("SELECT max(done_at) AS done_at FROM duties", &[])
+        .query_one("SELECT max(done_at) AS done_at FROM maintenance_lease", &[])
         .await?;
     Ok(row.get("done_at"))
 }

@@ -4,7 +4,7 @@
 WITH this AS MATERIALIZED (
     SELECT a.pid, a.backend_start FROM pg_stat_get_activity(pg_backend_pid()) a
 ), held AS (
-    UPDATE duties d
+    UPDATE maintenance_lease d
     SET process = $1, backend = t.pid, backend_start = t.backend_start,
         expires_at = clock_timestamp() + make_interval(secs => $2),
         since = CASE WHEN d.process = $1 THEN d.since ELSE clock_timestamp() END,
@@ -18,11 +18,11 @@ WITH this AS MATERIALIZED (
                       WHERE a.pid = d.backend AND coalesce(a.backend_start = d.backend_start, true))
     RETURNING d.one
 ), first AS (
-    INSERT INTO duties (process, backend, backend_start, expires_at, done_at, xid)
+    INSERT INTO maintenance_lease (process, backend, backend_start, expires_at, done_at, xid)
     SELECT $1, t.pid, t.backend_start, clock_timestamp() + make_interval(secs => $2), NULL,
            pg_snapshot_xmin(pg_current_snapshot())
     FROM this t
-    WHERE NOT EXISTS (SELECT FROM duties)
+    WHERE NOT EXISTS (SELECT FROM maintenance_lease)
     ON CONFLICT (one) DO NOTHING
     RETURNING one
 )
