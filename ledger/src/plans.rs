@@ -109,7 +109,7 @@ pub async fn plan_of<C: GenericClient + Sync>(
 ) -> Result<Option<Plan>, tokio_postgres::Error> {
     let row = client
         .query_opt(
-            "SELECT tier, lane, slots, own_slots FROM plan_of($1, $2)",
+            "SELECT tier, lane, slots, own_slots FROM plan_of($1, $2, now())",
             &[&user, &meter],
         )
         .await?;

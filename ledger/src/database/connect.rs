@@ -233,8 +233,8 @@ impl Database {
         let client = self.connect_bookkeeper(lock_timeout).await?;
         client
             .batch_execute(
-                "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off; \
-                 SET plan_cache_mode = force_generic_plan",
+                "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+                 SET enable_memoize = off; SET jit = off; SET plan_cache_mode = force_generic_plan",
             )
             .await?;
         Ok(client)

@@ -230,7 +230,7 @@ mod tests {
         let at = |path: &str| paths.iter().position(|other| other == path).unwrap();
         assert!(at("tables/users.sql") < at("tables/holders.sql"));
         assert!(at("functions/counters/remember_grants.sql") < at("tables/holders.sql"));
-        assert!(at("tables/quota_reservations.sql") < at("functions/account/windows_in_force.sql"));
+        assert!(at("tables/quota_reservations.sql") < at("functions/account/account_of.sql"));
         assert_eq!(paths.last().map(String::as_str), Some("rows.sql"));
     }
 

@@ -166,10 +166,11 @@ fn windows(row: &Row) -> (Vec<Window>, Vec<Allowance>) {
 
 /// The windows besides the month, as `read.sql` has them: an array each of what they are and of their numbers.
 fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut Vec<Allowance>) {
-    let Some(spans) = row.get::<_, Option<Vec<&str>>>("spans") else {
+    let Some(spans) = row.get::<_, Option<Vec<&str>>>("short_spans") else {
         return;
     };
-    let (limits, ceilings): (Vec<Option<i64>>, Vec<Option<i64>>) = (row.get("limits"), row.get("ceilings"));
+    let (limits, ceilings): (Vec<Option<i64>>, Vec<Option<i64>>) =
+        (row.get("short_limits"), row.get("short_ceilings"));
     let (used, reserved): (Vec<i64>, Vec<i64>) = (row.get("short_used"), row.get("short_reserved"));
     let limits = limits.into_iter().zip(ceilings);
     for (((span, (limit, ceiling)), used), reserved) in spans.into_iter().zip(limits).zip(used).zip(reserved)

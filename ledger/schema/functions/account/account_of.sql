@@ -1,41 +1,79 @@
--- An account: what a holder has used of a meter and what it may use, window by window, the month first. The caller
--- holds the account's lock. Cost: one row of holders, the plan, one balance per window.
--- Callers: weir_submit. Rust reads the same in ledger/src/reservation/sql/read.sql.
-CREATE OR REPLACE FUNCTION account_of(of_holder uuid, meter text)
-RETURNS TABLE (user_id uuid, slots_in_use int, parked int, tier text, lane text, slots int, at timestamptz,
-               counted smallint, max_waiting int, from_grants bigint, granted bigint, spans text[], starts timestamptz[],
-               ends timestamptz[], limits bigint[], used bigint[], reserved bigint[], ceilings bigint[])
+-- An account: what a user's plan allows of a meter now, and what of it is used. No row for a client address (of_user is
+-- null), and none when the plan has no limits for the meter. The caller holds the account's lock if it decides by this.
+--
+-- draws: whether to look for grants. of_month, of_windows, around: the windows of a reservation, as its columns
+-- period_start, windows and created_at have them; null: the windows around `at`, the moment of the decision.
+-- The month has columns of its own. The short_ arrays have the shorter windows that are counted, null without any; the
+-- arrays from spans on have all windows, the month first. grant_…: the grants in the order in which they are drawn on.
+--
+-- One SELECT and not STRICT, so that the planner inlines it and computes only what its caller reads: pass no volatile
+-- expression. Callers: weir_submit, weir_extend, windows_with_limits; ledger/src/reservation/sql/read.sql,
+-- ledger/src/attempts/sql/reserved.sql, native/src/status/sql/usage.sql.
+CREATE OR REPLACE FUNCTION account_of(of_user uuid, meter text, draws boolean, at timestamptz,
+                                      of_month timestamptz DEFAULT NULL, of_windows smallint DEFAULT NULL,
+                                      around timestamptz DEFAULT NULL)
+RETURNS TABLE (tier text, lane text, slots int, own_slots int, max_waiting int, counted smallint,
+               period_start timestamptz, period_end timestamptz, monthly_limit bigint, monthly_ceiling bigint,
+               used bigint, reserved bigint, from_grants bigint,
+               granted bigint, grant_ids uuid[], grant_amounts bigint[], grant_ends timestamptz[], grant_starts timestamptz[],
+               short_spans text[], short_limits bigint[], short_ceilings bigint[], short_used bigint[], short_reserved bigint[],
+               spans text[], starts timestamptz[], ends timestamptz[], limits bigint[], ceilings bigint[], used_in bigint[],
+               reserved_in bigint[])
 LANGUAGE sql STABLE ROWS 1 AS $$
-    SELECT h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane,
-           slots_in_force(h.user_id, plan.tier, plan.slots, plan.own_slots), clock.at, coalesce(plan.counted, 0::smallint),
-           plan.max_waiting, coalesce(w.from_grants, 0),
-           CASE WHEN h.has_grants THEN
-               coalesce((SELECT sum(g.amount)::bigint FROM grants_left(h.user_id, h.event_type, clock.at) g), 0)
-           ELSE 0 END,
-           w.spans, w.starts, w.ends, w.limits, w.used, w.reserved, w.ceilings
-    FROM (SELECT * FROM holders k WHERE k.holder = of_holder AND k.event_type = meter) h
-    CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
-    LEFT JOIN LATERAL limits_of(h.user_id, h.event_type, clock.at) plan ON h.user_id IS NOT NULL
+    SELECT plan.tier, plan.lane, plan.slots, plan.own_slots, plan.max_waiting, plan.counted,
+           coalesce(of_month, period.period_start), period.period_end, plan.month, plan.month_ceiling,
+           coalesce(b.used, 0), coalesce(b.reserved, 0), coalesce(b.from_grants, 0),
+           coalesce(granted.amount, 0), granted.ids, granted.amounts, granted.ends, granted.starts,
+           short.spans, short.limits, short.ceilings, short.used, short.reserved,
+           ARRAY['month'] || short.spans,
+           ARRAY[coalesce(of_month, period.period_start)] || short.starts,
+           ARRAY[period.period_end] || short.ends,
+           ARRAY[plan.month] || short.limits,
+           ARRAY[plan.month_ceiling] || short.ceilings,
+           ARRAY[coalesce(b.used, 0)] || short.used,
+           ARRAY[coalesce(b.reserved, 0)] || short.reserved
+    FROM plan_of(of_user, meter, at) plan
+    CROSS JOIN LATERAL billing_period(plan.anchor, coalesce(of_month, at)) period
     LEFT JOIN LATERAL (
-        SELECT array_agg(c.span ORDER BY c.bit) AS spans, array_agg(c.first ORDER BY c.bit) AS starts,
-               array_agg(c.past ORDER BY c.bit) AS ends, array_agg(c.most ORDER BY c.bit) AS limits,
-               array_agg(coalesce(b.used, 0) ORDER BY c.bit) AS used,
-               array_agg(coalesce(b.reserved, 0) ORDER BY c.bit) AS reserved,
+        SELECT * FROM quota_balances k
+        WHERE k.user_id = of_user AND k.event_type = meter AND k.span = 'month'
+          AND k.period_start = coalesce(of_month, period.period_start)
+        OFFSET 0
+    ) b ON true
+    LEFT JOIN LATERAL (
+        SELECT sum(g.amount)::bigint AS amount, array_agg(g.id) AS ids, array_agg(g.amount) AS amounts,
+               array_agg(g.expires_at) AS ends, array_agg(g.created_at) AS starts
+        FROM (SELECT * FROM grants_left(of_user, meter, at) l ORDER BY l.n OFFSET 0) g
+        WHERE draws
+    ) granted ON true
+    LEFT JOIN LATERAL (
+        SELECT array_agg(c.span ORDER BY c.bit) AS spans,
+               array_agg(c.start ORDER BY c.bit) AS starts,
+               array_agg(c.start + c.length ORDER BY c.bit) AS ends,
+               array_agg(c.most ORDER BY c.bit) AS limits,
                array_agg(c.ceiling ORDER BY c.bit) AS ceilings,
-               sum(b.from_grants) FILTER (WHERE c.bit = 0)::bigint AS from_grants
+               array_agg(coalesce(
+                   q.used,
+                   -- A short window is deleted when it is long over and nothing is reserved in it.
+                   CASE WHEN date_trunc(c.span, around, 'UTC') < now() - interval '2 days' THEN (
+                       SELECT sum(a.amount)::bigint FROM charged_amounts a
+                       WHERE a.user_id = of_user AND a.event_type = meter AND a.span = c.span AND a.period_start = c.start
+                   ) END,
+                   0) ORDER BY c.bit) AS used,
+               array_agg(coalesce(q.reserved, 0) ORDER BY c.bit) AS reserved
         FROM (
-            SELECT 0 AS bit, 'month' AS span, plan.month AS most, plan.month_ceiling AS ceiling, p.period_start AS first, p.period_end AS past
-            FROM billing_period(plan.anchor, clock.at) p
-            UNION ALL
-            SELECT s.bit, s.span, s.most, s.ceiling, date_trunc(s.span, clock.at, 'UTC'),
-                   date_trunc(s.span, clock.at, 'UTC') + s.length
+            SELECT s.*, date_trunc(s.span, coalesce(around, at), 'UTC') AS start
             FROM (VALUES (1, 'day', plan.day, plan.day_ceiling, interval '24 hours'),
                          (2, 'hour', plan.hour, plan.hour_ceiling, interval '1 hour'),
                          (4, 'minute', plan.minute, plan.minute_ceiling, interval '1 minute'))
                 AS s (bit, span, most, ceiling, length)
-            WHERE plan.counted & s.bit <> 0
         ) c
-        LEFT JOIN quota_balances b
-            ON b.user_id = h.user_id AND b.event_type = h.event_type AND b.span = c.span AND b.period_start = c.first
-    ) w ON h.user_id IS NOT NULL
+        LEFT JOIN LATERAL (
+            SELECT * FROM quota_balances k
+            WHERE k.user_id = of_user AND k.event_type = meter AND k.span = c.span AND k.period_start = c.start
+            OFFSET 0
+        ) q ON true
+        WHERE coalesce(of_windows, plan.counted) <> 0 AND coalesce(of_windows, plan.counted) & c.bit <> 0
+    ) short ON true
+    WHERE of_user IS NOT NULL
 $$;

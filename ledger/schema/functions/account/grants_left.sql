@@ -1,9 +1,9 @@
 -- The grants of a user and meter that have something left, in the order in which they are drawn on: the earliest
 -- expiry first. n counts from 1; before is the sum of all grants in front.
 CREATE OR REPLACE FUNCTION grants_left(of_user uuid, meter text, moment timestamptz)
-RETURNS TABLE (id uuid, amount bigint, n bigint, before numeric)
+RETURNS TABLE (id uuid, amount bigint, expires_at timestamptz, created_at timestamptz, n bigint, before numeric)
 LANGUAGE sql STABLE AS $$
-    SELECT g.id, g.amount - g.reserved - g.used,
+    SELECT g.id, g.amount - g.reserved - g.used, g.expires_at, g.created_at,
            row_number() OVER first_ends,
            sum(g.amount - g.reserved - g.used) OVER first_ends - (g.amount - g.reserved - g.used)
     FROM grants g

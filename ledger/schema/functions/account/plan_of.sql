@@ -1,13 +1,21 @@
--- The plan of a user as it counts for a meter: that of the active subscription, else the default one. No row when the
--- plan has no limits for the meter. One SELECT and not STRICT, so that the planner inlines it.
-CREATE OR REPLACE FUNCTION plan_of(of_user uuid, meter text)
-RETURNS TABLE (tier text, lane text, slots int, own_slots int)
-LANGUAGE sql STABLE AS $$
-    SELECT p.tier::text, p.lane, l.slots,
-           (SELECT o.slots FROM limit_overrides o
-            WHERE o.user_id = of_user AND o.event_type = meter AND (o.expires_at IS NULL OR o.expires_at > now()))
-    FROM subscription_of(of_user, now()) s
+-- The plan of a user and its limits for a meter at a moment: by the active subscription, else the default plan. The
+-- user's overrides replace the plan's limits, and are hard. No row when the plan has no limits for the meter.
+-- counted: the windows in which the meter is counted besides the month. anchor: where billing periods are counted from.
+-- One SELECT and not STRICT, so that the planner inlines it and drops the columns that its caller does not use.
+CREATE OR REPLACE FUNCTION plan_of(of_user uuid, meter text, at timestamptz)
+RETURNS TABLE (tier text, lane text, slots int, own_slots int, max_waiting int, anchor timestamptz, counted smallint,
+               month bigint, day bigint, hour bigint, minute bigint,
+               month_ceiling bigint, day_ceiling bigint, hour_ceiling bigint, minute_ceiling bigint)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT p.tier::text, p.lane, l.slots, own.slots, p.max_waiting, s.anchor, l.counted,
+           nullif(coalesce(own.month, l.month), -1), nullif(coalesce(own.day, l.day), -1),
+           nullif(coalesce(own.hour, l.hour), -1), nullif(coalesce(own.minute, l.minute), -1),
+           CASE WHEN own.month IS NULL THEN l.month_ceiling END, CASE WHEN own.day IS NULL THEN l.day_ceiling END,
+           CASE WHEN own.hour IS NULL THEN l.hour_ceiling END, CASE WHEN own.minute IS NULL THEN l.minute_ceiling END
+    FROM subscription_of(of_user, at) s
     JOIN subscription_plans p ON p.id = s.plan_id
     JOIN plan_limits l ON l.plan_id = p.id AND l.event_type = meter
+    LEFT JOIN limit_overrides own
+        ON own.user_id = of_user AND own.event_type = meter AND (own.expires_at IS NULL OR own.expires_at > at)
     OFFSET 0
 $$;

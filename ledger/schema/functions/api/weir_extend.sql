@@ -15,7 +15,8 @@
 --
 -- Cost: one lookup per window. It locks the user's account until the transaction ends: use a short transaction.
 --
--- Callers: other languages, as role weir_worker. Rust decides the same in ledger/src/attempts/outstanding.rs.
+-- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs. The one body of this rule. The
+-- arithmetic is that of a submission: native/tests/suite/differential.rs holds the two equal.
 CREATE OR REPLACE FUNCTION weir_extend(job_id bigint, attempt int, more bigint, OUT outcome text, OUT quota jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
@@ -32,7 +33,7 @@ DECLARE
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     locked record;
     r quota_reservations;
-    granted bigint;
+    account record;
     beyond bigint;
     drawn bigint;
     has_room boolean;
@@ -57,21 +58,34 @@ BEGIN
                         ELSE 'fenced_out' END;
         RETURN;
     END IF;
-    SELECT coalesce(sum(g.amount), 0) INTO granted
+    IF r.user_id IS NULL THEN
+        -- A client address has no quota.
+        outcome := 'extended';
+        RETURN;
+    END IF;
+    -- In the windows in which the reservation counts, whichever are current now.
+    SELECT clock.at, a.* INTO account
     FROM holders h
-    CROSS JOIN LATERAL grants_left(h.user_id, h.event_type, clock_timestamp()) g
-    WHERE h.holder = r.holder AND h.event_type = r.event_type AND h.has_grants;
-    -- What the month has no room for, grants pay, and what they have not is overage.
-    SELECT coalesce(bool_and(w.most IS NULL OR more
-                             <= greatest(max_accepted(w.most, w.ceiling)::numeric - (w.used::numeric + w.reserved - w.from_grants), 0)
-                                + CASE w.span WHEN 'month' THEN granted ELSE 0 END), true),
-           coalesce(max(greatest(more - greatest(w.most::numeric - (w.used::numeric + w.reserved - w.from_grants), 0), 0))
-                    FILTER (WHERE w.span = 'month' AND w.most IS NOT NULL), 0),
-           (jsonb_agg(quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted, w.ceiling))
-            FILTER (WHERE w.span = 'month')) -> 0,
-           coalesce(bool_and(w.used::numeric + w.reserved + more <= 9223372036854775807), true)
-    INTO has_room, beyond, quota, fits
-    FROM windows_in_force(r) w;
+    CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
+    LEFT JOIN LATERAL account_of(h.user_id, h.event_type, h.has_grants, clock.at, r.period_start, r.windows, r.created_at) a
+        ON true
+    WHERE h.holder = r.holder AND h.event_type = r.event_type;
+    IF account.slots IS NULL THEN
+        PERFORM raise_no_limits(r.event_type);
+    END IF;
+    quota := quota_json(account.used, account.reserved, account.monthly_limit, account.period_end, account.from_grants,
+                        account.granted, account.monthly_ceiling);
+    SELECT bool_and(w.most IS NULL OR more
+                    <= greatest(max_accepted(w.most, w.ceiling)::numeric - (w.used::numeric + w.reserved - g.paid), 0)
+                       + g.granted),
+           bool_and(w.used::numeric + w.reserved + more <= 9223372036854775807)
+    INTO has_room, fits
+    FROM unnest(account.spans, account.limits, account.ceilings, account.used_in, account.reserved_in)
+        AS w (span, most, ceiling, used, reserved)
+    CROSS JOIN LATERAL (
+        SELECT CASE w.span WHEN 'month' THEN account.from_grants ELSE 0 END AS paid,
+               CASE w.span WHEN 'month' THEN account.granted ELSE 0 END AS granted
+    ) g;
     IF NOT has_room THEN
         outcome := 'over_quota';
         RETURN;
@@ -81,16 +95,20 @@ BEGIN
         RETURN;
     END IF;
     outcome := 'extended';
-    drawn := least(beyond, granted);
+    -- What the month has no room for, grants pay, and what they have not is overage.
+    beyond := CASE WHEN account.monthly_limit IS NULL THEN 0 ELSE greatest(more - greatest(
+        account.monthly_limit::numeric - (account.used::numeric + account.reserved - account.from_grants), 0), 0) END;
+    drawn := least(beyond, account.granted);
     PERFORM set_config('weir.counters', 'kept', true);
     UPDATE quota_reservations q
     SET reserved_amount = q.reserved_amount + more, from_grants = q.from_grants + drawn, overage = q.overage + beyond - drawn
-    WHERE q.job_id = r.job_id AND r.user_id IS NOT NULL;
+    WHERE q.job_id = r.job_id;
     UPDATE submissions s SET reserved_amount = s.reserved_amount + more
-    WHERE s.job_id = r.job_id AND r.user_id IS NOT NULL;
+    WHERE s.job_id = r.job_id;
     INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, reserved, granted_limit)
-    SELECT r.user_id, r.event_type, w.span, w.period_start, w.used, more, coalesce(max_accepted(w.most, w.ceiling), 9223372036854775807)
-    FROM windows_in_force(r) w
+    SELECT r.user_id, r.event_type, w.span, w.start, w.used, more, coalesce(max_accepted(w.most, w.ceiling), 9223372036854775807)
+    FROM unnest(account.spans, account.starts, account.limits, account.ceilings, account.used_in)
+        AS w (span, start, most, ceiling, used)
     ON CONFLICT (user_id, event_type, span, period_start)
         DO UPDATE SET reserved = b.reserved + excluded.reserved,
             granted_limit = greatest(excluded.granted_limit, b.used + b.reserved - b.from_grants);
@@ -99,7 +117,7 @@ BEGIN
         WITH draws AS (
             INSERT INTO grant_draws (job_id, position, grant_id, amount)
             SELECT r.job_id, d.n + g.n - 1, g.id, least(g.amount, drawn - g.before)
-            FROM grants_left(r.user_id, r.event_type, clock_timestamp()) g
+            FROM grants_left(r.user_id, r.event_type, account.at) g
             CROSS JOIN (SELECT coalesce(max(o.position) + 1, 0) AS n FROM grant_draws o WHERE o.job_id = r.job_id) d
             WHERE g.before < drawn
             RETURNING grant_id, amount
@@ -109,8 +127,8 @@ BEGIN
         WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = 'month'
           AND b.period_start = r.period_start;
     END IF;
-    SELECT quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, granted - drawn, w.ceiling) INTO quota
-    FROM windows_in_force(r) w WHERE w.span = 'month';
+    quota := quota_json(account.used, account.reserved + more, account.monthly_limit, account.period_end,
+                        account.from_grants + drawn, account.granted - drawn, account.monthly_ceiling);
     PERFORM set_config('weir.counters', counters, true);
 END
 $$;

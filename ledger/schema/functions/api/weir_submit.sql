@@ -83,9 +83,14 @@ BEGIN
     key := unique_key_of(this_holder, made.kind, args, made.unique_by);
 
     PERFORM lock_account(this_holder, made.event_type, CASE WHEN NOT is_uuid THEN weir_submit.subject END);
-    SELECT * INTO account FROM account_of(this_holder, made.event_type);
-    quota := quota_json(account.used[1], account.reserved[1], account.limits[1], account.ends[1], account.from_grants,
-                        account.granted, account.ceilings[1]);
+    SELECT h.slots_in_use, h.parked, clock.at, a.*,
+           slots_in_force(h.user_id, a.tier, coalesce(a.slots, raise_no_limits(made.event_type)), a.own_slots) AS slots_now
+    INTO account
+    FROM (SELECT * FROM holders k WHERE k.holder = this_holder AND k.event_type = made.event_type) h
+    CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
+    LEFT JOIN LATERAL account_of(h.user_id, h.event_type, h.has_grants, clock.at) a ON true;
+    quota := quota_json(account.used, account.reserved, account.monthly_limit, account.period_end, account.from_grants,
+                        account.granted, account.monthly_ceiling);
     IF want.idempotency_key IS NOT NULL THEN
         hash := sha256(convert_to(made.name, 'UTF8') || '\x00' || convert_to(args::text, 'UTF8')
                        || convert_to(concat_ws('/', coalesce(weir_submit.amount::text, ''), want.priority,
@@ -122,7 +127,7 @@ BEGIN
     SELECT jsonb_agg(jsonb_build_object('window', w.span)
                      || quota_json(w.used, w.reserved, w.most, w.past, g.paid, g.granted, w.ceiling))
     INTO without_room
-    FROM unnest(account.spans, account.limits, account.used, account.reserved, account.ends, account.ceilings)
+    FROM unnest(account.spans, account.limits, account.used_in, account.reserved_in, account.ends, account.ceilings)
         AS w (span, most, used, reserved, past, ceiling)
     CROSS JOIN LATERAL (
         SELECT CASE w.span WHEN 'month' THEN account.from_grants ELSE 0 END AS paid,
@@ -137,14 +142,14 @@ BEGIN
     END IF;
 
     IF added > 0 AND EXISTS (
-        SELECT FROM unnest(account.used, account.reserved) AS w (used, reserved)
+        SELECT FROM unnest(account.used_in, account.reserved_in) AS w (used, reserved)
         WHERE w.used::numeric + w.reserved + added > 9223372036854775807
     ) THEN
         outcome := 'too_large';
         RETURN;
     END IF;
 
-    admits := want.run_at IS NULL AND account.parked = 0 AND account.slots_in_use < account.slots;
+    admits := want.run_at IS NULL AND account.parked = 0 AND account.slots_in_use < account.slots_now;
     IF NOT admits AND account.max_waiting IS NOT NULL
        AND account.parked + count_scheduled(this_holder, made.event_type, account.max_waiting - account.parked)
            >= account.max_waiting THEN
@@ -153,8 +158,8 @@ BEGIN
     END IF;
     outcome := CASE WHEN admits THEN 'admitted' ELSE 'parked' END;
     -- What the month has no room for, grants pay, and what they have not is overage.
-    beyond := CASE WHEN account.limits[1] IS NULL THEN 0 ELSE greatest(added - greatest(
-        account.limits[1]::numeric - (account.used[1]::numeric + account.reserved[1] - account.from_grants), 0), 0) END;
+    beyond := CASE WHEN account.monthly_limit IS NULL THEN 0 ELSE greatest(added - greatest(
+        account.monthly_limit::numeric - (account.used::numeric + account.reserved - account.from_grants), 0), 0) END;
     drawn := least(beyond, account.granted);
     lane_queue := made.name || '_' || coalesce(account.lane, 'default');
     job_id := nextval('river_job_id_seq');
@@ -168,8 +173,8 @@ BEGIN
         quota := NULL;
         RETURN;
     END IF;
-    quota := quota_json(account.used[1], account.reserved[1] + added, account.limits[1], account.ends[1],
-                        account.from_grants + drawn, account.granted - drawn, account.ceilings[1]);
+    quota := quota_json(account.used, account.reserved + added, account.monthly_limit, account.period_end,
+                        account.from_grants + drawn, account.granted - drawn, account.monthly_ceiling);
     PERFORM set_config('weir.counters', 'kept', true);
     INSERT INTO river_job (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags,
                            unique_key, unique_states)
@@ -179,7 +184,7 @@ BEGIN
     INSERT INTO quota_reservations (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start,
                                     windows, created_at, admitted_at, parked_at, due_at, from_grants, overage)
     SELECT this_holder, made.event_type, added, weir_submit.job_id, now() + s.reservation_ttl, this_holder,
-           account.starts[1], account.counted, account.at,
+           account.period_start, account.counted, account.at,
            CASE WHEN admits THEN clock_timestamp() END,
            CASE WHEN NOT admits AND want.run_at IS NULL THEN clock_timestamp() END,
            want.run_at, drawn, beyond - drawn
@@ -187,7 +192,7 @@ BEGIN
     UPDATE holders h
     SET slots_in_use = h.slots_in_use + admits::int,
         parked = h.parked + (NOT admits)::int,
-        granted_slots = CASE WHEN admits THEN account.slots ELSE h.granted_slots END
+        granted_slots = CASE WHEN admits THEN account.slots_now ELSE h.granted_slots END
     WHERE want.run_at IS NULL AND h.holder = this_holder AND h.event_type = made.event_type;
     INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, reserved, granted_limit)
     SELECT this_holder, made.event_type, w.span, w.first, added, coalesce(max_accepted(w.most, w.ceiling), 9223372036854775807)
@@ -207,7 +212,7 @@ BEGIN
         UPDATE grants g SET reserved = g.reserved + d.amount FROM draws d WHERE g.id = d.grant_id;
         UPDATE quota_balances b SET from_grants = b.from_grants + drawn
         WHERE b.user_id = this_holder AND b.event_type = made.event_type AND b.span = 'month'
-          AND b.period_start = account.starts[1];
+          AND b.period_start = account.period_start;
     END IF;
     IF admits THEN
         PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', lane_queue)::text);

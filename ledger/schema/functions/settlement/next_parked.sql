@@ -13,7 +13,7 @@ BEGIN
     IF waiting <= 0 THEN
         RETURN;
     END IF;
-    SELECT * INTO plan FROM plan_of(of_user, meter);
+    SELECT * INTO plan FROM plan_of(of_user, meter, now());
     -- Whoever is no user has no plan (ADR-16), and is counted as the default one has it.
     lane := CASE WHEN of_user IS NULL THEN 'default' ELSE coalesce(plan.lane, 'default') END;
     slots := slots_in_force(of_user, plan.tier, plan.slots, plan.own_slots);

@@ -1,13 +1,11 @@
--- What a job has reserved, and the quota of its billing period as it is. $1 job. By keys.
+-- What a job has reserved, and the quota of its billing period now. $1 job. By keys.
 SELECT r.reserved_amount,
-       (SELECT (jsonb_agg(quota_json(w.used, w.reserved, w.most, w.reset_at, w.from_grants, g.granted, w.ceiling))
-                FILTER (WHERE w.span = 'month')) -> 0
-        FROM windows_in_force(r) w) AS quota
+       CASE WHEN r.user_id IS NOT NULL AND coalesce(a.slots, raise_no_limits(r.event_type)) IS NOT NULL THEN
+           quota_json(a.used, a.reserved, a.monthly_limit, a.period_end, a.from_grants, a.granted, a.monthly_ceiling)
+       END AS quota
 FROM quota_reservations r
-CROSS JOIN LATERAL (
-    SELECT coalesce(sum(l.amount), 0)::bigint AS granted
-    FROM holders h
-    CROSS JOIN LATERAL grants_left(h.user_id, h.event_type, clock_timestamp()) l
-    WHERE h.holder = r.holder AND h.event_type = r.event_type AND h.has_grants
-) g
+JOIN holders h ON h.holder = r.holder AND h.event_type = r.event_type
+CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
+LEFT JOIN LATERAL account_of(r.user_id, r.event_type, h.has_grants, clock.at, r.period_start, r.windows, r.created_at) a
+    ON true
 WHERE r.job_id = $1

@@ -5,7 +5,7 @@ SELECT format('holder %s, %s: %s job(s) wait although %s of %s slots are in use'
               h.holder, h.event_type, h.parked, h.slots_in_use, t.slots)
 FROM (SELECT * FROM holders WHERE parked > 0) h
 LEFT JOIN user_subscriptions s ON s.user_id = h.user_id AND s.status = 'active'
-LEFT JOIN LATERAL plan_of(h.user_id, h.event_type) p ON h.user_id IS NOT NULL
+LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL
 CROSS JOIN LATERAL (
     SELECT coalesce(p.own_slots, ($3::bigint[])[array_position($2::text[], p.tier)], p.slots, $4) AS slots
 ) t

@@ -10,4 +10,4 @@ CROSS JOIN LATERAL (
     SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type
     OFFSET 0 FOR NO KEY UPDATE SKIP LOCKED
 ) h
-LEFT JOIN LATERAL plan_of(h.user_id, h.event_type) plan ON h.user_id IS NOT NULL
+LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) plan ON h.user_id IS NOT NULL

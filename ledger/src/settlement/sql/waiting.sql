@@ -46,7 +46,7 @@ CROSS JOIN LATERAL (
                 -- A plan that lost the meter has as many as an address.
                 ELSE coalesce((
                     SELECT coalesce(p.own_slots, ($6::bigint[])[array_position($5::text[], p.tier)], p.slots)
-                    FROM plan_of(h.user_id, h.event_type) p
+                    FROM plan_of(h.user_id, h.event_type, now()) p
                     WHERE h.user_id IS NOT NULL
                 ), $7) END AS slots
 ) t
