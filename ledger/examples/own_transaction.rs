@@ -16,7 +16,6 @@ pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Optio
     let rules = Rules {
         slot_limits: Some(SlotLimits::default()),
         ttl: Duration::from_secs(3600),
-        lanes: Rules::lanes_of(["analysis"]),
     };
     let submission = Submission {
         holder: Holders::user(user),

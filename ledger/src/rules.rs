@@ -1,10 +1,7 @@
 //! What a transaction decides by, besides the database.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
-
-use weir_policy::lane::Lane;
 
 use crate::plans::Plan;
 
@@ -53,20 +50,9 @@ pub struct Rules {
     pub slot_limits: Option<SlotLimits>,
     /// How long a reservation lives unless it is renewed.
     pub ttl: Duration,
-    /// The priority and default queues of the services, between which promotion moves a job. A job in any other queue
-    /// stays there.
-    pub lanes: Arc<[String]>,
 }
 
 impl Rules {
-    /// The queues of these services' priority and default lanes.
-    pub fn lanes_of<'a>(services: impl IntoIterator<Item = &'a str>) -> Arc<[String]> {
-        services
-            .into_iter()
-            .flat_map(|service| [Lane::Priority, Lane::Default].map(|lane| lane.queue(service)))
-            .collect()
-    }
-
     /// The slots of a holder of this plan, or of a client address; `None` is no limit.
     #[must_use]
     pub fn slots(&self, plan: Option<Plan>) -> Option<u32> {

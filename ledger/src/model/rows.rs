@@ -237,7 +237,6 @@ impl Rows {
         let rules = Rules {
             slot_limits: Some(SlotLimits::default()),
             ttl: std::time::Duration::from_secs(3600),
-            lanes: Rules::lanes_of(["units"]),
         };
         let changes = plan(
             &BTreeMap::from([(HOLDER, holder)]),

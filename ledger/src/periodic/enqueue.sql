@@ -17,4 +17,4 @@ WITH moved AS (
           AND j.priority = 1 AND j.scheduled_at = $2 AND j.metadata ->> 'river:periodic_job_id' = $1)
     RETURNING queue
 )
-SELECT pg_notify(river_channel('river_insert'), json_build_object('queue', queue)::text) FROM made
+SELECT wake_queue(queue) FROM made

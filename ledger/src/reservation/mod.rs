@@ -21,4 +21,3 @@ pub use submission::{
 };
 pub(crate) use transaction::unstorable;
 pub use transaction::{reserve, reserve_all, submit_all};
-pub use write::insert_payload;

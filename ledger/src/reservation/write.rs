@@ -75,8 +75,8 @@ impl<'a> NewRows<'a> {
         rows
     }
 
-    /// What River's clients send on `river_insert`, one payload a queue with a job to be claimed.
-    fn notifications(&self) -> Vec<String> {
+    /// The queues with a job to be claimed.
+    fn woken(&self) -> Vec<&str> {
         let mut queues: Vec<&str> = self
             .queues
             .iter()
@@ -86,7 +86,7 @@ impl<'a> NewRows<'a> {
             .collect();
         queues.sort_unstable();
         queues.dedup();
-        queues.into_iter().map(insert_payload).collect()
+        queues
     }
 }
 
@@ -185,7 +185,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
     }
     let counters = CounterRows::of(snapshot);
     let draws = DrawRows::of(decided);
-    let payloads = rows.notifications();
+    let woken = rows.woken();
     let ttl = rules.ttl.as_secs_f64();
     let jobs: [&(dyn ToSql + Sync); 11] = [
         &rows.ids,
@@ -239,7 +239,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &counters.limits,
     ];
     let draw: [&(dyn ToSql + Sync); 4] = [&draws.jobs, &draws.positions, &draws.grants, &draws.amounts];
-    let notify: [&(dyn ToSql + Sync); 1] = [&payloads];
+    let notify: [&(dyn ToSql + Sync); 1] = [&woken];
     // What has nothing to write is not sent.
     let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
         0 => Ok(0),
@@ -253,14 +253,8 @@ pub(super) async fn write<C: GenericClient + Sync>(
         client.execute(&statements.update_holders, &holders),
         execute(&statements.update_balances, counters.balance_users.len(), &balances),
         execute(&statements.draw, draws.jobs.len(), &draw),
-        execute(&statements.notify, payloads.len(), &notify),
+        execute(&statements.notify, woken.len(), &notify),
         finish(),
     )?;
     Ok(())
-}
-
-/// What River's clients send on `river_insert`.
-#[must_use]
-pub fn insert_payload(queue: &str) -> String {
-    serde_json::json!({ "queue": queue }).to_string()
 }

@@ -268,7 +268,6 @@ mod tests {
         Rules {
             slot_limits: Some(SlotLimits::default()),
             ttl: Duration::from_secs(3600),
-            lanes: Rules::lanes_of(["analysis"]),
         }
     }
 

@@ -248,7 +248,7 @@ async fn give(
         }
     }
     let changes = plan::plan(&locked, &[], &[], rules);
-    let jobs = transaction::write(connection, &changes, &locked, rules, promoted)
+    let jobs = transaction::write(connection, &changes, &locked, promoted)
         .await
         .map_err(|error| Failure::of(error, Phase::Committing))?;
     Ok(Given { jobs, served })

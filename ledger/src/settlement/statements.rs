@@ -14,7 +14,7 @@ statements! {
         settle_draws: include_str!("sql/settle_draws.sql"),
         update_balances: include_str!("sql/update_balances.sql"),
         update_holders: include_str!("sql/update_holders.sql"),
-        promote: include_str!("sql/promote.sql"),
+        promote: "SELECT * FROM promote_parked($1, $2, $3, $4, $5, $6, $7)",
         waiting: include_str!("sql/waiting.sql"),
         lock_waiting: include_str!("sql/lock_waiting.sql"),
         due: include_str!("sql/due.sql"),

@@ -189,14 +189,7 @@ async fn transact(
     look_for_charges: bool,
 ) -> Result<Vec<Settled>, Unsettled> {
     let begun = before_commit(begin(connection, &settle.rules, group, locking, look_for_charges)).await?;
-    let written = write(
-        connection,
-        &begun.changes,
-        &begun.locked,
-        &settle.rules,
-        &settle.promoted,
-    )
-    .await;
+    let written = write(connection, &begun.changes, &begun.locked, &settle.promoted).await;
     if let Err(error) = written {
         // The one unique key that is written here is the job of a usage event.
         let charged_before = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && !look_for_charges;
@@ -386,7 +379,6 @@ pub(super) async fn write(
     connection: &Connection<SettlementStatements>,
     changes: &Changes,
     locked: &BTreeMap<Key, LockedHolder>,
-    rules: &Rules,
     promoted: &Promoted,
 ) -> Result<usize, tokio_postgres::Error> {
     let Connection { client, statements } = connection;
@@ -424,8 +416,7 @@ pub(super) async fn write(
         &draws.periods,
     ];
     let holders: [&(dyn ToSql + Sync); 4] = [&freed.holders, &freed.event_types, &freed.slots, &freed.parked];
-    let lanes = &*rules.lanes;
-    let promote: [&(dyn ToSql + Sync); 8] = [
+    let promote: [&(dyn ToSql + Sync); 7] = [
         &promotions.holders,
         &promotions.event_types,
         &promotions.counts,
@@ -433,7 +424,6 @@ pub(super) async fn write(
         &promotions.limits,
         &promotions.freed,
         &promotions.unparked,
-        &lanes,
     ];
     // What has nothing to write is not sent.
     let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {

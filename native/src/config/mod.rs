@@ -291,7 +291,6 @@ impl Settings {
         Rules {
             slot_limits: self.fairness.cluster_limits().cloned(),
             ttl: self.reservation_ttl,
-            lanes: Rules::lanes_of(self.services.iter().map(|service| service.name.as_str())),
         }
     }
 

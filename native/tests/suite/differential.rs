@@ -357,7 +357,6 @@ fn rules(rng: &mut StdRng) -> Rules {
             anonymous: 1,
         }),
         ttl: Duration::from_secs(rng.random_range(60..7200)),
-        lanes: Rules::lanes_of(["analysis", "specview"]),
     }
 }
 

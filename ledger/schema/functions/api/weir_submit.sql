@@ -215,7 +215,7 @@ BEGIN
           AND b.period_start = account.period_start;
     END IF;
     IF admits THEN
-        PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', lane_queue)::text);
+        PERFORM wake_queue(lane_queue);
     END IF;
     PERFORM set_config('weir.counters', counters, true);
 END

@@ -20,7 +20,7 @@ BEGIN
         )
         SELECT DISTINCT queue FROM inserted
     LOOP
-        PERFORM pg_notify(river_channel('river_insert'), json_build_object('queue', told.queue)::text);
+        PERFORM wake_queue(told.queue);
     END LOOP;
 END
 $$;

@@ -1,7 +1,7 @@
 -- Deletes the reservation of a job that has ended and charges `used` of it; null charges all of it. The caller holds
 -- the lock of of_holder and passes the slot on. A job is charged once: a second charge is 0.
 -- Errors: 40001 when another transaction moved the job to another holder meanwhile.
--- Callers: weir_complete, end_reservation.
+-- Callers: end_reservation.
 CREATE OR REPLACE FUNCTION charge_reservation(job bigint, of_holder uuid, is_completed boolean, used bigint,
                        OUT charged bigint, OUT meter text, OUT freed int, OUT unparked int)
 LANGUAGE plpgsql

@@ -1,4 +1,4 @@
--- Deletes the reservation of a job that has ended, charges `used` of it, and promotes the holder's next parked job.
+-- Deletes the reservation of a job that has ended, charges `used` of it, and promotes the holder's next parked jobs.
 -- The caller holds the lock of of_holder. Returns the charge. Callers: weir_complete, weir_fail.
 CREATE OR REPLACE FUNCTION end_reservation(job bigint, of_holder uuid, is_completed boolean, used bigint) RETURNS bigint
 LANGUAGE plpgsql
@@ -9,7 +9,7 @@ DECLARE
 BEGIN
     ended := charge_reservation(job, of_holder, is_completed, used);
     IF ended.meter IS NOT NULL THEN
-        PERFORM promote_parked(of_holder, ended.meter, ended.freed, ended.unparked);
+        PERFORM pass_on_slots(of_holder, ended.meter, ended.freed, ended.unparked);
     END IF;
     RETURN ended.charged;
 END

@@ -59,7 +59,7 @@ BEGIN
         WHERE r.job_id = job.id AND o.job_id = r.job_id AND r.parked_at IS NULL
         RETURNING o.holder, o.event_type, o.admitted_at IS NOT NULL AS had_slot INTO held;
         IF FOUND THEN
-            PERFORM promote_parked(held.holder, held.event_type, held.had_slot::int, 0);
+            PERFORM pass_on_slots(held.holder, held.event_type, held.had_slot::int, 0);
         END IF;
     ELSE
         outcome := ends;

@@ -1,36 +1,68 @@
--- Gives the free slots of a holder to its oldest parked jobs, which become available now, at the tail of the lane of
--- its current plan, and counts what was freed for them. The caller holds the account's lock.
--- Callers: end_reservation, weir_fail. Rust: ledger/src/settlement/sql/promote.sql.
-CREATE OR REPLACE FUNCTION promote_parked(of_holder uuid, meter text, freed int, unparked int) RETURNS void
+-- Gives free slots to the oldest parked jobs of the same holders. They become available now, at the tail of the lane of
+-- their holder's current plan. Updates the counters of these holders, also by the slots that were freed for the jobs.
+-- The caller holds the holders' locks, and has decided how many jobs each gets.
+--
+-- $1 holders, $2 event types, $3 how many jobs each gets, $4 lanes, $5 slot limits, $6 slots freed, $7 no longer parked;
+-- distinct pairs. Returns the promoted jobs. Cost: one index range a holder, one primary key look-up a job: nothing here
+-- grows with the number of parked jobs.
+-- Callers: pass_on_slots; ledger/src/settlement/statements.rs.
+CREATE OR REPLACE FUNCTION promote_parked(uuid[], usage_event_type[], int[], text[], int[], int[], int[])
+RETURNS TABLE (job_id bigint, attempt smallint, holder uuid, event_type usage_event_type)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
-DECLARE
-    h holders;
-    next record;
-    woken record;
-    given bigint[] := '{}';
-    told text[] := '{}';
+#variable_conflict use_column
 BEGIN
-    SELECT * INTO h FROM holders k WHERE k.holder = of_holder AND k.event_type = meter;
-    next := next_parked(of_holder, meter, h.user_id, h.parked - unparked, h.slots_in_use - freed);
-    IF next.jobs <> '{}' THEN
-        FOR woken IN
-            UPDATE river_job j
-            SET state = 'available',
-                scheduled_at = CASE WHEN j.state = 'pending' THEN greatest(j.scheduled_at, clock_timestamp())
-                                    ELSE clock_timestamp() END,
-                queue = queue_in_lane(j.queue, next.lane)
-            WHERE j.id = ANY (next.jobs) AND (j.state IN ('pending', 'scheduled')) IS TRUE
-            RETURNING j.id, j.queue
-        LOOP
-            given := given || woken.id;
-            IF woken.queue <> ALL (told) THEN
-                told := told || woken.queue;
-                PERFORM wake_queue(woken.queue);
-            END IF;
-        END LOOP;
-    END IF;
-    PERFORM update_slots(of_holder, meter, freed, unparked, given, next.slots);
+    RETURN QUERY
+    WITH wanted AS MATERIALIZED (
+        SELECT *
+        FROM unnest($1::uuid[], $2::usage_event_type[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[])
+            AS w (holder, event_type, n, lane, slot_limit, freed, unparked)
+    ), picked AS MATERIALIZED (
+        SELECT w.holder, w.event_type, w.lane, p.job_id
+        FROM wanted w
+        CROSS JOIN LATERAL (
+            SELECT r.job_id
+            FROM quota_reservations r
+            WHERE r.holder = w.holder AND r.event_type = w.event_type AND r.parked_at IS NOT NULL
+              AND (SELECT j.state IN ('pending', 'scheduled') FROM river_job j WHERE j.id = r.job_id)
+            ORDER BY r.job_id
+            LIMIT w.n
+        ) p
+    ), woken AS (
+        UPDATE river_job j
+        SET state = 'available',
+            -- A retry has its slot shortly before its time, and keeps the time.
+            scheduled_at = CASE WHEN j.state = 'pending' THEN greatest(j.scheduled_at, clock_timestamp())
+                                ELSE clock_timestamp() END,
+            queue = queue_in_lane(j.queue, p.lane)
+        FROM picked p
+        WHERE j.id = p.job_id AND (j.state IN ('pending', 'scheduled')) IS TRUE
+        RETURNING j.id, j.attempt, j.queue, p.holder, p.event_type
+    ), admitted AS (
+        UPDATE quota_reservations r
+        SET admitted_at = clock_timestamp(), parked_at = NULL
+        FROM woken w
+        WHERE r.job_id = w.id
+    ), counted AS (
+        UPDATE holders h
+        SET slots_in_use = h.slots_in_use - d.freed + d.n,
+            parked = h.parked - d.unparked - d.n,
+            granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END
+        FROM (
+            SELECT holder, event_type, sum(freed) AS freed, sum(unparked) AS unparked, sum(n) AS n,
+                   max(slot_limit) AS slot_limit
+            FROM (
+                SELECT holder, event_type, freed, unparked, 0 AS n, slot_limit FROM wanted
+                UNION ALL
+                SELECT holder, event_type, 0, 0, 1, 0 FROM woken
+            ) each
+            GROUP BY 1, 2
+        ) d
+        WHERE h.holder = d.holder AND h.event_type = d.event_type
+    ), told AS (
+        SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM woken) q
+    )
+    SELECT w.id, w.attempt, w.holder, w.event_type FROM woken w WHERE (SELECT count(*) FROM told) >= 0;
 END
 $$;

@@ -26,7 +26,6 @@ WITH free AS (
     WHERE j.id = free.id
     RETURNING j.id, j.state::text AS state, j.queue
 ), told AS (
-    SELECT pg_notify(river_channel('river_insert'), json_build_object('queue', q.queue)::text)
-    FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
+    SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
 )
 SELECT t.id AS job_id, t.state, (SELECT count(*) FROM told) AS told FROM taken t

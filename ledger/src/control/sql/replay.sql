@@ -7,7 +7,6 @@ WITH again AS (
       AND j.kind = 'weir:webhook' AND j.args ->> 'event' = $2
     RETURNING j.queue
 ), told AS (
-    SELECT pg_notify(river_channel('river_insert'), json_build_object('queue', q.queue)::text)
-    FROM (SELECT DISTINCT queue FROM again) q
+    SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM again) q
 )
 SELECT (SELECT count(*) FROM again) AS replayed, (SELECT count(*) FROM told) AS told

@@ -41,8 +41,7 @@ WITH ahead AS (
     WHERE j.id = l.id AND j.id IN (SELECT id FROM free)
     RETURNING j.id, l.client_id, j.state::text AS state, j.queue
 ), told AS (
-    SELECT pg_notify(river_channel('river_insert'), json_build_object('queue', q.queue)::text)
-    FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
+    SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
 ), forgotten AS (
     DELETE FROM processes p USING dead d
     WHERE p.client_id = d.client_id AND p.beat_at < clock_timestamp() - interval '1 hour'

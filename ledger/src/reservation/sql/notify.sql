@@ -1,2 +1,2 @@
--- River's own notification that a queue has a job. $1 payloads, one a queue.
-SELECT pg_notify(river_channel('river_insert'), payload) FROM unnest($1::text[]) AS payload
+-- Wakes the workers of queues that have a new job. $1 queues.
+SELECT wake_queue(queue) FROM unnest($1::text[]) AS queue

@@ -1,0 +1,34 @@
+-- Frees slots of a holder, and gives them to its oldest parked jobs as far as its plan allows now. At most 1000: the next
+-- promotion takes the rest, for when limits are lifted, all parked jobs become free at once. The caller holds the
+-- account's lock. Callers: end_reservation, fail_attempt. Rust decides the same in ledger/src/settlement/plan.rs, where
+-- MAX_PROMOTED is the same limit.
+CREATE OR REPLACE FUNCTION pass_on_slots(of_holder uuid, meter text, freed int, unparked int) RETURNS void
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    account holders;
+    plan record;
+    slots int;
+    waiting int;
+    n int := 0;
+BEGIN
+    SELECT * INTO account FROM holders k WHERE k.holder = of_holder AND k.event_type = meter;
+    waiting := account.parked - unparked;
+    IF waiting > 0 THEN
+        SELECT * INTO plan FROM plan_of(account.user_id, meter, now());
+        slots := slots_in_force(account.user_id, plan.tier, plan.slots, plan.own_slots);
+        n := least(1000, greatest(least(waiting, slots::bigint - (account.slots_in_use - freed)), 0));
+    END IF;
+    IF n > 0 THEN
+        -- A client address has no plan.
+        PERFORM FROM promote_parked(
+            ARRAY[of_holder], ARRAY[meter]::usage_event_type[], ARRAY[n],
+            ARRAY[CASE WHEN account.user_id IS NULL THEN 'default' ELSE coalesce(plan.lane, 'default') END],
+            ARRAY[slots], ARRAY[freed], ARRAY[unparked]);
+    ELSIF freed <> 0 OR unparked <> 0 THEN
+        UPDATE holders k SET slots_in_use = k.slots_in_use - freed, parked = k.parked - unparked
+        WHERE k.holder = of_holder AND k.event_type = meter;
+    END IF;
+END
+$$;
