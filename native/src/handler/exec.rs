@@ -8,8 +8,8 @@
 //! Its environment has `WEIR_JOB_ID`, `WEIR_ATTEMPT`, `WEIR_IDEMPOTENCY_KEY`, which is the same in all attempts of the
 //! job and no other job's (and `TRACEPARENT`, where traces are exported), what a program needs to run at all
 //! ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and so none of its
-//! secrets. It runs in a process group of its own, which is killed as a whole when the attempt is over,
-//! and a moment after the program itself has exited.
+//! secrets. It runs in its own process group. At the time limit, at a cancellation and when this process stops, the group
+//! gets SIGTERM, and 10 s later SIGKILL. What is left of the group when the program exits is killed a moment later.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -48,6 +48,12 @@ const PASSED_ON: [&str; 11] = [
 
 /// How long the output is read after the program has exited: something that it started may hold it open.
 const OUTPUT_GRACE: Duration = Duration::from_millis(500);
+
+/// How long a program may take to stop after SIGTERM. Attempts are broken off a little later.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// How often to check whether all of a program's group has stopped.
+const STOP_CHECK: Duration = Duration::from_millis(50);
 
 /// As much of the standard error becomes the message.
 const MAX_MESSAGE: usize = 2_000;
@@ -100,6 +106,21 @@ impl Group {
     }
 }
 
+impl Group {
+    /// Asks the whole group to stop. Returns when nothing of it is left, or the grace is over; `exited` completes when
+    /// the program itself has exited.
+    async fn stop(&self, exited: impl Future<Output = ()>) {
+        let _ = killpg(self.0, Signal::SIGTERM);
+        let stopped = async {
+            exited.await;
+            while killpg(self.0, None).is_ok() {
+                tokio::time::sleep(STOP_CHECK).await;
+            }
+        };
+        let _ = tokio::time::timeout(STOP_GRACE, stopped).await;
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
         // Already gone is just as well.
@@ -131,9 +152,18 @@ impl Exec {
             tracing::error!(%error, program, "cannot start a handler's program");
             HandlerError::Failed("the program that does this work cannot be started".to_owned())
         })?;
-        let finished = tokio::select! {
-            finished = talk(&mut child, &attempt) => finished,
-            () = attempt.cancelled.cancelled() => Err(HandlerError::Cancelled),
+        let finished = {
+            let mut talking = pin!(talk(&mut child, &attempt));
+            tokio::select! {
+                finished = &mut talking => finished,
+                () = attempt.cancelled.cancelled() => {
+                    if let Some(group) = &group {
+                        // Its output is read meanwhile: a program that cannot write cannot stop.
+                        group.stop(async { drop(talking.await) }).await;
+                    }
+                    Err(HandlerError::Cancelled)
+                }
+            }
         };
         drop(group);
         // Collected, so that no zombie process stays.

@@ -20,8 +20,9 @@ use crate::context::Context;
 /// After a forged cancellation, River reports no genuine one. The attempt looks for it this often.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// An attempt that is still running this long after its cancellation is broken off.
-const CANCEL_GRACE: Duration = Duration::from_secs(10);
+/// An attempt that is still running this long after its cancellation is broken off. Longer than what programs have to
+/// stop.
+const CANCEL_GRACE: Duration = Duration::from_secs(15);
 
 /// How often the database is tried again while it cannot be used.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);

@@ -298,3 +298,49 @@ async fn of_failed_jobs_that_an_operator_retries_together_none_runs_free() {
     working.stop().await;
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_is_asked_to_stop_and_killed_ten_seconds_later() {
+    let weir = programs().await;
+    let who = Who::User(weir.user("enterprise").await);
+    let working = weir.work().await;
+    let file = |name: &str| std::env::temp_dir().join(format!("weir-tidy-{name}-{}", uuid::Uuid::new_v4()));
+    let tidy = async |file: &std::path::Path| submit(&weir, who, "tidy", json!({ "file": file })).await;
+
+    let stubborn = submit(&weir, who, "stubborn", json!({})).await;
+    let files = ["timeout", "cancel", "stop"].map(file);
+    let late = tidy(&files[0]).await;
+    let cancelled = tidy(&files[1]).await;
+    weir.running(cancelled, who).await;
+    // The program has to get as far as its trap.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    weir.call("DELETE", &format!("/api/jobs/{cancelled}"), who, &[], Vec::new())
+        .await;
+    assert_eq!(weir.finished(cancelled, who).await["status"], "cancelled");
+    let job = weir.finished(late, who).await;
+    assert_eq!(
+        (&job["status"], &job["error"]["message"]),
+        (&json!("failed"), &json!("it took longer than 6s, its time limit"))
+    );
+    let job = weir.finished(stubborn, who).await;
+    assert_eq!(
+        job["error"]["message"], "it took longer than 1s, its time limit",
+        "{job}"
+    );
+    let at = |member: &str| job[member].as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
+    let took = at("finished_at").duration_since(at("started_at")).as_secs_f64();
+    assert!((11.0..16.0).contains(&took), "{took}");
+
+    let stopped = tidy(&files[2]).await;
+    weir.running(stopped, who).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    working.stop().await;
+    for file in &files {
+        weir.until("the program to have cleaned up", async || {
+            file.exists().then_some(())
+        })
+        .await;
+        std::fs::remove_file(file).unwrap();
+    }
+    weir.abandon().await;
+}
