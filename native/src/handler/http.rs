@@ -76,7 +76,9 @@ impl Http {
         if let Some(place) = &attempt.traceparent {
             request = request.header("traceparent", place);
         }
-        let response = request.body(body).send().await.map_err(failed)?;
+        // Its `Idempotency-Key` makes it safe to repeat.
+        let request = request.body(body).build().map_err(failed)?;
+        let response = outbound::send(&self.client, request).await.map_err(failed)?;
         let status = response.status();
         let retry_after = outbound::retry_after(response.headers(), Timestamp::now());
         if !status.is_success() {

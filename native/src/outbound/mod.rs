@@ -6,6 +6,7 @@
 
 mod address;
 mod answer;
+mod repeat;
 mod signature;
 
 use std::io;
@@ -20,6 +21,7 @@ use crate::http_client;
 use address::is_public;
 
 pub use answer::{reason, retry_after, start_of};
+pub use repeat::send;
 pub use signature::{InvalidSecret, Secret, headers};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,6 +88,7 @@ pub fn client(reach: Reach) -> Client {
         let builder = builder
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
+            .connector_layer(repeat::NoteConnections)
             .no_proxy();
         match reach {
             Reach::Private => builder,

@@ -206,7 +206,9 @@ impl Deliverer {
         for (name, value) in outbound::headers(&secrets, event, Timestamp::now(), body.as_bytes()) {
             request = request.header(name, value);
         }
-        let response = request.body(body).send().await.map_err(unreachable)?;
+        // Its `webhook-id` makes it safe to repeat.
+        let request = request.body(body).build().map_err(unreachable)?;
+        let response = outbound::send(&self.client, request).await.map_err(unreachable)?;
         let status = response.status();
         if status.is_success() {
             finish(response).await;

@@ -93,6 +93,11 @@ impl Stage {
             .route("/work", post(answer))
             .with_state(Arc::clone(&calls));
         tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        Self::at(address, calls).await
+    }
+
+    /// The same with an endpoint that is there already.
+    async fn at(address: std::net::SocketAddr, calls: Calls) -> Self {
         let file = std::env::temp_dir().join(format!("weir-{}.toml", Uuid::new_v4()));
         let service = format!(
             "[[service]]\nname = 'remote'\nevent_type = 'specview'\nkind = 'test:remote'\nworkers = 'REMOTE'\n\
@@ -268,5 +273,76 @@ async fn an_endpoint_says_by_a_problem_that_an_answer_is_final() {
             "{status}: {job}"
         );
     }
+    stage.end().await;
+}
+
+/// A server that answers the first request of each connection and hangs up on the next, as one does that closes idle
+/// connections. Returns where it is and the keys of the requests that it got.
+async fn hanging_up() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let keys = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&keys);
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                for answers in [true, false] {
+                    let mut request = String::new();
+                    while !request.ends_with('}') {
+                        let mut piece = [0; 4096];
+                        match stream.read(&mut piece).await {
+                            Ok(read) if read > 0 => {
+                                request.push_str(&String::from_utf8_lossy(&piece[..read]))
+                            }
+                            _ => return,
+                        }
+                    }
+                    let key = request
+                        .lines()
+                        .find_map(|line| line.strip_prefix("idempotency-key: "));
+                    seen.lock().unwrap().push(key.unwrap().to_owned());
+                    // One that asks for it is hung up on at once.
+                    if !answers || request.contains("\"crash\"") {
+                        return;
+                    }
+                    let answer =
+                        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+                    stream.write_all(answer).await.unwrap();
+                }
+            });
+        }
+    });
+    (address, keys)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_connection_that_the_endpoint_closed_costs_no_attempt() {
+    let (address, keys) = hanging_up().await;
+    let stage = Stage::at(address, Calls::default()).await;
+    for attempts in 1..=2 {
+        let job = stage.run(json!({ "n": attempts })).await;
+        assert_eq!(
+            (&job["status"], &job["attempt"]),
+            (&json!("completed"), &json!(1)),
+            "{job}"
+        );
+    }
+    {
+        let keys = keys.lock().unwrap();
+        assert_eq!(keys.len(), 3, "{keys:?}");
+        assert_eq!(keys[1], keys[2], "the same job's");
+    }
+    // The first request may take the kept connection, and is repeated. A new connection is not tried twice.
+    let job = stage.run(json!({ "do": "crash" })).await;
+    assert_eq!(job["status"], "failed", "{job}");
+    let asked = keys.lock().unwrap().len() - 3;
+    assert!(
+        (3..=4).contains(&asked),
+        "once an attempt, and once more for the kept connection: {asked}"
+    );
     stage.end().await;
 }

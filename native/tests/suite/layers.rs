@@ -161,6 +161,7 @@ const NATIVE: &[&str] = &[
     "http_client",
     "outbound::address",
     "outbound::answer",
+    "outbound::repeat",
     "outbound::signature",
     "outbound",
     "config::retry",

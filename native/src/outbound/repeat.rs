@@ -1,0 +1,84 @@
+//! Requests over kept connections. A server may close an idle connection at the moment at which a request is sent.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use reqwest::{Client, Request, Response};
+use tower::{Layer, Service};
+
+tokio::task_local! {
+    /// Whether the request that this task sends needed a connection of its own.
+    static CONNECTED: AtomicBool;
+}
+
+/// Sends a request that is safe to repeat. It is sent once more when the server closed a kept connection without an
+/// answer. A request over a new connection is not: that connection was not idle.
+///
+/// # Errors
+///
+/// As the client has it.
+pub async fn send(client: &Client, request: Request) -> reqwest::Result<Response> {
+    let again = request.try_clone();
+    let (sent, is_kept) = CONNECTED
+        .scope(AtomicBool::new(false), async {
+            let sent = client.execute(request).await;
+            (
+                sent,
+                !CONNECTED.with(|connected| connected.load(Ordering::Relaxed)),
+            )
+        })
+        .await;
+    match (sent, again) {
+        (Err(error), Some(again)) if is_kept && is_closed(&error) => {
+            tracing::debug!("a kept connection was closed: sending the request again");
+            client.execute(again).await
+        }
+        (sent, _) => sent,
+    }
+}
+
+/// Whether the connection ended before there was an answer.
+fn is_closed(error: &reqwest::Error) -> bool {
+    let error: &(dyn std::error::Error + 'static) = error;
+    std::iter::successors(Some(error), |error| error.source()).any(|cause| {
+        let http = cause.downcast_ref::<hyper::Error>();
+        let io = cause.downcast_ref::<std::io::Error>();
+        http.is_some_and(|http| http.is_incomplete_message() || http.is_canceled())
+            || io.is_some_and(|io| {
+                use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+                matches!(io.kind(), BrokenPipe | ConnectionReset)
+            })
+    })
+}
+
+/// Notes when a request needs a new connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NoteConnections;
+
+/// A connector that does.
+#[derive(Clone, Debug)]
+pub(super) struct Noting<S>(S);
+
+impl<S> Layer<S> for NoteConnections {
+    type Service = Noting<S>;
+
+    fn layer(&self, connector: S) -> Noting<S> {
+        Noting(connector)
+    }
+}
+
+impl<S: Service<R>, R> Service<R> for Noting<S> {
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.0.poll_ready(context)
+    }
+
+    fn call(&mut self, request: R) -> S::Future {
+        // Outside of `send` nobody asks.
+        let _ = CONNECTED.try_with(|connected| connected.store(true, Ordering::Relaxed));
+        self.0.call(request)
+    }
+}
