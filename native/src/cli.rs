@@ -1,6 +1,7 @@
 //! The subcommands.
 
 mod connection;
+pub(crate) mod first_process;
 mod key;
 mod migrate;
 pub(crate) mod output;
@@ -50,6 +51,7 @@ Settings come from the environment; a wrong one stops the start, and all that is
                                 nowhere. `serve` and `up` answer them beside the API
   WEIR_CONFIG                   the services: weir.toml
   WEIR_DRAIN_TIMEOUT            how long running jobs may go on after SIGTERM: 30s
+  WEIR_STOP_DELAY               how long `serve` and `up` accept requests after SIGTERM, with 503 on /readyz: 0s
   FAIRNESS_..., ..._WORKERS     slots by plan, pool sizes (LEND_IDLE_WORKERS: whether idle ones are lent)
   OTEL_EXPORTER_OTLP_ENDPOINT   where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
                                 and the like as OpenTelemetry has them
@@ -270,6 +272,12 @@ struct Parts {
     services: Vec<Service>,
 }
 
+/// How long the end may take beyond the drain time: programs have 10 s after SIGTERM, and their outcomes are recorded.
+const STOP_MARGIN: Duration = Duration::from_secs(20);
+
+/// Reconciliation may take this long to end, however short the drain time is.
+const LEAST_DRAIN: Duration = Duration::from_secs(1);
+
 /// The exit status of a process that was asked twice to stop, as a shell has it after SIGINT.
 const SIGNALLED: u8 = 130;
 
@@ -289,32 +297,53 @@ impl Parts {
         let metrics = metrics::start(&settings)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;
-        tokio::select! {
-            ready = ready(&context.settings) => ready?,
+        let starting = async {
+            ready(&context.settings).await?;
+            Ok::<_, Box<dyn Error>>(match self.role {
+                Some(role) => Some(Working::start(&context, role, &self.services).await?),
+                None => None,
+            })
+        };
+        let mut working = tokio::select! {
+            started = starting => started?,
             signal = signals.next() => {
                 tracing::info!(signal, "stopping before the start");
                 return Ok(ExitCode::SUCCESS);
             }
-        }
+        };
         let stopping = CancellationToken::new();
-        let mut working = match self.role {
-            Some(role) => Some(Working::start(&context, role, &self.services).await?),
-            None => None,
+        // `/readyz` reports it before the listener closes.
+        let unready = CancellationToken::new();
+        let drain_timeout = context.settings.drain_timeout;
+        let delay = if self.serve {
+            context.settings.stop_delay
+        } else {
+            Duration::ZERO
         };
         let mut tasks = tokio::task::JoinSet::<Result<(), Box<dyn Error + Send + Sync>>>::new();
         if matches!(self.role, Some(Role::Lead | Role::Both)) {
             let reconciliation = reconcile::run(context.clone(), stopping.clone());
+            let stopping = stopping.clone();
             tasks.spawn(async move {
-                reconciliation.await;
+                // A round may wait for a database that does not answer.
+                let given_up = async {
+                    stopping.cancelled().await;
+                    tokio::time::sleep(drain_timeout.max(LEAST_DRAIN)).await;
+                };
+                tokio::select! {
+                    () = reconciliation => {}
+                    () = given_up => tracing::warn!("stopped in the middle of a round of reconciliation"),
+                }
                 Ok(())
             });
         }
         if self.serve {
-            let serving = serve::run(context, metrics, stopping.clone());
+            let serving = serve::run(context, metrics, unready.clone(), stopping.clone());
             tasks.spawn(async { Ok(serving.await?) });
         } else if let Some(address) = context.settings.probes {
-            let probes = Probes::new(context.pool.clone(), &context.settings, metrics, stopping.clone());
-            tasks.spawn(async move { Ok(probes::run(probes, address).await?) });
+            let probes = Probes::new(context.pool.clone(), &context.settings, metrics, unready.clone());
+            let stopping = stopping.clone();
+            tasks.spawn(async move { Ok(probes::run(probes, address, stopping).await?) });
         }
         let river_ended = async {
             match &mut working {
@@ -334,14 +363,31 @@ impl Parts {
                 Err(error) => Some(error.into()),
             },
         };
-        stopping.cancel();
+        unready.cancel();
+        // A part that has failed is not waited for.
+        let delay = if early.is_some() { Duration::ZERO } else { delay };
         let stopped = async {
-            if let Some(working) = working {
-                working.stop().await;
-            }
+            let close = async {
+                tokio::time::sleep(delay).await;
+                stopping.cancel();
+            };
+            let drain = async {
+                if let Some(working) = working {
+                    working.stop().await;
+                }
+            };
+            tokio::join!(close, drain);
             while tasks.join_next().await.is_some() {}
             if let Some(export) = export {
                 export.finish().await;
+            }
+        };
+        let stopped = async {
+            if tokio::time::timeout(delay + drain_timeout + STOP_MARGIN, stopped)
+                .await
+                .is_err()
+            {
+                tracing::warn!("not everything stopped in time: what still runs is taken back and run again");
             }
         };
         tokio::select! {

@@ -9,9 +9,20 @@ use clap::Parser;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match cli::run(cli::Cli::parse()).await {
+fn main() -> ExitCode {
+    if let Some(code) = cli::first_process::run() {
+        return code;
+    }
+    let cli = cli::Cli::parse();
+    let ended = tokio::runtime::Runtime::new()
+        .map_err(Into::into)
+        .and_then(|runtime| {
+            let ended = runtime.block_on(cli::run(cli));
+            // A look-up of a name may still be waiting for its answer.
+            runtime.shutdown_background();
+            ended
+        });
+    match ended {
         Ok(code) => code,
         Err(error) => {
             cli::output::tell(&format!("weir: {error}"));

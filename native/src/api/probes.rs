@@ -35,7 +35,10 @@ pub struct Probes {
     gauges: Gauges,
     /// Until when the gauges are shown as they are, however many scrape.
     shown_until: Mutex<Option<Instant>>,
-    stopping: CancellationToken,
+    /// Whether Weir may lead River.
+    leads_river: bool,
+    /// Cancelled when the process is going to stop.
+    unready: CancellationToken,
 }
 
 /// Whether a process is ready, and why not.
@@ -89,14 +92,15 @@ impl Probes {
         pool: ConnectionPool,
         settings: &Settings,
         metrics: PrometheusHandle,
-        stopping: CancellationToken,
+        unready: CancellationToken,
     ) -> Self {
         Self {
             pool,
             metrics,
             gauges: Gauges::new(&settings.services, &settings.catalogue),
             shown_until: Mutex::new(None),
-            stopping,
+            leads_river: settings.leads_river,
+            unready,
         }
     }
 
@@ -154,7 +158,7 @@ impl Probes {
             };
             Ok((current, leaders))
         });
-        let stopping = self.stopping.is_cancelled();
+        let stopping = self.unready.is_cancelled();
         match database.await {
             Err(Unready::ReadOnly) => Readiness {
                 ready: false,
@@ -176,7 +180,10 @@ impl Probes {
                 leader: match &leaders {
                     Some(leaders) if leaders.is_foreign => "another River client",
                     Some(leaders) if leaders.known => "known",
-                    _ => "nobody leads: start `weir schedule`",
+                    _ if self.leads_river => "nobody leads: start `weir schedule`",
+                    _ => {
+                        "nobody leads: start a River client that may lead, or set RIVER_LEADER=true for `weir schedule`"
+                    }
                 },
                 maintenance: match &leaders {
                     Some(leaders) if leaders.maintenance_known => "done",
@@ -227,10 +234,13 @@ async fn metrics(State(probes): State<Arc<Probes>>) -> Response {
 /// # Errors
 ///
 /// When the port cannot be had.
-pub async fn run(probes: Probes, address: SocketAddr) -> Result<(), ListenError> {
+pub async fn run(
+    probes: Probes,
+    address: SocketAddr,
+    stopping: CancellationToken,
+) -> Result<(), ListenError> {
     let listener = listen::bind(address, "WEIR_METRICS_PORT").await?;
     tracing::info!(%address, "answering probes");
-    let stopping = probes.stopping.clone();
     listen::answer(listener, router(Arc::new(probes)), Patience::default(), stopping).await;
     Ok(())
 }

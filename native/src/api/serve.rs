@@ -41,7 +41,8 @@ pub enum ServeError {
     Listen(#[from] ListenError),
 }
 
-/// Serves until `stopping` is cancelled and every answer under way is given.
+/// Serves until `stopping` is cancelled and every answer under way is given. `/readyz` answers 503 once `unready` is
+/// cancelled.
 ///
 /// # Errors
 ///
@@ -49,12 +50,15 @@ pub enum ServeError {
 pub async fn run(
     context: Context,
     metrics: PrometheusHandle,
+    unready: CancellationToken,
     stopping: CancellationToken,
 ) -> Result<(), ServeError> {
-    let probes = Probes::new(context.pool.clone(), &context.settings, metrics, stopping.clone());
-    let router = router(&context, stopping.clone())
-        .await?
-        .merge(probes::router(Arc::new(probes)));
+    let probes = Probes::new(context.pool.clone(), &context.settings, metrics, unready);
+    let router = tokio::select! {
+        router = router(&context, stopping.clone()) => router?,
+        () = stopping.cancelled() => return Ok(()),
+    };
+    let router = router.merge(probes::router(Arc::new(probes)));
     let address = context.settings.listen;
     let listener = listen::bind(address, "WEIR_ORIGIN_PORT").await?;
     tracing::info!(%address, "serving");

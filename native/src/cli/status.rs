@@ -60,7 +60,8 @@ impl Status {
             }
             None => {
                 let overview = status::overview(client, &settings.services).await?;
-                self.written(&overview, status::overview_text)?
+                let leads_river = settings.leads_river;
+                self.written(&overview, |overview| status::overview_text(overview, leads_river))?
             }
         })
     }

@@ -88,6 +88,9 @@ pub struct Settings {
     pub webhook_private_networks: bool,
     /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may go on after a stop was asked for.
     pub drain_timeout: Duration,
+    /// `WEIR_STOP_DELAY`: how long `weir serve` and `weir up` accept requests after a stop was asked for, while `/readyz`
+    /// answers 503.
+    pub stop_delay: Duration,
     /// The `OTEL_` variables: how traces are exported; `None`: not at all.
     pub traces: Option<Traces>,
     /// What `weir.toml` defines, with pool sizes from the environment.
@@ -218,6 +221,7 @@ impl Settings {
         });
         let webhook_private_networks = reader.flag("WEBHOOK_PRIVATE_NETWORKS", false);
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
+        let stop_delay = reader.duration("WEIR_STOP_DELAY", Duration::ZERO, Duration::ZERO);
         let traces = traces::read(reader);
         let defined = services_file::read(reader, services, environment == Environment::Development);
         Self {
@@ -240,6 +244,7 @@ impl Settings {
             webhook_workers,
             webhook_private_networks,
             drain_timeout,
+            stop_delay,
             traces,
             services: defined.services,
             periodic: defined.periodic,

@@ -16,16 +16,22 @@ const WIDTH: usize = 60;
 /// The width of the labels at the start of lines.
 const LABEL: usize = 13;
 
-/// The overview: a few lines on the whole, and a table for each service.
+/// The overview: a few lines on the whole, and a table for each service. `leads_river`: whether Weir may lead River.
 #[must_use]
-pub fn overview_text(status: &Overview) -> String {
+pub fn overview_text(status: &Overview, leads_river: bool) -> String {
     let minute = status.last_minute;
     let for_how_long = |since: Timestamp| {
         let led = status.at.duration_since(since).as_millis();
         format!(", for {}", duration(i64::try_from(led).unwrap_or(i64::MAX)))
     };
     let nobody = || "nobody; start `weir schedule`".to_owned();
-    let leader = status.leader.as_ref().map_or_else(nobody, |leader| {
+    let no_leader = || {
+        match leads_river {
+        true => nobody(),
+        false => "nobody; start a River client that may lead,\n             or set RIVER_LEADER=true for `weir schedule`".to_owned(),
+    }
+    };
+    let leader = status.leader.as_ref().map_or_else(no_leader, |leader| {
         let whose = if leader.foreign { ", not Weir's" } else { "" };
         let end = format!("{whose}{}", for_how_long(leader.elected_at));
         format!("{}{end}", cut(&leader.id, WIDTH - LABEL - end.len()))
@@ -311,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_overview_says_who_leads_what_ends_and_what_holds_each_lane_back() {
-        let text = overview_text(&overview("analysis", 0));
+        let text = overview_text(&overview("analysis", 0), true);
         fits(&text);
         insta::assert_snapshot!(text);
     }
@@ -319,7 +325,7 @@ mod tests {
     #[test]
     fn the_overview_fits_whatever_the_numbers_and_names_are() {
         for big in [99_999, 100_000, 86_399_999, 999_999_999, i64::MAX / 4] {
-            fits(&overview_text(&overview(&"renders".repeat(10), big)));
+            fits(&overview_text(&overview(&"renders".repeat(10), big), true));
         }
     }
 

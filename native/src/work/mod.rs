@@ -57,6 +57,10 @@ const RESCUE_AFTER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// River breaks an attempt off this long after it cancelled it. Weir does so itself, and not for a forged cancellation.
 const STUCK_AFTER: Duration = RESCUE_AFTER;
 
+/// How long the end waits for the database once the drain time is over and no attempt runs. Another process takes over
+/// what could not be written.
+const LAST_WRITES: Duration = Duration::from_secs(1);
+
 /// What a River client of this process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -76,6 +80,7 @@ pub struct Working {
     interrupted: DropGuard,
     run: RunHandle,
     drain_timeout: Duration,
+    under_way: UnderWay,
     stopped: CancellationToken,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }
@@ -143,7 +148,7 @@ impl Working {
         if works {
             let heart = heartbeat::start(context, id.clone(), pools.into(), lease, stopped.clone());
             tasks.push(heart.await?);
-            let keeping = under_way::keep(context.clone(), id, under_way, stopped.clone());
+            let keeping = under_way::keep(context.clone(), id, under_way.clone(), stopped.clone());
             tasks.push(tokio::spawn(keeping));
         }
         if delivers {
@@ -162,6 +167,7 @@ impl Working {
             interrupted: interrupted.drop_guard(),
             run,
             drain_timeout: context.settings.drain_timeout,
+            under_way,
             stopped,
             tasks,
         })
@@ -179,16 +185,25 @@ impl Working {
                 // First the attempts' tokens, so that River's count as this.
                 drop(self.interrupted);
                 stopper.stop_and_cancel();
-                self.run.wait().await
+                let given_up = async {
+                    self.under_way.over().await;
+                    tokio::time::sleep(LAST_WRITES).await;
+                };
+                tokio::select! {
+                    stopped = self.run.wait() => stopped,
+                    () = given_up => {
+                        tracing::warn!("the database did not answer at the end: others take over what is left");
+                        Ok(())
+                    }
+                }
             }
         };
         if let Err(error) = stopped {
             tracing::warn!(%error, "River did not stop cleanly");
         }
         self.stopped.cancel();
-        for task in self.tasks {
-            let _ = task.await;
-        }
+        let tasks = futures_util::future::join_all(self.tasks);
+        let _ = tokio::time::timeout(LAST_WRITES, tasks).await;
     }
 
     /// Completes when River's client ends on its own, which it should not.

@@ -33,6 +33,9 @@ const LOST_AFTER: Duration = DEAD_AFTER;
 /// River writes how an attempt ended a while after it did, in an outage much later.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
+/// How often to look whether attempts are over.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
 /// A claim of a job: no two have all of this in common.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Claim {
@@ -71,6 +74,14 @@ impl UnderWay {
             under_way: self,
             claim,
             is_settled: false,
+        }
+    }
+
+    /// Completes once no attempt is running.
+    pub(super) async fn over(&self) {
+        let is_running = |stage: &Stage| matches!(stage, Stage::RunningSince(_));
+        while self.0.lock().values().any(is_running) {
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 

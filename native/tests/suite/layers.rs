@@ -281,6 +281,7 @@ const NATIVE: &[&str] = &[
     "lib",
     "cli::connection",
     "cli::output",
+    "cli::first_process",
     "cli::key",
     "cli::migrate",
     "cli::plans",

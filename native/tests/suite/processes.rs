@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::process::Process;
+use crate::common::process::{KilledOnDrop, Process, command, free_port};
+use crate::common::proxy::{Cut, Proxy};
+use crate::common::skip::skip;
 use crate::common::{EDGE_SECRET, GO_TESTS, Weir, Who, files};
 use axum::Router;
 use axum::routing::get;
@@ -359,5 +361,163 @@ async fn a_lost_claim_is_taken_over_from_a_living_process() {
     }
     assert_eq!(weir.quota(Who::User(user), "analysis").await["used"], 2);
     working.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_goes_on_for_a_while_after_it_stopped_being_ready() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[("WEIR_STOP_DELAY", "2s")]);
+    process.ready().await;
+    let user = weir.user("free").await;
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(process.pid()).unwrap());
+    let started = Instant::now();
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    weir.until("it to be unready", async || {
+        let reply = process.get("/readyz").await.expect("it still listens");
+        (reply.status == 503 && reply.text.contains("\"stopping\":true")).then_some(())
+    })
+    .await;
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string();
+    let submitted = process
+        .call("POST", "/api/jobs/analysis", Who::User(user), "request-1", &body)
+        .await;
+    assert_eq!(submitted.status, 202, "{}", submitted.text);
+    weir.until("it to end", async || {
+        process.get("/healthz").await.is_none().then_some(())
+    })
+    .await;
+    let took = started.elapsed();
+    assert!(took >= Duration::from_secs(2), "{took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    weir.end().await;
+}
+
+/// A server that accepts connections and never says anything.
+fn silent_server() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let _kept: Vec<_> = listener.incoming().collect();
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_stops_within_its_drain_time_from_its_start_on() {
+    let weir = Weir::new().await;
+    let silent = format!("postgres://weir@127.0.0.1:{}/weir", silent_server());
+    for url in [weir.url(), &silent] {
+        for delay in [0, 50, 200] {
+            let stops = ["serve", "work", "schedule", "up", "migrate"].map(async |command| {
+                let process = Process::start(&weir, &[command], &[("DATABASE_URL", url)]);
+                tokio::time::sleep(Duration::from_millis(delay)).await;
+                let started = Instant::now();
+                let code = process.stop().await;
+                let took = started.elapsed();
+                // The drain time is 2 s here. A signal that comes before anything has started ends the process.
+                assert!(
+                    took < Duration::from_secs(4),
+                    "{command} after {delay} ms: {took:?}"
+                );
+                assert!(matches!(code, Some(0) | None), "{command}: {code:?}");
+            });
+            futures_util::future::join_all(stops).await;
+        }
+    }
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_process_stops_within_its_drain_time_when_the_database_falls_silent() {
+    let weir = Weir::new().await;
+    let stops = ["serve", "work", "schedule", "up"].map(async |command| {
+        let proxy = Proxy::start(&weir, Cut::Never, 0).await;
+        let url = proxy.url(&weir);
+        let process = Process::start(&weir, &[command], &[("DATABASE_URL", &url)]);
+        process.ready().await;
+        proxy.freeze();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let started = Instant::now();
+        let code = process.stop().await;
+        let took = started.elapsed();
+        eprintln!("{command}: {code:?} after {took:?}");
+        // The drain time is 2 s here.
+        assert!(took < Duration::from_secs(5), "{command}: {took:?}");
+        assert_eq!(code, Some(0), "{command}");
+    });
+    futures_util::future::join_all(stops).await;
+    weir.abandon().await;
+}
+
+/// Process ids, states and parents of all processes.
+fn processes() -> Vec<(u32, String, u32)> {
+    let stats = std::fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let stat = std::fs::read_to_string(entry.ok()?.path().join("stat")).ok()?;
+        let (pid, rest) = stat.split_once(' ')?;
+        let mut fields = rest.rsplit_once(") ")?.1.split(' ');
+        Some((
+            pid.parse().ok()?,
+            fields.next()?.to_owned(),
+            fields.next()?.parse().ok()?,
+        ))
+    });
+    stats.collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_the_first_process_weir_reaps_what_programs_leave_behind() {
+    let namespace = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    let possible = std::process::Command::new("unshare")
+        .args(namespace)
+        .arg("true")
+        .output();
+    if !possible.is_ok_and(|output| output.status.success()) {
+        return skip("unshare cannot make a process namespace here");
+    }
+    let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
+    let service = "[[service]]\nname = 'leaving'\nevent_type = 'analysis'\nkind = 'test:leaving'\n\
+                   workers = 'LEAVING'\npriority_workers = 2\ndefault_workers = 2\nscheduled_workers = 1\n\
+                   timeout = '30s'\nmax_attempts = 1\n\
+                   handler = { type = 'exec', command = ['sh', '-c', '(setsid sleep 0.3 &); echo {}'], amount = 1 }\n";
+    std::fs::write(&file, service).unwrap();
+    let config = file.to_str().unwrap();
+    let weir = Weir::with(&[("WEIR_CONFIG", config)]).await;
+    let who = Who::User(weir.user("enterprise").await);
+    let plain = command(&weir, &["up"]);
+    let port = free_port().to_string();
+    let child = std::process::Command::new("unshare")
+        .args(namespace)
+        .arg(plain.get_program())
+        .args(plain.get_args())
+        .current_dir(plain.get_current_dir().unwrap())
+        .envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .env("WEIR_ORIGIN_PORT", &port)
+        .stderr(std::process::Stdio::null())
+        .spawn();
+    let mut outer = KilledOnDrop(child.unwrap());
+    for _ in 0..3 {
+        let answer = weir.post("/api/jobs/leaving", who, &json!({})).await;
+        let id = answer.body["job"]["id"].as_i64().unwrap();
+        assert_eq!(weir.finished(id, who).await["status"], "completed");
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let all = processes();
+    let (first, ..) = all
+        .iter()
+        .find(|(_, _, parent)| *parent == outer.0.id())
+        .expect("the first process of the namespace");
+    let zombies: Vec<_> = all
+        .iter()
+        .filter(|(_, state, parent)| state == "Z" && parent == first)
+        .collect();
+    assert!(zombies.is_empty(), "{zombies:?}");
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(*first).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let status = weir
+        .until("it to stop", async || outer.0.try_wait().unwrap())
+        .await;
+    assert_eq!(status.code(), Some(0));
+    std::fs::remove_file(file).unwrap();
     weir.end().await;
 }

@@ -284,3 +284,29 @@ async fn what_waits_in_a_lane_is_looked_up_and_not_searched_for() {
     client.batch_execute("DELETE FROM river_job").await.unwrap();
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_leader_the_status_names_what_helps_where_weir_may_not_lead() {
+    let weir = Weir::new().await;
+    for (leads, help) in [
+        ("true", "nobody; start `weir schedule`"),
+        ("false", "set RIVER_LEADER=true for `weir schedule`"),
+    ] {
+        let output = crate::common::process::command(&weir, &["status"])
+            .env("RIVER_LEADER", leads)
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let leader = text
+            .split("\nleader ")
+            .nth(1)
+            .and_then(|rest| rest.split("\nduties ").next());
+        assert!(leader.is_some_and(|leader| leader.contains(help)), "{text}");
+    }
+    let process = crate::common::process::Process::start(&weir, &["serve"], &[("RIVER_LEADER", "false")]);
+    process.ready().await;
+    let readiness = process.get("/readyz").await.unwrap().text;
+    assert!(readiness.contains("set RIVER_LEADER=true"), "{readiness}");
+    assert_eq!(process.stop().await, Some(0));
+    weir.end().await;
+}

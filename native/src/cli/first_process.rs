@@ -1,0 +1,78 @@
+//! The first process of a container adopts what others leave behind, and nobody else collects it.
+//!
+//! So the first process does nothing but that: it starts `weir` again as its child, passes signals on, and ends as the
+//! child does. The child's programs are then collected by Tokio alone.
+
+use std::process::{Command, ExitCode};
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, getpid};
+
+/// The signals that the child gets, too.
+const PASSED_ON: [Signal; 6] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
+
+/// Does what the first process has to, until `weir` has ended. `None` in any other process.
+pub(crate) fn run() -> Option<ExitCode> {
+    let signals: SigSet = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
+    if getpid() != Pid::from_raw(1) {
+        // The first process has blocked them for its child, too.
+        let _ = signals.thread_unblock();
+        return None;
+    }
+    Some(supervise(&signals).unwrap_or_else(|error| {
+        super::output::tell(&format!("weir: cannot run as the first process: {error}"));
+        ExitCode::from(2)
+    }))
+}
+
+fn supervise(signals: &SigSet) -> std::io::Result<ExitCode> {
+    // Programs of handlers run as the same user, and must not read the secrets in this process's environment.
+    prctl::set_dumpable(false)?;
+    // Before the child is there: a signal that comes now waits.
+    signals.thread_block()?;
+    let child = Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .spawn()?;
+    let child = Pid::from_raw(i32::try_from(child.id()).map_err(std::io::Error::other)?);
+    loop {
+        match signals.wait()? {
+            Signal::SIGCHLD => {
+                if let Some(code) = collect(child)? {
+                    return Ok(code);
+                }
+            }
+            // It may have ended.
+            signal => drop(kill(child, signal)),
+        }
+    }
+}
+
+/// Collects every process that has ended. Returns how the child ended, once it has.
+fn collect(child: Pid) -> std::io::Result<Option<ExitCode>> {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == child => {
+                return Ok(Some(ExitCode::from(u8::try_from(code).unwrap_or(1))));
+            }
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == child => {
+                // As a shell has it.
+                return Ok(Some(ExitCode::from(
+                    u8::try_from(128 + signal as i32).unwrap_or(1),
+                )));
+            }
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return Ok(None),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
