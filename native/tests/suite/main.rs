@@ -61,6 +61,7 @@ mod quota;
 mod reconciliation;
 mod reference;
 mod retention;
+mod reverse_proxies;
 mod river_ui;
 mod schemas;
 mod soft_limits;

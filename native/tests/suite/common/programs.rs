@@ -90,3 +90,47 @@ fn make_python(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
     }
     made.map(|()| python)
 }
+
+/// A program of a Debian package: the one that is installed, or the package's, which is unpacked in the cache. Nothing is
+/// installed, since the package would start a server. `None` where it cannot be had.
+pub fn debian(package: &str, path: &str) -> Option<PathBuf> {
+    let installed = Path::new("/").join(path);
+    if installed.exists() {
+        return Some(installed);
+    }
+    match cache().and_then(|cache| unpack(&cache.join(format!("debian-{package}")), package, path)) {
+        Ok(program) => Some(program),
+        Err(reason) => {
+            missing(&format!("{package} could not be had from Debian: {reason}"));
+            None
+        }
+    }
+}
+
+fn unpack(folder: &Path, package: &str, path: &str) -> Result<PathBuf, String> {
+    let program = folder.join(path);
+    if program.exists() {
+        return Ok(program);
+    }
+    let unfinished = folder.with_extension(Uuid::new_v4().simple().to_string());
+    std::fs::create_dir_all(&unfinished).map_err(|error| error.to_string())?;
+    let download = || {
+        run(Command::new("apt-get")
+            .args(["download", package])
+            .current_dir(&unfinished))
+    };
+    let unpacked = download()
+        // The package lists may be missing or out of date.
+        .or_else(|_| run(Command::new("apt-get").arg("update")).and_then(|()| download()))
+        .and_then(|()| {
+            let mut entries = std::fs::read_dir(&unfinished).map_err(|error| error.to_string())?;
+            let file = entries.next().ok_or("no package came")?;
+            let file = file.map_err(|error| error.to_string())?.path();
+            run(Command::new("dpkg-deb").arg("-x").arg(file).arg(&unfinished))
+        });
+    // Somebody else may have been faster; theirs is as good.
+    if unpacked.is_err() || std::fs::rename(&unfinished, folder).is_err() {
+        let _ = std::fs::remove_dir_all(&unfinished);
+    }
+    unpacked.map(|()| program)
+}
