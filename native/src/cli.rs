@@ -14,6 +14,7 @@ mod user;
 mod webhook;
 
 use std::error::Error;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -275,7 +276,7 @@ struct Parts {
 /// How long the end may take beyond the drain time: programs have 10 s after SIGTERM, and their outcomes are recorded.
 const STOP_MARGIN: Duration = Duration::from_secs(20);
 
-/// Reconciliation may take this long to end, however short the drain time is.
+/// The start and reconciliation may take this long to end, however short the drain time is.
 const LEAST_DRAIN: Duration = Duration::from_secs(1);
 
 /// The exit status of a process that was asked twice to stop, as a shell has it after SIGINT.
@@ -297,24 +298,40 @@ impl Parts {
         let metrics = metrics::start(&settings)?;
         let export = settings.traces.as_ref().map(traces::start).transpose()?;
         let context = Context::new(settings)?;
-        let starting = async {
-            ready(&context.settings).await?;
-            Ok::<_, Box<dyn Error>>(match self.role {
-                Some(role) => Some(Working::start(&context, role, &self.services).await?),
-                None => None,
-            })
-        };
-        let mut working = tokio::select! {
-            started = starting => started?,
+        let drain_timeout = context.settings.drain_timeout;
+        tokio::select! {
+            ready = ready(&context.settings) => ready?,
             signal = signals.next() => {
                 tracing::info!(signal, "stopping before the start");
                 return Ok(ExitCode::SUCCESS);
+            }
+        }
+        let mut starting = pin!(async {
+            match self.role {
+                Some(role) => Working::start(&context, role, &self.services).await.map(Some),
+                None => Ok(None),
+            }
+        });
+        let mut working = tokio::select! {
+            started = &mut starting => started?,
+            signal = signals.next() => {
+                tracing::info!(signal, "stopping during the start");
+                // It may run jobs already, so it is not dropped.
+                let stopped = async {
+                    let started = tokio::time::timeout(drain_timeout.max(LEAST_DRAIN), starting).await;
+                    if let Ok(Ok(Some(working))) = started {
+                        working.stop().await;
+                    }
+                };
+                return Ok(tokio::select! {
+                    () = stopped => ExitCode::SUCCESS,
+                    _ = signals.next() => ExitCode::from(SIGNALLED),
+                });
             }
         };
         let stopping = CancellationToken::new();
         // `/readyz` reports it before the listener closes.
         let unready = CancellationToken::new();
-        let drain_timeout = context.settings.drain_timeout;
         let delay = if self.serve {
             context.settings.stop_delay
         } else {
@@ -338,7 +355,7 @@ impl Parts {
             });
         }
         if self.serve {
-            let serving = serve::run(context, metrics, unready.clone(), stopping.clone());
+            let serving = serve::run(context.clone(), metrics, unready.clone(), stopping.clone());
             tasks.spawn(async { Ok(serving.await?) });
         } else if let Some(address) = context.settings.probes {
             let probes = Probes::new(context.pool.clone(), &context.settings, metrics, unready.clone());
