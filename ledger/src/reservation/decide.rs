@@ -1,4 +1,5 @@
-//! What becomes of each submission of a group, from what was read under the locks. No I/O.
+//! Decides on each submission of a group, from what was read under the locks. No I/O. In SQL, `weir_submit.sql` decides the
+//! same; `native/tests/suite/differential.rs` holds the two equal.
 
 use std::collections::HashMap;
 

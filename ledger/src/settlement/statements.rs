@@ -7,7 +7,6 @@ statements! {
         lock: include_str!("sql/lock.sql"),
         lock_skipping: include_str!("sql/lock_skipping.sql"),
         complete: include_str!("sql/complete.sql"),
-        store_outputs: include_str!("sql/store_outputs.sql"),
         release: include_str!("sql/release.sql"),
         charged: include_str!("sql/charged.sql"),
         charge: include_str!("sql/charge.sql"),

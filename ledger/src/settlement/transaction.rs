@@ -1,5 +1,6 @@
 //! The settlement transaction, in two round trips: lock, complete and release; then, once it is planned what that
-//! changes, charge, promote and commit.
+//! changes, charge, promote and commit. In SQL, `weir_complete.sql` does the same for one job;
+//! `native/tests/suite/differential.rs` holds the two equal.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -22,10 +23,6 @@ use crate::holder::Holder;
 use crate::job_metadata::USED;
 use crate::plans::Plan;
 use crate::rules::Rules;
-
-/// Outputs of more bytes are stored in job_outputs, since River indexes everything in a job's metadata. The same as in
-/// weir_complete().
-const MAX_IN_METADATA: usize = 4096;
 
 /// Settles groups of ended attempts.
 pub(super) struct Settle {
@@ -225,7 +222,7 @@ async fn begin(
     let mut others = Vec::new();
     let (mut done_ids, mut attempts, mut metadata, mut created) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut large: Vec<(i64, &Value)> = Vec::new();
+    let mut outputs: Vec<&Value> = Vec::new();
     for one in group {
         let Some(success) = &one.success else {
             others.push(one.job_id);
@@ -234,13 +231,8 @@ async fn begin(
         done_ids.push(one.job_id);
         attempts.push(success.attempt);
         created.push(success.job_created_at);
+        outputs.push(&success.output);
         let mut members = Map::new();
-        // No output is no member, as River has it; each one costs entries in the index of the metadata.
-        if json_bytes(&success.output) > MAX_IN_METADATA {
-            large.push((one.job_id, &success.output));
-        } else if !success.output.is_null() {
-            members.insert("output".to_owned(), success.output.clone());
-        }
         if let Some(used) = success.used {
             members.insert(USED.to_owned(), used.into());
         }
@@ -252,7 +244,7 @@ async fn begin(
     };
     let lock_params: [&(dyn ToSql + Sync); 2] = [&ids, &avoid];
     let charged_params: [&(dyn ToSql + Sync); 1] = [&ids];
-    let complete: [&(dyn ToSql + Sync); 4] = [&done_ids, &attempts, &metadata, &created];
+    let complete: [&(dyn ToSql + Sync); 5] = [&done_ids, &attempts, &metadata, &created, &outputs];
     let release: [&(dyn ToSql + Sync); 1] = [&others];
     // What has nothing to do is not sent.
     let query = async |statement, needed: bool, params: &[&(dyn ToSql + Sync)]| match needed {
@@ -298,12 +290,6 @@ async fn begin(
         return Err(Unsettled::Failed(not_locked_failure(group, locking, &not_locked)));
     }
     let charged_before: Vec<i64> = charged.iter().map(|row| row.get("job_id")).collect();
-    large.retain(|(job_id, _)| completed_ids.contains(job_id));
-    if !large.is_empty() {
-        let (ids, outputs): (Vec<i64>, Vec<&Value>) = large.into_iter().unzip();
-        let stored = client.execute(&statements.store_outputs, &[&ids, &outputs]).await;
-        stored.map_err(|error| Failure::of(error, Phase::Open))?;
-    }
     let changes = plan::plan(&locked, &released, &charged_before, rules);
     Ok(Begun {
         locked,

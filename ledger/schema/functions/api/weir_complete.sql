@@ -15,8 +15,8 @@
 --
 -- Cost: some five updates by key. It locks the user's account until the transaction ends, so call it last.
 --
--- Callers: other languages, as role weir_worker. Rust decides the same in ledger/src/settlement/; a differential test
--- holds the two equal.
+-- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs. Rust settles groups by
+-- ledger/src/settlement/transaction.rs; native/tests/suite/differential.rs holds the two equal.
 CREATE OR REPLACE FUNCTION weir_complete(job_id bigint, attempt int, output jsonb DEFAULT NULL, used bigint DEFAULT NULL,
                               OUT outcome text, OUT charged bigint)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -32,11 +32,11 @@ DECLARE
     -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
     -- cannot have the setting itself.
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
-    bytes CONSTANT int := coalesce(octet_length(output::text), 0);
+    is_large CONSTANT boolean := coalesce(is_large_output(output), false);
     of_holder uuid;
 BEGIN
     PERFORM require_read_committed('weir_complete');
-    IF bytes > 4194304 THEN
+    IF is_large AND octet_length(output::text) > 4194304 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the output is larger than 4 MiB',
             HINT = 'store it elsewhere and complete the job with where it is';
     END IF;
@@ -52,13 +52,13 @@ BEGIN
     UPDATE river_job j
     SET state = 'completed', finalized_at = clock_timestamp(),
         metadata = j.metadata || jsonb_strip_nulls(jsonb_build_object('weir:used', weir_complete.used))
-            || CASE WHEN output <> 'null' AND bytes <= 4096 THEN jsonb_build_object('output', output) ELSE '{}' END,
+            || CASE WHEN output <> 'null' AND NOT is_large THEN jsonb_build_object('output', output) ELSE '{}' END,
         attempted_at = attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)
     WHERE j.id = weir_complete.job_id AND j.attempt = weir_complete.attempt AND (j.state = 'running') IS TRUE
       AND is_service_kind(j.kind);
     IF FOUND THEN
         outcome := 'done';
-        IF bytes > 4096 THEN
+        IF is_large THEN
             INSERT INTO job_outputs AS o (job_id, output) VALUES (weir_complete.job_id, weir_complete.output)
             ON CONFLICT (job_id) DO UPDATE SET output = excluded.output;
         END IF;

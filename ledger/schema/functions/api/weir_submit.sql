@@ -31,8 +31,8 @@
 -- Cost: some ten lookups by key and five writes. It locks the user's account for the service's meter until the
 -- transaction ends, so the user's other submissions and settlements wait.
 --
--- Callers: other languages, as role weir_submitter. Rust decides the same in ledger/src/reservation/; a differential
--- test holds the two equal.
+-- Callers: other languages, as role weir_submitter. Rust decides the same in ledger/src/reservation/decide.rs, for
+-- groups; native/tests/suite/differential.rs holds the two equal.
 CREATE OR REPLACE FUNCTION weir_submit(subject text, service text, args jsonb, amount bigint DEFAULT NULL, options jsonb DEFAULT '{}',
                             OUT outcome text, OUT job_id bigint, OUT quota jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -98,7 +98,7 @@ BEGIN
         SELECT s.job_id, s.request_hash INTO earlier
         FROM submissions s
         WHERE s.holder = this_holder AND s.idempotency_key = want.idempotency_key
-          AND s.created_at > now() - interval '24 hours';
+          AND s.created_at > now() - key_lifetime();
         IF FOUND AND earlier.request_hash = hash THEN
             outcome := 'repeated';
             job_id := earlier.job_id;
@@ -111,7 +111,7 @@ BEGIN
         -- Not one that was written since it was looked for.
         UPDATE submissions s SET idempotency_key = NULL
         WHERE s.holder = this_holder AND s.idempotency_key = want.idempotency_key
-          AND s.created_at <= now() - interval '24 hours';
+          AND s.created_at <= now() - key_lifetime();
     END IF;
     IF key IS NOT NULL THEN
         SELECT j.id INTO job_id

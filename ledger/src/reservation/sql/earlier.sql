@@ -1,9 +1,9 @@
--- Earlier submissions with the same Idempotency-Key, of the last 24 hours. $1 holders, $2 keys, pairwise.
+-- Earlier submissions with the same Idempotency-Key, of the last key_lifetime(). $1 holders, $2 keys, pairwise.
 SELECT w.holder, w.idempotency_key, s.request_hash, s.job_id
 FROM unnest($1::uuid[], $2::text[]) AS w (holder, idempotency_key)
 CROSS JOIN LATERAL (
     SELECT e.request_hash, e.job_id
     FROM submissions e
-    WHERE e.holder = w.holder AND e.idempotency_key = w.idempotency_key AND e.created_at > now() - interval '24 hours'
+    WHERE e.holder = w.holder AND e.idempotency_key = w.idempotency_key AND e.created_at > now() - key_lifetime()
     OFFSET 0
 ) s

@@ -1,4 +1,4 @@
--- A key is free again after 24 hours. $1 holders, $2 keys, pairwise.
+-- A key is free again after key_lifetime(). $1 holders, $2 keys, pairwise.
 UPDATE submissions s
 SET idempotency_key = NULL
 WHERE s.job_id = ANY (ARRAY(
@@ -7,7 +7,7 @@ WHERE s.job_id = ANY (ARRAY(
     CROSS JOIN LATERAL (
         SELECT o.job_id
         FROM submissions o
-        WHERE o.holder = w.holder AND o.idempotency_key = w.idempotency_key AND o.created_at <= now() - interval '24 hours'
+        WHERE o.holder = w.holder AND o.idempotency_key = w.idempotency_key AND o.created_at <= now() - key_lifetime()
         OFFSET 0
     ) e
 ))

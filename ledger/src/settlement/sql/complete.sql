@@ -2,18 +2,26 @@
 -- back and given to somebody else is not touched. What is completed is taken out of the reservations. One row a
 -- completed job; `holder` is null when it had no reservation.
 -- After a failover, an id may belong to another job, which was created at another time.
--- $1 ids, $2 attempts, $3 metadata to merge, $4 when the jobs were created (null: whenever).
+-- $1 ids, $2 attempts, $3 metadata to merge, $4 when the jobs were created (null: whenever), $5 outputs.
 --
 -- "IS TRUE" keeps the state out of the choice of an index: the planner would otherwise go through all running jobs for
 -- each one of these.
 WITH done AS (
     UPDATE river_job j
-    SET state = 'completed', finalized_at = now(), metadata = j.metadata || d.metadata,
+    SET state = 'completed', finalized_at = now(),
+        metadata = j.metadata || d.metadata
+            || CASE WHEN d.output <> 'null' AND NOT is_large_output(d.output) THEN jsonb_build_object('output', d.output)
+                    ELSE '{}' END,
         attempted_at = attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)
-    FROM unnest($1::bigint[], $2::smallint[], $3::jsonb[], $4::timestamptz[]) AS d (id, attempt, metadata, created_at)
+    FROM unnest($1::bigint[], $2::smallint[], $3::jsonb[], $4::timestamptz[], $5::jsonb[])
+        AS d (id, attempt, metadata, created_at, output)
     WHERE j.id = d.id AND j.attempt = d.attempt AND (j.state = 'running') IS TRUE
       AND (d.created_at IS NULL OR j.created_at = d.created_at)
-    RETURNING j.id, j.metadata ->> 'weir:request_id' AS request_id
+    RETURNING j.id, j.metadata ->> 'weir:request_id' AS request_id, d.output
+), stored AS (
+    INSERT INTO job_outputs AS o (job_id, output)
+    SELECT d.id, d.output FROM done d WHERE is_large_output(d.output)
+    ON CONFLICT (job_id) DO UPDATE SET output = excluded.output
 ), released AS (
     DELETE FROM quota_reservations r
     USING done d

@@ -1,0 +1,5 @@
+-- How long an idempotency key finds its job. Then the same key makes another one.
+-- Callers: weir_submit; ledger/src/reservation/sql/earlier.sql and free_keys.sql.
+CREATE OR REPLACE FUNCTION key_lifetime() RETURNS interval LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT interval '24 hours'
+$$;
