@@ -1,6 +1,7 @@
 //! A database session: one connection with its statements prepared, opened again when it breaks, with a deadline on
 //! every transaction.
 
+use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ macro_rules! statements {
             async fn prepare<C: tokio_postgres::GenericClient + Sync>(
                 client: &C,
             ) -> Result<Self, tokio_postgres::Error> {
-                let [$($statement),+] = $crate::database::session::prepare(client, [$($sql),+]).await?;
+                let [$($statement),+] = $crate::database::session::prepare(client, [$($sql.into()),+]).await?;
                 Ok(Self { $($statement),+ })
             }
         }
@@ -45,13 +46,18 @@ pub(crate) use statements;
 /// Prepares these statements, all in one round trip.
 pub(crate) async fn prepare<C: GenericClient + Sync, const N: usize>(
     client: &C,
-    statements: [&'static str; N],
+    statements: [Cow<'static, str>; N],
 ) -> Result<[Statement; N], tokio_postgres::Error> {
-    let prepared = try_join_all(statements.map(|sql| client.prepare(sql))).await?;
+    let prepared = try_join_all(statements.iter().map(|sql| client.prepare(sql))).await?;
     match prepared.try_into() {
         Ok(prepared) => Ok(prepared),
         Err(_) => unreachable!("as many statements come back as were sent"),
     }
+}
+
+/// A statement that locks, without the rows that another transaction has locked.
+pub(crate) fn skipping(sql: &str) -> String {
+    sql.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
 }
 
 /// A connection and what was prepared on it.

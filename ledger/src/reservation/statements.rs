@@ -1,6 +1,6 @@
 //! The statements of the reservation transaction.
 
-use crate::database::session::statements;
+use crate::database::session::{skipping, statements};
 
 /// First contact, for whoever meets a holder otherwise.
 pub(crate) const PROVISION: &str = include_str!("sql/provision.sql");
@@ -8,7 +8,7 @@ pub(crate) const PROVISION: &str = include_str!("sql/provision.sql");
 statements! {
     pub(super) struct ReservationStatements {
         lock: include_str!("sql/lock.sql"),
-        lock_skipping: include_str!("sql/lock_skipping.sql"),
+        lock_skipping: skipping(include_str!("sql/lock.sql")),
         read: include_str!("sql/read.sql"),
         ids: include_str!("sql/ids.sql"),
         earlier: include_str!("sql/earlier.sql"),

@@ -222,11 +222,12 @@ async fn lock(
 ) -> Result<BTreeMap<Key, LockedHolder>, Failure> {
     let Connection { client, statements } = connection;
     let (holders, event_types) = columns(keys);
-    let params: [&(dyn ToSql + Sync); 2] = [&holders, &event_types];
+    let (no_jobs, nobody): ([i64; 0], [Uuid; 0]) = ([], []);
+    let params: [&(dyn ToSql + Sync); 4] = [&&no_jobs[..], &&nobody[..], &holders, &event_types];
     let ((), rows) = tokio::try_join!(
         biased;
         client.batch_execute("BEGIN"),
-        client.query(&statements.lock_waiting, &params)
+        client.query(&statements.lock_skipping, &params)
     )
     .map_err(|error| Failure::of(error, Phase::Open))?;
     Ok(rows.iter().map(locked_holder).collect())

@@ -1,11 +1,11 @@
 //! The statements of the settlement transaction and of promotion.
 
-use crate::database::session::statements;
+use crate::database::session::{skipping, statements};
 
 statements! {
     pub(super) struct SettlementStatements {
         lock: include_str!("sql/lock.sql"),
-        lock_skipping: include_str!("sql/lock_skipping.sql"),
+        lock_skipping: skipping(include_str!("sql/lock.sql")),
         complete: include_str!("sql/complete.sql"),
         release: include_str!("sql/release.sql"),
         charged: include_str!("sql/charged.sql"),
@@ -15,7 +15,6 @@ statements! {
         update_holders: include_str!("sql/update_holders.sql"),
         promote: "SELECT * FROM promote_parked($1, $2, $3, $4, $5, $6, $7)",
         waiting: include_str!("sql/waiting.sql"),
-        lock_waiting: include_str!("sql/lock_waiting.sql"),
         due: include_str!("sql/due.sql"),
         park_due: include_str!("sql/park_due.sql"),
         free_jobs: include_str!("sql/free_jobs.sql"),

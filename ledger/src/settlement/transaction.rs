@@ -21,6 +21,7 @@ use crate::database::session::{Connection, before_commit};
 use crate::database::{DatabaseError, Failure, Phase};
 use crate::holder::Holder;
 use crate::job_metadata::USED;
+use crate::meter::Meter;
 use crate::plans::Plan;
 use crate::rules::Rules;
 
@@ -242,7 +243,8 @@ async fn begin(
         Locking::Wait(avoid) => (&statements.lock, avoid.iter().copied().collect()),
         Locking::Skip => (&statements.lock_skipping, Vec::new()),
     };
-    let lock_params: [&(dyn ToSql + Sync); 2] = [&ids, &avoid];
+    let (no_holders, no_meters): ([Uuid; 0], [Meter; 0]) = ([], []);
+    let lock_params: [&(dyn ToSql + Sync); 4] = [&ids, &avoid, &&no_holders[..], &&no_meters[..]];
     let charged_params: [&(dyn ToSql + Sync); 1] = [&ids];
     let complete: [&(dyn ToSql + Sync); 5] = [&done_ids, &attempts, &metadata, &created, &outputs];
     let release: [&(dyn ToSql + Sync); 1] = [&others];
@@ -318,7 +320,7 @@ fn not_locked_failure(group: &[&Ended], locking: &Locking, not_locked: &HashMap<
     }
 }
 
-/// A row of `lock.sql` and its like.
+/// A row of `lock.sql`.
 pub(super) fn locked_holder(row: &Row) -> (Key, LockedHolder) {
     let locked = LockedHolder {
         slots_in_use: row.get("slots_in_use"),

@@ -1,9 +1,10 @@
 -- Takes the same locks as a reservation, in the same order, and reads what is locked, with the plan that each holder
--- has now. $1 job ids, $2 holders not to wait for.
+-- has now. $1 job ids, $2 holders not to wait for; $3 holders, $4 event types, pairwise, which need no job.
 SELECT h.holder, h.event_type, h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane, plan.slots, plan.own_slots
 FROM (
-    SELECT DISTINCT holder, event_type FROM quota_reservations
-    WHERE job_id = ANY ($1::bigint[]) AND holder <> ALL ($2::uuid[])
+    SELECT holder, event_type FROM quota_reservations WHERE job_id = ANY ($1::bigint[]) AND holder <> ALL ($2::uuid[])
+    UNION
+    SELECT holder, event_type FROM unnest($3::uuid[], $4::usage_event_type[]) AS u (holder, event_type)
     ORDER BY 1, 2
 ) w
 CROSS JOIN LATERAL (
