@@ -180,14 +180,14 @@ impl Probes {
                 leader: match &leaders {
                     Some(leaders) if leaders.is_foreign => "another River client",
                     Some(leaders) if leaders.known => "known",
-                    _ if self.leads_river => "nobody leads: start `weir schedule`",
+                    _ if self.leads_river => "none: start `weir schedule`",
                     _ => {
-                        "nobody leads: start a River client that may lead, or set RIVER_LEADER=true for `weir schedule`"
+                        "none: start a River client that may lead, or set RIVER_LEADER=true for `weir schedule`"
                     }
                 },
                 maintenance: match &leaders {
-                    Some(leaders) if leaders.maintenance_known => "done",
-                    _ => "nobody does them: start `weir schedule`",
+                    Some(leaders) if leaders.maintenance_known => "running",
+                    _ => "not running: start `weir schedule`",
                 },
                 timeline: leaders.as_ref().and_then(|leaders| leaders.timeline),
                 stopping,

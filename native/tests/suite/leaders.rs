@@ -123,7 +123,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
     let ready = weir.get("/readyz", who).await.body;
     assert_eq!(
         (&ready["leader"], &ready["maintenance"]),
-        (&json!("another River client"), &json!("done"))
+        (&json!("another River client"), &json!("running"))
     );
     let ticks = client
         .query_one(

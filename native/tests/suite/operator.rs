@@ -188,7 +188,7 @@ async fn readiness_needs_a_database_and_reports_a_missing_leader() {
     let (status, body) = readiness().await;
     assert_eq!(
         (status, &body["leader"]),
-        (200, &Value::from("nobody leads: start `weir schedule`"))
+        (200, &Value::from("none: start `weir schedule`"))
     );
     assert_eq!(process.scrape().await.value("weir_leader_known", &[]), Some(0.0));
 

@@ -41,7 +41,7 @@ pub(super) async fn show(
                 a href="/console" { "Look again every " (REFRESH) " s" } "."
             }
         }
-        (whole(&status))
+        (whole(&status, api.settings.leads_river))
         @for name in status.lanes.services.keys() { (service(&status, name)) }
     };
     Ok(page::page("Overview", refreshes.then_some(REFRESH), &body))
@@ -51,13 +51,17 @@ fn nobody() -> Markup {
     html! { strong { "nobody" } "; start " code { "weir schedule" } }
 }
 
-fn whole(status: &Overview) -> Markup {
+fn whole(status: &Overview, leads_river: bool) -> Markup {
     let minute = status.last_minute;
     let leader = match &status.leader {
         Some(leader) => html! {
             (leader.id) @if leader.foreign { ", not Weir's" } ", since " (page::time(leader.elected_at))
         },
-        None => nobody(),
+        None if leads_river => nobody(),
+        None => html! {
+            strong { "nobody" } "; start a River client that may lead, or set " code { "RIVER_LEADER=true" } " for "
+            code { "weir schedule" }
+        },
     };
     let maintenance = match &status.maintenance {
         Some(maintenance) => html! { (maintenance.process) ", since " (page::time(maintenance.since)) },
