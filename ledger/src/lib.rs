@@ -11,6 +11,7 @@ pub mod catalogue;
 mod committer;
 pub mod control;
 pub mod database;
+pub mod hold_off;
 pub mod holder;
 pub mod job_metadata;
 pub mod lookup;

@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -15,6 +15,7 @@ use super::group::{self, Company};
 use super::item::{Rejection, Transact, Waiting, key};
 use crate::database::session::Session;
 use crate::database::{Database, DatabaseError};
+use crate::hold_off::HoldOff;
 
 /// How long a transaction of a blocked holder waits for its lock, before the next blocked holder has its turn.
 const BLOCKED_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
@@ -87,26 +88,23 @@ impl<T: Transact> Line<T> {
     }
 }
 
-/// Why a holder is served apart, also while nothing of it waits.
-#[derive(Clone, Copy)]
-struct Suspicion {
-    why: Why,
-    until: Instant,
+/// The holders that are served apart, also while none of their items wait.
+struct Known {
+    blocked: HoldOff,
+    suspects: HoldOff,
 }
 
-/// Those who are served apart whatever comes for them.
-struct Suspects {
-    known: HashMap<Uuid, Suspicion>,
-    pruned: Instant,
-}
+impl Known {
+    fn contains(&self, holder: Uuid) -> bool {
+        self.blocked.applies_to(&holder) || self.suspects.applies_to(&holder)
+    }
 
-impl Suspects {
-    fn prune(&mut self) {
-        if self.pruned.elapsed() > Duration::from_secs(1) {
-            self.pruned = Instant::now();
-            let now = Instant::now();
-            self.known.retain(|_, suspicion| suspicion.until > now);
-        }
+    fn is_empty(&self) -> bool {
+        self.blocked
+            .holders()
+            .chain(self.suspects.holders())
+            .next()
+            .is_none()
     }
 }
 
@@ -114,7 +112,7 @@ impl Suspects {
 pub(super) struct Aside<T: Transact> {
     database: Database,
     lines: Mutex<HashMap<Uuid, Line<T>>>,
-    suspects: Mutex<Suspects>,
+    known: Mutex<Known>,
     for_blocked: Sessions<T>,
     for_suspects: Sessions<T>,
     pub(super) transact: Arc<T>,
@@ -125,9 +123,9 @@ impl<T: Transact> Aside<T> {
         Arc::new(Self {
             database,
             lines: Mutex::default(),
-            suspects: Mutex::new(Suspects {
-                known: HashMap::new(),
-                pruned: Instant::now(),
+            known: Mutex::new(Known {
+                blocked: HoldOff::new(BLOCKED_FOR),
+                suspects: HoldOff::new(SUSPECTED_FOR),
             }),
             for_blocked: Sessions::new(BLOCKED_SESSIONS, BLOCKED_LOCK_TIMEOUT),
             for_suspects: Sessions::new(SUSPECT_SESSIONS, SUSPECT_LOCK_TIMEOUT),
@@ -142,49 +140,31 @@ impl<T: Transact> Aside<T> {
 
     /// Serves holders apart for a while.
     pub(super) fn suspect(&self, why: Why, holders: impl IntoIterator<Item = Uuid>) {
-        let until = Instant::now()
-            + match why {
-                Why::Blocked => BLOCKED_FOR,
-                Why::Suspect => SUSPECTED_FOR,
-            };
-        let mut suspects = self.suspects.lock();
+        let mut known = self.known.lock();
         for holder in holders {
-            let known = suspects.known.entry(holder).or_insert(Suspicion { why, until });
-            // What was refused lately counts, whoever has the lock meanwhile.
-            if why == Why::Suspect || known.why == Why::Blocked {
-                *known = Suspicion { why, until };
+            match why {
+                Why::Blocked => known.blocked.start(holder),
+                Why::Suspect => known.suspects.start(holder),
             }
         }
     }
 
     /// Its lock was got: unless something of it was refused lately, the holder is served with everybody else again.
     fn unblock(&self, holder: Uuid) {
-        let mut suspects = self.suspects.lock();
-        if suspects
-            .known
-            .get(&holder)
-            .is_some_and(|known| known.why == Why::Blocked)
-        {
-            suspects.known.remove(&holder);
-        }
+        self.known.lock().blocked.end(&holder);
     }
 
     /// Whether PostgreSQL has refused something of this holder lately.
     fn is_suspect(&self, holder: Uuid) -> bool {
-        let suspects = self.suspects.lock();
-        suspects
-            .known
-            .get(&holder)
-            .is_some_and(|known| known.why == Why::Suspect && known.until > Instant::now())
+        self.known.lock().suspects.applies_to(&holder)
     }
 
     /// Takes the items of holders that are served apart out of a group, and returns the rest.
     pub(super) fn take_known(aside: &Arc<Self>, mut group: Vec<Waiting<T>>) -> Vec<Waiting<T>> {
         let known: Vec<_> = {
             let lines = aside.lines.lock();
-            let mut suspects = aside.suspects.lock();
-            suspects.prune();
-            if lines.is_empty() && suspects.known.is_empty() {
+            let known = aside.known.lock();
+            if lines.is_empty() && known.is_empty() {
                 // The connections go when nobody needs them any more.
                 aside.for_blocked.idle.lock().clear();
                 aside.for_suspects.idle.lock().clear();
@@ -193,7 +173,7 @@ impl<T: Transact> Aside<T> {
             let is_apart = |one: &mut Waiting<T>| {
                 let key = key::<T>(&one.item);
                 // A line whose lock is free is served to its end, but nobody joins it any more.
-                suspects.known.contains_key(&key)
+                known.contains(key)
             };
             group.extract_if(.., is_apart).collect()
         };

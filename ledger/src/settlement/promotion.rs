@@ -13,6 +13,7 @@ use super::statements::SettlementStatements;
 use super::transaction::{self, locked_holder};
 use crate::database::session::{Connection, Session, with_deadline};
 use crate::database::{Database, DatabaseError, Failure, Phase};
+use crate::hold_off::HoldOff;
 use crate::meter::Meter;
 use crate::pass::{Pass, Slice};
 use crate::rules::Rules;
@@ -33,9 +34,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long is looked for those for whom a transaction fails. Each waits for a lock.
 const NARROWING: Duration = Duration::from_secs(5);
 
-/// How long a holder whose jobs could not be started stays out of the next looks; and one of whom somebody keeps a lock,
+/// How long to hold off from a holder whose jobs could not be started; and from one whose lock another transaction keeps,
 /// when more is due than one look has.
-const LEFT_OUT: Duration = Duration::from_secs(1);
+const HELD_OFF_FOR: Duration = Duration::from_secs(1);
 
 /// How many jobs whose time has come are looked at by one transaction.
 const MAX_DUE: usize = 500;
@@ -46,8 +47,8 @@ pub struct Promoter {
     rules: Arc<Rules>,
     promoted: Promoted,
     pass: Pass<Key>,
-    /// Holders that are not looked at until then.
-    left_out: BTreeMap<Key, Instant>,
+    /// Holders that are not looked at for now.
+    hold_off: HoldOff<Key>,
 }
 
 impl Promoter {
@@ -57,7 +58,7 @@ impl Promoter {
             rules,
             promoted,
             pass: Pass::new(REST),
-            left_out: BTreeMap::new(),
+            hold_off: HoldOff::new(HELD_OFF_FOR),
         }
     }
 
@@ -83,9 +84,8 @@ impl Promoter {
             Ok(found) => found,
             Err(failure) => return Err(self.give_up(failure).await),
         };
-        self.left_out.retain(|_, until| *until > Instant::now());
         if !hurries {
-            with_room.retain(|key| !self.left_out.contains_key(key));
+            with_room.retain(|key| !self.hold_off.applies_to(key));
         }
         let given = self.each(with_room, &[]).await.map(|given| given.jobs);
         if matches!(given, Ok(count) if count >= plan::MAX_PROMOTED) {
@@ -112,8 +112,7 @@ impl Promoter {
     ///
     /// When the database cannot be used.
     pub async fn start_due(&mut self) -> Result<usize, DatabaseError> {
-        self.left_out.retain(|_, until| *until > Instant::now());
-        let left_out: Vec<Key> = self.left_out.keys().copied().collect();
+        let left_out: Vec<Key> = self.hold_off.holders().collect();
         let found = match self.session.connection().await {
             Ok(connection) => with_deadline(due(connection, &left_out)).await,
             Err(failure) => Err(failure),
@@ -126,9 +125,9 @@ impl Promoter {
         let holders: BTreeSet<Key> = jobs.iter().map(|(key, _)| *key).collect();
         let given = self.each(holders.iter().copied().collect(), &jobs).await?;
         if is_full {
-            let until = Instant::now() + LEFT_OUT;
-            let not_served = holders.difference(&given.served);
-            self.left_out.extend(not_served.map(|key| (*key, until)));
+            for key in holders.difference(&given.served) {
+                self.hold_off.start(*key);
+            }
         }
         Ok(given.jobs)
     }
@@ -166,7 +165,7 @@ impl Promoter {
             }
             if let [key] = part[..] {
                 tracing::warn!(holder = %key.0, event_type = key.1.as_str(), %error, "waiting jobs could not be started");
-                self.left_out.insert(key, Instant::now() + LEFT_OUT);
+                self.hold_off.start(key);
                 continue;
             }
             let second = part.split_off(part.len() / 2);

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
 use weir_ledger::database::{ConnectionPool, Database, DatabaseError, FromDatabase};
+use weir_ledger::hold_off::HoldOff;
 
 /// How many changes are made at once.
 const CONNECTIONS: usize = 4;
@@ -35,8 +36,8 @@ type Turn = tokio::sync::Mutex<()>;
 pub(super) struct Changes {
     pool: ConnectionPool,
     turns: Mutex<HashMap<Uuid, Weak<Turn>>>,
-    /// Holders that are looked at first, until then.
-    locked: Mutex<HashMap<Uuid, Instant>>,
+    /// Holders that are looked at first.
+    locked: Mutex<HoldOff>,
 }
 
 impl Changes {
@@ -44,7 +45,7 @@ impl Changes {
         Self {
             pool: database.pool_with_lock_timeout(CONNECTIONS, LOCK_TIMEOUT),
             turns: Mutex::default(),
-            locked: Mutex::default(),
+            locked: Mutex::new(HoldOff::new(LOCKED_FOR)),
         }
     }
 
@@ -67,7 +68,7 @@ impl Changes {
         if !changed.as_ref().is_err_and(is_locked) {
             return changed;
         }
-        self.locked.lock().insert(holder, Instant::now() + LOCKED_FOR);
+        self.locked.lock().start(holder);
         self.until_unlocked(holder).await?;
         self.pool.with(change()).await
     }
@@ -76,12 +77,8 @@ impl Changes {
     async fn until_unlocked(&self, holder: Uuid) -> Result<(), DatabaseError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            {
-                let (mut locked, now) = (self.locked.lock(), Instant::now());
-                locked.retain(|_, until| *until > now);
-                if !locked.contains_key(&holder) {
-                    return Ok(());
-                }
+            if !self.locked.lock().applies_to(&holder) {
+                return Ok(());
             }
             let rows = self
                 .pool
@@ -89,7 +86,7 @@ impl Changes {
                 .await?;
             let is_locked = rows.first().is_some_and(|row| row.get("is_locked"));
             if !is_locked {
-                self.locked.lock().remove(&holder);
+                self.locked.lock().end(&holder);
                 return Ok(());
             }
             if Instant::now() > deadline {

@@ -3,13 +3,12 @@
 //! Jobs submitted through Weir already have their slot when a worker can claim them. The guard is for the others:
 //! jobs that another River client inserted, retries, and jobs that somebody made available by hand.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use riverqueue::{JobRow, WorkContext, WorkError, WorkMiddleware, WorkNext, WorkOutcome};
-use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::hold_off::HoldOff;
 use weir_ledger::holder::Holder;
 use weir_ledger::lookup::{Found, Holds, ReservationLookup};
 use weir_ledger::meter::Meter;
@@ -43,8 +42,8 @@ pub(super) struct Guard {
     under_way: UnderWay,
     cancellations: Cancellations,
     local: LocalLimiter,
-    /// Whose lock somebody else's transaction holds, and until when it is not asked for again.
-    blocked: Mutex<HashMap<Uuid, Instant>>,
+    /// Holders whose lock another transaction holds.
+    blocked: Mutex<HoldOff>,
 }
 
 impl Guard {
@@ -62,7 +61,7 @@ impl Guard {
             under_way: under_way.clone(),
             cancellations,
             local: LocalLimiter::default(),
-            blocked: Mutex::default(),
+            blocked: Mutex::new(HoldOff::new(BLOCKED_FOR)),
         }
     }
 }
@@ -240,7 +239,9 @@ impl Guard {
                 "the job's user_id is no subject; it has as many slots as an anonymous client"
             );
         }
-        if !self.may_ask(holder.id) {
+        // Of those for whom the lock was held one asks, and the others wait for what that one finds: each has a connection of
+        // those that everybody shares.
+        if !self.blocked.lock().may_try(&holder.id) {
             return Ok(LateAdmission::Blocked);
         }
         let services = context.settings.services.iter();
@@ -262,30 +263,13 @@ impl Guard {
                 admit_late(client, &context.rules, late).await
             })
             .await?;
-        let now = Instant::now();
         let mut blocked = self.blocked.lock();
         if admission == LateAdmission::Blocked {
-            blocked.retain(|_, until| *until + BLOCKED_PATIENCE > now);
-            blocked.insert(holder.id, now + BLOCKED_FOR);
+            blocked.start(holder.id);
         } else {
-            blocked.remove(&holder.id);
+            blocked.end(&holder.id);
         }
         Ok(admission)
-    }
-
-    /// Whether somebody may ask for this holder's lock. Of those for whom it was held one asks, and the others wait for what
-    /// that one finds: each has a connection of those that everybody shares.
-    fn may_ask(&self, holder: Uuid) -> bool {
-        let now = Instant::now();
-        let mut blocked = self.blocked.lock();
-        let Some(until) = blocked.get_mut(&holder) else {
-            return true;
-        };
-        let is_over = *until <= now;
-        if is_over {
-            *until = now + BLOCKED_FOR;
-        }
-        is_over
     }
 
     /// ADR-10's TierResolver. An unknown user has the default plan; whoever is no user has none.

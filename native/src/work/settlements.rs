@@ -2,10 +2,11 @@
 //! those go on beside all other work.
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::task::{Id, JoinError, JoinSet};
 use uuid::Uuid;
+use weir_ledger::hold_off::HoldOff;
 use weir_ledger::reconciliation::Unsettled;
 use weir_ledger::settlement::{Ended, SettleError, Settled, Settler};
 
@@ -21,8 +22,8 @@ pub(super) struct Settlements {
     patience: Duration,
     tasks: JoinSet<Result<Settled, SettleError>>,
     under_way: HashMap<Id, Unsettled>,
-    /// Holders that are not waited for until then.
-    stuck: HashMap<Uuid, Instant>,
+    /// Holders that are not waited for.
+    stuck: HoldOff,
 }
 
 impl Settlements {
@@ -32,7 +33,7 @@ impl Settlements {
             patience: PATIENCE,
             tasks: JoinSet::new(),
             under_way: HashMap::new(),
-            stuck: HashMap::new(),
+            stuck: HoldOff::new(STUCK_FOR),
         }
     }
 
@@ -47,8 +48,6 @@ impl Settlements {
         while let Some(ended) = self.tasks.try_join_next_with_id() {
             self.end(ended, &mut settled);
         }
-        let now = Instant::now();
-        self.stuck.retain(|_, until| *until > now);
         let under_way: HashSet<i64> = self.under_way.values().map(|one| one.job_id).collect();
         let mut busy: HashSet<Uuid> = self.under_way.values().map(|one| one.holder).collect();
         let mut awaited = HashSet::new();
@@ -56,7 +55,7 @@ impl Settlements {
             if under_way.contains(&job.job_id) || settled.contains(&job.job_id) {
                 continue;
             }
-            if !self.stuck.contains_key(&job.holder) {
+            if !self.stuck.applies_to(&job.holder) {
                 self.begin(*job);
                 awaited.insert(job.job_id);
             // One of a holder that is locked finds out when it no longer is.
@@ -81,8 +80,9 @@ impl Settlements {
                 .under_way
                 .values()
                 .filter(|one| awaited.contains(&one.job_id));
-            let until = Instant::now() + STUCK_FOR;
-            self.stuck.extend(left.map(|one| (one.holder, until)));
+            for one in left {
+                self.stuck.start(one.holder);
+            }
         }
         settled
     }
@@ -118,7 +118,7 @@ impl Settlements {
         let job = self.under_way.remove(&id)?;
         match outcome {
             Some(Ok(_)) => {
-                self.stuck.remove(&job.holder);
+                self.stuck.end(&job.holder);
                 settled.insert(job.job_id);
             }
             Some(Err(error)) => {

@@ -78,6 +78,7 @@ const LEDGER: &[&str] = &[
     "job_metadata",
     "numbers",
     "meter",
+    "hold_off",
     "holder",
     "unique_key",
     "plans",

@@ -1,0 +1,104 @@
+//! Holders that are not waited for, for a while.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+/// How long what is over is kept, so that [`HoldOff::may_try`] lets one caller find out for all.
+const KEPT: Duration = Duration::from_secs(5);
+
+/// Remembers holders for which a wait failed: another transaction has their lock, or PostgreSQL refuses what they send. For
+/// a while, no one waits for them, so that they delay no one else.
+#[derive(Debug)]
+pub struct HoldOff<K = Uuid> {
+    lasts: Duration,
+    until: HashMap<K, Instant>,
+    pruned: Instant,
+}
+
+impl<K: Copy + Eq + Hash> HoldOff<K> {
+    /// An empty one, that holds off from each holder for so long.
+    #[must_use]
+    pub fn new(lasts: Duration) -> Self {
+        Self {
+            lasts,
+            until: HashMap::new(),
+            pruned: Instant::now(),
+        }
+    }
+
+    /// Holds off from this holder from now on.
+    pub fn start(&mut self, holder: K) {
+        let now = Instant::now();
+        if now.duration_since(self.pruned) > KEPT {
+            self.pruned = now;
+            self.until.retain(|_, until| *until + KEPT > now);
+        }
+        self.until.insert(holder, now + self.lasts);
+    }
+
+    /// Does not hold off from this holder any more.
+    pub fn end(&mut self, holder: &K) {
+        self.until.remove(holder);
+    }
+
+    /// Whether to hold off from this holder.
+    #[must_use]
+    pub fn applies_to(&self, holder: &K) -> bool {
+        self.until
+            .get(holder)
+            .is_some_and(|until| *until > Instant::now())
+    }
+
+    /// Whether this caller may try. When the time is over, one caller may, and the others hold off until it has called
+    /// [`Self::end`], or for as long again.
+    pub fn may_try(&mut self, holder: &K) -> bool {
+        let now = Instant::now();
+        let Some(until) = self.until.get_mut(holder) else {
+            return true;
+        };
+        let is_over = *until <= now;
+        if is_over {
+            *until = now + self.lasts;
+        }
+        is_over
+    }
+
+    /// The holders to hold off from.
+    pub fn holders(&self) -> impl Iterator<Item = K> {
+        let now = Instant::now();
+        let held = self.until.iter().filter(move |(_, until)| **until > now);
+        held.map(|(holder, _)| *holder)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_is_held_off_until_the_time_is_over_or_it_is_served() {
+        let (anne, bob) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let mut hold_off = HoldOff::new(Duration::from_mins(1));
+        assert!(hold_off.may_try(&anne));
+        hold_off.start(anne);
+        assert!(hold_off.applies_to(&anne) && !hold_off.applies_to(&bob));
+        assert!(!hold_off.may_try(&anne));
+        assert_eq!(hold_off.holders().collect::<Vec<_>>(), [anne]);
+        hold_off.end(&anne);
+        assert!(!hold_off.applies_to(&anne) && hold_off.may_try(&anne));
+    }
+
+    #[test]
+    fn when_the_time_is_over_one_caller_tries_for_all() {
+        let anne = Uuid::from_u128(1);
+        let mut hold_off = HoldOff::new(Duration::from_millis(20));
+        hold_off.start(anne);
+        std::thread::sleep(Duration::from_millis(25));
+        assert!(!hold_off.applies_to(&anne));
+        assert!(hold_off.may_try(&anne), "one");
+        assert!(!hold_off.may_try(&anne), "and no other");
+    }
+}
