@@ -1,5 +1,5 @@
-//! One group, from its first transaction to the last member's answer: narrowed down to what PostgreSQL refuses, and
-//! without those whose rows are locked by others.
+//! Runs one group, from its first transaction to the last member's answer. Finds the member that PostgreSQL refuses, and
+//! leaves out members whose rows are locked by others.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,26 +10,25 @@ use super::item::{GroupFailure, Locking, Rejection, Transact, Waiting, key};
 use crate::database::session::{Session, with_deadline};
 use crate::database::{DatabaseError, Failure};
 
-/// How often a group that lost against another transaction is run in all.
+/// The most runs of a group that conflicts with another transaction.
 const TRIES: usize = 4;
 
-/// What is left to do when a group has run to its end.
+/// The members that the group did not answer.
 pub(super) struct Served<T: Transact> {
-    /// Members whose holder is locked, with it. All others are answered.
+    /// Members whose holder is locked, with the holder.
     pub(super) blocked: Vec<(Uuid, Waiting<T>)>,
-    /// Holders of which PostgreSQL refused something, whether or not it could be repaired.
+    /// Holders with a refused item, including repaired ones.
     pub(super) refused: Vec<Uuid>,
-    /// Other members of theirs, which were not run.
-    pub(super) apart: Vec<Waiting<T>>,
+    /// Other members of these holders, which were not run.
+    pub(super) postponed: Vec<Waiting<T>>,
 }
 
-/// Whose items a group has.
+/// The holders of a group's members.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Company {
-    /// Anybody's: the others do not wait until all that a refused holder sent has been tried.
-    Others,
-    /// One holder's.
-    Own,
+pub(super) enum Members {
+    /// Several. After a refusal, the other items of that holder are postponed, so that other holders do not wait for them.
+    ManyHolders,
+    OneHolder,
 }
 
 /// Runs a group to its end.
@@ -38,12 +37,12 @@ pub(super) async fn serve<T: Transact>(
     transact: &T,
     group: Vec<Waiting<T>>,
     blocked_holders: impl Fn() -> HashSet<Uuid>,
-    company: Company,
+    holders: Members,
 ) -> Served<T> {
-    let (mut blocked, mut refused, mut apart) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut blocked, mut refused, mut postponed) = (Vec::new(), Vec::new(), Vec::new());
     let mut parts = vec![group];
     while let Some(mut part) = parts.pop() {
-        // A caller that has gone away before anything was sent leaves no trace.
+        // Drop items whose caller left before anything was sent.
         part.retain(|one| !one.answer.as_ref().is_some_and(oneshot::Sender::is_closed));
         if part.is_empty() {
             continue;
@@ -64,19 +63,19 @@ pub(super) async fn serve<T: Transact>(
             let is_refused = matches!(failure, GroupFailure::Failed(Failure::Refused(_)));
             match failure {
                 GroupFailure::NotLocked(members) => {
-                    parts.push(set_aside(part, members, &mut blocked));
+                    parts.push(take_out(part, members, &mut blocked));
                     break;
                 }
-                // Some row is locked: first whose, as far as holders go.
+                // A row is locked. Find out first whether it is a holder's.
                 GroupFailure::Failed(Failure::Blocked) if matches!(locking, Locking::Wait(_)) => {
                     locking = Locking::Skip;
                 }
-                // No holder is, but another row: a job's, a balance.
+                // It is another row: a job or a balance.
                 GroupFailure::Failed(Failure::Blocked) if part.len() > 1 && !asked => {
                     asked = true;
                     let members = blocked_members(session, transact, &part).await;
                     if !members.is_empty() {
-                        parts.push(set_aside(part, members, &mut blocked));
+                        parts.push(take_out(part, members, &mut blocked));
                         break;
                     }
                 }
@@ -91,11 +90,10 @@ pub(super) async fn serve<T: Transact>(
                     }
                 },
                 GroupFailure::Failed(Failure::Conflict(_)) if tries < TRIES => {}
-                // The kept connection was of no use; a new one may be.
+                // The kept connection was broken. A new one may work.
                 GroupFailure::Failed(Failure::Unavailable(_)) if tries < 2 => {}
                 GroupFailure::Failed(Failure::Conflict(error) | Failure::Refused(error)) => {
-                    // What a server says to everybody (no disk, no memory, too slow) and what others cause is nobody's
-                    // fault.
+                    // A holder is not to blame for an error of the server (disk full, out of memory, timeout) or a conflict.
                     let is_own = is_refused && !error.is_transient();
                     let one = match halves(part) {
                         Ok(halves) => {
@@ -106,10 +104,10 @@ pub(super) async fn serve<T: Transact>(
                     };
                     if is_own && let Some(holder) = T::holder(&one.item) {
                         refused.push(holder);
-                        if company == Company::Others {
+                        if holders == Members::ManyHolders {
                             let of_holder = |one: &mut Waiting<T>| T::holder(&one.item) == Some(holder);
                             for part in &mut parts {
-                                apart.extend(part.extract_if(.., of_holder));
+                                postponed.extend(part.extract_if(.., of_holder));
                             }
                         }
                     }
@@ -140,12 +138,12 @@ pub(super) async fn serve<T: Transact>(
     Served {
         blocked,
         refused,
-        apart,
+        postponed,
     }
 }
 
 /// Takes these members out of a group, and returns the rest.
-fn set_aside<T: Transact>(
+fn take_out<T: Transact>(
     part: Vec<Waiting<T>>,
     members: Vec<(usize, Uuid)>,
     blocked: &mut Vec<(Uuid, Waiting<T>)>,

@@ -1,4 +1,4 @@
-//! What a committer is given: items of callers, and how transactions are made of them.
+//! The items of callers, and the trait that turns them into transactions.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
     const MAX_QUEUE: usize;
     /// The most bytes that wait.
     const MAX_QUEUE_BYTES: usize;
-    /// How long an item that is set aside waits for its lock.
+    /// How long an item in quarantine waits for its lock.
     const BLOCKED_TIMEOUT: Duration;
 
     /// The holder whose row the item locks, if that is known before the row is read.
@@ -48,7 +48,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
         locking: &Locking,
     ) -> impl Future<Output = Result<Vec<Self::Output>, GroupFailure>> + Send;
 
-    /// Names the members whose rows are locked by others, besides their holder's.
+    /// The members whose other rows, not their holder's, are locked by others.
     fn blocked(
         &self,
         _connection: &Connection<Self::Statements>,
@@ -138,7 +138,7 @@ pub(super) fn waiting<T: Transact>(
     }
 }
 
-/// Whose line an item stands in: its holder's, or one of its own where the holder is not known.
+/// The key of an item's queue: its holder, or its own id where the holder is not known.
 pub(super) fn key<T: Transact>(item: &T::Item) -> Uuid {
     T::holder(item).unwrap_or_else(|| T::id(item))
 }

@@ -1,19 +1,19 @@
 //! The group committer: many callers, one transaction.
 //!
-//! Whatever waits when a transaction ends goes into the next one; a lone caller never waits for company. A group is a
-//! speed-up and never a fate:
+//! All items that wait when a transaction ends form the next group; a lone caller never waits for others. Members of a
+//! group do not affect each other:
 //!
-//! - What PostgreSQL refuses is narrowed down, by halves, to the member that it refuses; the others commit without it.
-//!   Its holder is a suspect for a while and is served apart, so that the others pay for that once.
-//! - A member whose holder is locked by somebody else is set aside after milliseconds. It is served apart, with all
-//!   that comes for the same holder, until the lock is gone.
-//! - A group of which nobody knows whether it committed is not run again. Its callers are told so.
+//! - When PostgreSQL refuses a group, it is split in halves until the refused member is alone; the others commit. The
+//!   holder of that member goes into quarantine for a while, so that others pay for the search once.
+//! - When another transaction has the lock of a member's holder, that holder goes into quarantine within milliseconds,
+//!   with all of its items, until the lock is free.
+//! - When it is unknown whether a group committed, it does not run again, and its callers get that error.
 //!
 //! The queue is bounded in items and in bytes, and so is a group.
 
-mod aside;
 mod group;
 mod item;
+mod quarantine;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::database::session::Session;
 use crate::database::{Database, DatabaseError};
-use aside::{Aside, Why};
-use group::Company;
+use group::Members;
 use item::{Answer, Waiting, key, waiting};
+use quarantine::{Quarantine, Why};
 
 pub(crate) use item::{GroupFailure, Locking, Rejection, Transact};
 
-/// How often the other tasks of the runtime get their turn before a group is closed.
+/// How often the runtime's other tasks run before a group closes.
 const YIELDS: usize = 4;
 
 /// How long a group waits for a row lock before it goes on without the blocked member.
@@ -61,13 +61,13 @@ impl<T: Transact> Committer<T> {
         let (queue, mut waiting) = mpsc::channel(T::MAX_QUEUE);
         let mut lane = Lane {
             session: Session::new(database.clone(), LOCK_TIMEOUT),
-            aside: Aside::new(database.clone(), transact),
+            quarantine: Quarantine::new(database.clone(), transact),
         };
         tokio::spawn(async move {
             let mut group = Vec::new();
             while gather::<T>(&mut waiting, &mut group).await {
                 let served = lane.serve(std::mem::take(&mut group));
-                // A panic is the fault of one group, whose callers are told; the next group is served.
+                // A panic fails one group, whose callers get an error. The next group is served.
                 if AssertUnwindSafe(served).catch_unwind().await.is_err() {
                     tracing::error!("a group panicked; its outcome is unknown");
                     lane.session.close();
@@ -110,7 +110,7 @@ impl<T: Transact> Committer<T> {
         answered.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Commits an item for which nobody waits. Returns false when there is no room for it.
+    /// Commits an item without waiting for the result. Returns false when there is no room for it.
     pub(crate) fn notice(&self, item: T::Item) -> bool {
         self.try_queue(item, None)
     }
@@ -135,9 +135,9 @@ fn stopped() -> Rejection {
 /// Waits for the next item and takes along everything that waits, as far as a group may grow. Returns false when
 /// nothing waits and nothing ever will.
 ///
-/// Those who are just about to come are let in: callers who were answered together come back together, and jobs that
-/// were claimed together end together. The first of them would otherwise go alone while the others wait for a whole
-/// transaction. Nobody is waited for: the group goes as soon as the scheduler has nobody else who is about to come.
+/// Callers that were answered together return together, and jobs that were claimed together end together. Without a
+/// pause, the first of them would go alone while the others wait for a whole transaction. So the group closes only when the
+/// scheduler has run all ready tasks and none of them added an item. This waits for no timer.
 async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &mut Vec<Waiting<T>>) -> bool {
     let Some(first) = waiting.recv().await else {
         return false;
@@ -205,28 +205,28 @@ pub fn json_bytes(value: &Value) -> usize {
 /// Serves groups one after the other over one session.
 struct Lane<T: Transact> {
     session: Session<T::Statements>,
-    aside: Arc<Aside<T>>,
+    quarantine: Arc<Quarantine<T>>,
 }
 
 impl<T: Transact> Lane<T> {
     async fn serve(&mut self, group: Vec<Waiting<T>>) {
-        let group = Aside::take_known(&self.aside, group);
-        let blocked_holders = || self.aside.holders();
-        let transact = &*self.aside.transact;
+        let group = Quarantine::take_known(&self.quarantine, group);
+        let blocked_holders = || self.quarantine.holders();
+        let transact = &*self.quarantine.transact;
         let served = group::serve(
             &mut self.session,
             transact,
             group,
             blocked_holders,
-            Company::Others,
+            Members::ManyHolders,
         )
         .await;
-        self.aside.suspect(Why::Suspect, served.refused);
-        for one in served.apart {
-            Aside::push(&self.aside, key::<T>(&one.item), one, Why::Suspect);
+        self.quarantine.start(Why::Refused, served.refused);
+        for one in served.postponed {
+            Quarantine::push(&self.quarantine, key::<T>(&one.item), one, Why::Refused);
         }
         for (holder, blocked) in served.blocked {
-            Aside::push(&self.aside, holder, blocked, Why::Blocked);
+            Quarantine::push(&self.quarantine, holder, blocked, Why::Blocked);
         }
     }
 }

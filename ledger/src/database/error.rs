@@ -53,10 +53,10 @@ pub enum DatabaseError {
     /// The server takes no writes: it is a replica, or a failover is under way.
     #[error("the server is read-only")]
     ReadOnly,
-    /// Somebody else's transaction holds a lock on the same rows.
+    /// Another transaction holds a lock on the same rows.
     #[error("another transaction holds a lock on the same rows")]
     Locked,
-    /// The database has refused something of the same holder, whose requests are served apart for a while.
+    /// The database refused another request of this holder, which is in quarantine and has too many waiting.
     #[error("too many requests of this holder wait, after one that the database refused")]
     Crowded,
     /// The connection was lost when COMMIT may have taken effect.

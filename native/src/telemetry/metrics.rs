@@ -116,7 +116,7 @@ const COUNTERS: [(&str, &str); 18] = [
     ),
     (
         "weir_blocked_holders_total",
-        "Holders set aside because another transaction held their lock; the others went on without them",
+        "Holders put into quarantine because another transaction held their lock",
     ),
     (
         "weir_service_key_refusals_total",

@@ -103,7 +103,7 @@ const LEDGER: &[&str] = &[
     "database::session",
     "committer::item",
     "committer::group",
-    "committer::aside",
+    "committer::quarantine",
     "committer",
     "reservation::statements",
     "reservation::submission",
