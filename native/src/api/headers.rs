@@ -14,7 +14,7 @@ pub(super) fn request_id(given: Option<&HeaderValue>) -> String {
 }
 
 /// The longest `Idempotency-Key`, in bytes.
-pub(super) const MAX_KEY: usize = 255;
+pub const MAX_KEY: usize = 255;
 
 /// There is more than one, or one that cannot be read.
 pub(super) struct Unusable;

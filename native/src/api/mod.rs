@@ -34,6 +34,8 @@ mod when;
 mod wrong_keys;
 
 pub use feed::Feed;
+pub use headers::MAX_KEY;
 pub use job::Job;
 pub use problem::ApiError;
 pub use receiving::MAX_BODY;
+pub use when::FARTHEST;

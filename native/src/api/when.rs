@@ -8,7 +8,7 @@ use super::headers::single;
 use super::problem::ApiError;
 
 /// How far ahead a job may be submitted, or tried again.
-pub(super) const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
+pub const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
 
 /// When a job is to run, and its place among those that may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::retry::Retry;
 pub(crate) const MAX_WORKERS: u32 = 10_000;
 
 /// What one job may reserve at most, so that the sums of thousands of such jobs are still numbers.
-pub(crate) const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
+pub const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
 
 /// One service, ready to be used.
 #[derive(Clone, Debug)]

@@ -8,15 +8,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::Weir;
+use crate::common::{GO_TESTS, Weir, Who};
 use jiff::Timestamp;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, NoTls, Notification};
 use uuid::Uuid;
+use weir::api::{FARTHEST, MAX_BODY, MAX_KEY};
+use weir::config::service::MAX_AMOUNT;
+use weir::handler::MAX_OUTPUT;
+use weir_ledger::attempts::Progress;
 use weir_ledger::catalogue::services::{self, ServiceAmount, ServiceEntry};
 use weir_ledger::holder::{Holder, Holders};
 use weir_ledger::meter::Meter;
@@ -24,7 +29,7 @@ use weir_ledger::reservation::{Answer, Idempotency, Quota, Reserver, Submission}
 use weir_ledger::rules::{Rules, SlotLimits};
 use weir_ledger::settlement::{Ended, Settled, Settler, Success};
 use weir_ledger::unique_key;
-use weir_policy::subject::Subject;
+use weir_policy::subject::{MAX_BYTES, Subject};
 
 /// No run takes longer, however slow the machine is.
 const LONGEST: Duration = Duration::from_secs(45);
@@ -845,4 +850,124 @@ async fn extending_in_steps_equals_submitting_at_once() {
         assert!(sums.is_empty(), "{sums:#?}");
         side.weir.abandon().await;
     }
+}
+
+/// Whether a statement succeeds, which is then rolled back. Another error than 22023 is a panic.
+async fn is_accepted(client: &Client, sql: &str) -> bool {
+    client.batch_execute("BEGIN").await.unwrap();
+    let done = client.batch_execute(sql).await;
+    client.batch_execute("ROLLBACK").await.unwrap();
+    match done {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(
+                error.code(),
+                Some(&SqlState::INVALID_PARAMETER_VALUE),
+                "{error:?}"
+            );
+            false
+        }
+    }
+}
+
+/// Each limit is a constant in Rust and a number in SQL.
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_and_rust_have_the_same_limits() {
+    let weir = Weir::new().await;
+    let (job, client) = (
+        weir.analyse(Who::User(weir.user("enterprise").await), "a_test.go", GO_TESTS)
+            .await,
+        weir.client().await,
+    );
+    weir.begun_elsewhere(job).await;
+    let submit = |args: &str, amount: i64, options: &str| {
+        format!("SELECT weir_submit('anne', 'analysis', {args}, {amount}, {options})")
+    };
+    let bytes = |count: i64| format!("repeat('x', {count})");
+    type Statement = Box<dyn Fn(i64) -> String>;
+    let limits: [(&str, i64, Statement); 9] = [
+        (
+            "amount of a submission",
+            MAX_AMOUNT,
+            Box::new(|amount| submit("'{}'", amount, "'{}'")),
+        ),
+        (
+            "bytes of an idempotency key",
+            MAX_KEY as i64,
+            Box::new(|count| {
+                submit(
+                    "'{}'",
+                    1,
+                    &format!("jsonb_build_object('idempotency_key', {})", bytes(count)),
+                )
+            }),
+        ),
+        (
+            "bytes of arguments",
+            MAX_BODY as i64,
+            Box::new(|count| {
+                submit(
+                    &format!(
+                        "jsonb_build_object('a', {})",
+                        bytes(count - r#"{"a": ""}"#.len() as i64)
+                    ),
+                    1,
+                    "'{}'",
+                )
+            }),
+        ),
+        (
+            "seconds until a job runs",
+            FARTHEST.as_secs(),
+            Box::new(|seconds| {
+                let at = format!(
+                    "jsonb_build_object('run_at', clock_timestamp() + make_interval(secs => {seconds}))"
+                );
+                submit("'{}'", 1, &at)
+            }),
+        ),
+        (
+            "seconds until a retry",
+            FARTHEST.as_secs(),
+            Box::new(move |seconds| {
+                format!(
+                    "SELECT weir_fail({job}, 1, 'x', clock_timestamp() + make_interval(secs => {seconds}))"
+                )
+            }),
+        ),
+        (
+            "amount of an extension",
+            MAX_AMOUNT,
+            Box::new(move |more| format!("SELECT weir_extend({job}, 1, {more})")),
+        ),
+        (
+            "bytes of an output",
+            MAX_OUTPUT as i64,
+            Box::new(move |count| format!("SELECT weir_complete({job}, 1, to_jsonb({}))", bytes(count - 2))),
+        ),
+        (
+            "bytes of a progress message",
+            Progress::MAX_MESSAGE as i64,
+            Box::new(move |count| format!("SELECT weir_progress({job}, 1, 0.5, {})", bytes(count))),
+        ),
+        (
+            "bytes of a subject",
+            MAX_BYTES as i64,
+            Box::new(|count| format!("SELECT weir_holder({})", bytes(count))),
+        ),
+    ];
+    for (limit, value, statement) in limits {
+        // A statement starts some time before it reads the clock.
+        let beyond = if limit.starts_with("seconds") {
+            value + 60
+        } else {
+            value + 1
+        };
+        assert!(is_accepted(&client, &statement(value)).await, "{limit}: {value}");
+        assert!(
+            !is_accepted(&client, &statement(beyond)).await,
+            "{limit}: {beyond}"
+        );
+    }
+    weir.abandon().await;
 }
