@@ -1,6 +1,6 @@
-//! Late admission: a job that is there already, and holds no slot, gets one or a place in line (ADR-10's snooze).
+//! Late admission: an existing job without a slot gets one, or is parked (ADR-10's snooze).
 //!
-//! It is for jobs that another River client inserted, for retries, and for jobs that somebody made available by hand.
+//! This serves jobs that another River client inserted, retries, and jobs that an operator made available with SQL.
 
 use std::time::Duration;
 
@@ -76,134 +76,64 @@ pub async fn admit_late(
 }
 
 async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<LateAdmission, Error> {
-    let LateJob {
-        id,
-        attempt,
-        holder,
-        subject,
-        event_type,
-        backlog,
-    } = job;
     let transaction = client.transaction().await?;
-    transaction
-        .batch_execute(&format!(
-            "SET LOCAL weir.counters = 'kept'; SET LOCAL lock_timeout = {}",
-            PATIENCE.as_millis()
-        ))
-        .await?;
-    let (holders, events, users) = ([holder.id], [event_type], [holder.user_id]);
-    let subjects = [subject.and_then(kept_text)];
-    let account: [&(dyn ToSql + Sync); 2] = [&&holders[..], &&events[..]];
-    let provisioned = transaction
-        .query(
-            include_str!("sql/provision.sql"),
-            &[&&holders[..], &&events[..], &&users[..], &&subjects[..]],
-        )
-        .await?;
-    if provisioned.iter().any(|row| row.get::<_, i64>("new_users") > 0) {
-        tracing::warn!(job = id, user = %holder.id, "the job's user is not known here; it counts as Free");
-    }
-    transaction.query(include_str!("sql/lock.sql"), &account).await?;
-    let Some(standing) = transaction
-        .query_opt(include_str!("sql/late_job.sql"), &[&id, &attempt])
+    lock_account(&transaction, job).await?;
+    let Some(status) = transaction
+        .query_opt(include_str!("sql/late_job.sql"), &[&job.id, &job.attempt])
         .await?
     else {
         return Ok(LateAdmission::FencedOut);
     };
-    let row = transaction
-        .query_one(include_str!("sql/read.sql"), &account)
-        .await?;
-    let mut locked = LockedAccount::from_row(&row, rules);
-    if attempt.is_some() {
-        // A slot that is free while others wait is one that they cannot use: a slot is given on in the transaction that
-        // frees it. So a job that is claimed already overtakes nobody, and left alone nobody would wake it.
-        locked.account.parked = 0;
-    }
-    // Nobody asked for it to be paid for otherwise, and it is here already, however many wait.
-    locked.account.without_grants();
-    locked.account.max_waiting = None;
-    let was_parked: bool = standing.get("parked");
-    if standing.get("admitted") {
+    if status.get("admitted") {
         return Ok(LateAdmission::Admitted);
     }
-    let has_reservation: bool = standing.get("has_reservation");
-    let submitted: Option<i64> = standing.get("submitted_amount");
-    let amount = match (holder.user_id, has_reservation, submitted) {
-        (Some(_), false, Some(amount)) => amount,
+    let (holders, events) = ([job.holder.id], [job.event_type]);
+    let row = transaction
+        .query_one(include_str!("sql/read.sql"), &[&&holders[..], &&events[..]])
+        .await?;
+    let mut locked = LockedAccount::from_row(&row, rules);
+    if job.attempt.is_some() {
+        // A freed slot goes to a parked job in the same transaction. If a slot is free while jobs are parked, they cannot
+        // use it. So a claimed job overtakes no one; parked, it would never be promoted.
+        locked.account.parked = 0;
+    }
+    // No submission asked for grants, and the job exists already, so `max_waiting` does not refuse it.
+    locked.account.without_grants();
+    locked.account.max_waiting = None;
+    let submitted: Option<i64> = status.get("submitted_amount");
+    let amount = match submitted {
+        Some(amount) if job.holder.user_id.is_some() && !status.get::<_, bool>("has_reservation") => amount,
         _ => 0,
     };
-    // An operator's decision to run a job again is not refused for want of quota; what is there is reserved.
+    // Quota does not refuse an operator's retry. It reserves what is left.
     let left = locked.account.remaining().unwrap_or(i64::MAX);
     let amount = amount.min(left).min(locked.account.capacity());
     let (decision, beyond) = locked.account.decide_and_draw(amount);
     let admitted = decision == Decision::Admitted;
-    let period = locked.period_start();
+    write_reservation(
+        &transaction,
+        rules,
+        job,
+        &locked,
+        (admitted, amount, beyond.overage),
+    )
+    .await?;
+    let mut parked = i64::from(!admitted) - i64::from(status.get::<_, bool>("parked"));
+    if !admitted {
+        parked += park_backlog(&transaction, rules, job, &locked).await?;
+    }
     let slot_limit = locked
         .account
         .slot_limit
         .map_or(i32::MAX, |limit| i32::try_from(limit).unwrap_or(i32::MAX));
-    let ttl = rules.ttl.as_secs_f64();
-    transaction
-        .execute(
-            include_str!("sql/late_reservation.sql"),
-            &[
-                &id,
-                &holder.id,
-                &holder.user_id,
-                &event_type,
-                &amount,
-                &period,
-                &admitted,
-                &ttl,
-                &locked.bits(),
-                &locked.at,
-                &beyond.overage,
-            ],
-        )
-        .await?;
-    if let (Some(user), 1..) = (holder.user_id, amount) {
-        reserve(&transaction, user, event_type, amount, &locked).await?;
-    }
-    if !admitted && attempt.is_none() {
-        let wait = "UPDATE river_job SET state = 'pending' WHERE id = $1";
-        transaction.execute(wait, &[&id]).await?;
-    }
-    let mut newly_parked = i64::from(!admitted) - i64::from(was_parked);
-    if !admitted && let Some((user, kinds)) = backlog {
-        let parked = transaction
-            .query_one(
-                include_str!("sql/park_backlog.sql"),
-                &[
-                    &kinds,
-                    &user,
-                    &holder.user_id,
-                    &event_type,
-                    &holder.id,
-                    &period,
-                    &ttl,
-                    &MAX_PARKED_AT_ONCE,
-                ],
-            )
-            .await?;
-        let parked: i64 = parked.get("parked");
-        newly_parked += parked;
-        if parked > 0 {
-            tracing::info!(
-                job = id,
-                user,
-                parked,
-                "parked the backlog of a user without a free slot"
-            );
-        }
-    }
     transaction
         .execute(
             include_str!("sql/update_holders.sql"),
             &[
-                &&[holder.id][..],
-                &&[event_type][..],
+                &&holders[..],
+                &&events[..],
                 &&[i32::from(admitted)][..],
-                &&[i32::try_from(newly_parked).unwrap_or(i32::MAX)][..],
+                &&[i32::try_from(parked).unwrap_or(i32::MAX)][..],
                 &&[slot_limit][..],
             ],
         )
@@ -214,6 +144,105 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
     } else {
         LateAdmission::Parked(locked.plan.map(|plan| plan.name))
     })
+}
+
+/// Creates the account if it is missing, and locks it.
+async fn lock_account(transaction: &Transaction<'_>, job: LateJob<'_>) -> Result<(), Error> {
+    let LateJob { holder, subject, .. } = job;
+    transaction
+        .batch_execute(&format!(
+            "SET LOCAL weir.counters = 'kept'; SET LOCAL lock_timeout = {}",
+            PATIENCE.as_millis()
+        ))
+        .await?;
+    let (holders, events, users) = ([holder.id], [job.event_type], [holder.user_id]);
+    let subjects = [subject.and_then(kept_text)];
+    let provisioned = transaction
+        .query(
+            include_str!("sql/provision.sql"),
+            &[&&holders[..], &&events[..], &&users[..], &&subjects[..]],
+        )
+        .await?;
+    if provisioned.iter().any(|row| row.get::<_, i64>("new_users") > 0) {
+        tracing::warn!(job = job.id, user = %holder.id, "the job's user is new; it is on the default plan");
+    }
+    transaction
+        .query(include_str!("sql/lock.sql"), &[&&holders[..], &&events[..]])
+        .await?;
+    Ok(())
+}
+
+/// Writes the job's reservation, which holds a slot if `admitted`, and makes an unclaimed job wait otherwise.
+async fn write_reservation(
+    transaction: &Transaction<'_>,
+    rules: &Rules,
+    job: LateJob<'_>,
+    locked: &LockedAccount,
+    (admitted, amount, overage): (bool, i64, i64),
+) -> Result<(), Error> {
+    transaction
+        .execute(
+            include_str!("sql/late_reservation.sql"),
+            &[
+                &job.id,
+                &job.holder.id,
+                &job.holder.user_id,
+                &job.event_type,
+                &amount,
+                &locked.period_start(),
+                &admitted,
+                &rules.ttl.as_secs_f64(),
+                &locked.bits(),
+                &locked.at,
+                &overage,
+            ],
+        )
+        .await?;
+    if let (Some(user), 1..) = (job.holder.user_id, amount) {
+        reserve(transaction, user, job.event_type, amount, locked).await?;
+    }
+    if !admitted && job.attempt.is_none() {
+        let wait = "UPDATE river_job SET state = 'pending' WHERE id = $1";
+        transaction.execute(wait, &[&job.id]).await?;
+    }
+    Ok(())
+}
+
+/// Parks the user's other claimable jobs, and returns how many.
+async fn park_backlog(
+    transaction: &Transaction<'_>,
+    rules: &Rules,
+    job: LateJob<'_>,
+    locked: &LockedAccount,
+) -> Result<i64, Error> {
+    let Some((user, kinds)) = job.backlog else {
+        return Ok(0);
+    };
+    let parked: i64 = transaction
+        .query_one(
+            include_str!("sql/park_backlog.sql"),
+            &[
+                &kinds,
+                &user,
+                &job.holder.user_id,
+                &job.event_type,
+                &job.holder.id,
+                &locked.period_start(),
+                &rules.ttl.as_secs_f64(),
+                &MAX_PARKED_AT_ONCE,
+            ],
+        )
+        .await?
+        .get("parked");
+    if parked > 0 {
+        tracing::info!(
+            job = job.id,
+            user,
+            parked,
+            "parked the backlog of a user without a free slot"
+        );
+    }
+    Ok(parked)
 }
 
 /// Books an amount as reserved in every window.

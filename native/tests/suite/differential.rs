@@ -873,6 +873,13 @@ async fn is_accepted(client: &Client, sql: &str) -> bool {
 /// Each limit is a constant in Rust and a number in SQL.
 #[tokio::test(flavor = "multi_thread")]
 async fn sql_and_rust_have_the_same_limits() {
+    fn submit(args: &str, amount: i64, options: &str) -> String {
+        format!("SELECT weir_submit('anne', 'analysis', {args}, {amount}, {options})")
+    }
+    fn bytes(count: i64) -> String {
+        format!("repeat('x', {count})")
+    }
+    type Statement = Box<dyn Fn(i64) -> String>;
     let weir = Weir::new().await;
     let (job, client) = (
         weir.analyse(Who::User(weir.user("enterprise").await), "a_test.go", GO_TESTS)
@@ -880,11 +887,6 @@ async fn sql_and_rust_have_the_same_limits() {
         weir.client().await,
     );
     weir.begun_elsewhere(job).await;
-    let submit = |args: &str, amount: i64, options: &str| {
-        format!("SELECT weir_submit('anne', 'analysis', {args}, {amount}, {options})")
-    };
-    let bytes = |count: i64| format!("repeat('x', {count})");
-    type Statement = Box<dyn Fn(i64) -> String>;
     let limits: [(&str, i64, Statement); 9] = [
         (
             "amount of a submission",
