@@ -79,7 +79,7 @@ async fn a_silent_attempt_is_taken_over_and_its_late_answer_refused() {
         ("heartbeat", Value::Null),
     ] {
         let why = stage.refused(&first, what, &body, 409).await;
-        assert!(why.contains("is tried again"), "{what}: {why}");
+        assert!(why.contains("is retried"), "{what}: {why}");
     }
     assert_eq!(
         stage.tell(&second, "complete", &json!({ "output": 2 })).await["charged"],
