@@ -13,7 +13,7 @@ use super::stage::Stage;
 use super::work::fill;
 use weir::config::Settings;
 
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Takes long enough to be killed in the middle of it.
 const PROGRAM: &str = r#"["sh", "-c", "sleep 0.2; echo '{}'"]"#;
@@ -59,7 +59,7 @@ pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> R
                    WHERE state = 'running' GROUP BY 1 ORDER BY count(*) DESC";
     let started = Instant::now();
     let mut busy = HashMap::<String, Vec<i64>>::new();
-    while busy.len() < 3 && started.elapsed() < LONGEST {
+    while busy.len() < 3 && started.elapsed() < MAX_WAIT {
         tokio::time::sleep(Duration::from_millis(20)).await;
         let rows = client.query(running, &[]).await?;
         busy = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
@@ -79,7 +79,7 @@ pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> R
     let resumed = loop {
         let resumed: i64 = client.query_one(again, &[&orphaned]).await?.get(0);
         // If it had no jobs at that moment, none can be resumed.
-        if resumed > 0 || orphaned.is_empty() || killed.elapsed() > LONGEST {
+        if resumed > 0 || orphaned.is_empty() || killed.elapsed() > MAX_WAIT {
             break killed.elapsed().as_secs_f64();
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => {
-            cli::output::tell(&format!("weir: {error}"));
+            cli::output::print_error(&format!("weir: {error}"));
             ExitCode::from(2)
         }
     }

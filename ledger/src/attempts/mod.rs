@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Error};
 
 pub use outstanding::{
     AttemptError, Claim, Extended, Failure, HandedOver, Needs, Over, Progress, Silent, claim_of, complete,
-    extend, fail, hand_over, hear, send_back, take_back_silent,
+    extend, fail, hand_over, record_progress, send_back, take_back_silent,
 };
 
 /// How many attempts one statement keeps.

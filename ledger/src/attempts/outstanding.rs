@@ -196,7 +196,7 @@ pub async fn hand_over(client: &Client, claim: Claim<'_>, patience: Duration) ->
 /// # Errors
 ///
 /// When it is not under way, the progress is none, or the database cannot be used.
-pub async fn hear(
+pub async fn record_progress(
     client: &mut Client,
     claim: Claim<'_>,
     progress: Option<&Progress>,
@@ -205,9 +205,9 @@ pub async fn hear(
         progress.check()?;
     }
     let transaction = begin(client).await?;
-    let heard = said(&transaction, claim, progress).await?;
+    let recorded = write_progress(&transaction, claim, progress).await?;
     transaction.commit().await?;
-    match heard {
+    match recorded {
         Some((_, deadline)) => Ok(deadline),
         None => Err(AttemptError::Over(over(client, claim).await?.0)),
     }
@@ -283,7 +283,7 @@ pub async fn send_back(client: &Client, claim: Claim<'_>, pause: Duration) -> Re
 pub async fn extend(client: &mut Client, claim: Claim<'_>, needs: Needs) -> Result<Extended, AttemptError> {
     let transaction = begin(client).await?;
     lock_holder(&transaction, claim.job_id).await?;
-    if let Some((attempt, _)) = said(&transaction, claim, None).await? {
+    if let Some((attempt, _)) = write_progress(&transaction, claim, None).await? {
         let mut more = match needs {
             Needs::More(more) | Needs::Total(more) => more,
         };
@@ -448,7 +448,7 @@ async fn record(
 }
 
 /// Hears an attempt: its number, and until when it must say something again. `None` when it is not under way.
-async fn said(
+async fn write_progress(
     transaction: &Transaction<'_>,
     claim: Claim<'_>,
     progress: Option<&Progress>,

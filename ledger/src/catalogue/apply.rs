@@ -7,7 +7,7 @@ use tokio_postgres::{Client, GenericClient, Row, Transaction};
 use weir_policy::lane::Lane;
 use weir_policy::span::Span;
 
-use super::definition::{Catalogue, PlanEntry, PlanLimits};
+use super::definition::{Catalogue, PLAN_ATTRIBUTES, PlanEntry, PlanLimits};
 use crate::database::DatabaseError;
 use crate::meter::Meter;
 
@@ -35,12 +35,11 @@ impl From<tokio_postgres::Error> for CatalogueError {
 /// When the database cannot be asked.
 pub async fn load<C: GenericClient + Sync>(client: &C) -> Result<Catalogue, tokio_postgres::Error> {
     let meters = client.query("SELECT name, unit FROM meters", &[]).await?;
-    let plans = client
-        .query(
-            "SELECT tier::text AS tier, lane, is_default, retention_days, max_waiting FROM subscription_plans",
-            &[],
-        )
-        .await?;
+    let plans = format!(
+        "SELECT tier::text AS tier, lane, is_default, {} FROM subscription_plans",
+        PLAN_ATTRIBUTES.map(|attribute| attribute.name).join(", ")
+    );
+    let plans = client.query(&plans, &[]).await?;
     let limits = client.query(include_str!("sql/limits.sql"), &[]).await?;
     let mut catalogue = Catalogue {
         meters: meters
@@ -61,8 +60,10 @@ fn entry(row: &Row) -> PlanEntry {
     PlanEntry {
         lane: Lane::select(Lane::parse(row.get("lane")), false),
         is_default: row.get("is_default"),
-        retention_days: row.get("retention_days"),
-        max_waiting: row.get("max_waiting"),
+        attributes: PLAN_ATTRIBUTES
+            .into_iter()
+            .map(|attribute| (attribute.name, row.get(attribute.name)))
+            .collect(),
         meters: BTreeMap::new(),
     }
 }
@@ -187,16 +188,29 @@ async fn own_limits(
     Ok(gone)
 }
 
+/// $1 names, $2 lanes, $3 the default one, then the values of each attribute.
+fn write_plans() -> String {
+    let names = PLAN_ATTRIBUTES.map(|attribute| attribute.name);
+    let each = |form: &dyn Fn(usize, &str) -> String| {
+        let parts = names.iter().enumerate().map(|(n, name)| form(n, name));
+        parts.collect::<Vec<_>>().join(", ")
+    };
+    let (columns, params) = (names.join(", "), each(&|n, _| format!("${}::int[]", n + 4)));
+    let updates = each(&|_, name| format!("{name} = excluded.{name}"));
+    format!(
+        "INSERT INTO subscription_plans (tier, lane, is_default, {columns}) \
+         SELECT w.tier, w.lane, w.tier = $3::text, {columns} \
+         FROM unnest($1::text[], $2::text[], {params}) AS w (tier, lane, {columns}) \
+         ON CONFLICT (tier) DO UPDATE SET lane = excluded.lane, is_default = excluded.is_default, {updates}"
+    )
+}
+
 async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), tokio_postgres::Error> {
     let (meters, units): (Vec<&String>, Vec<&String>) = wanted.meters.iter().unzip();
     let meter_params: [&(dyn ToSql + Sync); 2] = [&meters, &units];
     transaction
         .execute(include_str!("sql/write_meters.sql"), &meter_params)
         .await?;
-    let plans: Vec<&String> = wanted.plans.keys().collect();
-    let lanes: Vec<&str> = wanted.plans.values().map(|plan| plan.lane.as_str()).collect();
-    let days: Vec<Option<i32>> = wanted.plans.values().map(|plan| plan.retention_days).collect();
-    let waiting: Vec<Option<i32>> = wanted.plans.values().map(|plan| plan.max_waiting).collect();
     // Only one plan may be the default one at any moment.
     transaction
         .execute(
@@ -204,12 +218,16 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
             &[&wanted.default_plan()],
         )
         .await?;
-    transaction
-        .execute(
-            include_str!("sql/write_plans.sql"),
-            &[&plans, &lanes, &days, &wanted.default_plan(), &waiting],
-        )
-        .await?;
+    let plans: Vec<&String> = wanted.plans.keys().collect();
+    let lanes: Vec<&str> = wanted.plans.values().map(|plan| plan.lane.as_str()).collect();
+    let default = wanted.default_plan();
+    let attributes = PLAN_ATTRIBUTES.map(|attribute| {
+        let value = |plan: &PlanEntry| plan.attributes.get(attribute.name).copied().flatten();
+        wanted.plans.values().map(value).collect::<Vec<_>>()
+    });
+    let mut plan_params: Vec<&(dyn ToSql + Sync)> = vec![&plans, &lanes, &default];
+    plan_params.extend(attributes.iter().map(|values| values as &(dyn ToSql + Sync)));
+    transaction.execute(&write_plans(), &plan_params).await?;
     let mut rows = LimitRows::default();
     for (name, plan) in &wanted.plans {
         for (meter, limits) in &plan.meters {

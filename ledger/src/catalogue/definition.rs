@@ -16,6 +16,34 @@ pub struct Catalogue {
     pub plans: IndexMap<String, PlanEntry>,
 }
 
+/// An optional attribute of plans: a column of `subscription_plans` and a member of `[[plan]]` in weir.toml, with the same
+/// name.
+#[derive(Clone, Copy, Debug)]
+pub struct PlanAttribute {
+    /// Its name.
+    pub name: &'static str,
+    /// The largest value; the smallest is 1.
+    pub max: i32,
+    /// What a plan without it has.
+    pub absent: &'static str,
+}
+
+/// All of them. Those that the decision needs also are in `plan_of()` and in [`weir_policy::admission`].
+pub const PLAN_ATTRIBUTES: [PlanAttribute; 2] = [
+    // Days that results are kept.
+    PlanAttribute {
+        name: "retention_days",
+        max: 36_500,
+        absent: "without end",
+    },
+    // How many jobs of a holder and meter may wait, for a slot or for a time.
+    PlanAttribute {
+        name: "max_waiting",
+        max: i32::MAX,
+        absent: "any number",
+    },
+];
+
 /// A plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanEntry {
@@ -23,10 +51,9 @@ pub struct PlanEntry {
     pub lane: Lane,
     /// Whether it is the plan of those without a subscription. Exactly one is.
     pub is_default: bool,
-    /// How long results are kept; `None` is without end.
-    pub retention_days: Option<i32>,
-    /// How many jobs of a holder and meter may wait, for a slot or for a time; `None` is any number.
-    pub max_waiting: Option<i32>,
+    /// The value of each of [`PLAN_ATTRIBUTES`], by its name.
+    #[serde(flatten)]
+    pub attributes: BTreeMap<&'static str, Option<i32>>,
     /// What it allows of each meter, by the meter's name.
     pub meters: BTreeMap<String, PlanLimits>,
 }
@@ -108,18 +135,13 @@ fn changes_of_plan(name: &str, now: &PlanEntry, wanted: &PlanEntry, changes: &mu
         now.is_default.to_string(),
         wanted.is_default.to_string(),
     );
-    let days = |days: Option<i32>| days.map_or_else(|| "without end".to_owned(), |days| days.to_string());
-    change(
-        "retention_days",
-        days(now.retention_days),
-        days(wanted.retention_days),
-    );
-    let waiting = |most: Option<i32>| most.map_or_else(|| "any number".to_owned(), |most| most.to_string());
-    change(
-        "max_waiting",
-        waiting(now.max_waiting),
-        waiting(wanted.max_waiting),
-    );
+    for attribute in PLAN_ATTRIBUTES {
+        let text = |plan: &PlanEntry| match plan.attributes.get(attribute.name).copied().flatten() {
+            Some(value) => value.to_string(),
+            None => attribute.absent.to_owned(),
+        };
+        change(attribute.name, text(now), text(wanted));
+    }
 }
 
 fn changes_of_meters(
@@ -173,8 +195,7 @@ mod tests {
         PlanEntry {
             lane: Lane::Default,
             is_default: true,
-            retention_days: None,
-            max_waiting: None,
+            attributes: BTreeMap::new(),
             meters: meters.collect(),
         }
     }
@@ -199,8 +220,8 @@ mod tests {
             ("old", plan(&[])),
         ]);
         let mut hobby = plan(&[("renders", &[(Span::Month, 20)], 2)]);
-        (hobby.lane, hobby.retention_days, hobby.is_default) = (Lane::Priority, Some(30), false);
-        hobby.max_waiting = Some(9);
+        (hobby.lane, hobby.is_default) = (Lane::Priority, false);
+        hobby.attributes = BTreeMap::from([("retention_days", Some(30)), ("max_waiting", Some(9))]);
         hobby.meters.get_mut("renders").unwrap().ceilings = BTreeMap::from([(Span::Month, 30)]);
         let tokens = plan(&[("tokens", &[(Span::Day, 100)], 3)]);
         hobby.meters.extend(tokens.meters.clone());

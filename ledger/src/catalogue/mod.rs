@@ -8,4 +8,4 @@ mod definition;
 pub mod services;
 
 pub use apply::{CatalogueError, apply, load};
-pub use definition::{Catalogue, PlanEntry, PlanLimits};
+pub use definition::{Catalogue, PLAN_ATTRIBUTES, PlanAttribute, PlanEntry, PlanLimits};

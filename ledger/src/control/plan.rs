@@ -60,7 +60,7 @@ pub struct PlanOutcome {
 
 /// The plan of a user, and what is to come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub struct PlanStatus {
     /// The plan that counts now.
     pub plan: String,
     /// The plan from `next_at` on, if a change is scheduled.
@@ -74,14 +74,14 @@ pub struct Standing {
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn standing<C: GenericClient + Sync>(
+pub async fn plan_status<C: GenericClient + Sync>(
     client: &C,
     user: Uuid,
-) -> Result<Standing, tokio_postgres::Error> {
+) -> Result<PlanStatus, tokio_postgres::Error> {
     let row = client
-        .query_one(include_str!("sql/standing.sql"), &[&user])
+        .query_one(include_str!("sql/plan_status.sql"), &[&user])
         .await?;
-    Ok(Standing {
+    Ok(PlanStatus {
         plan: row.get("plan"),
         next: row.get("next"),
         next_at: row.get("next_at"),
@@ -109,7 +109,7 @@ pub async fn set_plan(
         ));
     }
     let transaction = person.change(client).await?;
-    if let Some(outcome) = told_before(&transaction, person.id, change).await? {
+    if let Some(outcome) = earlier_outcome(&transaction, person.id, change).await? {
         return Ok(outcome);
     }
     let plan_id = plan_id(&transaction, change.plan).await?;
@@ -123,7 +123,7 @@ pub async fn set_plan(
     let applied = newest.is_none_or(|newest| change.occurred_at >= newest);
     let (effective, before) = (
         change.effective.as_str(),
-        standing(&transaction, person.id).await?,
+        plan_status(&transaction, person.id).await?,
     );
     transaction
         .execute(
@@ -150,7 +150,7 @@ pub async fn set_plan(
             holder: Some(person.id),
             before: Some(json!(before)),
             after: Some(json!({
-                "standing": standing(&transaction, person.id).await?,
+                "status": plan_status(&transaction, person.id).await?,
                 "event_id": change.event_id,
                 "occurred_at": change.occurred_at,
             })),
@@ -165,7 +165,7 @@ pub async fn set_plan(
     })
 }
 
-async fn told_before(
+async fn earlier_outcome(
     transaction: &Transaction<'_>,
     user: Uuid,
     change: &PlanChange<'_>,

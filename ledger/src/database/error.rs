@@ -10,7 +10,7 @@ use tokio_postgres::error::{DbError, Severity, SqlState};
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DatabaseError {
     /// PostgreSQL refused a statement or the connection broke.
-    #[error("the database failed: {}", said(.0))]
+    #[error("the database failed: {}", message_of(.0))]
     Postgres(Arc<tokio_postgres::Error>),
     /// There is no connection: where to, and why.
     #[error("the database {to} cannot be used: {}", why(.error))]
@@ -98,7 +98,7 @@ impl From<sqlx::Error> for DatabaseError {
 }
 
 /// What PostgreSQL says. `tokio_postgres` says only "db error" or "error communicating with the server"; the reason is in its source.
-pub(crate) fn said(error: &tokio_postgres::Error) -> String {
+pub(crate) fn message_of(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
         return format!("{} ({})", db.message(), db.code().code());
     }
@@ -120,7 +120,7 @@ fn why(error: &tokio_postgres::Error) -> String {
             SqlState::TOO_MANY_CONNECTIONS => "; raise max_connections, or run fewer processes",
             _ => "",
         };
-        return format!("{}{mend}", said(error));
+        return format!("{}{mend}", message_of(error));
     }
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause.and_then(std::error::Error::source) {

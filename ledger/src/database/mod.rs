@@ -11,6 +11,6 @@ mod tls;
 pub use connect::Database;
 pub use connection_pool::{ConnectionPool, FromDatabase};
 pub use error::DatabaseError;
-pub(crate) use error::{Failure, Phase, said};
+pub(crate) use error::{Failure, Phase, message_of};
 pub use schemas::{MAX_RIVER_SCHEMA, Schemas};
 pub use tls::client_config;

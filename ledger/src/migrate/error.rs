@@ -2,7 +2,7 @@
 
 use tokio_postgres::error::SqlState;
 
-use crate::database::{DatabaseError, said};
+use crate::database::{DatabaseError, message_of};
 
 /// A migration that did not go through.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum MigrateError {
         by: Option<String>,
     },
     /// PostgreSQL refused a file of the schema. Nothing of the schema was changed.
-    #[error("ledger/schema could not be applied, at {path}: {}{}", said(.error), detail(.error))]
+    #[error("ledger/schema could not be applied, at {path}: {}{}", message_of(.error), detail(.error))]
     File {
         /// The file.
         path: String,

@@ -238,10 +238,10 @@ pub(super) struct Progressed {
     message: Option<String>,
 }
 
-/// An attempt that was heard.
+/// A report that was recorded.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Heard {
-    /// When the attempt is taken back, unless it says something before; null while its first answer is waited for.
+pub(super) struct Recorded {
+    /// When the attempt is taken over unless it reports again; null while its first answer is outstanding.
     deadline_at: Option<Timestamp>,
 }
 
@@ -251,15 +251,15 @@ pub(super) struct Heard {
     path = "/worker/jobs/{id}/progress",
     params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
     request_body = Progressed,
-    responses((status = 200, body = Heard), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    responses((status = 200, body = Recorded), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
 )]
 pub(super) async fn progress(
     State(api): State<Arc<Api>>,
     attempt: Attempt,
     bytes: Result<Bytes, BytesRejection>,
-) -> Result<Json<Heard>, ApiError> {
+) -> Result<Json<Recorded>, ApiError> {
     let Progressed { fraction, message } = body(bytes, MAX_WORD)?;
-    hear(&api, &attempt, Some(&attempts::Progress { fraction, message })).await
+    record(&api, &attempt, Some(&attempts::Progress { fraction, message })).await
 }
 
 /// Says that the attempt goes on.
@@ -267,24 +267,24 @@ pub(super) async fn progress(
     post,
     path = "/worker/jobs/{id}/heartbeat",
     params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
-    responses((status = 200, body = Heard), NoAttempt, AttemptOver, Unavailable)
+    responses((status = 200, body = Recorded), NoAttempt, AttemptOver, Unavailable)
 )]
 pub(super) async fn heartbeat(
     State(api): State<Arc<Api>>,
     attempt: Attempt,
-) -> Result<Json<Heard>, ApiError> {
-    hear(&api, &attempt, None).await
+) -> Result<Json<Recorded>, ApiError> {
+    record(&api, &attempt, None).await
 }
 
-async fn hear(
+async fn record(
     api: &Api,
     attempt: &Attempt,
     progress: Option<&attempts::Progress>,
-) -> Result<Json<Heard>, ApiError> {
+) -> Result<Json<Recorded>, ApiError> {
     let heard = api
         .pool
-        .with(async |client| attempts::hear(client, attempt.claim(), progress).await);
-    Ok(Json(Heard {
+        .with(async |client| attempts::record_progress(client, attempt.claim(), progress).await);
+    Ok(Json(Recorded {
         deadline_at: heard.await?,
     }))
 }

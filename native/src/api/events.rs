@@ -103,7 +103,7 @@ pub(super) async fn job(
         caller,
         watch,
         id,
-        told: None,
+        sent: None,
         sending: None,
     };
     let events = stream::unfold(start, Following::step);
@@ -115,14 +115,14 @@ struct Following {
     caller: Caller,
     watch: Watch,
     id: i64,
-    /// What was told last.
-    told: Option<Told>,
+    /// What was sent last.
+    sent: Option<SentJob>,
     /// The room of what is being sent.
     sending: Option<Place>,
 }
 
-/// A job as it was told.
-struct Told {
+/// A job as it was sent.
+struct SentJob {
     hash: u64,
     /// Whether it was the last state.
     is_over: bool,
@@ -134,16 +134,16 @@ impl Following {
         self.sending = None;
         let mut pause = OUTAGE_PAUSE;
         loop {
-            if self.told.as_ref().is_some_and(|told| told.is_over) {
+            if self.sent.as_ref().is_some_and(|sent| sent.is_over) {
                 return None;
             }
             // The first look comes after the watch began, so that nothing happens unseen in between.
-            let changed = match self.told {
+            let changed = match self.sent {
                 Some(_) => self.watch.changed().await,
                 None => vec![self.id],
             };
             let found = jobs::by_id(&self.api, &self.caller, self.id).await;
-            match found.and_then(|job| self.tell(&job)) {
+            match found.and_then(|job| self.event_for(&job)) {
                 Ok(Some(event)) => return Some((Ok(event), self)),
                 Ok(None) => {}
                 // An outage passes; the stream goes on then.
@@ -162,16 +162,16 @@ impl Following {
         }
     }
 
-    /// The event of a job that is not as it was told before.
-    fn tell(&mut self, job: &Job) -> Result<Option<Event>, ApiError> {
+    /// The event of a job that is not as it was sent before.
+    fn event_for(&mut self, job: &Job) -> Result<Option<Event>, ApiError> {
         let text = serde_json::to_string(job).unwrap_or_default();
         let (hash, is_over) = (hash_of(&text), job.is_over());
-        if let Some(told) = self.told.as_mut().filter(|told| told.hash == hash) {
-            told.is_over = is_over;
+        if let Some(sent) = self.sent.as_mut().filter(|sent| sent.hash == hash) {
+            sent.is_over = is_over;
             return Ok(None);
         }
         self.sending = self.api.sending.room(self.caller.holder.id, text.len())?;
-        self.told = Some(Told { hash, is_over });
+        self.sent = Some(SentJob { hash, is_over });
         Ok(Some(Event::default().event("job").data(text)))
     }
 }
@@ -185,7 +185,7 @@ fn hash_of(text: &str) -> u64 {
 /// What the first event has.
 #[derive(Deserialize, IntoParams)]
 pub(super) struct FirstEvent {
-    /// How many jobs the first event has at most, 1 to 100; 100 unless told otherwise.
+    /// The most jobs in the first event, 1 to 100. Default: 100.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<i64>,
 }

@@ -30,7 +30,7 @@ pub(crate) fn run() -> Option<ExitCode> {
         return None;
     }
     Some(supervise(&signals).unwrap_or_else(|error| {
-        super::output::tell(&format!("weir: cannot run as the first process: {error}"));
+        super::output::print_error(&format!("weir: cannot run as the first process: {error}"));
         ExitCode::from(2)
     }))
 }

@@ -12,7 +12,7 @@ use weir::config::Settings;
 use weir_ledger::control::{self, KEY_PREFIX, Scope, ServiceKey};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print, tell};
+use super::output::{CommandResult, actor, print, print_error};
 
 #[derive(Subcommand)]
 pub(crate) enum Key {
@@ -51,7 +51,7 @@ impl Key {
                 let secret: [u8; 32] = rand::random();
                 let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
                 control::create_key(&mut client, &actor(), &name, &key, &scope, expires_at).await?;
-                tell(&format!(
+                print_error(&format!(
                     "this is the only time that the key {name} is shown; `weir key revoke {name}` ends it"
                 ));
                 print(&format!("{key}\n"))?;

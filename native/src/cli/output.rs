@@ -18,7 +18,7 @@ pub(super) fn print(text: &str) -> std::io::Result<bool> {
 }
 
 /// Writes a line to standard error, where `eprintln!` would panic if nobody reads it.
-pub(crate) fn tell(line: &str) {
+pub(crate) fn print_error(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -14,7 +14,7 @@ use weir::config::Settings;
 use weir_ledger::control::{self, UsageEvent};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print, tell};
+use super::output::{CommandResult, actor, print, print_error};
 
 #[derive(Subcommand)]
 pub(crate) enum Usage {
@@ -45,7 +45,7 @@ impl Usage {
             written += events.len();
             if told.elapsed() >= TELL {
                 told = Instant::now();
-                tell(&format!("{written} usage events so far"));
+                print_error(&format!("{written} usage events so far"));
             }
             Ok(())
         })

@@ -207,10 +207,10 @@ impl User {
                         return Ok(ExitCode::FAILURE);
                     }
                     (false, true) => {
-                        let standing = control::standing(client, person.id).await?;
-                        match standing.next.zip(standing.next_at) {
-                            Some((next, at)) => format!("{} until {at}, then {next}", standing.plan),
-                            None => standing.plan,
+                        let status = control::plan_status(client, person.id).await?;
+                        match status.next.zip(status.next_at) {
+                            Some((next, at)) => format!("{} until {at}, then {next}", status.plan),
+                            None => status.plan,
                         }
                     }
                 }

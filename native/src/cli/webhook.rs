@@ -13,7 +13,7 @@ use weir::webhooks;
 use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print, tell};
+use super::output::{CommandResult, actor, print, print_error};
 
 /// How long a test is waited for: longer than a receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -89,7 +89,7 @@ impl Webhook {
                 thresholds,
             } => {
                 let made = webhooks::add(client, settings, &actor, &url, &events, &thresholds).await?;
-                tell(&format!(
+                print_error(&format!(
                     "webhook {} is told from now on; this is the only time that its secret is shown",
                     made.webhook.id
                 ));
@@ -105,7 +105,7 @@ impl Webhook {
             }
             Self::Rotate { id } => {
                 let made = webhooks::rotate(client, &actor, id).await?;
-                tell("both secrets sign for a day; this is the only time that the new one is shown");
+                print_error("both secrets sign for a day; this is the only time that the new one is shown");
                 made.secret
             }
             Self::Enable { id } => if control::enable_webhook(client, &actor, id).await? {

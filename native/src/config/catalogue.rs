@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use weir_ledger::catalogue::{Catalogue, PlanEntry, PlanLimits};
+use weir_ledger::catalogue::{Catalogue, PLAN_ATTRIBUTES, PlanAttribute, PlanEntry, PlanLimits};
 use weir_ledger::control::MAX_LIMIT;
 use weir_policy::lane::Lane;
 use weir_policy::span::Span;
@@ -13,9 +13,6 @@ use super::variables::Reader;
 
 /// The most slots that a holder may have at once.
 pub(crate) const MAX_SLOTS: u32 = 10_000;
-
-/// The most days that finished jobs are kept for. Statements count no further either, whatever somebody writes by hand.
-const MAX_RETENTION_DAYS: i32 = 36_500;
 
 /// Members that `/api/usage` has beside one for each meter.
 const TAKEN_METERS: [&str; 3] = ["tier", "period", "meters"];
@@ -118,8 +115,10 @@ fn plan(
     let slots: Option<u32> = table.need(reader, "slots");
     let of_services: BTreeMap<String, u32> = table.take(reader, "services").unwrap_or_default();
     let limits: BTreeMap<String, Limits> = table.take(reader, "limits").unwrap_or_default();
-    let retention_days: Option<i32> = table.take(reader, "retention_days");
-    let max_waiting: Option<i32> = table.take(reader, "max_waiting");
+    let attributes: BTreeMap<&'static str, Option<i32>> = PLAN_ATTRIBUTES
+        .into_iter()
+        .map(|attribute| (attribute.name, table.take(reader, attribute.name)))
+        .collect();
     table.rest(reader);
 
     if let Some(name) = &name {
@@ -143,17 +142,11 @@ fn plan(
     if slots.is_some_and(|slots| !(1..=MAX_SLOTS).contains(&slots)) {
         table.fault(reader, "slots", &format!("slots must be from 1 to {MAX_SLOTS}"));
     }
-    if retention_days.is_some_and(|days| !(1..=MAX_RETENTION_DAYS).contains(&days)) {
-        let fault =
-            format!("retention_days must be from 1 to {MAX_RETENTION_DAYS}, which is a hundred years");
-        table.fault(reader, "retention_days", &fault);
-    }
-    if max_waiting.is_some_and(|most| most < 1) {
-        table.fault(
-            reader,
-            "max_waiting",
-            "max_waiting must be at least 1; leave it out for any number",
-        );
+    for PlanAttribute { name, max, absent } in PLAN_ATTRIBUTES {
+        if attributes[name].is_some_and(|value| !(1..=max).contains(&value)) {
+            let fault = format!("{name} must be from 1 to {max}, or absent ({absent})");
+            table.fault(reader, name, &fault);
+        }
     }
     let of_meters = slots_of_meters(reader, &table, &of_services, services);
     for meter in limits
@@ -217,8 +210,7 @@ fn plan(
     let entry = PlanEntry {
         lane: Lane::select(known_lane, false),
         is_default,
-        retention_days,
-        max_waiting,
+        attributes,
         meters,
     };
     catalogue.plans.insert(name.clone(), entry);

@@ -52,7 +52,7 @@ impl Reporter {
     }
 
     /// Says how far the attempt is.
-    pub fn say(&self, progress: Progress) {
+    pub fn report(&self, progress: Progress) {
         if let Some(sender) = &self.0 {
             sender.send_replace(Some(progress));
         }

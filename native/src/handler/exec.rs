@@ -255,15 +255,15 @@ async fn end_of(
     progress: &Reporter,
 ) -> std::io::Result<()> {
     // A character has four bytes at most, and the first one may be cut.
-    const MOST: usize = 4 * (MAX_MESSAGE + 1);
+    const MAX_TAIL: usize = 4 * (MAX_MESSAGE + 1);
     let (mut lines, mut piece) = (ProgressLines::default(), Vec::with_capacity(4096));
     while stream.read_buf(&mut piece).await? > 0 {
         if let Some(said) = lines.take(&piece, read) {
-            progress.say(said);
+            progress.report(said);
         }
         piece.clear();
-        if read.len() > MOST {
-            read.drain(..read.len() - MOST);
+        if read.len() > MAX_TAIL {
+            read.drain(..read.len() - MAX_TAIL);
         }
     }
     lines.end(read);

@@ -6,7 +6,7 @@ use weir_ledger::attempts::Progress;
 const MARK: &[u8] = b"weir:progress ";
 
 /// A longer line is no such line.
-const LONGEST: usize = MARK.len() + 32 + Progress::MAX_MESSAGE;
+const MAX_LINE: usize = MARK.len() + 32 + Progress::MAX_MESSAGE;
 
 /// Takes the lines about progress out of a stream that comes piece by piece.
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl ProgressLines {
             } else {
                 self.line.extend_from_slice(part);
                 let common = self.line.len().min(MARK.len());
-                if self.line[..common] != MARK[..common] || self.line.len() > LONGEST {
+                if self.line[..common] != MARK[..common] || self.line.len() > MAX_LINE {
                     rest.append(&mut self.line);
                     self.passes = true;
                 } else if ends {

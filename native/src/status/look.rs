@@ -10,12 +10,12 @@ const SHOWN_FOR: Duration = Duration::from_secs(1);
 const TIMES_AS_LONG: u32 = 20;
 
 /// But for this long at most.
-const LONGEST: Duration = Duration::from_secs(10);
+const MAX_INTERVAL: Duration = Duration::from_secs(10);
 
 /// For how long what a look found is shown before somebody looks again.
 #[must_use]
 pub fn shown_for(took: Duration) -> Duration {
-    (took * TIMES_AS_LONG).clamp(SHOWN_FOR, LONGEST)
+    (took * TIMES_AS_LONG).clamp(SHOWN_FOR, MAX_INTERVAL)
 }
 
 #[cfg(test)]

@@ -228,7 +228,7 @@ impl Pool {
         let jobs = state.prefetch.jobs(state.workers, self.most);
         if jobs != state.prefetched {
             state.prefetched = jobs;
-            self.tell_river(state, client);
+            self.resize_river(state, client);
         }
     }
 
@@ -237,11 +237,11 @@ impl Pool {
         let Some(borrower) = &self.borrower else { return };
         let mut theirs = borrower.state();
         theirs.lent = state.workers.saturating_sub(state.running);
-        borrower.tell_river(&theirs, client);
+        borrower.resize_river(&theirs, client);
         borrower.serve(&mut theirs, client);
     }
 
-    fn tell_river(&self, state: &State, client: &Client) {
+    fn resize_river(&self, state: &State, client: &Client) {
         if let Err(error) = client
             .local_queues()
             .update(&self.queue, QueueConfig::new(state.room()))
@@ -280,7 +280,7 @@ impl WorkerPermit {
             Holding::Permit
         } else if state.settling < pool.most {
             state.settling += 1;
-            pool.tell_river(&state, &self.client);
+            pool.resize_river(&state, &self.client);
             Holding::Permit
         } else {
             Holding::Nothing
@@ -359,7 +359,7 @@ impl SettlePermit {
         };
         if held {
             state.settling -= 1;
-            self.pool.tell_river(&state, &self.client);
+            self.pool.resize_river(&state, &self.client);
         }
         held
     }

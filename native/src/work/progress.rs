@@ -18,7 +18,8 @@ pub(super) async fn record(
 ) -> Infallible {
     while reports.changed().await.is_ok() {
         let progress = reports.borrow_and_update().clone();
-        let recorded = pool.with(async |client| attempts::hear(client, claim, progress.as_ref()).await);
+        let recorded =
+            pool.with(async |client| attempts::record_progress(client, claim, progress.as_ref()).await);
         // The handler continues: the next report may succeed, and the settlement does not depend on it.
         if let Err(error) = recorded.await {
             tracing::debug!(job = claim.job_id, %error, "the progress could not be recorded");

@@ -359,7 +359,7 @@ impl Handler for Halfway {
 
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         for n in 0..=50 {
-            attempt.progress.say(Progress {
+            attempt.progress.report(Progress {
                 fraction: f64::from(n) / 100.0,
                 message: Some(format!("{n} of 100")),
             });

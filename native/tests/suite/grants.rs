@@ -267,7 +267,7 @@ async fn no_more_jobs_wait_than_the_plan_allows() {
         refused.body["detail"]
             .as_str()
             .unwrap()
-            .starts_with("2 jobs wait"),
+            .starts_with("2 jobs are waiting"),
         "{}",
         refused.body
     );

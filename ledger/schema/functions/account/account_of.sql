@@ -12,7 +12,7 @@
 CREATE OR REPLACE FUNCTION account_of(of_user uuid, meter text, draws boolean, at timestamptz,
                                       of_month timestamptz DEFAULT NULL, of_windows smallint DEFAULT NULL,
                                       around timestamptz DEFAULT NULL)
-RETURNS TABLE (tier text, lane text, slots int, own_slots int, max_waiting int, counted smallint,
+RETURNS TABLE (tier text, lane text, slots int, own_slots int, attributes subscription_plans, counted smallint,
                period_start timestamptz, period_end timestamptz, monthly_limit bigint, monthly_ceiling bigint,
                used bigint, reserved bigint, from_grants bigint,
                granted bigint, grant_ids uuid[], grant_amounts bigint[], grant_ends timestamptz[], grant_starts timestamptz[],
@@ -20,7 +20,7 @@ RETURNS TABLE (tier text, lane text, slots int, own_slots int, max_waiting int, 
                spans text[], starts timestamptz[], ends timestamptz[], limits bigint[], ceilings bigint[], used_in bigint[],
                reserved_in bigint[])
 LANGUAGE sql STABLE ROWS 1 AS $$
-    SELECT plan.tier, plan.lane, plan.slots, plan.own_slots, plan.max_waiting, plan.counted,
+    SELECT plan.tier, plan.lane, plan.slots, plan.own_slots, plan.attributes, plan.counted,
            coalesce(of_month, period.period_start), period.period_end, plan.month, plan.month_ceiling,
            coalesce(b.used, 0), coalesce(b.reserved, 0), coalesce(b.from_grants, 0),
            coalesce(granted.amount, 0), granted.ids, granted.amounts, granted.ends, granted.starts,

@@ -1,13 +1,13 @@
 -- The plan of a user and its limits for a meter at a moment: by the active subscription, else the default plan. The
 -- user's overrides replace the plan's limits, and are hard. No row when the plan has no limits for the meter.
--- counted: the windows in which the meter is counted besides the month. anchor: where billing periods are counted from.
+-- attributes: the plan's row, for its optional attributes. counted: the windows in which the meter is counted besides the month. anchor: where billing periods are counted from.
 -- One SELECT and not STRICT, so that the planner inlines it and drops the columns that its caller does not use.
 CREATE OR REPLACE FUNCTION plan_of(of_user uuid, meter text, at timestamptz)
-RETURNS TABLE (tier text, lane text, slots int, own_slots int, max_waiting int, anchor timestamptz, counted smallint,
+RETURNS TABLE (tier text, lane text, slots int, own_slots int, attributes subscription_plans, anchor timestamptz, counted smallint,
                month bigint, day bigint, hour bigint, minute bigint,
                month_ceiling bigint, day_ceiling bigint, hour_ceiling bigint, minute_ceiling bigint)
 LANGUAGE sql STABLE ROWS 1 AS $$
-    SELECT p.tier::text, p.lane, l.slots, own.slots, p.max_waiting, s.anchor, l.counted,
+    SELECT p.tier::text, p.lane, l.slots, own.slots, p, s.anchor, l.counted,
            nullif(coalesce(own.month, l.month), -1), nullif(coalesce(own.day, l.day), -1),
            nullif(coalesce(own.hour, l.hour), -1), nullif(coalesce(own.minute, l.minute), -1),
            CASE WHEN own.month IS NULL THEN l.month_ceiling END, CASE WHEN own.day IS NULL THEN l.day_ceiling END,

@@ -83,7 +83,7 @@ BEGIN
     key := unique_key_of(this_holder, made.kind, args, made.unique_by);
 
     PERFORM lock_account(this_holder, made.event_type, CASE WHEN NOT is_uuid THEN weir_submit.subject END);
-    SELECT h.slots_in_use, h.parked, clock.at, a.*,
+    SELECT h.slots_in_use, h.parked, clock.at, a.*, (a.attributes).max_waiting,
            slots_in_force(h.user_id, a.tier, coalesce(a.slots, raise_no_limits(made.event_type)), a.own_slots) AS slots_now
     INTO account
     FROM (SELECT * FROM holders k WHERE k.holder = this_holder AND k.event_type = made.event_type) h

@@ -8,9 +8,9 @@ SELECT w.n AS position,
        a.lane,
        coalesce(a.slots, CASE WHEN h.user_id IS NOT NULL THEN raise_no_limits(h.event_type) END) AS slots,
        a.own_slots,
-       a.max_waiting,
-       CASE WHEN a.max_waiting IS NOT NULL THEN count_scheduled(w.holder, w.event_type, a.max_waiting - h.parked) END
-           AS scheduled,
+       (a.attributes).max_waiting,
+       CASE WHEN (a.attributes).max_waiting IS NOT NULL
+           THEN count_scheduled(w.holder, w.event_type, (a.attributes).max_waiting - h.parked) END AS scheduled,
        a.period_start,
        a.period_end,
        a.monthly_limit,

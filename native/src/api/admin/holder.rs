@@ -180,7 +180,7 @@ pub async fn holder_view(
         return Err(ControlError::NeverSeen(person.subject.to_string()));
     }
     let subject = Holders::subject_of(client, person.id).await?;
-    let standing = control::standing(client, person.id).await?;
+    let status = control::plan_status(client, person.id).await?;
     let usage = status::usage(client, person.id).await?;
     let held = client
         .query(
@@ -227,10 +227,10 @@ pub async fn holder_view(
     Ok(HolderView {
         subject: subject.unwrap_or_else(|| person.subject.to_string()),
         holder: person.id,
-        plan: standing.plan,
-        next_plan: standing
+        plan: status.plan,
+        next_plan: status
             .next
-            .zip(standing.next_at)
+            .zip(status.next_at)
             .map(|(plan, at)| NextPlan { plan, at }),
         meters,
         jobs: jobs.iter().map(|row| Job::from_row(row, settings)).collect(),

@@ -20,10 +20,10 @@ use weir_ledger::job_metadata::REQUEST_ID;
 use weir_policy::subject::{self, Subject};
 
 /// The longest text that is looked for.
-const LONGEST: usize = subject::MAX_BYTES;
+const MAX_INPUT: usize = subject::MAX_BYTES;
 
 /// How many jobs of one request are shown. A request submits one; the same request id may come again.
-const MOST: i64 = 20;
+const MAX_FOUND: i64 = 20;
 
 #[derive(Deserialize)]
 pub(super) struct Wanted {
@@ -45,11 +45,11 @@ pub(super) async fn show(
     let nothing = || {
         ConsoleError::Missing(format!(
             "No job, request, user or holder has the id “{}”.",
-            page::beginning(text, LONGEST)
+            page::beginning(text, MAX_INPUT)
         ))
     };
     // PostgreSQL has no text with a zero character.
-    if text.is_empty() || text.len() > LONGEST || text.contains('\0') {
+    if text.is_empty() || text.len() > MAX_INPUT || text.contains('\0') {
         return Err(nothing());
     }
     let found = api
@@ -64,7 +64,7 @@ pub(super) async fn show(
                 .await?;
             let member = json!({ REQUEST_ID: text });
             let rows = transaction
-                .query(include_str!("sql/of_request.sql"), &[&member, &MOST])
+                .query(include_str!("sql/of_request.sql"), &[&member, &MAX_FOUND])
                 .await?;
             transaction.commit().await?;
             Ok::<_, DatabaseError>(Found::Jobs(rows.iter().map(|row| row.get("id")).collect()))

@@ -14,7 +14,7 @@ use super::page::{self, ConsoleError};
 use crate::status::{duration, number};
 
 /// How many are shown.
-const MOST: i64 = 50;
+const MAX_SHOWN: i64 = 50;
 
 #[derive(Default, Deserialize)]
 pub(super) struct Wanted {
@@ -30,7 +30,7 @@ pub(super) async fn show(
     let by_running = wanted.by.as_deref() == Some("running");
     let rows = api
         .pool
-        .query(include_str!("sql/holders.sql"), &[&by_running, &MOST])
+        .query(include_str!("sql/holders.sql"), &[&by_running, &MAX_SHOWN])
         .await?;
     let cells = html! {
         @for row in &rows {
@@ -70,7 +70,7 @@ pub(super) async fn show(
     ];
     let body = html! {
         p.soft {
-            "Whoever has unfinished jobs, at most " (MOST) ": users, and anonymous client addresses by the id that stands "
+            "Whoever has unfinished jobs, at most " (MAX_SHOWN) ": users, and anonymous client addresses by the id that stands "
             "for them. " (other) "."
         }
         @if rows.is_empty() { p { "Nobody has an unfinished job." } } @else { (page::table(caption, &columns, &cells)) }
