@@ -14,21 +14,20 @@ pub mod database;
 pub mod hold_off;
 pub mod holder;
 pub mod job_metadata;
+pub mod json;
 pub mod lookup;
 pub mod maintenance;
 pub mod meter;
 pub mod migrate;
 #[cfg(test)]
 mod model;
-pub mod numbers;
 pub mod pass;
 pub mod periodic;
 pub mod plans;
 pub mod processes;
+pub mod raw_json;
 pub mod reconciliation;
 pub mod reservation;
 pub mod rules;
 pub mod settlement;
 pub mod unique_key;
-
-pub use committer::json_bytes;

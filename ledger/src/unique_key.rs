@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::numbers;
+use crate::json;
 
 /// The states in which a key is unique, as River's `unique_states`, leftmost bit first: all but completed, discarded
 /// and cancelled. A finished job is done again when it is submitted again.
@@ -47,7 +47,7 @@ pub fn key(
     }
     let chosen: Map<String, Value> = chosen
         .into_iter()
-        .map(|(member, value)| (member, numbers::as_rivers(value)))
+        .map(|(member, value)| (member, json::as_rivers(value)))
         .collect();
     let encoded = riverqueue::encoding::encode_args(&chosen).ok();
     Ok(encoded.map(|args| {

@@ -7,7 +7,6 @@ mod derived_keys;
 pub mod handler;
 mod http_client;
 pub mod outbound;
-mod raw_json;
 pub mod status;
 pub mod telemetry;
 pub mod token;

@@ -20,7 +20,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::database::session::Session;
@@ -167,41 +166,6 @@ async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &m
     }
 }
 
-/// The bytes that a JSON value takes in memory, roughly.
-#[must_use]
-pub fn json_bytes(value: &Value) -> usize {
-    /// A node of an object's tree has room for so many members.
-    const MAX_MEMBERS: usize = 11;
-    /// Each of several nodes has so many at least.
-    const LEAST_MEMBERS: usize = 5;
-    /// A number is kept as text, for which the allocator gives so many bytes at least.
-    const LEAST_TEXT: usize = 16;
-    const NODE: usize = MAX_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 2 * size_of::<usize>();
-    fn nodes(members: usize) -> usize {
-        match members {
-            0..=MAX_MEMBERS => members.min(1),
-            _ => members.div_ceil(LEAST_MEMBERS),
-        }
-    }
-    fn elsewhere(value: &Value) -> usize {
-        match value {
-            Value::Null | Value::Bool(_) => 0,
-            Value::Number(number) => number.as_str().len().max(LEAST_TEXT),
-            Value::String(text) => text.capacity(),
-            Value::Array(items) => {
-                items.capacity() * size_of::<Value>() + items.iter().map(elsewhere).sum::<usize>()
-            }
-            Value::Object(members) => {
-                let texts = members
-                    .iter()
-                    .map(|(name, value)| name.capacity() + elsewhere(value));
-                nodes(members.len()) * NODE + texts.sum::<usize>()
-            }
-        }
-    }
-    size_of::<Value>() + elsewhere(value)
-}
-
 /// Serves groups one after the other over one session.
 struct Lane<T: Transact> {
     session: Session<T::Statements>,
@@ -228,22 +192,5 @@ impl<T: Transact> Lane<T> {
         for (holder, blocked) in served.blocked {
             Quarantine::push(&self.quarantine, holder, blocked, Why::Blocked);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn a_small_object_counts_as_the_node_that_it_takes() {
-        // A name, a value and ten more places for each of them.
-        assert!(json_bytes(&json!({ "": 0 })) > 11 * (24 + 24));
-        let many = Value::Array(vec![json!({ "": 0 }); 1000]);
-        assert!(json_bytes(&many) > 1000 * 11 * (24 + 24));
-        let text = "x".repeat(10_000);
-        assert!((10_000..10_200).contains(&json_bytes(&text.into())));
     }
 }

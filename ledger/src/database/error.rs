@@ -175,6 +175,17 @@ impl DatabaseError {
         }
     }
 
+    /// Why PostgreSQL cannot store a value: class 22 is about data, 54 about its size. `None` for other errors.
+    pub(crate) fn unstorable(&self) -> Option<String> {
+        let Self::Postgres(error) = self else {
+            return None;
+        };
+        let db = error.as_db_error()?;
+        let code = db.code().code();
+        let is_data = code.starts_with("22") || code.starts_with("54");
+        is_data.then(|| db.message().to_owned())
+    }
+
     /// Whether the same may succeed later: a statement that took too long, or a server without memory or disk.
     pub(crate) fn is_transient(&self) -> bool {
         match self {

@@ -19,5 +19,4 @@ pub(crate) use statements::PROVISION;
 pub use submission::{
     Answer, FIRST_PRIORITY, Idempotency, NewJob, Quota, Quotas, ReserveError, Submission, Window,
 };
-pub(crate) use transaction::unstorable;
 pub use transaction::{reserve, reserve_all, submit_all};

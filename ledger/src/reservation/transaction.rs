@@ -12,10 +12,11 @@ use super::read::{self, Unread};
 use super::statements::ReservationStatements;
 use super::submission::{Answer, ReserveError, Submission};
 use super::{decide, write};
-use crate::committer::{GroupFailure, Locking, Transact, json_bytes};
+use crate::committer::{GroupFailure, Locking, Transact};
 use crate::database::session::{BOUND_LOCKS, Connection, Statements, before_commit};
 use crate::database::{DatabaseError, Failure, Phase};
 use crate::holder::kept_text;
+use crate::json::json_bytes;
 use crate::meter::Meter;
 use crate::rules::Rules;
 
@@ -219,19 +220,8 @@ pub async fn reserve_all(
 
 /// What PostgreSQL cannot store is the caller's to change; everything else is ours.
 pub(super) fn refusal(error: DatabaseError) -> ReserveError {
-    match unstorable(&error) {
+    match error.unstorable() {
         Some(reason) => ReserveError::Unstorable(reason),
         None => error.into(),
     }
-}
-
-/// Why a value cannot be stored, if that is what PostgreSQL says: class 22 is about data, 54 about its size.
-pub(crate) fn unstorable(error: &DatabaseError) -> Option<String> {
-    let DatabaseError::Postgres(error) = error else {
-        return None;
-    };
-    let db = error.as_db_error()?;
-    let code = db.code().code();
-    let is_data = code.starts_with("22") || code.starts_with("54");
-    is_data.then(|| db.message().to_owned())
 }

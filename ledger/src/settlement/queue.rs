@@ -11,7 +11,6 @@ use super::promotion::Promoter;
 use super::transaction::Settle;
 use crate::committer::{Committer, Rejection};
 use crate::database::{Database, DatabaseError};
-use crate::reservation;
 use crate::rules::Rules;
 
 /// This many wait before the second transaction pays: much of what one costs does not depend on how many jobs are in
@@ -74,7 +73,7 @@ impl Settler {
     pub async fn settle(&self, ended: Ended) -> Result<Settled, SettleError> {
         let settled = self.committer().commit(ended).await;
         settled.map_err(|rejection| match rejection {
-            Rejection::Refused(error) => match reservation::unstorable(&error) {
+            Rejection::Refused(error) => match error.unstorable() {
                 Some(reason) => SettleError::Unstorable(reason),
                 None => SettleError::Refused(error),
             },

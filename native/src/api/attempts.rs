@@ -19,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 use weir_ledger::attempts::{self, AttemptError, Claim, Failure, Needs};
-use weir_ledger::numbers;
+use weir_ledger::json::check_numbers;
 
 use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
 use super::problem::ApiError;
@@ -149,7 +149,7 @@ pub(super) async fn complete(
     if !outcome.fits() {
         return Err(ApiError::LargerThan(MAX_OUTPUT));
     }
-    numbers::check(&outcome.output)
+    check_numbers(&outcome.output)
         .map_err(|error| ApiError::Unprocessable(format!("The output cannot be stored: {error}.")))?;
     let charged = attempt
         .change(&api, || {

@@ -10,7 +10,7 @@ use weir_ledger::reservation::NewJob;
 
 use crate::config::Settings;
 use crate::config::service::Service;
-use crate::raw_json::RawJson;
+use weir_ledger::raw_json::RawJson;
 
 /// What has become of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]

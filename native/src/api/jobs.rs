@@ -27,7 +27,7 @@ use super::state::Api;
 use super::when::When;
 use crate::config::service::Service;
 use weir_ledger::holder::Holder;
-use weir_ledger::numbers;
+use weir_ledger::json::comparable;
 use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, Submission};
 
 use super::quota::{self, Quota};
@@ -245,7 +245,7 @@ pub(super) fn idempotency(
     })?;
     let Some(key) = key else { return Ok(None) };
     // As values, so that spaces, the order of members and the spelling of numbers make no difference.
-    let body = numbers::comparable(body);
+    let body = comparable(body);
     let request = json!([service, when.asked_for, when.priority, body]);
     let hash = Sha256::new().chain_update(request.to_string());
     Ok(Some(Idempotency {

@@ -5,8 +5,7 @@ use axum::body::Body;
 use futures_util::StreamExt;
 use serde_json::Value;
 use uuid::Uuid;
-use weir_ledger::json_bytes;
-use weir_ledger::numbers;
+use weir_ledger::json::{check_numbers, json_bytes};
 use weir_ledger::reservation::ReserveError;
 
 use super::places::{Place, Places};
@@ -56,7 +55,7 @@ impl Receiving {
         }
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|error| ApiError::Malformed(format!("The body is not JSON: {error}.")))?;
-        numbers::check(&value).map_err(|error| ApiError::Unprocessable(format!("Invalid body: {error}.")))?;
+        check_numbers(&value).map_err(|error| ApiError::Unprocessable(format!("Invalid body: {error}.")))?;
         if !room.grow_to(kib(json_bytes(&value))) {
             return Err(no_room());
         }

@@ -11,9 +11,9 @@ use tokio_postgres::Row;
 
 use super::analysis::TestCase;
 use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
-use crate::raw_json::RawJson;
 use weir_ledger::database::{ConnectionPool, DatabaseError};
 use weir_ledger::holder::Holder;
+use weir_ledger::raw_json::RawJson;
 
 pub(super) struct Specview {
     pool: ConnectionPool,

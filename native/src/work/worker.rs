@@ -35,7 +35,7 @@ use weir_ledger::attempts::{self, Claim, HandedOver};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
-use weir_ledger::numbers;
+use weir_ledger::json::check_numbers;
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 
 /// How often a settlement is tried while the database is away, and how long apart.
@@ -347,7 +347,7 @@ impl AnyWorker {
             Ok(Ok(Worked::Done(outcome))) if !outcome.fits() => Err(AttemptError::Permanent(format!(
                 "the output is larger than {MAX_OUTPUT} bytes"
             ))),
-            Ok(Ok(Worked::Done(outcome))) => match numbers::check(&outcome.output) {
+            Ok(Ok(Worked::Done(outcome))) => match check_numbers(&outcome.output) {
                 Err(error) => Err(AttemptError::Permanent(format!(
                     "the output cannot be stored: {error}"
                 ))),

@@ -76,7 +76,8 @@ const EDGE: &[&str] = &[
 ];
 const LEDGER: &[&str] = &[
     "job_metadata",
-    "numbers",
+    "json",
+    "raw_json",
     "meter",
     "hold_off",
     "holder",
@@ -158,7 +159,6 @@ const LEDGER: &[&str] = &[
 ];
 const NATIVE: &[&str] = &[
     "derived_keys",
-    "raw_json",
     "http_client",
     "outbound::address",
     "outbound::answer",

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::super::jobs;
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
-use crate::raw_json::RawJson;
+use weir_ledger::raw_json::RawJson;
 
 /// Characters of arguments, metadata and each error.
 const MAX_TEXT: usize = 4000;

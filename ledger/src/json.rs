@@ -1,6 +1,7 @@
-//! Numbers in JSON. `serde_json` keeps them as they are written, digit by digit, and so does PostgreSQL within limits.
+//! JSON values: their size in memory, and their numbers.
 //!
-//! Two places need one text for equal numbers: River's unique keys and the comparison of repeated requests.
+//! `serde_json` keeps numbers as they are written, digit by digit, and so does PostgreSQL within limits. Two places need
+//! one text for equal numbers: River's unique keys and the comparison of repeated requests.
 
 use std::borrow::Cow;
 
@@ -29,11 +30,11 @@ pub struct OutOfRange(String);
 /// # Errors
 ///
 /// The first number that cannot.
-pub fn check(value: &Value) -> Result<(), OutOfRange> {
+pub fn check_numbers(value: &Value) -> Result<(), OutOfRange> {
     match value {
         Value::Number(number) if !is_storable(number) => Err(OutOfRange(shown(number.as_str()))),
-        Value::Array(values) => values.iter().try_for_each(check),
-        Value::Object(members) => members.values().try_for_each(check),
+        Value::Array(values) => values.iter().try_for_each(check_numbers),
+        Value::Object(members) => members.values().try_for_each(check_numbers),
         _ => Ok(()),
     }
 }
@@ -167,12 +168,59 @@ impl<'a> Decimal<'a> {
     }
 }
 
+/// The approximate number of bytes that a JSON value takes in memory.
+#[must_use]
+pub fn json_bytes(value: &Value) -> usize {
+    /// A node of an object's tree has room for so many members.
+    const MAX_MEMBERS: usize = 11;
+    /// Each of several nodes has so many at least.
+    const LEAST_MEMBERS: usize = 5;
+    /// A number is kept as text, for which the allocator gives so many bytes at least.
+    const LEAST_TEXT: usize = 16;
+    const NODE: usize = MAX_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 2 * size_of::<usize>();
+    fn nodes(members: usize) -> usize {
+        match members {
+            0..=MAX_MEMBERS => members.min(1),
+            _ => members.div_ceil(LEAST_MEMBERS),
+        }
+    }
+    fn elsewhere(value: &Value) -> usize {
+        match value {
+            Value::Null | Value::Bool(_) => 0,
+            Value::Number(number) => number.as_str().len().max(LEAST_TEXT),
+            Value::String(text) => text.capacity(),
+            Value::Array(items) => {
+                items.capacity() * size_of::<Value>() + items.iter().map(elsewhere).sum::<usize>()
+            }
+            Value::Object(members) => {
+                let texts = members
+                    .iter()
+                    .map(|(name, value)| name.capacity() + elsewhere(value));
+                nodes(members.len()) * NODE + texts.sum::<usize>()
+            }
+        }
+    }
+    size_of::<Value>() + elsewhere(value)
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn value(text: &str) -> Value {
         serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_small_object_counts_as_the_node_that_it_takes() {
+        // A name, a value and ten more places for each of them.
+        assert!(json_bytes(&json!({ "": 0 })) > 11 * (24 + 24));
+        let many = Value::Array(vec![json!({ "": 0 }); 1000]);
+        assert!(json_bytes(&many) > 1000 * 11 * (24 + 24));
+        let text = "x".repeat(10_000);
+        assert!((10_000..10_200).contains(&json_bytes(&text.into())));
     }
 
     #[test]
@@ -186,7 +234,7 @@ mod tests {
         ] {
             let written = value(&format!("[{text}]"));
             assert_eq!(written.to_string(), format!("[{text}]"));
-            assert_eq!(check(&written), Ok(()));
+            assert_eq!(check_numbers(&written), Ok(()));
         }
     }
 
@@ -212,11 +260,11 @@ mod tests {
             (&"9".repeat(309), false),
         ] {
             let shown = shown(text);
-            assert_eq!(check(&value(text)).is_ok(), is_fine, "{shown}");
+            assert_eq!(check_numbers(&value(text)).is_ok(), is_fine, "{shown}");
             let inside = value(&format!(r#"{{"a": [1, {{"b": {text}}}]}}"#));
-            assert_eq!(check(&inside).is_ok(), is_fine, "{shown}");
+            assert_eq!(check_numbers(&inside).is_ok(), is_fine, "{shown}");
         }
-        let error = check(&value(&"9".repeat(400))).unwrap_err().to_string();
+        let error = check_numbers(&value(&"9".repeat(400))).unwrap_err().to_string();
         assert!(error.len() < 250 && error.contains("99…"), "{error}");
     }
 

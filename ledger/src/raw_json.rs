@@ -1,5 +1,5 @@
-//! JSON that somebody else wrote into the database. PostgreSQL keeps numbers that no double holds, and nesting that no
-//! parser here follows, so it is passed on as it is, and read only where that works.
+//! JSON that other programs wrote into the database. PostgreSQL keeps numbers that no double holds, and nesting that
+//! this parser refuses. So the text is passed on unchanged, and parsed only where that works.
 
 use std::error::Error;
 
@@ -12,16 +12,18 @@ use serde_json::value::RawValue;
 /// The text of a JSON value.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(crate) struct RawJson(Box<RawValue>);
+pub struct RawJson(Box<RawValue>);
 
 impl RawJson {
-    /// What it says; `None` where that cannot be read.
-    pub(crate) fn read<T: DeserializeOwned>(&self) -> Option<T> {
+    /// The parsed value; `None` if it cannot be parsed.
+    #[must_use]
+    pub fn read<T: DeserializeOwned>(&self) -> Option<T> {
         serde_json::from_str(self.0.get()).ok()
     }
 
-    /// For people: in lines, where it can be read.
-    pub(crate) fn pretty(&self) -> String {
+    /// Indented text where it can be parsed, otherwise the text as it is.
+    #[must_use]
+    pub fn pretty(&self) -> String {
         let value: Option<Value> = self.read();
         value
             .and_then(|value| serde_json::to_string_pretty(&value).ok())
