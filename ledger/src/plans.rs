@@ -23,8 +23,7 @@ pub struct Plan {
 
 impl Plan {
     /// The columns `tier`, `lane`, `slots` and `own_slots` of a row; `None` for a client address, which has none.
-    #[must_use]
-    pub fn from_row(row: &Row) -> Option<Self> {
+    pub(crate) fn from_row(row: &Row) -> Option<Self> {
         let name: Option<&str> = row.get("tier");
         let lane: Option<&str> = row.get("lane");
         let slots: Option<i32> = row.get("slots");

@@ -115,8 +115,7 @@ impl LockedAccount {
 
 impl Quotas {
     /// The quotas of a row with the columns that `read.sql` has; `None` without a plan.
-    #[must_use]
-    pub fn from_row(row: &Row) -> Option<Self> {
+    pub(crate) fn from_row(row: &Row) -> Option<Self> {
         let (windows, allowances) = windows(row);
         Self::of(&allowances, &windows)
     }

@@ -20,6 +20,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 use weir_ledger::attempts::{self, AttemptError, Claim, Failure, Needs};
 use weir_ledger::json::check_numbers;
+use weir_ledger::read;
 
 use super::answers::{AttemptOver, NoAttempt, NotWanted, TooLarge, Unavailable};
 use super::problem::ApiError;
@@ -357,11 +358,9 @@ impl Attempt {
         api: &Api,
         change: impl Fn() -> C,
     ) -> Result<T, AttemptError> {
-        let whose = "SELECT holder FROM quota_reservations WHERE job_id = $1";
-        let rows = api.pool.query(whose, &[&self.job_id]).await?;
-        // What is nobody's waits for nobody.
-        let holder = rows.first().map_or_else(Uuid::new_v4, |row| row.get("holder"));
-        api.changes.of(holder, change).await
+        let holder = read::attempts::holder(&api.pool, self.job_id).await?;
+        // Without a holder there is no other change to wait for.
+        api.changes.of(holder.unwrap_or_else(Uuid::new_v4), change).await
     }
 
     fn log(&self, outcome: &str, charged: Option<i64>) {

@@ -14,6 +14,7 @@ use tokio::sync::OwnedMutexGuard;
 use uuid::Uuid;
 use weir_ledger::database::{ConnectionPool, Database, DatabaseError, FromDatabase};
 use weir_ledger::hold_off::HoldOff;
+use weir_ledger::read::holders;
 
 /// How many changes are made at once.
 const CONNECTIONS: usize = 4;
@@ -80,12 +81,7 @@ impl Changes {
             if !self.locked.lock().applies_to(&holder) {
                 return Ok(());
             }
-            let rows = self
-                .pool
-                .query(include_str!("sql/is_locked.sql"), &[&holder])
-                .await?;
-            let is_locked = rows.first().is_some_and(|row| row.get("is_locked"));
-            if !is_locked {
+            if !holders::is_locked(&self.pool, holder).await? {
                 self.locked.lock().end(&holder);
                 return Ok(());
             }

@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use postgres_types::ToSql;
+use deadpool_postgres::ClientWrapper;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::places::{Place, Places};
 use weir_ledger::database::{ConnectionPool, DatabaseError};
+use weir_ledger::read::feed as read;
 
 /// Between two looks, while a watched job is unfinished.
 const BUSY_PAUSE: Duration = Duration::from_millis(100);
@@ -210,24 +211,16 @@ async fn look(shared: &Shared, pool: &ConnectionPool) -> Result<Option<Duration>
     if holders.is_empty() {
         return Ok(None);
     }
-    let (mut newest_of, arrived, rows) = pool
+    let (mut newest_of, arrived, versions) = pool
         .with(async |client| -> Result<_, DatabaseError> {
-            let newest = client.prepare_cached(include_str!("sql/feed_newest.sql")).await?;
-            let versions = client
-                .prepare_cached(include_str!("sql/feed_versions.sql"))
-                .await?;
-            let of_holders: [&(dyn ToSql + Sync); 2] = [&holders, &NEWEST];
-            let of_jobs: [&(dyn ToSql + Sync); 1] = [&followed];
-            let (newest, mut rows) = tokio::try_join!(
-                client.query(&newest, &of_holders),
-                client.query(&versions, &of_jobs)
+            let client: &ClientWrapper = client;
+            let (newest, mut versions) = tokio::try_join!(
+                read::newest(client, &holders, NEWEST),
+                read::versions(client, &followed)
             )?;
             let mut newest_of: HashMap<Uuid, BTreeSet<i64>> = HashMap::new();
-            for row in newest {
-                newest_of
-                    .entry(row.get("holder"))
-                    .or_default()
-                    .insert(row.get("job_id"));
+            for job in newest {
+                newest_of.entry(job.holder).or_default().insert(job.job_id);
             }
             let arrived: Vec<i64> = {
                 let watched = shared.watched();
@@ -238,20 +231,20 @@ async fn look(shared: &Shared, pool: &ConnectionPool) -> Result<Option<Duration>
                 newest_of.iter().flat_map(of_one).collect()
             };
             if !arrived.is_empty() {
-                rows.extend(client.query(&versions, &[&arrived]).await?);
+                versions.extend(read::versions(client, &arrived).await?);
             }
-            Ok((newest_of, arrived, rows))
+            Ok((newest_of, arrived, versions))
         })
         .await?;
-    let now: HashMap<i64, JobVersion> = rows
-        .iter()
-        .map(|row| {
-            let seen = if row.get("over") {
+    let now: HashMap<i64, JobVersion> = versions
+        .into_iter()
+        .map(|job| {
+            let seen = if job.over {
                 JobVersion::Over
             } else {
-                JobVersion::Version(row.get("version"))
+                JobVersion::Version(job.version)
             };
-            (row.get("id"), seen)
+            (job.id, seen)
         })
         .collect();
     let asked: BTreeSet<i64> = followed.into_iter().chain(arrived).collect();

@@ -2,10 +2,9 @@
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use tokio_postgres::Row;
 use utoipa::ToSchema;
 
+use weir_ledger::read::jobs::JobView;
 use weir_ledger::reservation::NewJob;
 
 use crate::config::Settings;
@@ -99,52 +98,41 @@ pub struct Job {
     pub(super) is_settled: bool,
 }
 
-/// Columns and joins of a job as [`Job::from_row`] reads them; a WHERE clause on `s` or `j` follows.
-pub(super) const SELECT: &str = include_str!("sql/job_view.sql");
-
 impl Job {
-    pub(super) fn from_row(row: &Row, settings: &Settings) -> Self {
-        let kind: &str = row.get("kind");
-        let state: &str = row.get("state");
-        let (parked, later): (bool, bool) = (row.get("parked"), row.get("later"));
-        let error: Option<String> = row.get("error");
-        let (status, waiting_for) = match state {
+    pub(super) fn of(view: JobView, settings: &Settings) -> Self {
+        let (status, waiting_for) = match view.state.as_str() {
             "running" => (Status::Running, None),
             "completed" => (Status::Completed, None),
             "cancelled" => (Status::Cancelled, None),
             "discarded" => (Status::Failed, None),
-            _ => (
+            state => (
                 Status::Queued,
-                Some(waiting_for(state, parked, later, error.is_some())),
+                Some(waiting_for(state, view.parked, view.later, view.error.is_some())),
             ),
         };
         let finished = matches!(status, Status::Completed | Status::Cancelled | Status::Failed);
         Self {
-            id: row.get("id"),
+            id: view.id,
             service: settings
-                .service_of_kind(kind)
-                .map_or_else(|| kind.to_owned(), |service| service.name.clone()),
+                .service_of_kind(&view.kind)
+                .map_or(view.kind, |service| service.name.clone()),
             status,
             waiting_for,
-            queue: row.get("queue"),
-            tier: row.get("tier"),
-            attempt: row.get("attempt"),
-            max_attempts: row.get("max_attempts"),
-            created_at: row.get("created_at"),
-            started_at: row.get("attempted_at"),
-            finished_at: row.get("finalized_at"),
-            reserved: if finished { 0 } else { row.get("reserved") },
-            charged: row.get("charged"),
-            output: if status == Status::Completed {
-                row.get("output")
-            } else {
-                None
-            },
-            error: error.map(|message| JobError { message }),
-            progress: row
-                .get::<_, Option<Value>>("progress")
+            queue: view.queue,
+            tier: view.tier,
+            attempt: view.attempt,
+            max_attempts: view.max_attempts,
+            created_at: view.created_at,
+            started_at: view.attempted_at,
+            finished_at: view.finalized_at,
+            reserved: if finished { 0 } else { view.reserved },
+            charged: view.charged,
+            output: view.output.filter(|_| status == Status::Completed),
+            error: view.error.map(|message| JobError { message }),
+            progress: view
+                .progress
                 .and_then(|progress| serde_json::from_value(progress).ok()),
-            is_settled: row.get("settled"),
+            is_settled: view.settled,
         }
     }
 

@@ -9,25 +9,26 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use jiff::Timestamp;
-use postgres_types::ToSql;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tokio_postgres::{Row, Transaction};
+use tokio_postgres::Transaction;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::answers::{LacksScope, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::headers::{self, MAX_KEY};
-use super::job::{Job, SELECT};
+use super::job::Job;
 use super::problem::{ApiError, OverQuota, ProblemDetails};
 use super::receiving::Received;
 use super::state::Api;
 use super::when::When;
+use crate::config::Settings;
 use crate::config::service::Service;
 use weir_ledger::holder::Holder;
 use weir_ledger::json::comparable;
+use weir_ledger::read::jobs::{self as read, JobView};
 use weir_ledger::reservation::{self, Answer, Idempotency, Quotas, Submission};
 
 use super::quota::{self, Quota};
@@ -258,8 +259,7 @@ pub(super) fn idempotency(
 pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, ApiError> {
     let token = caller.job_token.as_deref();
     if let Some(created_at) = token.and_then(|token| api.job_tokens.verify(id, token)) {
-        let rest = "WHERE s.job_id = $1 AND s.user_id IS NULL AND j.created_at = $2";
-        return one(api, rest, &[&id, &created_at]).await;
+        return one(api, read::anonymous(&api.pool, id, created_at).await?);
     }
     caller.holder.user_id.ok_or(ApiError::NoJob)?;
     own_by_id(api, caller.holder, id).await
@@ -268,19 +268,18 @@ pub(super) async fn by_id(api: &Api, caller: &Caller, id: i64) -> Result<Job, Ap
 /// The holder's job of that id. An address is no proof of whose it is, so this is for jobs that the caller named
 /// otherwise.
 async fn own_by_id(api: &Api, holder: Holder, id: i64) -> Result<Job, ApiError> {
-    one(api, "WHERE s.job_id = $1 AND s.holder = $2", &[&id, &holder.id]).await
+    one(api, read::by_id(&api.pool, holder.id, id).await?)
 }
 
 /// What is known of the holder's job whose row was deleted.
 async fn deleted(api: &Api, holder: Holder, service: &Service, id: i64) -> Result<Job, ApiError> {
-    let params: [&(dyn ToSql + Sync); 4] = [&holder.id, &&[id][..], &service.kind, &service.max_attempts];
-    let rows = api.pool.query(DELETED, &params).await?;
-    jobs_of(&rows, api).pop().ok_or(ApiError::NoJob)
+    let found = read::deleted(&api.pool, holder.id, &[id], &service.kind, service.max_attempts).await?;
+    one(api, found.into_iter().next())
 }
 
-async fn one(api: &Api, rest: &str, params: &[&(dyn ToSql + Sync)]) -> Result<Job, ApiError> {
-    let found = select(api, WITH_OUTPUT, rest, params).await?;
-    found.into_iter().next().ok_or(ApiError::NoJob)
+fn one(api: &Api, found: Option<JobView>) -> Result<Job, ApiError> {
+    let job = found.map(|view| Job::of(view, &api.settings));
+    job.ok_or(ApiError::NoJob)
 }
 
 /// One job of the caller's.
@@ -401,14 +400,14 @@ pub(super) async fn newest_first(
     before: Option<i64>,
     limit: i64,
 ) -> Result<Vec<Job>, ApiError> {
-    let rest = "WHERE s.holder = $1 AND s.job_id < $2 ORDER BY s.job_id DESC LIMIT $3";
-    let params: [&(dyn ToSql + Sync); 3] = [&holder.id, &before.unwrap_or(i64::MAX), &limit];
-    select(api, WITHOUT_OUTPUT, rest, &params).await
+    let found = read::newest(&api.pool, holder.id, before.unwrap_or(i64::MAX), limit).await?;
+    Ok(jobs_of(found, &api.settings))
 }
 
 /// Those of these jobs that the holder has.
 pub(super) async fn by_ids(api: &Api, holder: Holder, ids: &[i64]) -> Result<Vec<Job>, ApiError> {
-    select(api, WITHOUT_OUTPUT, BY_IDS, &[&holder.id, &ids]).await
+    let found = read::by_ids(&api.pool, holder.id, ids).await?;
+    Ok(jobs_of(found, &api.settings))
 }
 
 /// The same inside a transaction, with those whose rows were deleted.
@@ -419,38 +418,13 @@ pub(super) async fn by_ids_within(
     service: &Service,
     ids: &[i64],
 ) -> Result<Vec<Job>, ApiError> {
-    let sql = view(WITHOUT_OUTPUT, BY_IDS);
-    let mut rows = transaction.query(&sql, &[&holder.id, &ids]).await?;
-    if rows.len() < ids.len() {
-        let params: [&(dyn ToSql + Sync); 4] = [&holder.id, &ids, &service.kind, &service.max_attempts];
-        rows.extend(transaction.query(DELETED, &params).await?);
+    let mut found = read::by_ids(transaction, holder.id, ids).await?;
+    if found.len() < ids.len() {
+        found.extend(read::deleted(transaction, holder.id, ids, &service.kind, service.max_attempts).await?);
     }
-    Ok(jobs_of(&rows, api))
+    Ok(jobs_of(found, &api.settings))
 }
 
-/// Jobs of a service whose rows were deleted.
-const DELETED: &str = include_str!("sql/deleted_jobs.sql");
-
-const BY_IDS: &str = "WHERE s.holder = $1 AND s.job_id = ANY ($2)";
-
-/// The column `output`, and what stands in its place in lists: a hundred outputs may have hundreds of megabytes.
-const WITH_OUTPUT: &str = "output_of(s.job_id)";
-const WITHOUT_OUTPUT: &str = "NULL::jsonb";
-
-fn view(output: &str, rest: &str) -> String {
-    format!("{} {rest}", SELECT.replace("$output", output))
-}
-
-fn jobs_of(rows: &[Row], api: &Api) -> Vec<Job> {
-    rows.iter().map(|row| Job::from_row(row, &api.settings)).collect()
-}
-
-async fn select(
-    api: &Api,
-    output: &str,
-    rest: &str,
-    params: &[&(dyn ToSql + Sync)],
-) -> Result<Vec<Job>, ApiError> {
-    let rows = api.pool.query(&view(output, rest), params).await?;
-    Ok(jobs_of(&rows, api))
+pub(super) fn jobs_of(found: Vec<JobView>, settings: &Settings) -> Vec<Job> {
+    found.into_iter().map(|view| Job::of(view, settings)).collect()
 }

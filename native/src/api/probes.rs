@@ -13,20 +13,18 @@ use axum::{Json, Router, routing};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
 use tokio::sync::Mutex;
+use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 
 use super::listen::{self, ListenError, Patience};
 use crate::config::Settings;
 use crate::status::shown_for;
-use crate::telemetry::gauges::{Gauges, leaders};
+use crate::telemetry::gauges::Gauges;
 use weir_ledger::database::{ConnectionPool, DatabaseError, FromDatabase};
+use weir_ledger::read::{overview, probes};
 
 /// For how long a probe waits for the database. Less than what those who probe usually wait for an answer.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Whether a submission could be written: not while the server is a standby, or read-only after a failover.
-const WRITABLE: &str =
-    "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off' AS writable";
 
 /// What the probes' routes share.
 pub struct Probes {
@@ -144,15 +142,15 @@ impl Probes {
 
     async fn readiness(&self) -> Readiness {
         let database = self.pool.within(DATABASE_TIMEOUT, async |client| {
-            let writable: bool = client.query_one(WRITABLE, &[]).await?.get("writable");
-            if !writable {
+            let client: &Client = client;
+            if !probes::is_writable(client).await? {
                 // An error closes the connection: it stays read-only when the server no longer is.
                 return Err(Unready::ReadOnly);
             }
             let current = weir_ledger::migrate::is_current(client).await?;
-            // Without the tables there is nobody to ask for.
+            // Without the tables there is nothing to read.
             let leaders = if current {
-                Some(leaders(client).await?)
+                Some(overview::leaders(client).await?)
             } else {
                 None
             };
@@ -178,15 +176,15 @@ impl Probes {
                     "missing: run `weir migrate`"
                 },
                 leader: match &leaders {
-                    Some(leaders) if leaders.is_foreign => "another River client",
-                    Some(leaders) if leaders.known => "known",
+                    Some(leaders) if leaders.is_foreign() => "another River client",
+                    Some(leaders) if leaders.leader_id.is_some() => "known",
                     _ if self.leads_river => "none: start `weir schedule`",
                     _ => {
                         "none: start a River client that may lead, or set RIVER_LEADER=true for `weir schedule`"
                     }
                 },
                 maintenance: match &leaders {
-                    Some(leaders) if leaders.maintenance_known => "running",
+                    Some(leaders) if leaders.process.is_some() => "running",
                     _ => "not running: start `weir schedule`",
                 },
                 timeline: leaders.as_ref().and_then(|leaders| leaders.timeline),

@@ -14,8 +14,7 @@ use super::caller::Caller;
 use super::problem::ApiError;
 use super::quota::{Quota, WindowQuota};
 use super::state::Api;
-use crate::status;
-use weir_ledger::database::DatabaseError;
+use weir_ledger::read::{self, probes};
 
 /// A billing period, from `start` up to but not including `end`.
 #[derive(Serialize, ToSchema)]
@@ -64,8 +63,8 @@ pub(super) struct MonthsQuota(Option<Quota>);
 )]
 pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Usage>, ApiError> {
     let Some(user) = caller.holder.user_id else {
-        // Asked all the same, so that the answer means that the database can be reached.
-        api.pool.query("SELECT 1", &[]).await?;
+        // An answer means that the database can be reached.
+        probes::ping(&api.pool).await?;
         let names = api.settings.catalogue.meters.keys();
         let anonymous = Usage {
             tier: "anonymous".to_owned(),
@@ -77,7 +76,7 @@ pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result
     };
     let usage = api
         .pool
-        .with(async |client| Ok::<_, DatabaseError>(status::usage(&**client, user).await?))
+        .with(async |client| read::usage::usage(&**client, user).await)
         .await?;
     let by_meter = usage.meters.iter().map(|meter| {
         let quota = Quota::from(meter.quotas.month);

@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
-use tokio_postgres::Row;
 
 use super::analysis::TestCase;
 use super::attempt::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir_ledger::database::{ConnectionPool, DatabaseError};
 use weir_ledger::holder::Holder;
-use weir_ledger::raw_json::RawJson;
+use weir_ledger::read::jobs::{self, JobOutput, OutputCount};
+use weir_ledger::specview_cache;
 
 pub(super) struct Specview {
     pool: ConnectionPool,
@@ -65,23 +65,13 @@ impl Specview {
         holder: Holder,
         analyses: &[i64],
     ) -> Result<HashMap<i64, Result<i64, String>>, DatabaseError> {
-        // Strictly, what is no array has no size.
-        let question = format!(
-            "SELECT s.job_id, {STATE} AS state, \
-                    jsonb_path_query_first(output_of(s.job_id), 'strict $.tests.size()', '{{}}', true)::bigint AS tests \
-             FROM submissions s \
-             WHERE s.job_id = ANY ($1) AND s.holder = $2"
-        );
-        let rows = self.pool.query(&question, &[&analyses, &holder.id]).await?;
-        let count = |row: &Row| {
-            let analysis: i64 = row.get("job_id");
-            let (state, tests): (Option<String>, Option<i64>) = (row.get("state"), row.get("tests"));
-            (
-                analysis,
-                renderable(analysis, state.as_deref(), tests, |tests| *tests),
-            )
+        // In strict mode, only an array has a size.
+        let found = jobs::output_counts(&self.pool, holder.id, analyses, "strict $.tests.size()").await?;
+        let count = |job: &OutputCount| {
+            let tests = renderable(job.job_id, job.state.as_deref(), job.count, |tests| *tests);
+            (job.job_id, tests)
         };
-        Ok(rows.iter().map(count).collect())
+        Ok(found.iter().map(count).collect())
     }
 
     /// The tests that the holder's analysis found; `Err` says why there are none to render.
@@ -90,31 +80,16 @@ impl Specview {
         holder: Holder,
         analysis_id: i64,
     ) -> Result<Result<Vec<TestCase>, String>, DatabaseError> {
-        let question = format!(
-            "SELECT {STATE} AS state, output_of(s.job_id) AS output \
-             FROM submissions s \
-             WHERE s.job_id = $1 AND s.holder = $2"
-        );
-        let row = self
-            .pool
-            .query(&question, &[&analysis_id, &holder.id])
-            .await?
-            .into_iter()
-            .next();
-        let Some(row) = row else {
+        let Some(JobOutput { state, output }) = jobs::output(&self.pool, holder.id, analysis_id).await?
+        else {
             return Ok(Err(unknown(analysis_id)));
         };
-        let (state, output): (Option<String>, Option<RawJson>) = (row.get("state"), row.get("output"));
         let analysed: Option<Analysed> = output.and_then(|output| output.read());
         let tests = analysed.map(|analysed| analysed.tests);
         let count = |tests: &Vec<TestCase>| i64::try_from(tests.len()).unwrap_or(i64::MAX);
         Ok(renderable(analysis_id, state.as_deref(), tests, count))
     }
 }
-
-/// The state of a submission's job, wherever it is now.
-const STATE: &str = "coalesce((SELECT j.state::text FROM river_job j WHERE j.id = s.job_id), \
-                              (SELECT f.state FROM finished_jobs f WHERE f.job_id = s.job_id))";
 
 fn unknown(analysis_id: i64) -> String {
     format!("there is no analysis {analysis_id} of yours; submit it again if it is old")
@@ -185,21 +160,7 @@ impl Handler for Specview {
             .map_err(HandlerError::Permanent)?;
         let language = arguments.language;
         let keys: Vec<Vec<u8>> = tests.iter().map(key).collect();
-        // A hit is free only if the job that rendered it was charged: a first attempt that died after it had
-        // filled the cache must not make the second one free.
-        let hits = self
-            .pool
-            .query(
-                "SELECT c.test_key, c.rendered FROM specview_cache c \
-                 WHERE c.holder = $1 AND c.language = $2 AND c.test_key = ANY ($3) \
-                   AND EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id)",
-                &[&holder.id, &language.as_str(), &keys],
-            )
-            .await?;
-        let mut known: HashMap<Vec<u8>, String> = hits
-            .iter()
-            .map(|row| (row.get("test_key"), row.get("rendered")))
-            .collect();
+        let mut known = specview_cache::charged(&self.pool, holder.id, language.as_str(), &keys).await?;
         let (mut new_keys, mut new_texts) = (Vec::new(), Vec::new());
         let mut sentences = Vec::with_capacity(tests.len());
         for (test, key) in tests.iter().zip(keys) {
@@ -214,29 +175,15 @@ impl Handler for Specview {
         if attempt.cancelled.is_cancelled() {
             return Err(HandlerError::Cancelled);
         }
-        // A test is charged to the job that has its row. Another job that renders the same one at this moment has it,
-        // or waits here until this one has: nobody pays twice for a test.
-        let claimed = self
-            .pool
-            .query(
-                "INSERT INTO specview_cache AS c (holder, language, test_key, rendered, job_id) \
-                 SELECT $1, $2, k, t, $5 FROM unnest($3::bytea[], $4::text[]) AS n (k, t) ORDER BY k \
-                 ON CONFLICT (holder, language, test_key) \
-                 DO UPDATE SET rendered = excluded.rendered, job_id = excluded.job_id \
-                 WHERE NOT EXISTS (SELECT 1 FROM usage_events u WHERE u.job_id = c.job_id) \
-                   AND (c.job_id = excluded.job_id \
-                        OR NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = c.job_id AND j.state = 'running')) \
-                 RETURNING test_key",
-                &[
-                    &holder.id,
-                    &language.as_str(),
-                    &new_keys,
-                    &new_texts,
-                    &attempt.job_id,
-                ],
-            )
-            .await?;
-        let used = i64::try_from(claimed.len()).unwrap_or(i64::MAX);
+        let claimed = specview_cache::claim(
+            &self.pool,
+            holder.id,
+            language.as_str(),
+            &new_keys,
+            &new_texts,
+            attempt.job_id,
+        );
+        let used = i64::try_from(claimed.await?).unwrap_or(i64::MAX);
         let markdown = markdown(&tests, &sentences, language);
         Ok(Outcome {
             output: json!({ "markdown": markdown, "count": tests.len() }),

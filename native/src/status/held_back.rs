@@ -1,6 +1,7 @@
 //! Why the jobs of a lane wait.
 
 use serde::Serialize;
+use weir_ledger::read::lanes::LaneWaiting;
 
 use super::lanes::LaneState;
 
@@ -43,44 +44,25 @@ impl HeldBack {
     }
 }
 
-/// What waits in a lane.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Waiting {
-    /// Jobs that could run now.
-    pub(super) due: bool,
-    /// Jobs that wait for a slot of their holder's.
-    pub(super) parked: bool,
-    /// Jobs that wait for their next attempt.
-    pub(super) retrying: bool,
-    /// Jobs whose time is later.
-    pub(super) later: bool,
-}
-
-impl Waiting {
-    /// The first thing that has to change before a job of this lane starts.
-    pub(super) fn held_back(self, lane: &LaneState) -> HeldBack {
-        let Self {
-            due,
-            parked,
-            retrying,
-            later,
-        } = self;
-        if lane.paused {
-            HeldBack::Paused
-        } else if lane.workers == 0 && (due || parked || retrying || later) {
-            HeldBack::NoWorkers
-        } else if due && lane.busy() >= lane.workers {
-            HeldBack::WorkersBusy
-        } else if due {
-            HeldBack::BeingClaimed
-        } else if parked {
-            HeldBack::HoldersAtLimit
-        } else if retrying {
-            HeldBack::RetryLater
-        } else if later {
-            HeldBack::ScheduledLater
-        } else {
-            HeldBack::NothingWaits
-        }
+/// The first thing that has to change before a job of this lane starts.
+pub(super) fn held_back(waiting: &LaneWaiting, lane: &LaneState) -> HeldBack {
+    let (due, parked, later) = (waiting.due, waiting.parked, waiting.later);
+    let retrying = waiting.retrying > 0;
+    if lane.paused {
+        HeldBack::Paused
+    } else if lane.workers == 0 && (due || parked || retrying || later) {
+        HeldBack::NoWorkers
+    } else if due && lane.busy() >= lane.workers {
+        HeldBack::WorkersBusy
+    } else if due {
+        HeldBack::BeingClaimed
+    } else if parked {
+        HeldBack::HoldersAtLimit
+    } else if retrying {
+        HeldBack::RetryLater
+    } else if later {
+        HeldBack::ScheduledLater
+    } else {
+        HeldBack::NothingWaits
     }
 }

@@ -8,7 +8,7 @@ use weir_policy::lane::Lane;
 
 use crate::config::service::Service;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::processes::DEAD_AFTER;
+use weir_ledger::read::lanes as read;
 
 /// The live view. It names nobody.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
@@ -89,23 +89,11 @@ impl LaneState {
 ///
 /// When it cannot be asked.
 pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Result<Lanes, DatabaseError> {
-    let dead_after = DEAD_AFTER.as_secs_f64();
-    let pool_params: [&(dyn postgres_types::ToSql + Sync); 1] = [&dead_after];
-    let (jobs, slots, pools, paused) = tokio::try_join!(
-        client.query(include_str!("sql/lane_jobs.sql"), &[]),
-        client.query(
-            // Of the unfinished jobs, of which there are fewer than holders. The only pass over them.
-            "SELECT event_type::text AS event_type, count(admitted_at) AS slots_in_use, count(parked_at) AS parked, \
-                    coalesce((1000 * extract(epoch FROM clock_timestamp() - min(parked_at)))::bigint, 0) AS oldest_turn_ms \
-             FROM quota_reservations GROUP BY 1",
-            &[]
-        ),
-        client.query(
-            "SELECT pool.key AS queue, sum(pool.value::bigint)::bigint AS workers FROM processes p, jsonb_each_text(p.pools) AS pool \
-             WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
-            &pool_params
-        ),
-        client.query("SELECT name FROM river_queue WHERE paused_at IS NOT NULL", &[]),
+    let (jobs, slots, workers, paused) = tokio::try_join!(
+        read::jobs(client),
+        read::slots(client),
+        read::workers(client),
+        read::paused(client),
     )?;
     let mut lanes = Lanes::default();
     let mut lanes_by_queue = BTreeMap::new();
@@ -125,34 +113,31 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         }
     };
     for row in &jobs {
-        let queue: &str = row.get("queue");
-        at(queue, &mut |state| {
-            state.queued = row.get("queued");
-            state.running = row.get("running");
-            state.outstanding = row.get("outstanding");
-            state.oldest_wait_ms = row.get("oldest_wait_ms");
+        at(&row.queue, &mut |state| {
+            state.queued = row.queued;
+            state.running = row.running;
+            state.outstanding = row.outstanding;
+            state.oldest_wait_ms = row.oldest_wait_ms;
         });
     }
-    for row in &pools {
-        at(row.get("queue"), &mut |state| state.workers = row.get("workers"));
+    for row in &workers {
+        at(&row.queue, &mut |state| state.workers = row.workers);
     }
-    for row in &paused {
-        at(row.get("name"), &mut |state| state.paused = true);
+    for queue in &paused {
+        at(queue, &mut |state| state.paused = true);
     }
     for row in &slots {
-        let event_type: &str = row.get("event_type");
-        let (in_use, parked): (i64, i64) = (row.get("slots_in_use"), row.get("parked"));
-        lanes.slots_in_use += in_use;
-        lanes.parked += parked;
-        lanes.oldest_turn_ms = lanes.oldest_turn_ms.max(row.get("oldest_turn_ms"));
+        lanes.slots_in_use += row.slots_in_use;
+        lanes.parked += row.parked;
+        lanes.oldest_turn_ms = lanes.oldest_turn_ms.max(row.oldest_turn_ms);
         // Slots are counted by event type; the first service that is counted so shows them.
         if let Some(service) = services
             .iter()
-            .find(|service| service.event_type.as_str() == event_type)
+            .find(|service| service.event_type == row.event_type)
             && let Some(state) = lanes.services.get_mut(&service.name)
         {
-            state.slots_in_use = in_use;
-            state.parked = parked;
+            state.slots_in_use = row.slots_in_use;
+            state.parked = row.parked;
         }
     }
     lanes.oldest_wait_ms = lanes

@@ -5,7 +5,6 @@ mod lanes;
 mod look;
 mod overview;
 mod text;
-mod usage;
 mod user;
 
 pub use held_back::HeldBack;
@@ -14,5 +13,4 @@ pub use look::shown_for;
 pub use overview::{LastMinute, Leader, Maintenance, Overview, overview};
 pub(crate) use text::{duration, number, per_second};
 pub use text::{overview_text, user_text, wrapped};
-pub use usage::{Usage, usage};
 pub use user::{UserShare, UserStatus, WindowShare, user};

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::Serialize;
 use tokio_postgres::Client;
-use weir_ledger::control::DELIVERY_KIND;
 use weir_ledger::database::DatabaseError;
+use weir_ledger::read;
 use weir_policy::lane::Lane;
 
-use super::held_back::{HeldBack, Waiting};
+use super::held_back::{HeldBack, held_back};
 use super::lanes::{Lanes, lanes};
 use crate::config::service::Service;
 
@@ -93,63 +93,46 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         .iter()
         .flat_map(|service| Lane::ALL.map(|lane| service.queue(lane)))
         .collect();
-    let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&queues];
-    let of_now: [&(dyn postgres_types::ToSql + Sync); 1] = [&DELIVERY_KIND];
-    let (lanes, now, waiting) = tokio::try_join!(
+    let (lanes, leaders, ended, waiting) = tokio::try_join!(
         lanes(client, services),
-        async { Ok(client.query_one(include_str!("sql/now.sql"), &of_now).await?) },
-        async { Ok(client.query(include_str!("sql/waiting.sql"), &params).await?) },
+        read::overview::leaders(client),
+        read::overview::last_minute(client),
+        read::lanes::waiting(client, &queues),
     )?;
-    let mut retrying = 0;
-    let mut waiting_by_queue = BTreeMap::new();
-    for row in &waiting {
-        let of_queue: i64 = row.get("retrying");
-        retrying += of_queue;
-        let waits = Waiting {
-            due: row.get("due"),
-            parked: row.get("parked"),
-            retrying: of_queue > 0,
-            later: row.get("later"),
-        };
-        waiting_by_queue.insert(row.get::<_, &str>("queue"), waits);
-    }
-    let mut held_back: BTreeMap<String, BTreeMap<&'static str, HeldBack>> = BTreeMap::new();
+    let mut why_held_back: BTreeMap<String, BTreeMap<&'static str, HeldBack>> = BTreeMap::new();
     for service in services {
         let Some(state) = lanes.services.get(&service.name) else {
             continue;
         };
         for (lane, queue, _) in service.queues() {
-            let waits = waiting_by_queue.get(queue.as_str()).copied().unwrap_or_default();
-            held_back
-                .entry(service.name.clone())
-                .or_default()
-                .insert(lane.as_str(), waits.held_back(state.lane(lane)));
+            if let Some(waiting) = waiting.iter().find(|row| row.queue == queue) {
+                why_held_back
+                    .entry(service.name.clone())
+                    .or_default()
+                    .insert(lane.as_str(), held_back(waiting, state.lane(lane)));
+            }
         }
     }
-    let leader: Option<String> = now.get("leader_id");
-    let maintenance: Option<String> = now.get("process");
+    let foreign = leaders.is_foreign();
+    let leader = leaders.leader_id.zip(leaders.elected_at);
+    let maintenance = leaders.process.zip(leaders.since);
+    let failover = leaders.timeline.zip(leaders.seen_at);
     Ok(Overview {
         lanes,
-        at: now.get("at"),
-        leader: leader.map(|id| Leader {
-            foreign: !id.starts_with("weir_"),
+        at: leaders.at,
+        leader: leader.map(|(id, elected_at)| Leader {
             id,
-            elected_at: now.get("elected_at"),
+            foreign,
+            elected_at,
         }),
-        maintenance: maintenance.map(|process| Maintenance {
-            process,
-            since: now.get("since"),
-        }),
-        failover: now.get::<_, Option<i32>>("timeline").map(|timeline| Failover {
-            timeline,
-            seen_at: now.get("seen_at"),
-        }),
+        maintenance: maintenance.map(|(process, since)| Maintenance { process, since }),
+        failover: failover.map(|(timeline, seen_at)| Failover { timeline, seen_at }),
         last_minute: LastMinute {
-            completed: now.get("completed"),
-            cancelled: now.get("cancelled"),
-            failed: now.get("failed"),
+            completed: ended.completed,
+            cancelled: ended.cancelled,
+            failed: ended.failed,
         },
-        retrying,
-        held_back,
+        retrying: waiting.iter().map(|row| row.retrying).sum(),
+        held_back: why_held_back,
     })
 }

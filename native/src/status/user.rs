@@ -6,13 +6,12 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holders;
-use weir_ledger::meter::Meter;
+use weir_ledger::read::holders;
+use weir_ledger::read::usage::usage;
 use weir_ledger::reservation::Quota;
 use weir_ledger::rules::SlotLimits;
 use weir_policy::span::Span;
 use weir_policy::subject::Subject;
-
-use super::usage::usage;
 
 /// One user.
 #[derive(Clone, Debug, Serialize)]
@@ -91,27 +90,23 @@ pub async fn user(
     limits: Option<&SlotLimits>,
 ) -> Result<UserStatus, DatabaseError> {
     let user = Holders::load(client).await?.subject(subject).id;
-    let params: [&(dyn postgres_types::ToSql + Sync); 1] = [&user];
     let (known, usage, slots) = tokio::try_join!(
-        client.query_opt("SELECT subject FROM users WHERE id = $1", &params),
+        holders::known(client, user),
         usage(client, user),
-        client.query(include_str!("sql/user_slots.sql"), &params),
+        holders::slots(client, user),
     )?;
     let event_types = usage
         .meters
         .iter()
         .map(|of| {
             let quota = of.quotas.month;
-            let row = slots
-                .iter()
-                .find(|row| row.get::<_, Meter>("event_type") == of.meter);
-            let count = |column: &str| row.map_or(0, |row| row.get(column));
+            let held = slots.iter().find(|held| held.event_type == of.meter);
             UserShare {
                 event_type: of.meter.as_str(),
-                running: count("running"),
-                slots_in_use: count("slots_in_use"),
+                running: held.map_or(0, |held| held.running),
+                slots_in_use: held.map_or(0, |held| held.slots_in_use),
                 slot_limit: limits.map(|limits| limits.of(Some(of.plan))),
-                parked: count("parked"),
+                parked: held.map_or(0, |held| held.parked),
                 reserved: quota.reserved,
                 used: quota.used,
                 limit: quota.limit,
@@ -121,11 +116,11 @@ pub async fn user(
         .collect();
     Ok(UserStatus {
         user,
-        subject: match &known {
-            Some(row) => row.get("subject"),
-            None => subject.uuid().is_none().then(|| subject.to_string()),
+        subject: match known.is_user {
+            true => known.subject,
+            false => subject.uuid().is_none().then(|| subject.to_string()),
         },
-        known: known.is_some(),
+        known: known.is_user,
         tier: usage.tier,
         period_start: usage.period_start,
         period_end: usage.period_end,

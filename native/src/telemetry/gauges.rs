@@ -8,7 +8,7 @@ use tokio_postgres::Client;
 use crate::config::service::Service;
 use weir_ledger::catalogue::Catalogue;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::processes::DEAD_AFTER;
+use weir_ledger::read::{self, lanes, overview};
 
 /// Whose a job is, besides the tiers: a client address, or somebody whom no worker has looked up yet.
 const NO_TIER: [&str; 2] = ["anonymous", "unknown"];
@@ -102,25 +102,16 @@ impl Gauges {
     ///
     /// When it cannot be asked.
     pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
-        let dead_after = DEAD_AFTER.as_secs_f64();
-        let living: [&(dyn postgres_types::ToSql + Sync); 1] = [&dead_after];
-        let (leaders, processes, pools) = tokio::try_join!(
-            async { leaders(client).await },
-            client.query_one(
-                "SELECT count(*)::float8 AS processes FROM processes WHERE beat_at > clock_timestamp() - make_interval(secs => $1)",
-                &living
-            ),
-            client.query(
-                "SELECT pool.key AS queue, sum(pool.value::bigint)::float8 AS workers FROM processes p, jsonb_each_text(p.pools) AS pool \
-                 WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
-                &living
-            ),
+        let (leaders, processes, lane_workers) = tokio::try_join!(
+            overview::leaders(client),
+            lanes::processes(client),
+            lanes::workers(client),
         )?;
         let mut workers: HashMap<[String; 2], f64> = HashMap::new();
-        for row in &pools {
-            if let Some((service, lane)) = self.lanes.get(row.get::<_, &str>("queue")) {
+        for row in &lane_workers {
+            if let Some((service, lane)) = self.lanes.get(&row.queue) {
                 let key = [service.clone(), (*lane).to_owned()];
-                *workers.entry(key).or_default() += row.get::<_, f64>("workers");
+                *workers.entry(key).or_default() += row.workers as f64;
             }
         }
         for (key, gauge) in &self.workers {
@@ -128,10 +119,10 @@ impl Gauges {
         }
         self.database_up.set(1.0);
         let one_if = |is_so: bool| f64::from(u8::from(is_so));
-        self.leader_known.set(one_if(leaders.known));
-        self.foreign_leader.set(one_if(leaders.is_foreign));
-        self.maintenance_known.set(one_if(leaders.maintenance_known));
-        self.processes.set(processes.get::<_, f64>("processes"));
+        self.leader_known.set(one_if(leaders.leader_id.is_some()));
+        self.foreign_leader.set(one_if(leaders.is_foreign()));
+        self.maintenance_known.set(one_if(leaders.process.is_some()));
+        self.processes.set(processes as f64);
         Ok(())
     }
 
@@ -141,10 +132,8 @@ impl Gauges {
     ///
     /// When the database cannot be asked, or does not answer in time.
     pub async fn count(&self, client: &Client) -> Result<(), DatabaseError> {
-        let (jobs, reservations) = tokio::try_join!(
-            client.query(include_str!("sql/jobs.sql"), &[]),
-            client.query(include_str!("sql/reservations.sql"), &[]),
-        )?;
+        let (jobs, reservations) =
+            tokio::try_join!(read::gauges::jobs(client), read::gauges::reservations(client),)?;
         let mut found: HashMap<Vec<String>, f64> = HashMap::new();
         let mut add = |key: &[&str], value: f64| {
             *found
@@ -152,34 +141,33 @@ impl Gauges {
                 .or_default() += value;
         };
         for row in &jobs {
-            let (queue, tier): (&str, &str) = (row.get("queue"), row.get("tier"));
-            // A queue that no service of this configuration has is somebody else's.
-            let Some((service, lane)) = self.lanes.get(queue) else {
+            // A queue that no service of this configuration has belongs to another program.
+            let Some((service, lane)) = self.lanes.get(&row.queue) else {
                 continue;
             };
-            for state in ["queued", "running", "outstanding"] {
-                add(&["weir_lane_jobs", service, lane, tier, state], row.get(state));
+            for (state, jobs) in [
+                ("queued", row.queued),
+                ("running", row.running),
+                ("outstanding", row.outstanding),
+            ] {
+                add(&["weir_lane_jobs", service, lane, &row.tier, state], jobs);
             }
             add(
-                &["weir_oldest_wait_seconds", service, lane, tier],
-                row.get("oldest_wait"),
+                &["weir_oldest_wait_seconds", service, lane, &row.tier],
+                row.oldest_wait,
             );
         }
         for row in &reservations {
-            let (event_type, tier): (&str, &str) = (row.get("event_type"), row.get("tier"));
-            let (admitted, parked, between): (f64, f64, f64) = (
-                row.get("admitted"),
-                row.get("parked"),
-                row.get("between_attempts"),
-            );
-            add(&["weir_slots_in_use", event_type, tier], admitted);
-            add(&["weir_parked_jobs", event_type, tier], parked);
-            add(&["weir_open_reservations", event_type, "admitted"], admitted);
-            add(&["weir_open_reservations", event_type, "parked"], parked);
-            add(
-                &["weir_open_reservations", event_type, "between_attempts"],
-                between,
-            );
+            let (event_type, tier) = (row.event_type.as_str(), row.tier.as_str());
+            add(&["weir_slots_in_use", event_type, tier], row.admitted);
+            add(&["weir_parked_jobs", event_type, tier], row.parked);
+            for (state, jobs) in [
+                ("admitted", row.admitted),
+                ("parked", row.parked),
+                ("between_attempts", row.between_attempts),
+            ] {
+                add(&["weir_open_reservations", event_type, state], jobs);
+            }
         }
         for (key, gauge) in &self.counted {
             gauge.set(found.get(key).copied().unwrap_or(0.0));
@@ -209,31 +197,4 @@ impl Gauges {
             gauge.set(f64::NAN);
         }
     }
-}
-
-/// Who leads River, and whether somebody runs Weir's maintenance.
-pub(crate) struct Leaders {
-    /// River has a leader: retries and scheduled jobs become available.
-    pub(crate) known: bool,
-    /// It is another client than Weir's.
-    pub(crate) is_foreign: bool,
-    /// A process of Weir's runs maintenance.
-    pub(crate) maintenance_known: bool,
-    /// The server's timeline, after a failover or a restore.
-    pub(crate) timeline: Option<i32>,
-}
-
-/// Looks at the database.
-///
-/// # Errors
-///
-/// When it cannot be asked.
-pub(crate) async fn leaders(client: &Client) -> Result<Leaders, tokio_postgres::Error> {
-    let row = client.query_one(include_str!("sql/leaders.sql"), &[]).await?;
-    Ok(Leaders {
-        known: row.get("known"),
-        is_foreign: row.get("is_foreign"),
-        maintenance_known: row.get("done"),
-        timeline: row.get("timeline"),
-    })
 }

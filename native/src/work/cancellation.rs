@@ -115,9 +115,7 @@ impl Cancellations {
 
     /// Whether the database knows of the cancellation. A job that no longer runs has nothing left to lose.
     async fn is_cancelled(&self, job_id: i64) -> Result<bool, DatabaseError> {
-        let question = "SELECT 1 FROM river_job \
-                        WHERE id = $1 AND state = 'running' AND NOT metadata ? 'cancel_attempted_at'";
-        Ok(self.context.pool.query(question, &[&job_id]).await?.is_empty())
+        weir_ledger::read::attempts::is_cancelled(&self.context.pool, job_id).await
     }
 
     async fn is_cancelled_patiently(&self, job_id: i64) -> bool {

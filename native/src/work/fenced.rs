@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::heartbeat;
-use weir_ledger::database::{ConnectionPool, DatabaseError};
+use weir_ledger::database::ConnectionPool;
+use weir_ledger::read::attempts;
 
 /// How long an attempt that has to stop goes on waiting. River aborts it some time after, and writes that down.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
@@ -20,10 +21,8 @@ pub(super) async fn still_owns(
     attempt: i16,
     created_at: Timestamp,
 ) -> bool {
-    let question = "SELECT 1 FROM river_job \
-                    WHERE id = $1 AND attempt = $2 AND created_at = $3 AND state = 'running'";
-    match ask(pool, question, &[&job_id, &attempt, &created_at]).await {
-        Ok(has) => has,
+    match attempts::is_current(pool, job_id, attempt, created_at).await {
+        Ok(is_current) => is_current,
         Err(error) => {
             tracing::warn!(job = job_id, %error, "could not ask whose job it is");
             true
@@ -43,12 +42,9 @@ pub(super) async fn wait_out(pool: &ConnectionPool, job_id: i64, cancelled: &Can
 
 /// The same of an attempt that somebody else has ended.
 pub(super) async fn wait_until_over(pool: &ConnectionPool, job_id: i64, cancelled: &CancellationToken) {
-    let question = "SELECT 1 FROM river_job WHERE id = $1 AND finalized_at IS NULL \
-                    AND NOT (state IN ('retryable', 'scheduled') AND scheduled_at > now() + interval '5 seconds') \
-                    AND NOT (state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o WHERE o.job_id = id))";
     let over = async {
         loop {
-            match ask(pool, question, &[&job_id]).await {
+            match attempts::may_run(pool, job_id).await {
                 Ok(false) => return,
                 Ok(true) => {}
                 Err(error) => tracing::warn!(job = job_id, %error, "could not ask whether the job is over"),
@@ -64,12 +60,4 @@ pub(super) async fn wait_until_over(pool: &ConnectionPool, job_id: i64, cancelle
         () = over => {}
         () = must_return => heartbeat::end("an attempt has to stop whose job somebody else runs"),
     }
-}
-
-async fn ask(
-    pool: &ConnectionPool,
-    question: &str,
-    about: &[&(dyn tokio_postgres::types::ToSql + Sync)],
-) -> Result<bool, DatabaseError> {
-    Ok(!pool.query(question, about).await?.is_empty())
 }

@@ -271,7 +271,7 @@ async fn what_waits_in_a_lane_is_looked_up_and_not_searched_for() {
         .await
         .unwrap();
     // One queue that has them, and one that has not.
-    let sql = include_str!("../../src/status/sql/waiting.sql")
+    let sql = include_str!("../../../ledger/src/read/sql/lane_waiting.sql")
         .replace("$1::text[]", "ARRAY['analysis_default', 'analysis_priority']");
     let plan: Value = client
         .query_one(&format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}"), &[])
@@ -300,7 +300,7 @@ async fn without_a_leader_the_status_names_what_helps_where_weir_may_not_lead() 
         let leader = text
             .split("\nleader ")
             .nth(1)
-            .and_then(|rest| rest.split("\nduties ").next());
+            .and_then(|rest| rest.split("\nmaintenance ").next());
         assert!(leader.is_some_and(|leader| leader.contains(help)), "{text}");
     }
     let process = crate::common::process::Process::start(&weir, &["serve"], &[("RIVER_LEADER", "false")]);

@@ -8,7 +8,7 @@
 --
 -- One SELECT and not STRICT, so that the planner inlines it and computes only what its caller reads: pass no volatile
 -- expression. Callers: weir_submit, weir_extend, windows_with_limits; ledger/src/reservation/sql/read.sql,
--- ledger/src/attempts/sql/reserved.sql, native/src/status/sql/usage.sql.
+-- ledger/src/attempts/sql/reserved.sql, ledger/src/read/sql/usage.sql.
 CREATE OR REPLACE FUNCTION account_of(of_user uuid, meter text, draws boolean, at timestamptz,
                                       of_month timestamptz DEFAULT NULL, of_windows smallint DEFAULT NULL,
                                       around timestamptz DEFAULT NULL)

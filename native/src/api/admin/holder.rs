@@ -12,16 +12,17 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 use weir_ledger::control::{self, ControlError, Granted, Person};
 use weir_ledger::holder::Holders;
+use weir_ledger::read;
 
 use super::super::answers::{LacksScope, NeverSeen, NoKey, Unavailable};
 use super::super::caller::Operator;
-use super::super::job::{Job, SELECT};
+use super::super::job::Job;
+use super::super::jobs::jobs_of;
 use super::super::problem::{ApiError, NotApplied};
 use super::super::quota::WindowQuota;
 use super::super::state::Api;
 use super::request::{self, Names};
 use crate::config::Settings;
-use crate::status;
 
 /// How many of the newest jobs are shown.
 const JOBS: i64 = 20;
@@ -181,21 +182,13 @@ pub async fn holder_view(
     }
     let subject = Holders::subject_of(client, person.id).await?;
     let status = control::plan_status(client, person.id).await?;
-    let usage = status::usage(client, person.id).await?;
-    let held = client
-        .query(
-            "SELECT event_type::text, slots_in_use, parked FROM holders WHERE holder = $1",
-            &[&person.id],
-        )
-        .await?;
+    let usage = read::usage::usage(client, person.id).await?;
+    let held = read::holders::counts(client, person.id).await?;
     let grants = control::grants_of(client, person).await?;
     let limits = settings.fairness.cluster_limits();
     let mut meters = BTreeMap::new();
     for meter in usage.meters {
-        let row = held
-            .iter()
-            .find(|row| row.get::<_, &str>(0) == meter.meter.as_str());
-        let count = |column: &str| row.map_or(0, |row| i64::from(row.get::<_, i32>(column)));
+        let of_meter = held.iter().find(|of| of.event_type == meter.meter);
         let overrides = control::override_of(client, person, meter.meter).await?;
         let view = MeterView {
             unit: meter.unit,
@@ -207,10 +200,10 @@ pub async fn holder_view(
                 .map(GrantView::from)
                 .collect(),
             slots: SlotsView {
-                in_use: count("slots_in_use"),
+                in_use: of_meter.map_or(0, |of| of.slots_in_use),
                 limit: limits.map(|limits| limits.of(Some(meter.plan))),
             },
-            parked: count("parked"),
+            parked: of_meter.map_or(0, |of| of.parked),
             overrides: overrides.map(|one| OverrideView {
                 limits: one.limits,
                 slots: one.slots,
@@ -219,11 +212,7 @@ pub async fn holder_view(
         };
         meters.insert(meter.meter.to_string(), view);
     }
-    let newest = format!(
-        "{} WHERE s.holder = $1 ORDER BY s.job_id DESC LIMIT $2",
-        SELECT.replace("$output", "NULL::jsonb")
-    );
-    let jobs = client.query(&newest, &[&person.id, &JOBS]).await?;
+    let jobs = read::jobs::newest(client, person.id, i64::MAX, JOBS).await?;
     Ok(HolderView {
         subject: subject.unwrap_or_else(|| person.subject.to_string()),
         holder: person.id,
@@ -233,7 +222,7 @@ pub async fn holder_view(
             .zip(status.next_at)
             .map(|(plan, at)| NextPlan { plan, at }),
         meters,
-        jobs: jobs.iter().map(|row| Job::from_row(row, settings)).collect(),
+        jobs: jobs_of(jobs, settings),
         applied: None,
         repeated: None,
     })

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::response::Html;
 use maud::html;
+use weir_ledger::read::console;
 
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
@@ -17,24 +18,20 @@ const JOBS: i64 = 10_000;
 const REASONS: i64 = 100;
 
 pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, ConsoleError> {
-    let rows = api
-        .pool
-        .query(include_str!("sql/failures.sql"), &[&JOBS, &REASONS])
-        .await?;
-    let seen: i64 = rows.first().map_or(0, |row| row.get("seen"));
+    let reasons = console::failures(&api.pool, JOBS, REASONS).await?;
+    let seen = reasons.first().map_or(0, |first| first.seen);
     let service = |kind: &str| match api.settings.service_of_kind(kind) {
         Some(service) => service.name.clone(),
         None => kind.to_owned(),
     };
     let cells = html! {
-        @for row in &rows {
-            @let reason: &str = row.get("reason");
+        @for of in &reasons {
             tr {
-                td { (service(row.get("kind"))) }
-                td.text { @if reason.is_empty() { "no reason given" } @else { (reason) } }
-                td { (number(row.get("jobs"))) }
-                td { (page::job_link(row.get("newest"))) }
-                td { (page::time(row.get("last_at"))) }
+                td { (service(&of.kind)) }
+                td.text { @if of.reason.is_empty() { "no reason given" } @else { (of.reason) } }
+                td { (number(of.jobs)) }
+                td { (page::job_link(of.newest)) }
+                td { (page::time(of.last_at)) }
             }
         }
     };
@@ -45,7 +42,7 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Html<String>, Co
             "Looks at the last " (JOBS) " of them at most, and shows the " (REASONS) " most frequent reasons."
             @if seen == JOBS { " " strong { "There are more: the counts are of the last " (JOBS) "." } }
         }
-        @if rows.is_empty() { p { "Nothing has failed." } }
+        @if reasons.is_empty() { p { "Nothing has failed." } }
         @else { (page::table(&format!("{} failed", number(seen)), &columns, &cells)) }
     };
     Ok(page::page("Failures", None, &body))

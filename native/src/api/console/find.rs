@@ -7,16 +7,14 @@ use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
-use serde_json::json;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::super::state::Api;
-use super::holder;
 use super::page::{self, ConsoleError};
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holders;
-use weir_ledger::job_metadata::REQUEST_ID;
+use weir_ledger::read::{console, holders, jobs};
 use weir_policy::subject::{self, Subject};
 
 /// The longest text that is looked for.
@@ -58,16 +56,8 @@ pub(super) async fn show(
             if let Some(found) = by_own_id(client, api.holders, text).await? {
                 return Ok(found);
             }
-            let transaction = client.transaction().await?;
-            transaction
-                .batch_execute("SET LOCAL enable_seqscan = off")
-                .await?;
-            let member = json!({ REQUEST_ID: text });
-            let rows = transaction
-                .query(include_str!("sql/of_request.sql"), &[&member, &MAX_FOUND])
-                .await?;
-            transaction.commit().await?;
-            Ok::<_, DatabaseError>(Found::Jobs(rows.iter().map(|row| row.get("id")).collect()))
+            let jobs = console::jobs_of_request(client, text, MAX_FOUND).await?;
+            Ok::<_, DatabaseError>(Found::Jobs(jobs))
         })
         .await?;
     match found {
@@ -86,11 +76,8 @@ pub(super) async fn show(
 /// A job by its number, or a holder by its UUID or a user's subject.
 async fn by_own_id(client: &Client, holders: Holders, text: &str) -> Result<Option<Found>, DatabaseError> {
     if let Ok(id) = text.parse::<i64>() {
-        let job = client
-            .query_opt("SELECT id FROM river_job WHERE id = $1", &[&id])
-            .await?;
         // A subject may be a number, too.
-        if job.is_some() {
+        if jobs::exists(client, id).await? {
             return Ok(Some(Found::Jobs(vec![id])));
         }
     }
@@ -98,6 +85,6 @@ async fn by_own_id(client: &Client, holders: Holders, text: &str) -> Result<Opti
         return Ok(None);
     };
     let id = holders.subject(&subject).id;
-    let is_known = holder::is_known(client, id).await?;
-    Ok(is_known.then_some(Found::Holder(id)))
+    let known = holders::known(client, id).await?;
+    Ok((known.is_user || known.is_holder).then_some(Found::Holder(id)))
 }

@@ -8,18 +8,20 @@ use axum::extract::{Path, State};
 use axum::response::Html;
 use jiff::Timestamp;
 use maud::{Markup, html};
-use tokio_postgres::{Client, Row};
+use tokio_postgres::Client;
 use uuid::Uuid;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::meter::Meter;
+use weir_ledger::read::holders::{self, HolderSlots};
+use weir_ledger::read::usage::{Usage, usage};
 use weir_ledger::rules::SlotLimits;
 
 use super::super::job::Job;
 use super::super::jobs;
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
-use crate::status::{self, Usage, duration, number};
+use crate::status::{duration, number};
 
 /// How many of its jobs are shown.
 const JOBS: i64 = 50;
@@ -31,31 +33,22 @@ struct Seen {
     /// The user's subject, unless that is the id.
     subject: Option<String>,
     /// What it holds and waits for, by event type.
-    slots: Vec<Row>,
-}
-
-/// Whether that is a holder, a user or not.
-pub(super) async fn is_known(client: &Client, id: Uuid) -> Result<bool, DatabaseError> {
-    let row = client.query_one(include_str!("sql/known.sql"), &[&id]).await?;
-    Ok(row.get("is_user") || row.get("is_holder"))
+    slots: Vec<HolderSlots>,
 }
 
 async fn see(client: &Client, id: Uuid) -> Result<Option<Seen>, DatabaseError> {
-    let known = client.query_one(include_str!("sql/known.sql"), &[&id]).await?;
-    let is_user: bool = known.get("is_user");
-    if !is_user && !known.get::<_, bool>("is_holder") {
+    let known = holders::known(client, id).await?;
+    if !known.is_user && !known.is_holder {
         return Ok(None);
     }
-    let usage = match is_user {
-        true => Some(status::usage(client, id).await?),
+    let usage = match known.is_user {
+        true => Some(usage(client, id).await?),
         false => None,
     };
-    let slots = client.query(include_str!("sql/holder.sql"), &[&id]).await?;
-    let subject = known.get("subject");
     Ok(Some(Seen {
         usage,
-        subject,
-        slots,
+        subject: known.subject,
+        slots: holders::slots(client, id).await?,
     }))
 }
 
@@ -115,24 +108,25 @@ fn plan(usage: Option<&Usage>, subject: Option<&str>) -> Markup {
     }
 }
 
-fn shares(usage: Option<&Usage>, slots: &[Row], limits: Option<&SlotLimits>) -> Markup {
-    let used: Vec<Meter> = slots.iter().map(|row| row.get("event_type")).collect();
+fn shares(usage: Option<&Usage>, slots: &[HolderSlots], limits: Option<&SlotLimits>) -> Markup {
     let of_plan = usage.map_or(&[][..], |usage| &usage.meters);
-    let meters = of_plan.iter().map(|of| of.meter).chain(used.iter().copied());
+    let meters = of_plan
+        .iter()
+        .map(|of| of.meter)
+        .chain(slots.iter().map(|of| of.event_type));
     let meters: BTreeSet<Meter> = meters.collect();
     let rows = html! {
         @for meter in meters {
-            @let of_meter = slots.iter().zip(&used).find_map(|(row, of)| (*of == meter).then_some(row));
-            @let count = |column: &str| of_meter.map_or(0, |row| row.get::<_, i64>(column));
+            @let of_meter = slots.iter().find(|of| of.event_type == meter);
             @let allowed = of_plan.iter().find(|of| of.meter == meter);
             tr {
                 th scope="row" { (meter.as_str()) }
                 td {
-                    (number(count("slots_in_use")))
+                    (number(of_meter.map_or(0, |of| of.slots_in_use)))
                     @if let Some(limits) = limits { " of " (limits.of(allowed.map(|of| of.plan))) }
                 }
-                td { (number(count("running"))) }
-                td { (number(count("parked"))) }
+                td { (number(of_meter.map_or(0, |of| of.running))) }
+                td { (number(of_meter.map_or(0, |of| of.parked))) }
                 @if let Some(quota) = allowed.map(|of| of.quotas.month) {
                     // Exact, however long: they are what is paid for.
                     td { (quota.used) }

@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::response::Html;
 use maud::html;
 use serde::Deserialize;
-use uuid::Uuid;
+use weir_ledger::read::holders;
 
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
@@ -28,24 +28,18 @@ pub(super) async fn show(
 ) -> Result<Html<String>, ConsoleError> {
     let wanted = wanted.map(|Query(wanted)| wanted).unwrap_or_default();
     let by_running = wanted.by.as_deref() == Some("running");
-    let rows = api
-        .pool
-        .query(include_str!("sql/holders.sql"), &[&by_running, &MAX_SHOWN])
-        .await?;
+    let busiest = holders::busiest(&api.pool, by_running, MAX_SHOWN).await?;
     let cells = html! {
-        @for row in &rows {
-            @let holder: Uuid = row.get("holder");
-            @let subject: Option<&str> = row.get("subject");
-            @let parked: i64 = row.get("parked");
+        @for of in &busiest {
             tr {
-                th scope="row" { a href={ "/console/holders/" (holder) } {
-                    @if let Some(subject) = subject { (subject) } @else { code { (holder) } }
+                th scope="row" { a href={ "/console/holders/" (of.holder) } {
+                    @if let Some(subject) = &of.subject { (subject) } @else { code { (of.holder) } }
                 } }
-                td { (row.get::<_, &str>("tier")) }
-                td { (number(row.get("running"))) }
-                td { (number(row.get("waiting"))) }
-                td { (number(parked)) }
-                td { @if parked > 0 { (duration(row.get("oldest_turn_ms"))) } @else { "–" } }
+                td { (of.tier) }
+                td { (number(of.running)) }
+                td { (number(of.waiting)) }
+                td { (number(of.parked)) }
+                td { @if of.parked > 0 { (duration(of.oldest_turn_ms)) } @else { "–" } }
             }
         }
     };
@@ -73,7 +67,7 @@ pub(super) async fn show(
             "Whoever has unfinished jobs, at most " (MAX_SHOWN) ": users, and anonymous client addresses by the id that stands "
             "for them. " (other) "."
         }
-        @if rows.is_empty() { p { "Nobody has an unfinished job." } } @else { (page::table(caption, &columns, &cells)) }
+        @if busiest.is_empty() { p { "Nobody has an unfinished job." } } @else { (page::table(caption, &columns, &cells)) }
     };
     Ok(page::page("Holders", None, &body))
 }

@@ -8,13 +8,13 @@ use axum::response::{Html, Redirect};
 use jiff::Timestamp;
 use maud::{Markup, html};
 use serde_json::Value;
-use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::super::jobs;
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
 use weir_ledger::raw_json::RawJson;
+use weir_ledger::read::console::{self, JobDetails};
 
 /// Characters of arguments, metadata and each error.
 const MAX_TEXT: usize = 4000;
@@ -30,56 +30,45 @@ pub(super) async fn show(
     let Ok(Path(id)) = id else {
         return Err(missing());
     };
-    let row = api
-        .pool
-        .query(include_str!("sql/job.sql"), &[&id])
-        .await?
-        .into_iter()
-        .next()
-        .ok_or_else(missing)?;
-    let (metadata, args): (RawJson, RawJson) = (row.get("metadata"), row.get("args"));
-    let is_unfinished = row.get::<_, Option<Timestamp>>("finalized_at").is_none();
+    let job = console::job(&api.pool, id).await?.ok_or_else(missing)?;
     let body = html! {
-        (facts(&row))
-        @if is_unfinished { (page::cancel(id)) }
-        (errors(&row))
+        (facts(&job))
+        @if job.finalized_at.is_none() { (page::cancel(id)) }
+        (errors(&job))
         h2 { "Metadata" }
         p.soft { "Without the output." }
-        (json(&metadata))
+        (json(&job.metadata))
         h2 { "Arguments" }
-        (json(&args))
+        (json(&job.args))
     };
     Ok(page::page(&format!("Job {id}"), None, &body))
 }
 
-fn facts(row: &Row) -> Markup {
-    let optional = |column: &str| match row.get::<_, Option<Timestamp>>(column) {
+fn facts(job: &JobDetails) -> Markup {
+    let optional = |at: Option<Timestamp>| match at {
         Some(at) => page::time(at),
         None => html! { "–" },
     };
     page::facts(&[
-        ("holder", holder(row)),
-        ("state", html! { (row.get::<_, &str>("state")) }),
-        ("kind", html! { (row.get::<_, &str>("kind")) }),
-        (
-            "queue",
-            html! { (row.get::<_, &str>("queue")) ", priority " (row.get::<_, i16>("priority")) },
-        ),
+        ("holder", holder(job)),
+        ("state", html! { (job.state) }),
+        ("kind", html! { (job.kind) }),
+        ("queue", html! { (job.queue) ", priority " (job.priority) }),
         (
             "attempt",
             html! {
-                (row.get::<_, i16>("attempt")) " of " (row.get::<_, i16>("max_attempts"))
-                @if let Some(client) = row.get::<_, Option<&str>>("attempted_by") { ", by " (client) }
+                (job.attempt) " of " (job.max_attempts)
+                @if let Some(client) = &job.attempted_by { ", by " (client) }
             },
         ),
-        ("submitted", optional("created_at")),
-        ("scheduled", optional("scheduled_at")),
-        ("last attempt", optional("attempted_at")),
-        ("ended", optional("finalized_at")),
-        ("reservation", reservation(row)),
+        ("submitted", page::time(job.created_at)),
+        ("scheduled", page::time(job.scheduled_at)),
+        ("last attempt", optional(job.attempted_at)),
+        ("ended", optional(job.finalized_at)),
+        ("reservation", reservation(job)),
         (
             "charge",
-            match row.get::<_, Option<i64>>("charged") {
+            match job.charged {
                 Some(amount) => html! { (amount) },
                 None => html! { "none" },
             },
@@ -87,36 +76,33 @@ fn facts(row: &Row) -> Markup {
     ])
 }
 
-fn holder(row: &Row) -> Markup {
-    match row.get::<_, Option<Uuid>>("holder") {
+fn holder(job: &JobDetails) -> Markup {
+    match job.holder {
         Some(holder) => html! {
             a href={ "/console/holders/" (holder) } {
-                @if let Some(subject) = row.get::<_, Option<&str>>("subject") { (subject) } @else { (holder) }
+                @if let Some(subject) = &job.subject { (subject) } @else { (holder) }
             }
-            @if row.get::<_, Option<Uuid>>("user_id").is_none() { ", an anonymous address" }
+            @if job.user_id.is_none() { ", an anonymous address" }
         },
         None => html! { "nobody: it was not submitted through Weir" },
     }
 }
 
-fn reservation(row: &Row) -> Markup {
-    if !row.get::<_, bool>("has_reservation") {
+fn reservation(job: &JobDetails) -> Markup {
+    let Some((amount, expires_at)) = job.reserved_amount.zip(job.expires_at) else {
         return html! { "none" };
-    }
-    let (admitted, parked): (Option<Timestamp>, Option<Timestamp>) =
-        (row.get("admitted_at"), row.get("parked_at"));
+    };
     html! {
-        (row.get::<_, i64>("reserved_amount")) ", "
-        @if let Some(at) = admitted { "with a slot since " (page::time(at)) }
-        @else if let Some(at) = parked { "parked since " (page::time(at)) }
+        (amount) ", "
+        @if let Some(at) = job.admitted_at { "with a slot since " (page::time(at)) }
+        @else if let Some(at) = job.parked_at { "parked since " (page::time(at)) }
         @else { "between two attempts" }
-        ", expires " (page::time(row.get("expires_at")))
+        ", expires " (page::time(expires_at))
     }
 }
 
-fn errors(row: &Row) -> Markup {
-    let errors: Option<RawJson> = row.get("errors");
-    let errors: Option<Vec<Value>> = errors.and_then(|errors| errors.read());
+fn errors(job: &JobDetails) -> Markup {
+    let errors: Option<Vec<Value>> = job.errors.as_ref().and_then(RawJson::read);
     let text = |error: &Value, member: &str| match error.get(member) {
         Some(Value::String(text)) => page::beginning(text, MAX_TEXT),
         Some(Value::Null) | None => String::new(),
@@ -145,11 +131,7 @@ pub(super) async fn cancel(
     let Ok(Path(id)) = id else {
         return Err(missing());
     };
-    let rows = api
-        .pool
-        .query("SELECT holder FROM submissions WHERE job_id = $1", &[&id])
-        .await?;
-    let holder = rows.first().map(|row| row.get("holder"));
+    let holder = weir_ledger::read::jobs::holder(&api.pool, id).await?;
     jobs::end(&api, id, holder).await?;
     tracing::info!(
         job = id,

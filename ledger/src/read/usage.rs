@@ -1,11 +1,13 @@
-//! What a user's plan allows now, and what of it is taken.
+//! A user's plan and quotas.
 
 use jiff::Timestamp;
-use tokio_postgres::GenericClient;
 use uuid::Uuid;
-use weir_ledger::meter::Meter;
-use weir_ledger::plans::Plan;
-use weir_ledger::reservation::Quotas;
+
+use super::Source;
+use crate::database::DatabaseError;
+use crate::meter::Meter;
+use crate::plans::Plan;
+use crate::reservation::Quotas;
 
 /// A user's plan and quotas.
 #[derive(Clone, Debug)]
@@ -23,7 +25,7 @@ pub struct Usage {
 /// What a user has of a meter.
 #[derive(Clone, Debug)]
 pub struct MeterUsage {
-    /// Which.
+    /// The meter.
     pub meter: Meter,
     /// What one is, in the plural.
     pub unit: String,
@@ -37,9 +39,10 @@ pub struct MeterUsage {
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
-pub async fn usage<C: GenericClient + Sync>(client: &C, user: Uuid) -> Result<Usage, tokio_postgres::Error> {
-    let rows = client.query(include_str!("sql/usage.sql"), &[&user]).await?;
+/// When the database cannot be used.
+pub async fn usage(source: impl Into<Source<'_>>, user: Uuid) -> Result<Usage, DatabaseError> {
+    let sql = include_str!("sql/usage.sql");
+    let rows = source.into().rows(sql, &[&user]).await?;
     let meters = rows.iter().filter_map(|row| {
         Some(MeterUsage {
             meter: row.get("event_type"),

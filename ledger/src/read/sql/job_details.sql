@@ -1,6 +1,6 @@
--- A job as an operator sees it, whoever inserted it. $1 job id. Look-ups by key. Its output may have megabytes and stays
--- where it is; of many failed attempts the last twenty are enough.
-SELECT j.id, j.kind,
+-- A job as an operator sees it, whichever client inserted it. $1 job id. Looks rows up by key. Goes without the output,
+-- which may have megabytes. Of the errors, the last twenty.
+SELECT j.kind,
        CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
                                                  WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))
             THEN 'running' ELSE j.state::text END AS state,
@@ -11,7 +11,7 @@ SELECT j.id, j.kind,
        to_jsonb(j.errors[greatest(1, coalesce(array_upper(j.errors, 1), 0) - 19):]) AS errors,
        j.args, j.metadata - 'output' AS metadata,
        s.holder, s.user_id, (SELECT k.subject FROM users k WHERE k.id = s.user_id) AS subject,
-       r.job_id IS NOT NULL AS has_reservation, r.reserved_amount, r.admitted_at, r.parked_at, r.expires_at,
+       r.reserved_amount, r.admitted_at, r.parked_at, r.expires_at,
        u.quota_amount AS charged
 FROM river_job j
 LEFT JOIN submissions s ON s.job_id = j.id

@@ -1,6 +1,6 @@
--- Who has unfinished jobs, and how many. $1 whether those with the most running come first, $2 how many holders.
+-- The holders with unfinished jobs. $1 whether those with the most running jobs come first, $2 how many holders.
 -- Reads the reservations, of which each unfinished job has one, and looks the running jobs up by River's index of states.
-SELECT held.holder, held.user_id, (SELECT u.subject FROM users u WHERE u.id = held.user_id) AS subject, held.waiting, held.parked, held.running, held.oldest_turn_ms,
+SELECT held.holder, (SELECT u.subject FROM users u WHERE u.id = held.user_id) AS subject, held.waiting, held.parked, held.running, held.oldest_turn_ms,
        CASE WHEN held.user_id IS NULL THEN 'anonymous'
             ELSE (SELECT p.tier::text FROM subscription_of(held.user_id, now()) s
                   JOIN subscription_plans p ON p.id = s.plan_id) END AS tier

@@ -1,0 +1,43 @@
+//! Counts by tier. Each is one pass over the unfinished jobs.
+
+use super::{rows, statements};
+
+rows! {
+    /// The unparked jobs of a queue and a tier.
+    pub struct TierJobs {
+        /// The queue.
+        pub queue: String,
+        /// The owner's tier now; `anonymous`, or `unknown` for a job of another River client that no worker has seen.
+        pub tier: String,
+        /// Jobs that wait for a worker, a retry or their time.
+        pub queued: f64,
+        /// Jobs that run.
+        pub running: f64,
+        /// Jobs whose handler answers later.
+        pub outstanding: f64,
+        /// How long the oldest job that could run has waited, in seconds.
+        pub oldest_wait: f64,
+    }
+
+    /// The reservations of a meter and a tier.
+    pub struct TierReservations {
+        /// The meter's name.
+        pub event_type: String,
+        /// The owner's tier now, or `anonymous`.
+        pub tier: String,
+        /// Those with a slot.
+        pub admitted: f64,
+        /// Those of parked jobs.
+        pub parked: f64,
+        /// Those of jobs between two attempts.
+        pub between_attempts: f64,
+    }
+}
+
+statements! {
+    /// The unparked jobs by queue and tier.
+    pub fn jobs() -> Vec<TierJobs> = include_str!("sql/tier_jobs.sql");
+
+    /// The reservations by meter and tier.
+    pub fn reservations() -> Vec<TierReservations> = include_str!("sql/tier_reservations.sql");
+}

@@ -1,0 +1,77 @@
+//! Holders: whether they exist, and what their jobs hold.
+
+use uuid::Uuid;
+
+use super::{rows, statements};
+use crate::meter::Meter;
+
+rows! {
+    /// What exists under an id.
+    pub struct Known {
+        /// Whether it is a user.
+        pub is_user: bool,
+        /// The user's subject, unless that is the id.
+        pub subject: Option<String>,
+        /// Whether it is a holder, a user or not.
+        pub is_holder: bool,
+    }
+
+    /// What a holder has of a meter.
+    pub struct HolderCounts {
+        /// The meter.
+        pub event_type: Meter,
+        /// Jobs that hold a slot.
+        pub slots_in_use: i64,
+        /// Jobs that wait for a slot.
+        pub parked: i64,
+    }
+
+    /// What a holder has of a meter, with the jobs that run.
+    pub struct HolderSlots {
+        /// The meter.
+        pub event_type: Meter,
+        /// Jobs that hold a slot, including those that wait for a worker.
+        pub slots_in_use: i64,
+        /// Jobs that wait for a slot.
+        pub parked: i64,
+        /// Jobs that run.
+        pub running: i64,
+    }
+
+    /// A holder with unfinished jobs.
+    pub struct BusyHolder {
+        /// The holder.
+        pub holder: Uuid,
+        /// The user's subject, unless that is the id.
+        pub subject: Option<String>,
+        /// The user's tier now, or `anonymous`.
+        pub tier: String,
+        /// Jobs that do not run.
+        pub waiting: i64,
+        /// Of these, jobs that wait for a slot.
+        pub parked: i64,
+        /// Jobs that run.
+        pub running: i64,
+        /// How long the oldest parked job has waited for a slot, in milliseconds.
+        pub oldest_turn_ms: i64,
+    }
+}
+
+statements! {
+    /// What exists under this id.
+    pub fn known(id: Uuid) -> Known = include_str!("sql/known_holder.sql");
+
+    /// What a holder has of each meter.
+    pub fn counts(holder: Uuid) -> Vec<HolderCounts> =
+        "SELECT event_type, slots_in_use::bigint AS slots_in_use, parked::bigint AS parked \
+         FROM holders WHERE holder = $1";
+
+    /// What a holder has of each meter, with the jobs that run. Slower than [`counts`]: it reads all running jobs.
+    pub fn slots(holder: Uuid) -> Vec<HolderSlots> = include_str!("sql/holder_slots.sql");
+
+    /// The holders with the most running or the most waiting jobs, at most `limit`.
+    pub fn busiest(by_running: bool, limit: i64) -> Vec<BusyHolder> = include_str!("sql/busiest_holders.sql");
+
+    /// Whether another transaction holds a lock on one of the holder's rows.
+    pub fn is_locked(holder: Uuid) -> bool = include_str!("sql/is_locked.sql");
+}

@@ -1,0 +1,123 @@
+//! Jobs as their owners see them.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use uuid::Uuid;
+
+use super::{rows, statements};
+use crate::raw_json::RawJson;
+
+rows! {
+    /// A job as its owner sees it.
+    pub struct JobView {
+        /// River's id.
+        pub id: i64,
+        /// River's kind.
+        pub kind: String,
+        /// River's state; `running` also for a job whose handler answers later.
+        pub state: String,
+        /// River's queue.
+        pub queue: String,
+        /// How many attempts have started.
+        pub attempt: i16,
+        /// How many attempts it may have.
+        pub max_attempts: i16,
+        /// When it was accepted.
+        pub created_at: Timestamp,
+        /// When the last attempt started.
+        pub attempted_at: Option<Timestamp>,
+        /// When it ended.
+        pub finalized_at: Option<Timestamp>,
+        /// Whether its time is in the future.
+        pub later: bool,
+        /// The last error.
+        pub error: Option<String>,
+        /// The output; `None` in lists.
+        pub output: Option<RawJson>,
+        /// Whether it waits for a slot.
+        pub parked: bool,
+        /// What the current attempt has reported.
+        pub progress: Option<Value>,
+        /// What it reserves.
+        pub reserved: i64,
+        /// Whether its reservation is settled.
+        pub settled: bool,
+        /// What it was charged.
+        pub charged: i64,
+        /// The owner's tier now, or `anonymous`.
+        pub tier: String,
+    }
+
+    /// The state and output of a job.
+    pub struct JobOutput {
+        /// River's state; `None` if the job was deleted.
+        pub state: Option<String>,
+        /// The output.
+        pub output: Option<RawJson>,
+    }
+
+    /// The state of a job and a number from its output.
+    pub struct OutputCount {
+        /// The job.
+        pub job_id: i64,
+        /// River's state; `None` if the job was deleted.
+        pub state: Option<String>,
+        /// The number; `None` if the output does not contain it.
+        pub count: Option<i64>,
+    }
+}
+
+/// The column `output` of `job_view.sql`. Lists go without: a hundred outputs may have hundreds of megabytes.
+const WITH_OUTPUT: &str = "output_of(s.job_id)";
+const WITHOUT_OUTPUT: &str = "NULL::jsonb";
+
+/// The state of a submission's job, also when River has deleted it.
+const STATE: &str = "coalesce((SELECT j.state::text FROM river_job j WHERE j.id = s.job_id), \
+                              (SELECT f.state FROM finished_jobs f WHERE f.job_id = s.job_id))";
+
+fn view(output: &str, rest: &str) -> String {
+    let view = include_str!("sql/job_view.sql").replace("$output", output);
+    format!("{view} {rest}")
+}
+
+statements! {
+    /// The holder's job of this id.
+    pub fn by_id(holder: Uuid, id: i64) -> Option<JobView> =
+        &view(WITH_OUTPUT, "WHERE s.holder = $1 AND s.job_id = $2");
+
+    /// The anonymous job of this id, if it was created at this moment.
+    pub fn anonymous(id: i64, created_at: Timestamp) -> Option<JobView> =
+        &view(WITH_OUTPUT, "WHERE s.job_id = $1 AND s.user_id IS NULL AND j.created_at = $2");
+
+    /// The holder's newest jobs with ids below `before`, at most `limit`, without outputs.
+    pub fn newest(holder: Uuid, before: i64, limit: i64) -> Vec<JobView> =
+        &view(WITHOUT_OUTPUT, "WHERE s.holder = $1 AND s.job_id < $2 ORDER BY s.job_id DESC LIMIT $3");
+
+    /// The holder's jobs among these, without outputs.
+    pub fn by_ids(holder: Uuid, ids: &[i64]) -> Vec<JobView> =
+        &view(WITHOUT_OUTPUT, "WHERE s.holder = $1 AND s.job_id = ANY ($2)");
+
+    /// What is known of the holder's jobs among these that were deleted, as jobs of this kind.
+    pub fn deleted(holder: Uuid, ids: &[i64], kind: &str, max_attempts: i16) -> Vec<JobView> =
+        include_str!("sql/deleted_jobs.sql");
+
+    /// The output of the holder's job of this id.
+    pub fn output(holder: Uuid, id: i64) -> Option<JobOutput> = &format!(
+        "SELECT {STATE} AS state, output_of(s.job_id) AS output \
+         FROM submissions s WHERE s.holder = $1 AND s.job_id = $2"
+    );
+
+    /// The number at `path`, a JSON path, in the output of each of the holder's jobs among these. PostgreSQL evaluates
+    /// the path, since outputs may have megabytes.
+    pub fn output_counts(holder: Uuid, ids: &[i64], path: &str) -> Vec<OutputCount> = &format!(
+        "SELECT s.job_id, {STATE} AS state, \
+                jsonb_path_query_first(output_of(s.job_id), $3::text::jsonpath, '{{}}', true)::bigint AS count \
+         FROM submissions s WHERE s.holder = $1 AND s.job_id = ANY ($2)"
+    );
+
+    /// The holder that the job was submitted for.
+    pub fn holder(id: i64) -> Option<Uuid> = "SELECT holder FROM submissions WHERE job_id = $1";
+
+    /// Whether River has a job of this id.
+    pub fn exists(id: i64) -> bool = "SELECT EXISTS (SELECT 1 FROM river_job WHERE id = $1)";
+}

@@ -1,0 +1,84 @@
+//! Queues, workers and slots.
+
+use super::{rows, statements};
+use crate::meter::Meter;
+use crate::processes::DEAD_AFTER;
+
+rows! {
+    /// The unparked jobs of a queue.
+    pub struct LaneJobs {
+        /// The queue.
+        pub queue: String,
+        /// Jobs that wait for a worker, a retry or their time.
+        pub queued: i64,
+        /// Jobs that run.
+        pub running: i64,
+        /// Of these, jobs whose handler answers later.
+        pub outstanding: i64,
+        /// How long the oldest job that could run has waited, in milliseconds.
+        pub oldest_wait_ms: i64,
+    }
+
+    /// What the jobs of a queue wait for.
+    pub struct LaneWaiting {
+        /// The queue.
+        pub queue: String,
+        /// Whether a job could run now.
+        pub due: bool,
+        /// Whether a job waits for a slot.
+        pub parked: bool,
+        /// How many jobs wait for their next attempt.
+        pub retrying: i64,
+        /// Whether a job waits for its time.
+        pub later: bool,
+    }
+
+    /// The workers of a queue.
+    pub struct LaneWorkers {
+        /// The queue.
+        pub queue: String,
+        /// How many there are over all living processes.
+        pub workers: i64,
+    }
+
+    /// The slots of a meter.
+    pub struct MeterSlots {
+        /// The meter.
+        pub event_type: Meter,
+        /// Jobs that hold a slot.
+        pub slots_in_use: i64,
+        /// Jobs that wait for a slot.
+        pub parked: i64,
+        /// How long the oldest parked job has waited, in milliseconds.
+        pub oldest_turn_ms: i64,
+    }
+}
+
+statements! {
+    /// The unparked jobs by queue.
+    pub fn jobs() -> Vec<LaneJobs> = include_str!("sql/lane_jobs.sql");
+
+    /// What waits in each of these queues.
+    pub fn waiting(queues: &[String]) -> Vec<LaneWaiting> = include_str!("sql/lane_waiting.sql");
+
+    /// The workers by queue.
+    pub fn workers() -> Vec<LaneWorkers> =
+        "SELECT pool.key AS queue, sum(pool.value::bigint)::bigint AS workers \
+         FROM processes p, jsonb_each_text(p.pools) AS pool \
+         WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
+        [DEAD_AFTER.as_secs_f64()];
+
+    /// How many processes are alive.
+    pub fn processes() -> i64 =
+        "SELECT count(*) FROM processes WHERE beat_at > clock_timestamp() - make_interval(secs => $1)",
+        [DEAD_AFTER.as_secs_f64()];
+
+    /// The slots by meter. Reads the reservations once: there are fewer of them than holders.
+    pub fn slots() -> Vec<MeterSlots> =
+        "SELECT event_type, count(admitted_at) AS slots_in_use, count(parked_at) AS parked, \
+                coalesce((1000 * extract(epoch FROM clock_timestamp() - min(parked_at)))::bigint, 0) AS oldest_turn_ms \
+         FROM quota_reservations GROUP BY 1";
+
+    /// The queues that are paused.
+    pub fn paused() -> Vec<String> = "SELECT name FROM river_queue WHERE paused_at IS NOT NULL";
+}

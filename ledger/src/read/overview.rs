@@ -1,0 +1,59 @@
+//! Who leads, and what ended lately.
+
+use jiff::Timestamp;
+
+use super::{rows, statements};
+use crate::control::DELIVERY_KIND;
+
+rows! {
+    /// The leader, the process that runs maintenance, and the last failover.
+    pub struct Leaders {
+        /// Now, by the database's clock.
+        pub at: Timestamp,
+        /// The id of the River client that leads.
+        pub leader_id: Option<String>,
+        /// When it was elected.
+        pub elected_at: Option<Timestamp>,
+        /// The host and process id of the process that runs Weir's maintenance.
+        pub process: Option<String>,
+        /// Since when it runs it.
+        pub since: Option<Timestamp>,
+        /// The server's timeline, after a failover or a restore.
+        pub timeline: Option<i32>,
+        /// When Weir noticed that timeline.
+        pub seen_at: Option<Timestamp>,
+    }
+
+    /// Jobs of services that ended within the last minute.
+    pub struct LastMinute {
+        /// With success.
+        pub completed: i64,
+        /// Cancelled.
+        pub cancelled: i64,
+        /// Without success, after their last attempt.
+        pub failed: i64,
+    }
+}
+
+impl Leaders {
+    /// Whether a River client leads that is not Weir's.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.leader_id.as_ref().is_some_and(|id| !id.starts_with("weir_"))
+    }
+}
+
+statements! {
+    /// Who leads.
+    pub fn leaders() -> Leaders = include_str!("sql/leaders.sql");
+
+    /// What ended within the last minute. Deliveries to webhooks do not count.
+    pub fn last_minute() -> LastMinute =
+        "SELECT count(*) FILTER (WHERE state = 'completed') AS completed, \
+                count(*) FILTER (WHERE state = 'cancelled') AS cancelled, \
+                count(*) FILTER (WHERE state = 'discarded') AS failed \
+         FROM river_job \
+         WHERE state IN ('completed', 'cancelled', 'discarded') \
+           AND finalized_at > now() - interval '1 minute' AND kind <> $1",
+        [DELIVERY_KIND];
+}

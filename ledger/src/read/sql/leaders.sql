@@ -1,0 +1,16 @@
+-- The database's clock, which measures all waits; the leader of River, which renews its row every few seconds; the
+-- process that runs maintenance; and the timeline after the last failover or restore. One row.
+SELECT clock_timestamp() AS at,
+       l.leader_id,
+       l.elected_at,
+       d.process,
+       d.since,
+       t.timeline,
+       t.seen_at
+FROM (SELECT) AS one
+LEFT JOIN river_leader l ON l.expires_at > now()
+LEFT JOIN maintenance_lease d ON d.expires_at > clock_timestamp()
+-- A database's first timeline follows no failover.
+LEFT JOIN LATERAL (
+    SELECT * FROM weir_timelines w ORDER BY w.timeline DESC LIMIT 1
+) t ON EXISTS (SELECT FROM weir_timelines o WHERE o.timeline < t.timeline)
