@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
-import { constants, copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync } from "node:fs";
+import { constants, copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, describe, it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
@@ -39,12 +39,12 @@ const machinesNode = join(mkdtempSync(join(required("WEIR_TEST_FOLDER"), "node-"
 copyFileSync(process.execPath, machinesNode, constants.COPYFILE_FICLONE);
 
 /** The chain of the first `npm start`: npm's shell, the machine's Node, the clone's Node. The child is the shell. */
-function firstStart(folder = root): ChildProcess {
+function firstStart(folder = root, env: Record<string, string> = {}): ChildProcess {
   const { DATABASE_URL: _, ...inherited } = process.env;
   const numbers = Object.fromEntries(Object.entries(ports).map(([name, port]) => [name, String(port)]));
   return spawn("sh", ["-c", `"${machinesNode}" scripts/bootstrap.mjs start; exit $?`], {
     cwd: folder,
-    env: { ...inherited, WEIR_STATE: state, ...numbers },
+    env: { ...inherited, WEIR_STATE: state, ...numbers, ...env },
     stdio: ["ignore", "pipe", "pipe"],
     // A group of its own, as a terminal gives it.
     detached: true,
@@ -294,6 +294,28 @@ describe("npm start", { timeout: 600_000 }, () => {
     process.kill(shell.pid ?? 0, "SIGTERM");
     await until("the installation to be stopped", async () => !started.some(isAlive));
   });
+
+  for (const [signal, to] of [
+    ["SIGTERM", "its shell alone"],
+    ["SIGINT", "its group"],
+  ] as const)
+    it(`stops the build on ${signal} to ${to}`, { skip: !canFreeze && "needs Linux" }, async () => {
+      const folder = mkdtempSync(join(required("WEIR_TEST_FOLDER"), "target-"));
+      const compiler = join(folder, "rustc");
+      // Cargo asks what the compiler can do. Then each crate takes ten minutes.
+      writeFileSync(compiler, '#!/bin/sh\ncase "$*" in *-vV* | *--print*) exec "$@" ;; esac\nsleep 600\n', {
+        mode: 0o755,
+      });
+      const shell = firstStart(root, { CARGO_TARGET_DIR: folder, RUSTC_WRAPPER: compiler });
+      const builds = (pid: number): boolean => nameOf(pid) === "sleep";
+      const started = await until("the compiler to run", async () => {
+        const found = descendants(shell.pid ?? 0);
+        return found.some(builds) && found;
+      });
+      process.kill(to === "its group" ? -(shell.pid ?? 0) : (shell.pid ?? 0), signal);
+      await until("the build to be stopped", async () => !started.some(isAlive));
+      await nothingListens();
+    });
 
   it("leaves no port and no record of itself", async () => {
     await nothingListens();

@@ -88,6 +88,8 @@ pub struct Settings {
     pub webhook_private_networks: bool,
     /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may go on after a stop was asked for.
     pub drain_timeout: Duration,
+    /// How long River keeps finished jobs, if this process leads River.
+    pub river_retention: RiverRetention,
     /// `WEIR_STOP_DELAY`: how long `weir serve` and `weir up` accept requests after a stop was asked for, while `/readyz`
     /// answers 503.
     pub stop_delay: Duration,
@@ -99,6 +101,30 @@ pub struct Settings {
     pub periodic: Vec<Periodic>,
     /// The meters and plans that `weir.toml` defines. `weir migrate` brings them into the database, where they are read.
     pub catalogue: Catalogue,
+}
+
+/// How long River keeps the rows of finished jobs, by how they ended. River's own defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct RiverRetention {
+    /// Jobs that completed.
+    pub completed: Duration,
+    /// Jobs that were cancelled.
+    pub cancelled: Duration,
+    /// Jobs that failed for good.
+    pub discarded: Duration,
+}
+
+impl RiverRetention {
+    fn read(reader: &mut Reader<'_>) -> Self {
+        let hour = Duration::from_hours(1);
+        // Weir copies results that a plan keeps longer within minutes. An hour bridges a restart of maintenance.
+        let mut read = |name: &str, default| reader.duration(name, default, hour);
+        Self {
+            completed: read("RIVER_COMPLETED_RETENTION", 24 * hour),
+            cancelled: read("RIVER_CANCELLED_RETENTION", 24 * hour),
+            discarded: read("RIVER_DISCARDED_RETENTION", 7 * 24 * hour),
+        }
+    }
 }
 
 impl Settings {
@@ -222,6 +248,7 @@ impl Settings {
         let webhook_private_networks = reader.flag("WEBHOOK_PRIVATE_NETWORKS", false);
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
         let stop_delay = reader.duration("WEIR_STOP_DELAY", Duration::ZERO, Duration::ZERO);
+        let river_retention = RiverRetention::read(reader);
         let traces = traces::read(reader);
         let defined = services_file::read(reader, services, environment == Environment::Development);
         Self {
@@ -245,6 +272,7 @@ impl Settings {
             webhook_private_networks,
             drain_timeout,
             stop_delay,
+            river_retention,
             traces,
             services: defined.services,
             periodic: defined.periodic,

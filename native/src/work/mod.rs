@@ -26,10 +26,11 @@ mod worker;
 
 use std::time::Duration;
 
-use riverqueue::{Client, Event, EventKind, MaintenanceConfig, QueueConfig, RunHandle, Workers};
+use riverqueue::{Client, Event, EventKind, MaintenanceConfig, QueueConfig, Retention, RunHandle, Workers};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
+use crate::config::RiverRetention;
 use crate::config::service::Service;
 use crate::context::Context;
 use weir_ledger::control::DELIVERY_KIND;
@@ -60,6 +61,15 @@ const STUCK_AFTER: Duration = RESCUE_AFTER;
 /// How long the end waits for the database once the drain time is over and no attempt runs. Another process takes over
 /// what could not be written.
 const LAST_WRITES: Duration = Duration::from_secs(1);
+
+/// What River's leader does in this process.
+fn maintenance(retention: RiverRetention) -> MaintenanceConfig {
+    MaintenanceConfig::default()
+        .with_rescue_after(RESCUE_AFTER)
+        .with_completed_job_retention(Retention::DeleteAfter(retention.completed))
+        .with_cancelled_job_retention(Retention::DeleteAfter(retention.cancelled))
+        .with_discarded_job_retention(Retention::DeleteAfter(retention.discarded))
+}
 
 /// What a River client of this process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +129,7 @@ impl Working {
             .without_job_timeout()
             // A job that only others can do is theirs, whatever lane it is in.
             .fetch_only_known_kinds(true)
-            .maintenance(MaintenanceConfig::default().with_rescue_after(RESCUE_AFTER))
+            .maintenance(maintenance(context.settings.river_retention))
             .job_stuck_threshold(STUCK_AFTER)
             .work_middleware(guard::Guard::new(
                 context,

@@ -215,7 +215,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     );
     let plan = &log[2];
     assert_eq!(
-        (&plan["before"]["plan"], &plan["after"]["standing"]["plan"]),
+        (&plan["before"]["plan"], &plan["after"]["status"]["plan"]),
         (&json!("free"), &json!("pro"))
     );
     assert_eq!(plan["after"]["event_id"], "evt_upgrade");

@@ -1,12 +1,14 @@
 //! Results are there for as long as the plan says, whatever River deletes.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use crate::common::{GO_TESTS, Weir, Who, files};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio_postgres::Client;
 use uuid::Uuid;
+use weir::work::{Role, Working};
 
 /// A file whose analysis has an output of more than 4 KiB.
 fn many_tests() -> String {
@@ -55,6 +57,38 @@ async fn read(weir: &Weir, id: i64, user: Uuid) -> Value {
     let answer = weir.get(&format!("/api/jobs/{id}"), Who::User(user)).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     answer.body
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn river_deletes_finished_jobs_after_the_configured_time() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "INSERT INTO river_job (kind, queue, args, max_attempts, state, finalized_at) \
+             SELECT 'other', 'other', '{}', 1, 'completed', now() - make_interval(hours => age) \
+             FROM unnest(ARRAY[1, 3]) AS age",
+        )
+        .await
+        .unwrap();
+    let context = weir.another(&[("RIVER_COMPLETED_RETENTION", "2h")]);
+    let leader = Working::start(&context, Role::Lead, &[]).await.unwrap();
+    // River's leader deletes every 30 s.
+    let deleted = async {
+        while weir.count("river_job").await > 1 {
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(180), deleted)
+        .await
+        .expect("the older job is deleted");
+    assert_eq!(
+        weir.count("river_job WHERE finalized_at > now() - interval '2 hours'")
+            .await,
+        1
+    );
+    leader.stop().await;
+    weir.abandon().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
