@@ -45,6 +45,8 @@ enum Benchmark {
     Faults,
     /// A job's whole path, from HTTP to its settlement.
     Path,
+    /// What a job costs at 20 to 400 a second, and an installation without any.
+    Light,
     /// What a large database costs.
     Growth,
     /// Jobs a second of a fleet in Go. Needs Go and a clone.
@@ -79,6 +81,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Benchmark::Fairness => fairness::fairness(&settings, effort, &weir).await?,
         Benchmark::Faults => faults::faults(&settings, effort).await?,
         Benchmark::Path => path::path(&settings, effort, &weir).await?,
+        Benchmark::Light => path::light(&settings, effort, &weir).await?,
         Benchmark::Growth => growth::growth(&settings, effort, &weir).await?,
         Benchmark::Languages => languages::languages(&settings, effort).await?,
         Benchmark::Peers => {

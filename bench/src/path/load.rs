@@ -81,7 +81,7 @@ impl Target {
     }
 
     /// A user's submission as it is sent.
-    fn request(&self, user: &User) -> Result<Vec<u8>, BenchError> {
+    pub(super) fn request(&self, user: &User) -> Result<Vec<u8>, BenchError> {
         let User { id, body } = user;
         let mut request = format!(
             "POST {} HTTP/1.1\r\nhost: origin\r\ncontent-type: application/json\r\ncontent-length: {}\r\n",

@@ -2,6 +2,7 @@
 
 mod connection;
 mod edge;
+mod light;
 mod load;
 mod parts;
 
@@ -25,6 +26,8 @@ use edge::Edge;
 use load::{CONNECTIONS, Credential, Target, User, submit};
 use parts::WORKERS;
 use weir::config::Settings;
+
+pub(crate) use light::light;
 
 const USERS: i64 = 1000;
 
@@ -273,64 +276,91 @@ async fn conversation(scene: &Scene, ours: &Stage) -> Result<Vec<Line>, BenchErr
     Ok(lines)
 }
 
+/// The processes of one side, and where to submit.
+struct Running {
+    origin: Process,
+    workers: Option<Process>,
+    edge: Option<Edge>,
+    target: Arc<Target>,
+}
+
+impl Running {
+    /// Starts them, and waits until the origin serves. They reach the database by `url`.
+    async fn start(scene: &Scene, side: Side, work: Work, url: &str) -> Result<Self, BenchError> {
+        // A port that is free now; nobody else on this machine is given it for a while.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let variables = [
+            ("EDGE_SECRET", EDGE_SECRET.to_owned()),
+            ("WEIR_ORIGIN_PORT", address.port().to_string()),
+        ];
+        let (program, origin, workers) = match side {
+            Side::Weir | Side::Edge => (&scene.weir, "serve", "path-workers"),
+            Side::Bare => (&scene.own, "path-bare-origin", "path-bare-workers"),
+        };
+        let services = &scene.services;
+        let mut origin = Process::start(program, url, services, &[origin], &variables)?;
+        let workers = match work {
+            Work::Done => Some(Process::start(&scene.own, url, services, &[workers], &variables)?),
+            Work::Left => None,
+        };
+        let begun = Instant::now();
+        while !parts::listens(address).await {
+            if origin.has_ended() || begun.elapsed() > START {
+                return Err(
+                    std::io::Error::other("the origin does not serve; run `weir serve` to see why").into(),
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let edge = match side {
+            Side::Edge => Some(Edge::start(address, EDGE_SECRET, JWT_SECRET).await?),
+            Side::Weir | Side::Bare => None,
+        };
+        let target = Arc::new(Target {
+            address: edge.as_ref().map_or(address, Edge::address),
+            path: match side {
+                Side::Weir | Side::Edge => "/api/jobs/analysis",
+                Side::Bare => "/jobs",
+            },
+            credential: match side {
+                Side::Weir => Credential::Assertion(scene.key.clone()),
+                Side::Edge => Credential::Token(JWT_SECRET),
+                Side::Bare => Credential::None,
+            },
+        });
+        Ok(Self {
+            origin,
+            workers,
+            edge,
+            target,
+        })
+    }
+
+    /// The origin's and the workers' ids.
+    fn processes(&self) -> [Option<u32>; 2] {
+        [Some(self.origin.id()), self.workers.as_ref().map(Process::id)]
+    }
+}
+
 /// One turn, with processes of its own. They reach the database by `url`.
 async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -> Result<Turn, BenchError> {
     stage.clear().await?;
     let client = stage.database.connect().await?;
     let written = Written::read(&client).await?;
-    // A port that is free now; nobody else on this machine is given it for a while.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let variables = [
-        ("EDGE_SECRET", EDGE_SECRET.to_owned()),
-        ("WEIR_ORIGIN_PORT", address.port().to_string()),
-    ];
-    let (program, origin, workers) = match side {
-        Side::Weir | Side::Edge => (&scene.weir, "serve", "path-workers"),
-        Side::Bare => (&scene.own, "path-bare-origin", "path-bare-workers"),
-    };
-    let services = &scene.services;
-    let mut origin = Process::start(program, url, services, &[origin], &variables)?;
-    let workers = match work {
-        Work::Done => Some(Process::start(&scene.own, url, services, &[workers], &variables)?),
-        Work::Left => None,
-    };
-    let begun = Instant::now();
-    while !parts::listens(address).await {
-        if origin.has_ended() || begun.elapsed() > START {
-            return Err(
-                std::io::Error::other("the origin does not serve; run `weir serve` to see why").into(),
-            );
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    let edge = match side {
-        Side::Edge => Some(Edge::start(address, EDGE_SECRET, JWT_SECRET).await?),
-        Side::Weir | Side::Bare => None,
-    };
-    let target = Arc::new(Target {
-        address: edge.as_ref().map_or(address, Edge::address),
-        path: match side {
-            Side::Weir | Side::Edge => "/api/jobs/analysis",
-            Side::Bare => "/jobs",
-        },
-        credential: match side {
-            Side::Weir => Credential::Assertion(scene.key.clone()),
-            Side::Edge => Credential::Token(JWT_SECRET),
-            Side::Bare => Credential::None,
-        },
-    });
+    let running = Running::start(scene, side, work, url).await?;
+    let target = &running.target;
     // Connections are made and statements prepared.
-    let warm = submit(&target, &scene.users, Duration::from_millis(500))
+    let warm = submit(target, &scene.users, Duration::from_millis(500))
         .await?
         .len();
     if work == Work::Done {
         finished(&client, warm).await?;
     }
-    let processes = [Some(origin.id()), workers.as_ref().map(Process::id)];
+    let processes = running.processes();
     let cpu = Cpu::read(&client, processes).await;
-    let of_edge = edge.as_ref().map(Edge::time);
+    let of_edge = running.edge.as_ref().map(Edge::time);
     let started = Instant::now();
-    let latencies = submit(&target, &scene.users, scene.span).await?;
+    let latencies = submit(target, &scene.users, scene.span).await?;
     let submitting = started.elapsed().as_secs_f64();
     let submitted = latencies.len();
     if work == Work::Done {
@@ -338,11 +368,11 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -
     }
     let settling = started.elapsed().as_secs_f64();
     let mut cost = Cpu::read(&client, processes).await.each(&cpu, submitted);
-    if let (Some(edge), Some(before)) = (&edge, of_edge) {
+    if let (Some(edge), Some(before)) = (&running.edge, of_edge) {
         let spent = edge.time().saturating_sub(before);
         cost.push(Cost::of_time("the edge", spent, submitted));
     }
-    drop((edge, origin, workers));
+    drop(running);
     cost.extend(Written::read(&client).await?.each(&written, warm + submitted));
     Ok(Turn {
         submitted,

@@ -1,0 +1,358 @@
+//! `light`: what a job costs at a tenth of what a machine can do, and what an installation without jobs costs.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::http::StatusCode;
+use parking_lot::Mutex;
+use tokio_postgres::Client;
+
+use super::super::cost::{Cpu, wal};
+use super::super::process::Services;
+use super::super::progress::progress;
+use super::super::proxy::Proxy;
+use super::super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
+use super::super::stage::Stage;
+use super::connection::Connection;
+use super::load::{Target, User};
+use super::parts::WORKERS;
+use super::{AssertionKey, EDGE_SECRET, Running, Scene, Side, Work, finished};
+use weir::config::Settings;
+
+/// Jobs a second.
+const RATES: [usize; 4] = [20, 100, 200, 400];
+
+/// One of them submits a fifth of all jobs.
+const USERS: i64 = 300;
+const SHARE_OF_ONE: usize = 5;
+
+/// Connections of the load generator. More are opened when all of them wait for an answer.
+const CONNECTIONS: usize = 16;
+
+/// How long each rate runs before it is measured.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// How long nothing is submitted before an idle installation is measured.
+const REST: Duration = Duration::from_secs(3);
+
+/// At most this many statements a job.
+const MAX_STATEMENTS: f64 = 6.0;
+
+/// PostgreSQL's processor time against bare River: at most this, and at 20 jobs a second.
+const MAX_CPU: f64 = 1.5;
+const MAX_CPU_AT_LEAST: f64 = 2.0;
+
+/// An idle installation takes at most this much of a core, in percent.
+const MAX_IDLE: f64 = 0.5;
+
+/// What one rate has cost each job.
+#[derive(Clone, Default)]
+struct Cost {
+    /// Of PostgreSQL, the origin and the workers, in milliseconds.
+    cpu: [f64; 3],
+    statements: f64,
+    wal: f64,
+    /// p50 and p99, in milliseconds.
+    submitted: [f64; 2],
+    started: [f64; 2],
+    /// How many a second there were, of those wanted.
+    kept_up: f64,
+}
+
+/// What an installation costs while nothing is submitted.
+#[derive(Clone, Default)]
+struct Idle {
+    /// Percent of a core: PostgreSQL, the origin and the workers.
+    cpu: [f64; 3],
+    statements: f64,
+}
+
+/// One side's turn: an idle stretch, then the rates.
+struct Turn {
+    idle: Idle,
+    rates: Vec<Cost>,
+}
+
+/// Counts statements: by pg_stat_statements, which costs the least, or in a proxy.
+enum Counter {
+    Server,
+    Proxy(Proxy),
+}
+
+impl Counter {
+    async fn new(client: &Client, stage: &Stage) -> Result<Self, BenchError> {
+        // Only a superuser may, and only where the server has loaded it.
+        let _ = client
+            .batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
+            .await;
+        if client.query(STATEMENTS, &[]).await.is_ok() {
+            return Ok(Self::Server);
+        }
+        Ok(Self::Proxy(Proxy::start(stage.address()?, Duration::ZERO)?))
+    }
+
+    fn url(&self, stage: &Stage) -> Result<String, BenchError> {
+        match self {
+            Self::Server => Ok(stage.url.clone()),
+            Self::Proxy(proxy) => stage.through(proxy),
+        }
+    }
+
+    async fn read(&self, client: &Client) -> Result<f64, BenchError> {
+        match self {
+            Self::Server => Ok(client.query_one(STATEMENTS, &[]).await?.get(0)),
+            Self::Proxy(proxy) => Ok(proxy.traffic.read()[0] as f64),
+        }
+    }
+}
+
+/// The statements that clients sent, without those of this benchmark.
+const STATEMENTS: &str = "SELECT coalesce(sum(calls), 0)::float8 FROM pg_stat_statements \
+                          WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                            AND query NOT LIKE '%pg_stat_statements%' AND query NOT LIKE '%pg_current_wal%' \
+                            AND query NOT LIKE '%postmaster.pid%' AND query NOT LIKE 'SELECT count(*) FROM river_job%'";
+
+/// Runs it.
+///
+/// # Errors
+///
+/// When the database cannot be used; its own databases may then be left on the server.
+pub(crate) async fn light(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
+    let effort = effort.with_long_turns();
+    let span = effort.span * 5 / 2;
+    let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
+    let ids = ours.users(USERS).await?;
+    let client = ours.database.connect().await?;
+    let mut conditions = conditions(&client).await?;
+    let counted = match Counter::new(&client, &ours).await? {
+        Counter::Server => "counted by pg_stat_statements",
+        Counter::Proxy(_) => "counted by a proxy",
+    };
+    conditions.push(format!(
+        "open loop, {USERS} users of which one submits {} % of the jobs, {WORKERS} workers of no-op jobs; the client is a \
+         process on the same cores; {} turns of {} s each rate; statements {counted}",
+        100 / SHARE_OF_ONE,
+        effort.turns,
+        span.as_secs_f64()
+    ));
+    let scene = Scene {
+        weir: weir.to_owned(),
+        own: std::env::current_exe()?,
+        services: Services::new(WORKERS, r#"["true"]"#)?,
+        users: Arc::new(ids.iter().copied().map(User::new).collect()),
+        key: AssertionKey::new(EDGE_SECRET.as_bytes()).map_err(std::io::Error::other)?,
+        span,
+    };
+    let (mut with_weir, mut with_river) = (Vec::new(), Vec::new());
+    for number in 1..=effort.turns {
+        progress(&format!("Weir, turn {number} of {}", effort.turns));
+        with_weir.push(turn(&scene, &ours, Side::Weir).await?);
+        progress(&format!("bare River, turn {number} of {}", effort.turns));
+        with_river.push(turn(&scene, &bare, Side::Bare).await?);
+    }
+    drop(client);
+    ours.end().await?;
+    bare.end().await?;
+    Ok(Report {
+        conditions,
+        lines: lines(&with_weir, &with_river),
+    })
+}
+
+/// The medians of all turns.
+fn lines(ours: &[Turn], theirs: &[Turn]) -> Vec<Line> {
+    let of = |turns: &[Turn], number: &dyn Fn(&Turn) -> f64| median(turns.iter().map(number).collect());
+    let mut lines = Vec::new();
+    for (index, rate) in RATES.into_iter().enumerate() {
+        let both = |number: &dyn Fn(&Cost) -> f64| {
+            let number = |turn: &Turn| number(&turn.rates[index]);
+            (of(ours, &number), of(theirs, &number))
+        };
+        let named = |what: &str| format!("{rate} jobs/s: {what}");
+        let compared = |what: &str, unit, number: &dyn Fn(&Cost) -> f64| {
+            let (value, baseline) = both(number);
+            Line::compared(named(what), value, baseline, unit)
+        };
+        let (cpu, baseline) = both(&|cost| cost.cpu[0]);
+        let most = if index == 0 { MAX_CPU_AT_LEAST } else { MAX_CPU };
+        lines.push(Line::at_most(
+            named("PostgreSQL CPU a job"),
+            cpu,
+            baseline,
+            "ms",
+            most,
+        ));
+        lines.push(compared("origin CPU a job", "ms", &|cost| cost.cpu[1]));
+        lines.push(compared("worker CPU a job", "ms", &|cost| cost.cpu[2]));
+        let (statements, baseline) = both(&|cost| cost.statements);
+        lines.push(Line {
+            target: Some(format!("{MAX_STATEMENTS} a job at most")),
+            holds: Some(statements <= MAX_STATEMENTS),
+            ..Line::compared(named("statements a job"), statements, baseline, "")
+        });
+        lines.push(compared("WAL a job", "bytes", &|cost| cost.wal));
+        for (index, which) in ["p50", "p99"].into_iter().enumerate() {
+            lines.push(compared(&format!("submission, {which}"), "ms", &|cost| {
+                cost.submitted[index]
+            }));
+            lines.push(compared(&format!("start, {which}"), "ms", &|cost| {
+                cost.started[index]
+            }));
+        }
+        lines.push(compared("done", "1/s", &|cost| cost.kept_up));
+    }
+    let idle = |number: &dyn Fn(&Idle) -> f64| {
+        let number = |turn: &Turn| number(&turn.idle);
+        (of(ours, &number), of(theirs, &number))
+    };
+    for (index, process) in ["PostgreSQL", "the origin", "the workers"]
+        .into_iter()
+        .enumerate()
+    {
+        let (value, baseline) = idle(&|idle| idle.cpu[index]);
+        lines.push(Line::compared(
+            format!("idle: CPU of {process}"),
+            value,
+            baseline,
+            "% of a core",
+        ));
+    }
+    let (value, baseline) = idle(&|idle| idle.cpu.iter().sum());
+    lines.push(Line {
+        target: Some(format!("{MAX_IDLE} at most")),
+        holds: Some(value <= MAX_IDLE),
+        ..Line::compared("idle: CPU of all", value, baseline, "% of a core")
+    });
+    let (value, baseline) = idle(&|idle| idle.statements);
+    lines.push(Line::compared("idle: statements", value, baseline, "1/s"));
+    lines
+}
+
+/// One side, with processes of its own: idle, then each rate.
+async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchError> {
+    stage.clear().await?;
+    let client = stage.database.connect().await?;
+    let counter = Counter::new(&client, stage).await?;
+    let running = Running::start(scene, side, Work::Done, &counter.url(stage)?).await?;
+    let processes = running.processes();
+    let load = Load::open(&running.target, &scene.users).await?;
+    let mut jobs = load.run(RATES[1], WARM_UP).await?.len();
+    finished(&client, jobs).await?;
+    tokio::time::sleep(REST).await;
+    let (cpu, statements) = (Cpu::read(&client, processes).await, counter.read(&client).await?);
+    let begun = Instant::now();
+    tokio::time::sleep(scene.span * 3 / 2).await;
+    let statements = counter.read(&client).await? - statements;
+    let spent = Cpu::read(&client, processes).await.since(&cpu);
+    let seconds = begun.elapsed().as_secs_f64();
+    let [origin, workers, postgres] = spent.map(|spent| 100.0 * spent.as_secs_f64() / seconds);
+    let idle = Idle {
+        cpu: [postgres, origin, workers],
+        statements: statements / seconds,
+    };
+    let mut rates = Vec::new();
+    for rate in RATES {
+        jobs += load.run(rate, WARM_UP).await?.len();
+        finished(&client, jobs).await?;
+        let first: i64 = client
+            .query_one("SELECT coalesce(max(id), 0) FROM river_job", &[])
+            .await?
+            .get(0);
+        let (cpu, statements) = (Cpu::read(&client, processes).await, counter.read(&client).await?);
+        let (written, begun) = (wal(&client).await?, Instant::now());
+        let mut latencies = load.run(rate, scene.span).await?;
+        let submitted = latencies.len();
+        jobs += submitted;
+        finished(&client, jobs).await?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let each = |sum: f64| sum / submitted.max(1) as f64;
+        let spent = Cpu::read(&client, processes).await.since(&cpu);
+        let [origin, workers, postgres] = spent.map(|spent| each(spent.as_secs_f64() * 1000.0));
+        let statements = counter.read(&client).await? - statements;
+        rates.push(Cost {
+            cpu: [postgres, origin, workers],
+            statements: each(statements),
+            wal: each(wal(&client).await? - written),
+            submitted: [0.5, 0.99].map(|of| percentile(&mut latencies, of)),
+            started: starts(&client, first).await?,
+            kept_up: submitted as f64 / seconds,
+        });
+    }
+    drop(running);
+    Ok(Turn { idle, rates })
+}
+
+/// How long the jobs after this one waited for their start, p50 and p99 in milliseconds.
+async fn starts(client: &Client, first: i64) -> Result<[f64; 2], BenchError> {
+    let row = client
+        .query_one(
+            "SELECT percentile_cont(ARRAY[0.5, 0.99]) \
+                 WITHIN GROUP (ORDER BY 1000 * extract(epoch FROM attempted_at - created_at)::float8) \
+             FROM river_job WHERE id > $1 AND attempted_at IS NOT NULL",
+            &[&first],
+        )
+        .await?;
+    let both: Option<Vec<f64>> = row.get(0);
+    Ok(both.and_then(|both| both.try_into().ok()).unwrap_or_default())
+}
+
+/// Submits at a rate, whether earlier submissions are answered or not.
+struct Load {
+    target: Arc<Target>,
+    users: Arc<Vec<User>>,
+    connections: Arc<Mutex<Vec<Connection>>>,
+}
+
+impl Load {
+    async fn open(target: &Arc<Target>, users: &Arc<Vec<User>>) -> Result<Self, BenchError> {
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS {
+            connections.push(Connection::open(target.address).await?);
+        }
+        Ok(Self {
+            target: Arc::clone(target),
+            users: Arc::clone(users),
+            connections: Arc::new(Mutex::new(connections)),
+        })
+    }
+
+    /// Returns how long each submission took, from when it was due.
+    async fn run(&self, rate: usize, span: Duration) -> Result<Vec<Duration>, BenchError> {
+        let started = tokio::time::Instant::now();
+        let count = (rate as f64 * span.as_secs_f64()) as usize;
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..count {
+            let due = started + Duration::from_secs_f64(n as f64 / rate as f64);
+            tokio::time::sleep_until(due).await;
+            let request = self.target.request(self.user(n))?;
+            let (connections, address) = (Arc::clone(&self.connections), self.target.address);
+            tasks.spawn(async move {
+                let free = connections.lock().pop();
+                let mut connection = match free {
+                    Some(connection) => connection,
+                    None => Connection::open(address).await?,
+                };
+                let status = connection.send(&request).await?;
+                if status != StatusCode::ACCEPTED {
+                    let what = format!("a submission was answered with {status}");
+                    return Err(std::io::Error::other(what));
+                }
+                connections.lock().push(connection);
+                Ok(due.elapsed())
+            });
+        }
+        let mut latencies = Vec::new();
+        while let Some(task) = tasks.join_next().await {
+            latencies.push(task??);
+        }
+        Ok(latencies)
+    }
+
+    fn user(&self, n: usize) -> &User {
+        match n % SHARE_OF_ONE {
+            0 => &self.users[0],
+            _ => &self.users[1 + n * 7919 % (self.users.len() - 1)],
+        }
+    }
+}
