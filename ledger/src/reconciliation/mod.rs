@@ -53,6 +53,18 @@ pub async fn now(client: &Client) -> Result<Timestamp, Error> {
     Ok(row.get("now"))
 }
 
+/// How long it takes until the next job falls due, from now; `None` when no job waits for its time.
+///
+/// # Errors
+///
+/// When the database cannot be asked.
+pub async fn next_due(client: &Client) -> Result<Option<Duration>, Error> {
+    let next = "SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 AS wait \
+                FROM quota_reservations WHERE due_at IS NOT NULL";
+    let wait: Option<f64> = client.query_one(next, &[]).await?.get("wait");
+    Ok(wait.map(|wait| Duration::from_secs_f64(wait.clamp(0.0, 86_400.0))))
+}
+
 /// A job that its reservation outlives, and whose it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled {
@@ -62,27 +74,35 @@ pub struct Unsettled {
     pub holder: Uuid,
 }
 
+/// Jobs that ended and still have a reservation.
+#[derive(Debug, Default)]
+pub struct EndedJobs {
+    /// The jobs.
+    pub jobs: Vec<Unsettled>,
+    /// Whether any of them was not worked by a process of Weir's.
+    pub by_others: bool,
+}
+
 /// Jobs that ended since then and still have a reservation, without these, at most [`MAX_ENDED`].
 ///
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn ended_since(
-    client: &Client,
-    since: Timestamp,
-    without: &[i64],
-) -> Result<Vec<Unsettled>, Error> {
+pub async fn ended_since(client: &Client, since: Timestamp, without: &[i64]) -> Result<EndedJobs, Error> {
     let rows = client
         .query(
             include_str!("sql/ended_recently.sql"),
             &[&since, &MAX_ENDED, &without],
         )
         .await?;
-    let unsettled = rows.iter().map(|row| Unsettled {
+    let jobs = rows.iter().map(|row| Unsettled {
         job_id: row.get("job_id"),
         holder: row.get("holder"),
     });
-    Ok(unsettled.collect())
+    Ok(EndedJobs {
+        jobs: jobs.collect(),
+        by_others: rows.iter().any(|row| row.get("by_others")),
+    })
 }
 
 /// What a slice of all reservations holds that its jobs no longer justify.
@@ -98,6 +118,8 @@ pub struct Sweep {
     pub last: i64,
     /// How many reservations the slice has.
     pub size: i64,
+    /// Whether one of them has lived for half of its time.
+    pub wants_renewal: bool,
 }
 
 /// Renews, for `ttl`, the reservations of living jobs in the slice after one job and up to another.
@@ -115,15 +137,19 @@ pub async fn renew(client: &Client, after: i64, last: i64, ttl: Duration) -> Res
     Ok(())
 }
 
-/// Looks at the slice of all reservations after this job, of which there were so many at the last count.
+/// Looks at the slice of all reservations after this job, of which there were so many at the last count. `ttl` is how long
+/// they live.
 ///
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn sweep(client: &Client, after: i64, total: i64) -> Result<Sweep, Error> {
+pub async fn sweep(client: &Client, after: i64, total: i64, ttl: Duration) -> Result<Sweep, Error> {
     let wanted = (total / SLICES_OF_A_SWEEP).clamp(LEAST_SWEPT, MAX_SWEPT);
     let row = client
-        .query_one(include_str!("sql/sweep.sql"), &[&after, &wanted])
+        .query_one(
+            include_str!("sql/sweep.sql"),
+            &[&after, &wanted, &ttl.as_secs_f64()],
+        )
         .await?;
     let (last, size): (Option<i64>, i64) = (row.get("last"), row.get("size"));
     let Some(last) = last else {
@@ -141,6 +167,7 @@ pub async fn sweep(client: &Client, after: i64, total: i64) -> Result<Sweep, Err
         orphans: unsettled("orphans", "of_orphans"),
         next: if size == wanted { last } else { 0 },
         size,
+        wants_renewal: row.get("wants_renewal"),
     })
 }
 

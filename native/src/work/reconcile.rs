@@ -27,8 +27,18 @@ use crate::context::Context;
 /// Between two rounds. What others end is settled within about a second, and an upgrade helps the jobs that wait.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Between two looks at what ended or fell due just now: whoever works jobs without telling Weir frees their slots as soon.
+/// Between two rounds that also do what can wait for a second.
+const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Between two looks at what ended just now, while other clients end jobs: they free their slots as soon. Also between two
+/// tries to start what fell due.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Between two looks at when the next job falls due, while there are reservations. The job itself is started on time.
+const DUE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long glances go on after the last job that another client ended. The next one is found by a round.
+const GLANCES_FOR: Duration = Duration::from_hours(1);
 
 /// How far behind the last glance a job may turn up as ended. What commits later is found by the next round.
 const GLANCE_OVERLAP: SignedDuration = SignedDuration::from_millis(150);
@@ -57,13 +67,12 @@ pub async fn run(context: Context, stopped: CancellationToken) {
     let mut leader: Option<Elected> = None;
     let mut last_round = Instant::now();
     loop {
-        let interval = if leader.is_some() {
-            GLANCE_INTERVAL
-        } else {
-            ROUND_INTERVAL
+        let wake_at = match &leader {
+            Some(_) => reconciler.next_glance().min(last_round + ROUND_INTERVAL),
+            None => Instant::now() + ROUND_INTERVAL,
         };
         tokio::select! {
-            () = tokio::time::sleep(interval) => {}
+            () = tokio::time::sleep_until(wake_at.into()) => {}
             () = stopped.cancelled() => {
                 if let Some(leader) = leader {
                     leader.leave().await;
@@ -84,7 +93,7 @@ pub async fn run(context: Context, stopped: CancellationToken) {
                 }
                 Ok(true) => {
                     last_round = Instant::now();
-                    if held.during(reconciler.round(&held.client)).await {
+                    if held.during(reconciler.next_round(&held.client)).await {
                         leader = Some(held);
                     }
                 }
@@ -132,8 +141,16 @@ pub struct Reconciler {
     /// From when on ended jobs are looked for; `None` before anybody was asked.
     ended_since: Option<Timestamp>,
     look: Look,
-    /// When the last glance was.
+    /// When the last glance at ended jobs was.
     glanced: Option<Timestamp>,
+    /// Until when glances look at ended jobs.
+    glances_until: Instant,
+    /// When the next job falls due, as far as the last look knew.
+    next_due: Option<Instant>,
+    /// Whether the last sweep found any reservation.
+    has_reservations: bool,
+    /// When the last round did everything.
+    last_full: Option<Instant>,
     swept: i64,
     /// How many reservations the sweep has seen so far, and how many there were when it last saw all.
     seen: i64,
@@ -152,6 +169,10 @@ impl Reconciler {
             ended_since: None,
             look: Look::default(),
             glanced: None,
+            glances_until: Instant::now(),
+            next_due: None,
+            has_reservations: true,
+            last_full: None,
             swept: 0,
             seen: 0,
             total: 0,
@@ -185,27 +206,79 @@ impl Reconciler {
         within("begin", asked).await
     }
 
-    /// One round. A step that fails keeps no other from its turn. Returns whether the connection is still of use.
+    /// One round that does everything. A step that fails keeps no other from its turn. Returns whether the connection is
+    /// still of use.
     pub async fn round(&mut self, client: &Client) -> bool {
-        let mut is_of_use = self.begin(client).await && within("take_back", self.take_back(client)).await;
-        apart("silent", self.take_back_silent()).await;
-        is_of_use = is_of_use
-            && within("ended", self.settle_ended(client)).await
-            && within("sweep", self.sweep(client)).await
-            && within("adopt", self.adopt(client)).await;
-        apart("due", self.start_due()).await;
+        self.last_full = None;
+        self.has_reservations = true;
+        self.next_round(client).await
+    }
+
+    /// One round. Once a second it does everything; those in between do what nobody should wait for.
+    async fn next_round(&mut self, client: &Client) -> bool {
+        let is_full = self
+            .last_full
+            .is_none_or(|last| last.elapsed() >= FULL_ROUND_INTERVAL - ROUND_INTERVAL / 2);
+        if is_full {
+            self.last_full = Some(Instant::now());
+        }
+        let mut is_of_use = self.begin(client).await;
+        if is_full {
+            is_of_use = is_of_use && within("take_back", self.take_back(client)).await;
+            apart("silent", self.take_back_silent()).await;
+        }
+        // Most steps are about reservations. The sweep finds the first one, and settles it if its job has ended.
+        if self.has_reservations {
+            is_of_use = is_of_use && within("ended", self.settle_ended(client)).await;
+        }
+        is_of_use = is_of_use && within("sweep", self.sweep(client)).await;
+        is_of_use = is_of_use && within("adopt", self.adopt(client)).await;
+        if self.is_due() || is_full && self.has_reservations {
+            apart("due", self.start_due()).await;
+        }
         // A change of plan that fell due counts already; what waits is looked at right after.
-        is_of_use = is_of_use && within("plans", apply_scheduled(client)).await;
-        apart("promote", self.promote()).await;
+        if is_full {
+            is_of_use = is_of_use && within("plans", apply_scheduled(client)).await;
+        }
+        if self.has_reservations {
+            apart("promote", self.promote()).await;
+        }
+        if is_full {
+            is_of_use = is_of_use
+                && within("renewals", emit_renewals(client)).await
+                && within("clean", self.cleaner.round(client)).await;
+        }
         is_of_use
-            && within("renewals", emit_renewals(client)).await
-            && within("clean", self.cleaner.round(client)).await
+    }
+
+    /// When the next glance has something to do.
+    fn next_glance(&self) -> Instant {
+        let now = Instant::now();
+        let soon = now + GLANCE_INTERVAL;
+        let ended = self.looks_at_ended().then_some(soon);
+        let due = self.next_due.map(|due| due.max(soon));
+        let look = self.has_reservations.then_some(now + DUE_INTERVAL);
+        let next = [ended, due, look].into_iter().flatten().min();
+        next.unwrap_or(now + ROUND_INTERVAL)
+    }
+
+    fn is_due(&self) -> bool {
+        self.next_due.is_some_and(|due| due <= Instant::now())
     }
 
     /// A look between two rounds at what ended just now and what falls due. Returns whether the connection is still of use.
-    pub async fn glance(&mut self, client: &Client) -> bool {
-        let is_of_use = within("just_ended", self.notice_ended(client)).await;
-        apart("due", self.start_due()).await;
+    async fn glance(&mut self, client: &Client) -> bool {
+        let mut is_of_use = true;
+        if self.looks_at_ended() {
+            is_of_use = within("just_ended", self.notice_ended(client)).await;
+        }
+        if self.has_reservations {
+            is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
+        }
+        if self.is_due() {
+            apart("due", self.start_due()).await;
+            is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
+        }
         is_of_use
     }
 
@@ -214,9 +287,28 @@ impl Reconciler {
         let started = ledger::now(client).await?;
         let since = self.glanced.replace(started).unwrap_or(started);
         let since = since.max(started - MAX_GLANCE_BACK) - GLANCE_OVERLAP;
-        for ended in ledger::ended_since(client, since, &[]).await? {
+        let ended = ledger::ended_since(client, since, &[]).await?;
+        self.go_on_glancing(ended.by_others);
+        for ended in ended.jobs {
             self.context.settler.notice(ended.job_id, Some(ended.holder));
         }
+        Ok(())
+    }
+
+    /// Whether glances look at ended jobs. Without a reservation, none of them is to be settled.
+    fn looks_at_ended(&self) -> bool {
+        self.has_reservations && Instant::now() < self.glances_until
+    }
+
+    fn go_on_glancing(&mut self, others_end_jobs: bool) {
+        if others_end_jobs {
+            self.glances_until = Instant::now() + GLANCES_FOR;
+        }
+    }
+
+    /// Remembers when the next job falls due.
+    async fn note_due(&mut self, client: &Client) -> Result<(), DatabaseError> {
+        self.next_due = ledger::next_due(client).await?.map(|wait| Instant::now() + wait);
         Ok(())
     }
 
@@ -340,6 +432,8 @@ impl Reconciler {
         let since = self.ended_since.unwrap_or(started).max(started - MAX_LOOK_BACK) - OVERLAP;
         loop {
             let ended = ledger::ended_since(client, since, &self.look.failed).await?;
+            self.go_on_glancing(ended.by_others);
+            let ended = ended.jobs;
             let is_all = i64::try_from(ended.len()).unwrap_or(i64::MAX) < MAX_ENDED;
             let settled = self.settlements.settle(&ended).await;
             let left = ended.iter().map(|ended| ended.job_id);
@@ -366,9 +460,10 @@ impl Reconciler {
         if after == 0 {
             self.total = std::mem::take(&mut self.seen);
         }
-        let sweep = ledger::sweep(client, after, self.total).await?;
+        let sweep = ledger::sweep(client, after, self.total, self.context.rules.ttl).await?;
         self.swept = sweep.next;
         self.seen += sweep.size;
+        self.has_reservations = after > 0 || sweep.size > 0;
         let settled = self.settlements.settle(&sweep.orphans).await;
         let orphans = sweep.orphans.iter().map(|orphan| orphan.job_id);
         for job_id in orphans.filter(|job_id| settled.contains(job_id)) {
@@ -376,7 +471,10 @@ impl Reconciler {
             tracing::info!(job = job_id, "the job was deleted; what it held is released");
         }
         self.settlements.settle(&sweep.ended).await;
-        Ok(ledger::renew(client, after, sweep.last, self.context.rules.ttl).await?)
+        if sweep.wants_renewal {
+            ledger::renew(client, after, sweep.last, self.context.rules.ttl).await?;
+        }
+        Ok(())
     }
 
     async fn promote(&mut self) -> Result<(), DatabaseError> {

@@ -1,5 +1,9 @@
--- Reservations of jobs that ended since $1, in whatever way, without the jobs $3. $2 how many at most.
-SELECT r.job_id, r.holder
+-- Reservations of jobs that ended since $1, in whatever way, without the jobs $3. $2 how many at most. `by_others`: no
+-- process of Weir's made the last attempt.
+SELECT r.job_id, r.holder,
+       NOT EXISTS (
+           SELECT FROM processes p WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]
+       ) AS by_others
 FROM river_job j
 JOIN quota_reservations r ON r.job_id = j.id
 WHERE j.state IN ('cancelled', 'completed', 'discarded') AND j.finalized_at > $1 AND j.id <> ALL ($3)

@@ -1,16 +1,17 @@
 -- A slice of all reservations, in the order of their jobs: which of them the job no longer justifies. It is at its end,
 -- or gone (an orphan), or waits for its next attempt while it holds a slot. $1 the last job of the slice before, $2 how
--- many a slice has.
+-- many a slice has, $3 seconds that a reservation lives.
 WITH slice AS MATERIALIZED (
-    SELECT job_id, holder, admitted_at FROM quota_reservations WHERE job_id > $1 ORDER BY job_id LIMIT $2
+    SELECT job_id, holder, admitted_at, expires_at FROM quota_reservations WHERE job_id > $1 ORDER BY job_id LIMIT $2
 ), looked_up AS (
-    SELECT s.job_id, s.holder, j.id IS NULL AS is_orphan,
+    SELECT s.job_id, s.holder, s.expires_at, j.id IS NULL AS is_orphan,
            j.finalized_at IS NOT NULL OR s.admitted_at IS NOT NULL AND j.state IN ('retryable', 'scheduled') AS has_ended
     FROM slice s
     LEFT JOIN LATERAL (SELECT * FROM river_job k WHERE k.id = s.job_id OFFSET 0) j ON true
 )
 SELECT max(job_id) AS last,
        count(*) AS size,
+       coalesce(min(expires_at) < now() + make_interval(secs => $3::float8 / 2), false) AS wants_renewal,
        coalesce(array_agg(job_id) FILTER (WHERE is_orphan), '{}') AS orphans,
        coalesce(array_agg(holder) FILTER (WHERE is_orphan), '{}') AS of_orphans,
        coalesce(array_agg(job_id) FILTER (WHERE has_ended), '{}') AS ended,
