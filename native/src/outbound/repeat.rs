@@ -2,9 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use reqwest::{Client, Request, Response};
 use tower::{Layer, Service};
+
+/// A connection that was idle at the server is found closed within about a round trip. A connection that ends later had
+/// received the request: the server may have worked on it, and crashed.
+const IDLE_CLOSE: Duration = Duration::from_secs(2);
 
 tokio::task_local! {
     /// Whether the request that this task sends needed a connection of its own.
@@ -12,13 +17,14 @@ tokio::task_local! {
 }
 
 /// Sends a request that is safe to repeat. It is sent once more when the server closed a kept connection without an
-/// answer. A request over a new connection is not: that connection was not idle.
+/// answer within 2 s. A request over a new connection is not: that connection was not idle.
 ///
 /// # Errors
 ///
 /// As the client has it.
 pub async fn send(client: &Client, request: Request) -> reqwest::Result<Response> {
     let again = request.try_clone();
+    let started = Instant::now();
     let (sent, is_kept) = CONNECTED
         .scope(AtomicBool::new(false), async {
             let sent = client.execute(request).await;
@@ -29,7 +35,7 @@ pub async fn send(client: &Client, request: Request) -> reqwest::Result<Response
         })
         .await;
     match (sent, again) {
-        (Err(error), Some(again)) if is_kept && is_closed(&error) => {
+        (Err(error), Some(again)) if is_kept && started.elapsed() < IDLE_CLOSE && is_closed(&error) => {
             tracing::debug!("a kept connection was closed: sending the request again");
             client.execute(again).await
         }

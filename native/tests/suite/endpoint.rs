@@ -305,6 +305,9 @@ async fn hanging_up() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
                         .lines()
                         .find_map(|line| line.strip_prefix("idempotency-key: "));
                     seen.lock().unwrap().push(key.unwrap().to_owned());
+                    if request.contains("\"late crash\"") && !answers {
+                        tokio::time::sleep(Duration::from_secs(4)).await;
+                    }
                     // One that asks for it is hung up on at once.
                     if !answers || request.contains("\"crash\"") {
                         return;
@@ -343,6 +346,24 @@ async fn a_kept_connection_that_the_endpoint_closed_costs_no_attempt() {
     assert!(
         (3..=4).contains(&asked),
         "once an attempt, and once more for the kept connection: {asked}"
+    );
+    stage.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_the_endpoint_worked_on_before_it_crashed_is_not_repeated() {
+    let (address, keys) = hanging_up().await;
+    let stage = Stage::at(address, Calls::default()).await;
+    let job = stage.run(json!({ "n": 1 })).await;
+    assert_eq!(job["status"], "completed", "{job}");
+    // Over the kept connection. The endpoint ends 4 s after it received the request.
+    let job = stage.run(json!({ "do": "late crash" })).await;
+    let keys = keys.lock().unwrap().clone();
+    assert_eq!(keys.len(), 3, "{keys:?}");
+    assert_eq!(
+        (&job["status"], &job["attempt"]),
+        (&json!("completed"), &json!(2)),
+        "the crash is a failed attempt: {job}"
     );
     stage.end().await;
 }
