@@ -2,12 +2,15 @@
 //!
 //! So the first process does nothing but that: it starts `weir` again as its child, passes signals on, and ends as the
 //! child does. The child's programs are then collected by Tokio alone.
+//!
+//! A terminal sends Ctrl-C to both. The first process does not pass that on: a second signal would end the child at once.
 
 use std::process::{Command, ExitCode};
 
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
 
@@ -20,6 +23,9 @@ const PASSED_ON: [Signal; 6] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
 ];
+
+/// The origin of a signal from the kernel, as the terminal's are (Linux: `SI_KERNEL`).
+const FROM_KERNEL: i32 = 0x80;
 
 /// Does what the first process has to, until `weir` has ended. `None` in any other process.
 pub(crate) fn run() -> Option<ExitCode> {
@@ -40,17 +46,26 @@ fn supervise(signals: &SigSet) -> std::io::Result<ExitCode> {
     prctl::set_dumpable(false)?;
     // Before the child is there: a signal that comes now waits.
     signals.thread_block()?;
+    let received = SignalFd::with_flags(signals, SfdFlags::SFD_CLOEXEC)?;
     let child = Command::new(std::env::current_exe()?)
         .args(std::env::args_os().skip(1))
         .spawn()?;
     let child = Pid::from_raw(i32::try_from(child.id()).map_err(std::io::Error::other)?);
     loop {
-        match signals.wait()? {
+        let info = match received.read_signal() {
+            Ok(Some(info)) => info,
+            Ok(None) | Err(Errno::EINTR) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        let signal = Signal::try_from(i32::try_from(info.ssi_signo).map_err(std::io::Error::other)?)?;
+        match signal {
             Signal::SIGCHLD => {
                 if let Some(code) = collect(child)? {
                     return Ok(code);
                 }
             }
+            // The child is in the terminal's foreground, too.
+            Signal::SIGINT | Signal::SIGQUIT if info.ssi_code == FROM_KERNEL => {}
             // It may have ended.
             signal => drop(kill(child, signal)),
         }

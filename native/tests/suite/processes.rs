@@ -521,3 +521,68 @@ async fn as_the_first_process_weir_reaps_what_programs_leave_behind() {
     std::fs::remove_file(file).unwrap();
     weir.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_the_first_process_weir_stops_gracefully_at_the_terminals_ctrl_c() {
+    let namespace = ["--pid", "--fork", "--mount-proc", "--kill-child"];
+    // `script` runs it in a terminal.
+    let in_terminal = |program: &str| {
+        let line = format!("exec unshare {} {program}", namespace.join(" "));
+        let mut script = std::process::Command::new("script");
+        script.args(["--quiet", "--flush", "--return", "--command", &line, "/dev/null"]);
+        script
+    };
+    if !in_terminal("true")
+        .output()
+        .is_ok_and(|output| output.status.success())
+    {
+        return skip("unshare cannot make a process namespace here, or script is missing");
+    }
+    let weir = naps().await;
+    let plain = command(&weir, &["up"]);
+    let port = free_port().to_string();
+    let mut terminal = in_terminal(&format!("{} up", plain.get_program().display()));
+    let child = terminal
+        .current_dir(plain.get_current_dir().unwrap())
+        .envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))))
+        .envs(NAPS)
+        .env("WEIR_ORIGIN_PORT", &port)
+        .env("WEIR_DRAIN_TIMEOUT", "20s")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn();
+    let mut outer = KilledOnDrop(child.unwrap());
+    let user = Who::User(weir.user("free").await);
+    let answer = weir.post("/api/jobs/brittle", user, &json!({})).await;
+    let id = answer.body["job"]["id"].as_i64().unwrap();
+    let client = weir.client().await;
+    weir.until("the job to run", async || {
+        let sql = "SELECT state::text FROM river_job WHERE id = $1";
+        let row = client.query_one(sql, &[&id]).await.unwrap();
+        (row.get::<_, &str>(0) == "running").then_some(())
+    })
+    .await;
+    // The first process is as slow as on a busy machine: the child has obeyed the terminal by then.
+    let child_of = |of: u32| {
+        let all = processes();
+        let (pid, ..) = all.iter().find(|(_, _, parent)| *parent == of).unwrap();
+        *pid
+    };
+    let first = i32::try_from(child_of(child_of(outer.0.id()))).unwrap();
+    let first = nix::unistd::Pid::from_raw(first);
+    nix::sys::signal::kill(first, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let mut keyboard = outer.0.stdin.take().unwrap();
+    std::io::Write::write_all(&mut keyboard, b"\x03").unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    nix::sys::signal::kill(first, nix::sys::signal::Signal::SIGCONT).unwrap();
+    let status = weir
+        .until("it to stop", async || outer.0.try_wait().unwrap())
+        .await;
+    assert_eq!(status.code(), Some(0), "130: it was asked twice");
+    // Its program ended by itself, and failed.
+    let sql = "SELECT cardinality(errors) AS errors FROM river_job WHERE id = $1";
+    let row = client.query_one(sql, &[&id]).await.unwrap();
+    assert_eq!(row.get::<_, Option<i32>>("errors"), Some(1));
+    drop(keyboard);
+    weir.end().await;
+}
