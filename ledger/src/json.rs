@@ -75,7 +75,8 @@ pub fn comparable(value: &Value) -> Value {
 }
 
 /// The value with its numbers as River's clients write them: whole numbers of 64 bits as they are, others as doubles. A
-/// number that is larger than any double stays as it is written.
+/// number that is larger than any double stays as it is written. Zero has no sign, as in PostgreSQL, which holds the
+/// arguments.
 #[must_use]
 pub fn as_rivers(value: &Value) -> Value {
     with_numbers(value, &|number| {
@@ -84,6 +85,7 @@ pub fn as_rivers(value: &Value) -> Value {
         }
         let double = number
             .as_f64()
+            .map(|double| if double == 0.0 { 0.0 } else { double })
             .and_then(|double| riverqueue::encoding::encode_args(&double).ok());
         double
             .and_then(|double| double.get().parse().ok())
@@ -317,7 +319,9 @@ mod tests {
             ("1e21", "1e+21"),
             ("1e20", "100000000000000000000"),
             ("1e-7", "1e-7"),
-            ("-0", "-0"),
+            ("-0", "0"),
+            ("-0.0", "0"),
+            ("-1e-400", "0"),
             ("18446744073709551615", "18446744073709551615"),
             ("12345678901234567890123", "1.2345678901234568e+22"),
             ("1e400", "1e+400"),

@@ -187,6 +187,10 @@ async fn jobs_fold_over_http_and_sql_however_their_numbers_are_written() {
         ("1.0", "1"),
         ("1.50", "1.5"),
         ("1e-7", "0.0000001"),
+        ("-0", "-0"),
+        ("3e-324", "3e-324"),
+        // Smaller than any double.
+        ("-1e-400", "-1e-400"),
     ] {
         let args = format!(r#"{{"n": {over_http}}}"#);
         let answer = echo.submit("folding", over_http, &args).await;

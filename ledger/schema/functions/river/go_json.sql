@@ -1,6 +1,7 @@
 -- JSON as Go's encoder writes it: unique keys are derived from it. Keys in byte order, no spaces, the shortest form of
 -- numbers. depth: how many values are around this one. Rust: the crate riverqueue.
--- Errors: 22023 for more than 101 levels: those of unique_key_of's object and of its members.
+-- Errors: 22023 for more than 101 levels: those of unique_key_of's object and of its members; 22003 for a number that is
+-- larger than any double.
 CREATE OR REPLACE FUNCTION go_json(value jsonb, depth int) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET extra_float_digits = 1
 SET search_path FROM CURRENT
@@ -28,6 +29,10 @@ BEGIN
             IF scale(value::numeric) = 0
                AND value::numeric BETWEEN -9223372036854775808 AND 18446744073709551615 THEN
                 RETURN value::text;
+            END IF;
+            -- Half of the smallest double: a smaller number is 0 as a double, and PostgreSQL's conversion refuses it.
+            IF abs(value::numeric) <= 2.47032822920623272088e-324 THEN
+                RETURN '0';
             END IF;
             literal := (value::numeric::float8)::text;
             IF literal::numeric = 0 OR abs(literal::numeric) >= 1e-6 AND abs(literal::numeric) < 1e21 THEN
