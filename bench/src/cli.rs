@@ -25,7 +25,7 @@ pub(crate) struct Cli {
     /// Print the results as JSON.
     #[arg(long)]
     json: bool,
-    /// Measure for a shorter time, with less certain results: under a minute, `peers` about ten.
+    /// Measure for a shorter time, under a minute, with less certain results. `peers` leaves out waits and kills.
     #[arg(long)]
     quick: bool,
     /// The `weir` to measure [default: the one in this program's folder].

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::super::report::{BenchError, Effort};
+use super::super::report::BenchError;
 use super::arena::{AT_ONCE, Arena, Event, User, Worker};
-use super::measure::{Number, Patience, SECOND, user};
+use super::measure::{MAX_HURRIED, MAX_KILLED, Number, SECOND, user};
 use super::program::{Program, Rescue};
 use weir::config::Settings;
 
@@ -28,13 +28,11 @@ pub(super) struct Killed {
 pub(super) async fn killed(
     settings: &Settings,
     program: &Program,
-    effort: Effort,
     rescue: Rescue,
 ) -> Result<Killed, BenchError> {
-    let patience = Patience::of(effort);
     let patience = match rescue {
-        Rescue::Default => patience.killed,
-        Rescue::Shortest => patience.hurried,
+        Rescue::Default => MAX_KILLED,
+        Rescue::Shortest => MAX_HURRIED,
     };
     let users: Vec<User> = (0..AT_ONCE as u128).map(|number| (user(number).0, 1)).collect();
     let arena = Arena::new(settings, program, &users, rescue).await?;

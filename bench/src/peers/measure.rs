@@ -36,30 +36,11 @@ impl Number {
     }
 }
 
-/// So long is waited for what takes some of them minutes or hours.
-pub(super) struct Patience {
-    newcomer: Duration,
-    slot: Duration,
-    pub(super) killed: Duration,
-    pub(super) hurried: Duration,
-}
-
-impl Patience {
-    pub(super) fn of(effort: Effort) -> Self {
-        let [newcomer, slot, killed, hurried] = if effort.is_quick {
-            [20, 15, 15, 45]
-        } else {
-            [120, 60, 60, 120]
-        }
-        .map(Duration::from_secs);
-        Self {
-            newcomer,
-            slot,
-            killed,
-            hurried,
-        }
-    }
-}
+/// The longest waits. Some programs take minutes or hours.
+const MAX_NEWCOMER: Duration = Duration::from_secs(120);
+const MAX_SLOT: Duration = Duration::from_secs(60);
+pub(super) const MAX_KILLED: Duration = Duration::from_secs(60);
+pub(super) const MAX_HURRIED: Duration = Duration::from_secs(120);
 
 /// Every other user has three slots, the others one.
 pub(super) fn user(number: u128) -> User {
@@ -159,7 +140,7 @@ pub(super) async fn newcomers(
     program: &Program,
     effort: Effort,
 ) -> Result<Newcomers, BenchError> {
-    let patience = Patience::of(effort).newcomer;
+    let patience = MAX_NEWCOMER;
     let count = effort.turns * 20;
     let users: Vec<User> = (0..=count as u128).map(|number| (user(number).0, 1)).collect();
     let (flood, newcomers) = (users[0], &users[1..]);
@@ -202,12 +183,8 @@ pub(super) fn flood_of(effort: Effort) -> usize {
 }
 
 /// How long a user's only slot is free until that user's next job starts, in milliseconds: half, and nearly all.
-pub(super) async fn slots(
-    settings: &Settings,
-    program: &Program,
-    effort: Effort,
-) -> Result<[Number; 2], BenchError> {
-    let patience = Patience::of(effort).slot;
+pub(super) async fn slots(settings: &Settings, program: &Program) -> Result<[Number; 2], BenchError> {
+    let patience = MAX_SLOT;
     let only = user(0);
     let arena = Arena::new(settings, program, &[only], Rescue::Default).await?;
     let mut producer = arena.producer()?;

@@ -64,8 +64,11 @@ pub(crate) async fn peers(settings: &Settings, effort: Effort) -> Result<Field, 
         effort.span.as_secs_f64()
     ));
     let mut rows = speeds(settings, &programs, effort).await?;
-    rows.extend(waits(settings, &programs, effort).await?);
-    rows.extend(kills(settings, &programs, effort).await?);
+    // Some programs take minutes for these.
+    if !effort.is_quick {
+        rows.extend(waits(settings, &programs, effort).await?);
+        rows.extend(kills(settings, &programs).await?);
+    }
     let programs = programs
         .iter()
         .map(|program| format!("{} {}", program.name, program.version));
@@ -86,6 +89,7 @@ fn row(name: impl Into<String>, unit: &'static str, numbers: Vec<Option<Number>>
 
 /// Turns of all, so that what else the machine does meets all of them.
 async fn speeds(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
+    let effort = effort.with_long_turns();
     let mut measured: Vec<[Vec<Speed>; 2]> = programs.iter().map(|_| [Vec::new(), Vec::new()]).collect();
     for turn in 1..=effort.turns {
         for (program, speeds) in programs.iter().zip(&mut measured) {
@@ -93,14 +97,17 @@ async fn speeds(settings: &Settings, programs: &[Program], effort: Effort) -> Re
                 "{}: jobs a second, turn {turn} of {}",
                 program.name, effort.turns
             ));
-            for (speeds, job_ms) in speeds.iter_mut().zip([0, JOB_MS]) {
-                speeds.push(measure::speed(settings, program, effort, job_ms).await?);
+            let lengths: &[u64] = if effort.is_quick { &[0] } else { &[0, JOB_MS] };
+            for (speeds, job_ms) in speeds.iter_mut().zip(lengths) {
+                speeds.push(measure::speed(settings, program, effort, *job_ms).await?);
             }
         }
     }
     let each = |of: &dyn Fn(&[Vec<Speed>; 2]) -> Vec<f64>| -> Vec<Option<Number>> {
-        let numbers = measured.iter().map(|speeds| Some(Number::Is(median(of(speeds)))));
-        numbers.collect()
+        let numbers = measured.iter().map(of);
+        numbers
+            .map(|numbers| (!numbers.is_empty()).then(|| Number::Is(median(numbers))))
+            .collect()
     };
     let of = |speeds: &[Speed], which: fn(&Speed) -> f64| speeds.iter().map(which).collect::<Vec<_>>();
     Ok(vec![
@@ -139,7 +146,7 @@ async fn waits(settings: &Settings, programs: &[Program], effort: Effort) -> Res
         progress(&format!("{}: a newcomer's wait", program.name));
         let newcomers = measure::newcomers(settings, program, effort).await?;
         progress(&format!("{}: a freed slot's wait", program.name));
-        let [half, nearly_all] = measure::slots(settings, program, effort).await?;
+        let [half, nearly_all] = measure::slots(settings, program).await?;
         let numbers = [
             newcomers.first,
             newcomers.half,
@@ -167,19 +174,15 @@ async fn waits(settings: &Settings, programs: &[Program], effort: Effort) -> Res
 }
 
 /// What a worker's death costs.
-async fn kills(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
+async fn kills(settings: &Settings, programs: &[Program]) -> Result<Vec<Row>, BenchError> {
     let mut measured = [const { Vec::new() }; 4];
     for program in programs {
         progress(&format!("{}: kill -9, its defaults", program.name));
-        let default = killed::killed(settings, program, effort, Rescue::Default).await?;
+        let default = killed::killed(settings, program, Rescue::Default).await?;
         let mut hurried = None;
         if program.can_hurry {
             progress(&format!("{}: kill -9, its shortest setting", program.name));
-            hurried = Some(
-                killed::killed(settings, program, effort, Rescue::Shortest)
-                    .await?
-                    .jobs,
-            );
+            hurried = Some(killed::killed(settings, program, Rescue::Shortest).await?.jobs);
         }
         let most = Some(Number::Is(default.most as f64));
         let numbers = [Some(default.jobs), hurried, Some(default.users), most];
