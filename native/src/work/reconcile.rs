@@ -328,6 +328,8 @@ impl Reconciler {
             .collect();
         let holders = self.context.holders().await?;
         let adopted = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl).await?;
+        // The steps after this one serve them in the same round.
+        self.has_reservations |= adopted.jobs > 0 || !adopted.made_available.is_empty();
         if adopted.jobs > 0 {
             tracing::info!(
                 adopted = adopted.jobs,

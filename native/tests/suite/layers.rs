@@ -323,6 +323,7 @@ const BENCH: &[&str] = &[
     "path::connection",
     "path::load",
     "path::parts",
+    "path::light",
     "path",
     "growth",
     "languages",
