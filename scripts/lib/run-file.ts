@@ -83,7 +83,7 @@ async function endLeftovers(id: string): Promise<void> {
   if (left.length === 0) return;
   say(`ending ${left.length} processes that a killed run left behind`);
   // A worker that is asked twice no longer waits for its jobs, and ends their programs with itself.
-  for (const patience of [3000, 5000]) {
+  for (const patience of [3000, 20_000]) {
     for (const pid of marked(id)) signal(pid, nameOf(pid) === "postgres" ? "SIGINT" : "SIGTERM");
     if (await areGone(id, patience)) return;
   }

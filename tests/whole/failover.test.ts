@@ -167,7 +167,7 @@ handler = { type = "http", url = "${await endpoint(t)}", private = true, amount 
     return unread.size === 0;
   });
   const status = await weir(["status"], origin.env);
-  assert.match(status.stdout, /^failover {2}to timeline 2, /m);
+  assert.match(status.stdout, /^failover {2,}to timeline 2, /m);
   const ready = (await (await fetch(`${origin.url}/readyz`)).json()) as { timeline?: number };
   assert.equal(ready.timeline, 2);
   assert.match(origin.log(), /the database is on a new timeline/);
