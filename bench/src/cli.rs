@@ -81,7 +81,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Benchmark::Fairness => fairness::fairness(&settings, effort, &weir).await?,
         Benchmark::Faults => faults::faults(&settings, effort).await?,
         Benchmark::Path => path::path(&settings, effort, &weir).await?,
-        Benchmark::Light => path::light(&settings, effort, &weir).await?,
+        Benchmark::Light => path::light::light(&settings, effort, &weir).await?,
         Benchmark::Growth => growth::growth(&settings, effort, &weir).await?,
         Benchmark::Languages => languages::languages(&settings, effort).await?,
         Benchmark::Peers => {

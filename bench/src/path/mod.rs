@@ -2,7 +2,7 @@
 
 mod connection;
 mod edge;
-mod light;
+pub(crate) mod light;
 mod load;
 mod parts;
 
@@ -26,8 +26,6 @@ use edge::Edge;
 use load::{CONNECTIONS, Credential, Target, User, submit};
 use parts::WORKERS;
 use weir::config::Settings;
-
-pub(crate) use light::light;
 
 const USERS: i64 = 1000;
 

@@ -80,7 +80,7 @@ impl Exec {
 static GROUPS: LazyLock<Mutex<HashSet<Pid>>> = LazyLock::new(Mutex::default);
 
 /// Kills every program that runs, for a process that ends at once.
-pub(crate) fn kill_programs() {
+pub fn kill_programs() {
     let groups = GROUPS.lock();
     for group in &*groups {
         let _ = killpg(*group, Signal::SIGKILL);

@@ -17,7 +17,7 @@ use crate::outbound::Secret;
 
 pub use attempt::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Reporter, Worked};
 pub use attempt_token::AttemptTokens;
-pub(crate) use exec::kill_programs;
+pub use exec::kill_programs;
 
 /// The handler that a service is configured with.
 #[must_use]
