@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use tokio_postgres::Client;
 
 use super::super::cost::{Cpu, wal};
-use super::super::process::Services;
 use super::super::progress::progress;
 use super::super::proxy::Proxy;
 use super::super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
@@ -17,7 +16,7 @@ use super::super::stage::Stage;
 use super::connection::Connection;
 use super::load::{Target, User};
 use super::parts::WORKERS;
-use super::{AssertionKey, EDGE_SECRET, Running, Scene, Side, Work, finished};
+use super::{Running, Scene, Side, Work, finished};
 use weir::config::Settings;
 
 /// Jobs a second.
@@ -41,12 +40,12 @@ const MAX_STATEMENTS: f64 = 6.0;
 
 /// PostgreSQL's processor time against bare River: at most this, and at 20 jobs a second.
 const MAX_CPU: f64 = 1.5;
-const MAX_CPU_AT_LEAST: f64 = 2.0;
+const MAX_CPU_AT_20: f64 = 2.0;
 
 /// An idle installation takes at most this much of a core, in percent.
 const MAX_IDLE: f64 = 0.5;
 
-/// What one rate has cost each job.
+/// The cost of a job at one rate.
 #[derive(Clone, Default)]
 struct Cost {
     /// Of PostgreSQL, the origin and the workers, in milliseconds.
@@ -60,7 +59,7 @@ struct Cost {
     kept_up: f64,
 }
 
-/// What an installation costs while nothing is submitted.
+/// The cost of an installation without submissions.
 #[derive(Clone, Default)]
 struct Idle {
     /// Percent of a core: PostgreSQL, the origin and the workers.
@@ -136,14 +135,7 @@ pub(crate) async fn light(settings: &Settings, effort: Effort, weir: &Path) -> R
         effort.turns,
         span.as_secs_f64()
     ));
-    let scene = Scene {
-        weir: weir.to_owned(),
-        own: std::env::current_exe()?,
-        services: Services::new(WORKERS, r#"["true"]"#)?,
-        users: Arc::new(ids.iter().copied().map(User::new).collect()),
-        key: AssertionKey::new(EDGE_SECRET.as_bytes()).map_err(std::io::Error::other)?,
-        span,
-    };
+    let scene = Scene::new(weir, &ids, span)?;
     let (mut with_weir, mut with_river) = (Vec::new(), Vec::new());
     for number in 1..=effort.turns {
         progress(&format!("Weir, turn {number} of {}", effort.turns));
@@ -175,7 +167,7 @@ fn lines(ours: &[Turn], theirs: &[Turn]) -> Vec<Line> {
             Line::compared(named(what), value, baseline, unit)
         };
         let (cpu, baseline) = both(&|cost| cost.cpu[0]);
-        let most = if index == 0 { MAX_CPU_AT_LEAST } else { MAX_CPU };
+        let most = if index == 0 { MAX_CPU_AT_20 } else { MAX_CPU };
         lines.push(Line::at_most(
             named("PostgreSQL CPU a job"),
             cpu,
@@ -229,7 +221,7 @@ fn lines(ours: &[Turn], theirs: &[Turn]) -> Vec<Line> {
     lines
 }
 
-/// One side, with processes of its own: idle, then each rate.
+/// One side with its own processes: idle, then each rate.
 async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchError> {
     stage.clear().await?;
     let client = stage.database.connect().await?;
@@ -241,11 +233,11 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
     finished(&client, jobs).await?;
     tokio::time::sleep(REST).await;
     let (cpu, statements) = (Cpu::read(&client, processes).await, counter.read(&client).await?);
-    let begun = Instant::now();
+    let started = Instant::now();
     tokio::time::sleep(scene.span * 3 / 2).await;
     let statements = counter.read(&client).await? - statements;
     let spent = Cpu::read(&client, processes).await.since(&cpu);
-    let seconds = begun.elapsed().as_secs_f64();
+    let seconds = started.elapsed().as_secs_f64();
     let [origin, workers, postgres] = spent.map(|spent| 100.0 * spent.as_secs_f64() / seconds);
     let idle = Idle {
         cpu: [postgres, origin, workers],
@@ -260,12 +252,12 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
             .await?
             .get(0);
         let (cpu, statements) = (Cpu::read(&client, processes).await, counter.read(&client).await?);
-        let (written, begun) = (wal(&client).await?, Instant::now());
+        let (written, started) = (wal(&client).await?, Instant::now());
         let mut latencies = load.run(rate, scene.span).await?;
         let submitted = latencies.len();
         jobs += submitted;
         finished(&client, jobs).await?;
-        let seconds = begun.elapsed().as_secs_f64();
+        let seconds = started.elapsed().as_secs_f64();
         let each = |sum: f64| sum / submitted.max(1) as f64;
         let spent = Cpu::read(&client, processes).await.since(&cpu);
         let [origin, workers, postgres] = spent.map(|spent| each(spent.as_secs_f64() * 1000.0));

@@ -103,6 +103,19 @@ struct Scene {
     span: Duration,
 }
 
+impl Scene {
+    fn new(weir: &Path, users: &[Uuid], span: Duration) -> Result<Self, BenchError> {
+        Ok(Self {
+            weir: weir.to_owned(),
+            own: std::env::current_exe()?,
+            services: Services::new(WORKERS, r#"["true"]"#)?,
+            users: Arc::new(users.iter().copied().map(User::new).collect()),
+            key: AssertionKey::new(EDGE_SECRET.as_bytes()).map_err(std::io::Error::other)?,
+            span,
+        })
+    }
+}
+
 /// Runs it.
 ///
 /// # Errors
@@ -122,14 +135,7 @@ pub(crate) async fn path(settings: &Settings, effort: Effort, weir: &Path) -> Re
     if !Edge::is_here() {
         conditions.push("without the edge, which needs a clone of Weir and Node".to_owned());
     }
-    let scene = Scene {
-        weir: weir.to_owned(),
-        own: std::env::current_exe()?,
-        services: Services::new(WORKERS, r#"["true"]"#)?,
-        users: Arc::new(ids.iter().copied().map(User::new).collect()),
-        key: AssertionKey::new(EDGE_SECRET.as_bytes()).map_err(std::io::Error::other)?,
-        span: effort.span,
-    };
+    let scene = Scene::new(weir, &ids, effort.span)?;
     let mut lines = Vec::new();
     lines.extend(submitted(&scene, &ours, &ids, effort).await?);
     lines.extend(whole(&scene, &ours, &bare, effort).await?);
