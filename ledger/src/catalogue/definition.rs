@@ -24,7 +24,7 @@ pub struct PlanAttribute {
     pub name: &'static str,
     /// The largest value; the smallest is 1.
     pub max: i32,
-    /// What a plan without it has.
+    /// The meaning of its absence, for messages.
     pub absent: &'static str,
 }
 

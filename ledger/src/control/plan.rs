@@ -89,7 +89,7 @@ pub async fn plan_status<C: GenericClient + Sync>(
 }
 
 /// Changes the plan of a user, who is made if never seen. The billing periods stay. What waits for a slot is looked at
-/// within a second, by whoever runs maintenance.
+/// within a second, by the process that runs maintenance.
 ///
 /// # Errors
 ///

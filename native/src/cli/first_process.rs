@@ -1,6 +1,6 @@
-//! The first process of a container adopts what others leave behind, and nobody else collects it.
+//! The first process of a container adopts orphans, and must collect them when they end.
 //!
-//! So the first process does nothing but that: it starts `weir` again as its child, passes signals on, and ends as the
+//! So the first process does only that: it starts `weir` again as its child, passes signals on, and ends as the
 //! child does. The child's programs are then collected by Tokio alone.
 //!
 //! A terminal sends Ctrl-C to both. The first process does not pass that on: a second signal would end the child at once.

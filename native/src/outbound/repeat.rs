@@ -12,7 +12,7 @@ use tower::{Layer, Service};
 const IDLE_CLOSE: Duration = Duration::from_secs(2);
 
 tokio::task_local! {
-    /// Whether the request that this task sends needed a connection of its own.
+    /// Whether the request that this task sends needed a new connection.
     static CONNECTED: AtomicBool;
 }
 
@@ -83,7 +83,7 @@ impl<S: Service<R>, R> Service<R> for Noting<S> {
     }
 
     fn call(&mut self, request: R) -> S::Future {
-        // Outside of `send` nobody asks.
+        // Outside of `send`, the note has no reader.
         let _ = CONNECTED.try_with(|connected| connected.store(true, Ordering::Relaxed));
         self.0.call(request)
     }

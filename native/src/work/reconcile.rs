@@ -214,7 +214,7 @@ impl Reconciler {
         self.next_round(client).await
     }
 
-    /// One round. Once a second it does everything; those in between do what nobody should wait for.
+    /// One round. Once a second it does everything; those in between do what cannot wait for a second.
     async fn next_round(&mut self, client: &Client) -> bool {
         let is_full = self
             .last_full

@@ -158,13 +158,13 @@ impl Worker<AnyArgs> for AnyWorker {
             // The queue was added with River's own tools.
             _ => Permits::None,
         };
-        let begun = match self.begin(&job.row).await {
-            Ok(begun) => begun,
+        let started = match self.start(&job.row).await {
+            Ok(started) => started,
             Err(error) => return Ok(not_begun(job.row.id, error)?),
         };
-        let handled = self.handle(kind, &begun, job.args.0, cancelled).await;
-        let end = self.conclude(kind, &begun, handled, &mut permits).await;
-        let Begun { number, log, .. } = begun;
+        let handled = self.handle(kind, &started, job.args.0, cancelled).await;
+        let end = self.conclude(kind, &started, handled, &mut permits).await;
+        let Started { number, log, .. } = started;
         match end {
             End::Completed { charged } => {
                 log.end("completed", Some(charged), None);
@@ -205,7 +205,7 @@ impl Worker<AnyArgs> for AnyWorker {
 }
 
 /// An attempt that has a worker.
-struct Begun<'a> {
+struct Started<'a> {
     job: &'a JobRow,
     number: i16,
     claim: String,
@@ -218,7 +218,7 @@ struct Begun<'a> {
     log: AttemptLog<'a>,
 }
 
-impl Begun<'_> {
+impl Started<'_> {
     fn claim(&self) -> Claim<'_> {
         Claim {
             job_id: self.job.id,
@@ -271,7 +271,7 @@ impl Permits {
 }
 
 impl AnyWorker {
-    async fn begin<'a>(&self, job: &'a JobRow) -> Result<Begun<'a>, DatabaseError> {
+    async fn start<'a>(&self, job: &'a JobRow) -> Result<Started<'a>, DatabaseError> {
         let holders = self.context.holders().await?;
         let reserved_by = attempt_holder::get();
         let holder = reserved_by.or_else(|| Some(holders.user_id(&user_id(job)?)));
@@ -281,7 +281,7 @@ impl AnyWorker {
             claim: &claim,
             created_at: job.created_at,
         });
-        Ok(Begun {
+        Ok(Started {
             job,
             number: i16::try_from(job.attempt).unwrap_or(i16::MAX),
             claim,
@@ -298,21 +298,21 @@ impl AnyWorker {
     async fn handle(
         &self,
         kind: &Kind,
-        begun: &Begun<'_>,
+        started: &Started<'_>,
         args: Map<String, Value>,
         cancelled: &CancellationToken,
     ) -> (Handled, Option<Duration>) {
         let stop = cancelled.child_token();
         let (reporter, progress) = Reporter::new();
         let attempt = Attempt {
-            job_id: begun.job.id,
-            attempt: begun.number,
-            holder: begun.holder,
-            key: begun.key,
+            job_id: started.job.id,
+            attempt: started.number,
+            holder: started.holder,
+            key: started.key,
             args,
-            token: begun.token.clone(),
+            token: started.token.clone(),
             progress: reporter,
-            traceparent: begun.log.trace_context().traceparent(),
+            traceparent: started.log.trace_context().traceparent(),
             cancelled: stop.clone(),
         };
         let handling = AssertUnwindSafe(kind.handler.work(attempt)).catch_unwind();
@@ -320,7 +320,7 @@ impl AnyWorker {
             tokio::select! {
                 biased;
                 handled = handling => handled,
-                never = progress::record(&self.context.pool, begun.claim(), progress) => match never {},
+                never = progress::record(&self.context.pool, started.claim(), progress) => match never {},
             }
         });
         if let Ok(handled) = tokio::time::timeout(kind.timeout, &mut handling).await {
@@ -338,12 +338,12 @@ impl AnyWorker {
     async fn conclude(
         &self,
         kind: &Kind,
-        begun: &Begun<'_>,
+        started: &Started<'_>,
         (handled, timed_out): (Handled, Option<Duration>),
         permits: &mut Permits,
     ) -> End {
         let ended = match handled {
-            Ok(Ok(Worked::Later)) => self.hand_over(begun.claim(), kind.timeout).await,
+            Ok(Ok(Worked::Later)) => self.hand_over(started.claim(), kind.timeout).await,
             Ok(Ok(Worked::Done(outcome))) if !outcome.fits() => Err(AttemptError::Permanent(format!(
                 "the output is larger than {MAX_OUTPUT} bytes"
             ))),
@@ -353,7 +353,7 @@ impl AnyWorker {
                 ))),
                 Ok(()) => {
                     permits.settle();
-                    self.settle(begun, outcome).await
+                    self.settle(started, outcome).await
                 }
             },
             Ok(Err(error)) => Err(AttemptError::from_handler(error, timed_out)),
@@ -362,14 +362,14 @@ impl AnyWorker {
         };
         match ended {
             Ok(end) => end,
-            Err(error) if self.still_owns(begun).await => End::Failed(error),
+            Err(error) if self.still_owns(started).await => End::Failed(error),
             Err(_) => End::FencedOut,
         }
     }
 
-    async fn still_owns(&self, begun: &Begun<'_>) -> bool {
-        let job = begun.job;
-        fenced::still_owns(&self.context.pool, job.id, begun.number, job.created_at).await
+    async fn still_owns(&self, started: &Started<'_>) -> bool {
+        let job = started.job;
+        fenced::still_owns(&self.context.pool, job.id, started.number, job.created_at).await
     }
 
     /// Marks the attempt as answered later. The handler has started its work, so this waits for a database that is away.
@@ -405,22 +405,22 @@ impl AnyWorker {
         }
     }
 
-    async fn settle(&self, begun: &Begun<'_>, outcome: Outcome) -> Result<End, AttemptError> {
-        let job_id = begun.job.id;
+    async fn settle(&self, started: &Started<'_>, outcome: Outcome) -> Result<End, AttemptError> {
+        let job_id = started.job.id;
         let success = Success {
-            attempt: begun.number,
-            job_created_at: Some(begun.job.created_at),
+            attempt: started.number,
+            job_created_at: Some(started.job.created_at),
             output: outcome.output,
             used: outcome.used,
         };
-        let _span = begun.log.settlement();
+        let _span = started.log.settlement();
         let mut is_unknown = false;
         let mut tries = 0;
         loop {
             tries += 1;
             let ended = Ended {
                 job_id,
-                holder: begun.reserved_by,
+                holder: started.reserved_by,
                 success: Some(success.clone()),
             };
             match self.context.settler.settle(ended).await {

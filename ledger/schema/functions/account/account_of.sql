@@ -3,7 +3,7 @@
 --
 -- draws: whether to look for grants. of_month, of_windows, around: the windows of a reservation, as its columns
 -- period_start, windows and created_at have them; null: the windows around `at`, the moment of the decision.
--- The month has columns of its own. The short_ arrays have the shorter windows that are counted, null without any; the
+-- The month has separate columns. The short_ arrays have the shorter counted windows, null without any; the
 -- arrays from spans on have all windows, the month first. grant_…: the grants in the order in which they are drawn on.
 --
 -- One SELECT and not STRICT, so that the planner inlines it and computes only what its caller reads: pass no volatile

@@ -45,7 +45,7 @@ BEGIN
             HINT = 'leave it out to charge all that is reserved';
     END IF;
     charged := 0;
-    -- The holder first, as every transaction locks; then the job, so that nobody takes its attempt back.
+    -- The holder first, as every transaction locks; then the job, so that no process takes over its attempt.
     of_holder := (lock_holder_of_job(weir_complete.job_id)).holder;
     PERFORM set_config('weir.counters', 'kept', true);
     -- As River's JobCompleteTx does it, but only for the attempt that did the work.

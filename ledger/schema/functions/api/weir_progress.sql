@@ -1,5 +1,5 @@
 -- Records the progress of the current attempt, which the job's owner sees until the attempt ends. Call it in a
--- separate transaction: nobody sees it before you commit.
+-- separate transaction: it becomes visible when you commit.
 --
 -- | parameter | |
 -- |---|---|
