@@ -22,7 +22,7 @@ describe("the page", () => {
     ["en-GB", 1920],
     ["ko-KR", 1920],
   ] as const) {
-    it(`is small, uses no other host, and does not shift while it loads (${locale}, ${width} px)`, async (t) => {
+    it(`is small, needs no other host, does not shift (${locale}, ${width} px)`, async (t) => {
       const { page, complaints } = await openPage(t, { address: someAddress(), locale, width, height: 900 });
       let bytes = 0;
       const devtools = await page.context().newCDPSession(page);
@@ -169,7 +169,7 @@ describe("the page", () => {
     assert.match(await page.evaluate("document.activeElement.outerHTML"), /^<button.*Show/, "back to where it was");
   });
 
-  it("says since when it hears nothing, and that a submission hangs, only as long as that is so", {
+  it("shows a lost connection and a slow submission only while they last", {
     skip: !canFreeze,
   }, async (t) => {
     const { page } = await openPage(t, { address: someAddress() });

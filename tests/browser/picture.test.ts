@@ -34,7 +34,7 @@ async function newcomer({ database: { sql } }: Stack): Promise<Newcomer> {
 }
 
 describe("the picture", () => {
-  it("shows a newcomer being done while the flood still waits, as the database has it", async (t) => {
+  it("shows the newcomer finished before the flood, as in the database", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress() });
     await page.addInitScript(watchShifts);
     await page.goto(stack.edge.url);
@@ -86,7 +86,7 @@ describe("the picture", () => {
     await page.getByText("105 of 105").waitFor();
   });
 
-  it("plays a recording, once and labelled, where there are no development tokens", async (t) => {
+  it("plays a labelled recording once without development tokens", async (t) => {
     const { page, complaints } = await openPage(t, { address: someAddress(), width: 360, colorScheme: "dark" });
     await page.goto(production.edge.url);
     await page.getByText("A recording of a real run").first().waitFor();

@@ -45,7 +45,7 @@ describe("a plan of faults", () => {
 describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 840_000 }, () => {
   let result: Result | undefined;
 
-  it("loses nothing that was acknowledged, charges once, and exceeds no limit", async () => {
+  it("loses no acknowledged job, charges once and exceeds no limit", async () => {
     const fleet = await buildFleet(required("WEIR_TEST_FOLDER"));
     const lines: string[] = [];
     result = await chaos(file, {
@@ -63,7 +63,7 @@ describe("a minute of chaos", { skip: !canFreeze && "needs Linux", timeout: 840_
     assert.ok(verdict.completed > 0 && watch.samples > 0, report(result));
   });
 
-  it("would be noticed to lose, double or charge twice, to skip the work, and to exceed a limit", async () => {
+  it("detects lost, doubled, overcharged and skipped jobs and overshoot", async () => {
     assert.ok(result, "the minute before did not end");
     const { installation, clients, users } = result;
     const admin = installation.database.admin();

@@ -8,7 +8,7 @@ import { Clock, canShowClocks, forgetClocks } from "./clock.ts";
 const skip = !canShowClocks() && "needs libfaketime";
 
 for (const threads of [true, false]) {
-  it(`a process ${threads ? "with" : "without"} threads is shown another time while it runs, and the same monotonic one`, {
+  it(`shifts only the wall clock (${threads ? "threads" : "one thread"})`, {
     skip,
   }, async (t) => {
     required("WEIR_TEST_FOLDER");

@@ -44,7 +44,7 @@ async function linesLater(edge: Edge): Promise<Line[]> {
   return read(edge);
 }
 
-test("with ACCESS_LOG=all, each request has one line, with the request id of the response and the origin", async () => {
+test("ACCESS_LOG=all logs one line per request with its request id", async () => {
   const edge = await start({ ACCESS_LOG: "all" });
   const user = randomUUID();
   const token = await tokenFor(origin.secrets.jwt, user);

@@ -50,7 +50,7 @@ test("pages of any origin may read all responses, but without cookies", async ()
   }
 });
 
-test("pages of listed origins may use cookies, and others may not read responses", async () => {
+test("only pages of listed origins use cookies and read responses", async () => {
   const listed = await startEdge(
     { after },
     { originUrl: origin.url, secrets: origin.secrets, vars: { CORS_ORIGINS: "https://app.example" } },

@@ -23,7 +23,7 @@ async function statuses(address: string, count: number): Promise<number[]> {
   return statuses;
 }
 
-test("ten submissions of an address are admitted in a window and the eleventh is denied", async () => {
+test("ten submissions per address and window pass, the eleventh does not", async () => {
   const answers = await statuses("203.0.113.1", 12);
   assert.deepEqual(answers, [...Array(10).fill(200), 429, 429]);
   assert.equal((await submit("203.0.113.2")).status, 200);
@@ -65,7 +65,7 @@ test("exactly 10 of 1000 concurrent submissions are admitted", async () => {
   assert.deepEqual({ passed, denied }, { passed: 10, denied: 990 });
 });
 
-test("all addresses of an IPv6 /64 share a count, and a v4-mapped address has that of the v4 address", async () => {
+test("an IPv6 /64 shares a count; a v4-mapped address counts as IPv4", async () => {
   for (let n = 0; n < 10; n++) assert.equal((await submit(`2001:db8:1:2::${n}`)).status, 200);
   assert.equal((await submit("2001:db8:1:2:ffff:ffff:ffff:ffff")).status, 429);
   assert.equal((await submit("2001:db8:1:3::1")).status, 200);

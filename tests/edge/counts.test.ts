@@ -45,7 +45,7 @@ test("the outcome of every request is reported to the origin", async () => {
   assert.deepEqual(total(origin.reports), wanted);
 });
 
-test("a flood of denials is reported in few reports, and neither forwarded nor counted by an object", async () => {
+test("a flood of denials makes few reports and calls no object", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin);
   for (let sent = 0; sent < 10; sent++) await submit(edge, "203.0.113.1");
@@ -63,7 +63,7 @@ test("a flood of denials is reported in few reports, and neither forwarded nor c
   assert.equal(origin.reports.length, quiet, "without counts there are no reports");
 });
 
-test("what is counted while a report is under way is reported without another request", async () => {
+test("counts taken during a report are reported without a new request", async () => {
   const origin = await startOrigin({ after });
   const edge = await start(origin);
   let release: (() => void) | undefined;

@@ -16,7 +16,7 @@ const start = (vars: Record<string, string> = {}): Promise<Edge> =>
 const production = await start({ DEVELOPMENT: "" });
 const development = await start();
 
-test("a misconfigured edge does not disclose its configuration to clients, nor credentials to its log", async () => {
+test("a misconfigured edge discloses no settings and logs no credentials", async () => {
   const before = origin.received.length;
   const edge = await start({
     ANON_LIMIT: "ten",
@@ -161,7 +161,7 @@ test("no response lets a browser guess its type", async () => {
   }
 });
 
-test("over TLS, no response leaves the way open for a downgrade to plain HTTP", async () => {
+test("over TLS, every response prevents a downgrade to plain HTTP", async () => {
   const ask = (path: string): Promise<{ status: number; headers: { get(name: string): string | null } }> =>
     production.miniflare.dispatchFetch(`https://weir.example${path}`, {
       headers: { "CF-Connecting-IP": "203.0.113.6" },

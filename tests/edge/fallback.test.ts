@@ -63,7 +63,7 @@ async function twelveInOneMinute(edge: Edge): Promise<Response[]> {
 }
 
 for (const [how, counter] of Object.entries({ hangs, fails, lies })) {
-  test(`when the counting object ${how}, submissions are not unlimited: the native limiter decides`, async () => {
+  test(`the native limiter decides when the counting object ${how}`, async () => {
     const edge = await edgeWith(counter);
     const responses = await twelveInOneMinute(edge);
     assert.deepEqual(
@@ -78,7 +78,7 @@ for (const [how, counter] of Object.entries({ hangs, fails, lies })) {
   });
 }
 
-test("after a few failures in a row, the fallback decides without asking the counting object", async () => {
+test("after a few failures the fallback skips the counting object", async () => {
   const edge = await edgeWith(`async take() { console.log("asked"); throw new Error("broken"); }`);
   await twelveInOneMinute(edge);
   await edge.logged("counter_unavailable", 11);
@@ -121,7 +121,7 @@ test("a counting object that hangs does not make a submission hang", async () =>
   assert.ok(Date.now() - startedAt < 20_000, "the object would have answered after 60 s");
 });
 
-test("submissions that cannot be counted are refused unless configured otherwise, and reads go on", async () => {
+test("submissions that cannot be counted are refused; reads go on", async () => {
   const closed = await edgeWith(fails, { native: false });
   const refused = await submit(closed, "203.0.113.41");
   assert.equal(refused.status, 503);

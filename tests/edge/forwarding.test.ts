@@ -177,7 +177,7 @@ test("only listed headers are forwarded in either direction", async () => {
     assert.equal(answer.headers.get(name), null, name);
 });
 
-test("no cache on the way to the origin answers one caller with another's answer", async () => {
+test("no cache before the origin mixes up two callers' responses", async () => {
   for (const method of ["GET", "HEAD"]) {
     await ask("/api/usage", { method });
     assert.equal(origin.last().method, method);
@@ -226,7 +226,7 @@ test("an unreachable origin is a 502, and one that does not respond a 504", asyn
   assert.equal(((await late.json()) as { title: string }).title, "Gateway Timeout");
 });
 
-test("server-sent events are streamed one by one, for longer than ORIGIN_TIMEOUT_MS", {
+test("server-sent events stream for longer than ORIGIN_TIMEOUT_MS", {
   timeout: 120_000,
 }, async () => {
   let read = (): void => {};

@@ -188,14 +188,14 @@ test("the program imports nothing but what wasm-bindgen and glue.mjs provide", a
   );
 });
 
-test("whatever calls into Rust starts it again after a panic before it looks whether it belongs to that start", () => {
+test("every call into Rust restarts it after a panic", () => {
   const glue = readFileSync(join(root, "build", "index.js"), "utf8");
   const looks = [...glue.matchAll(/(.{20})(?:this\.__wbg_inst!==void 0|\w+\.instance!==)/gs)];
   assert.ok(looks.length > 5, String(looks.length));
   for (const [, before] of looks) assert.match(before ?? "", /\bif\(\w+\(\),$/);
 });
 
-test("library and tool of wasm-bindgen have the same version, and the release is not stripped", () => {
+test("wasm-bindgen's library and tool match, and names are kept", () => {
   const lock = readFileSync(join(root, "Cargo.lock"), "utf8");
   const version = /name = "wasm-bindgen"\nversion = "([^"]+)"/.exec(lock)?.[1];
   assert.match(readFileSync(join(root, "Cargo.toml"), "utf8"), new RegExp(`wasm-bindgen = "=${version}"`));

@@ -11,7 +11,7 @@ const start = (vars: Record<string, string> = {}): Promise<Edge> =>
 const submit = (edge: Edge, address: string, headers: Record<string, string> = {}): Promise<Response> =>
   edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}", headers });
 
-test("other anonymous requests fall under the looser policy, which calls no object", async () => {
+test("other anonymous requests use the looser policy without an object", async () => {
   const edge = await start({ ANON_READ_LIMIT: "20" });
   const read = edge.from("203.0.113.50");
   const first = await read("/api/jobs/1");
@@ -45,7 +45,7 @@ test("another spelling of a path does not have another policy", async () => {
   assert.equal((await spell("/api/Jobs/analysis")).status, 429, "the origin may ignore case");
 });
 
-test("in shadow mode, everything is counted and reported and nothing is denied", async () => {
+test("shadow mode counts and reports everything and denies nothing", async () => {
   const edge = await start({ ANON_MODE: "shadow" });
   const statuses = [];
   for (let sent = 0; sent < 13; sent++) statuses.push(await submit(edge, "203.0.113.53"));
@@ -105,7 +105,7 @@ test("the sliding window admits no burst where the fixed one would", { timeout: 
   assert.fail("this machine is too busy to send two requests in five seconds");
 });
 
-test("behind a trusted proxy, its headers have the client's address in the order of the ADR", async () => {
+test("a trusted proxy's headers name the client in the ADR's order", async () => {
   const edge = await start({ CLIENT_IP_SOURCE: "proxy", ANON_LIMIT: "2" });
   const from = (headers: Record<string, string>): Promise<Response> => submit(edge, "192.0.2.1", headers);
   await from({ "x-forwarded-for": "198.51.100.1, 10.0.0.1" });
@@ -118,7 +118,7 @@ test("behind a trusted proxy, its headers have the client's address in the order
   assert.equal(origin.last().claims.client_address, "192.0.2.1");
 });
 
-test("requests without an address share one count, and those of other zones' Workers have one per zone", async () => {
+test("requests without an address share a count, Workers one per zone", async () => {
   const edge = await start({ ANON_LIMIT: "2" });
   for (const garbage of ["not an address", "999.1.1.1"]) assert.equal((await submit(edge, garbage)).status, 200);
   assert.equal(origin.last().claims.client_address, "unknown");
@@ -182,7 +182,7 @@ test("all requests that run during a panic are answered", async () => {
   assert.equal((await submit(edge, "203.0.113.99")).status, 200);
 });
 
-test("a trap that is no panic is answered at once, as is all that runs meanwhile", { timeout: 60_000 }, async () => {
+test("a trap without a panic fails all running requests at once", { timeout: 60_000 }, async () => {
   const [asked, released] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
   const slow = await startOrigin({ after }, async (_, response) => {
     asked.resolve();

@@ -43,7 +43,7 @@ test("several counting objects do not multiply the limit of a /48", async () => 
   assert.equal(await admitted(edge, "5", 40, 1), 6);
 });
 
-test("a denial of a /48 does not call the counting object again, and outlives an eviction", async () => {
+test("a denied /48 stays denied without the object, also after eviction", async () => {
   const edge = await start({ ANON_LIMIT: "3", ANON_PREFIX_LIMIT: "5" });
   assert.equal(await admitted(edge, "6", 10, 1), 5);
   const { calls } = await costs(edge);
@@ -63,7 +63,7 @@ test("an eviction of the counting object does not forget the count of a /48", as
   assert.equal(await admitted(edge, "7", 20, 1), 1);
 });
 
-test("reads from the /64s of one /48 do not get more than ten times the limit together", async () => {
+test("the /64s of one /48 get at most ten times the limit together", async () => {
   const edge = await start({ ANON_READ_LIMIT: "2" });
   let passed = 0;
   for (let subnet = 0; subnet < 30; subnet++) {

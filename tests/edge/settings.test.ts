@@ -61,7 +61,7 @@ test("audiences, origins and routes may be lists", async () => {
   }
 });
 
-test("a value of another type is a configuration error that names the setting", async () => {
+test("a value of another type is an error that names the setting", async () => {
   for (const [name, value] of Object.entries({
     ANON_LIMIT: [5],
     USER_LIMIT: true,
@@ -79,7 +79,7 @@ test("a value of another type is a configuration error that names the setting", 
   }
 });
 
-test("a denial by READ_LIMITER below ANON_READ_LIMIT does not claim the policy of ANON_READ_LIMIT", async () => {
+test("a READ_LIMITER denial does not claim ANON_READ_LIMIT's policy", async () => {
   const edge = await startEdge(
     { after },
     {
@@ -99,7 +99,7 @@ test("a denial by READ_LIMITER below ANON_READ_LIMIT does not claim the policy o
   assert.equal(denied.headers.get("retry-after"), "60");
 });
 
-test("a misspelt setting is a configuration error, and a variable of other code is not", async () => {
+test("a misspelt setting is an error, other code's variable is not", async () => {
   const edge = await start({ ANON_LIMTI: 5 });
   assert.equal((await submit(edge)).status, 500);
   assert.match(
@@ -110,7 +110,7 @@ test("a misspelt setting is a configuration error, and a variable of other code 
   assert.equal((await submit(other)).status, 200);
 });
 
-test("secrets may be in the Secrets Store, and one that it does not return is not taken as unset", async () => {
+test("secrets come from the Secrets Store; a missing one is an error", async () => {
   const store = { store_id: "store" };
   const edge = await startEdge(
     { after },

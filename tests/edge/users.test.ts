@@ -43,7 +43,7 @@ async function statuses(to: Edge, user: string, count: number): Promise<number[]
   return statuses;
 }
 
-test("a user's submissions are limited, from whatever address they come, and nobody else's with them", async () => {
+test("a user's submissions are limited across addresses and alone", async () => {
   assert.deepEqual(await statuses(edge, "anne", 5), [202, 202, 202, 429, 429]);
   assert.equal((await send(edge, "Anne")).status, 202);
   assert.equal((await edge.from("198.51.100.1")("/api/jobs/analysis", { method: "POST", body: "{}" })).status, 202);
@@ -85,14 +85,14 @@ test("an organisation's people share its limit", async () => {
   assert.equal((await send(edge, "ben")).status, 202, "alone, Ben has a limit of his own");
 });
 
-test("a subject that reads like an address does not share the address's count", async () => {
+test("a subject spelled like an address does not share its count", async () => {
   const address = "203.0.113.77";
   await statuses(edge, address, 4);
   const answer = await edge.from(address)("/api/jobs/analysis", { method: "POST", body: "{}" });
   assert.match(answer.headers.get("ratelimit") ?? "", /"anon";r=9;t=60$/);
 });
 
-test("other requests of users are not counted, and a denied user does not reach the object", async () => {
+test("users' reads are not counted; a denied user calls no object", async () => {
   const user = randomUUID();
   await statuses(edge, user, 4);
   const { calls } = await costs(edge, usersName);
@@ -135,7 +135,7 @@ test("in shadow mode users are counted and not denied", async () => {
   assert.equal((await shadow.logged("shadow_denial", 2)).length, 2);
 });
 
-test("when the object fails, the users' own native limiter decides; without that, WITHOUT_COUNTER", async () => {
+test("users' native limiter, then WITHOUT_COUNTER, decides on failure", async () => {
   const broken = {
     name: "broken",
     modules: true,

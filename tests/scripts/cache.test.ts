@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 
-it("a tool that no clone has used for a month is removed when another one is set up", (t) => {
+it("setting up a tool removes tools unused for a month", (t) => {
   const home = mkdtempSync(join(tmpdir(), "weir-cache-"));
   t.after(() => rmSync(home, { recursive: true }));
   const cache = join(home, "weir");

@@ -25,7 +25,7 @@ async function halfway(building: Promise<Built>): Promise<void> {
   while (!ended && libraries().length < 3) await sleep(20);
 }
 
-it("every crate of the workspace is named weir-…, which tells it from the dependencies that clones share", async () => {
+it("every crate of the workspace is named weir-…", async () => {
   const metadata = await run("cargo", ["metadata", "--no-deps", "--format-version", "1"]);
   const { packages } = JSON.parse(metadata) as { packages: { name: string }[] };
   assert.deepEqual(
@@ -37,7 +37,7 @@ it("every crate of the workspace is named weir-…, which tells it from the depe
 describe("clones that share a cache", () => {
   const first = clone("first");
 
-  it("a clone that is seeded while another one builds works, and both build their own sources", async () => {
+  it("a clone seeded during another's build works and builds its sources", async () => {
     const building = build(first, cache);
     await halfway(building);
     const early = clone("early");
@@ -47,7 +47,7 @@ describe("clones that share a cache", () => {
     assert.ok(one.compiled.length > two.compiled.length, `${one.compiled.length} and ${two.compiled.length}`);
   });
 
-  it("what all clones have built is removed when no clone builds, and not before", async () => {
+  it("shared builds are removed only when no clone builds", async () => {
     const cleaner = clone("cleaner");
     assert.match(await clean(cleaner, cache, "--all"), /weir: removed .*cache\/weir$/m);
     const building = build(first, cache);
@@ -80,7 +80,7 @@ describe("clones that share a cache", () => {
     }
   });
 
-  it("the build folders of deleted clones are removed, except the last one used", async () => {
+  it("deleted clones' build folders go, except the last one used", async () => {
     const builds = (): number => globSync(join(cache, "weir", "builds", "*", "clone.json")).length;
     const before = builds();
     const last = clone("last");

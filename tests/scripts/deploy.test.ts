@@ -17,7 +17,7 @@ describe("npm run deploy", () => {
     assert.match(await deploy("--env", "production"), /ORIGIN_URL of production in wrangler.toml is not set/);
   });
 
-  it("finds every variable in every environment, of which wrangler would warn otherwise", () => {
+  it("finds every variable in every environment, without a warning", () => {
     const variables = (env?: string): string[] =>
       Object.keys(readConfig({ config: join(root, "wrangler.toml"), env }).vars).sort();
     for (const env of ["staging", "production"]) assert.deepEqual(variables(env), variables());

@@ -8,7 +8,7 @@ import { folderInMemory } from "../../scripts/lib/temporary-folder.ts";
 
 const memory = "/dev/shm";
 
-it("what a killed process has left in memory is removed, and nothing of one that runs", {
+it("a killed process's files in memory go, a running one's stay", {
   skip: !existsSync(memory) && "has no /dev/shm",
 }, (t) => {
   const prefix = `weir-folders-${randomUUID()}-`;

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { it } from "node:test";
 import { deadLinks, filesIn } from "../../scripts/lib/links.ts";
 
-it("a link to a page, an anchor, an image or a folder that is not there is found, and no other", async (t) => {
+it("finds every broken link to a page, anchor, image or folder", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "weir-links-"));
   t.after(() => rmSync(folder, { recursive: true }));
   const write = (file: string, text: string): void => {

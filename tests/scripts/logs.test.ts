@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { it } from "node:test";
 
-it("a test that fails prints the end of the servers' logs, and one that passes does not", (t) => {
+it("only a failing test prints the end of the servers' logs", (t) => {
   const folder = mkdtempSync(join(tmpdir(), "weir-logs-"));
   t.after(() => rmSync(folder, { recursive: true }));
   const file = join(folder, "some.test.ts");

@@ -8,7 +8,7 @@ import { it } from "node:test";
 import { root } from "../../scripts/lib/paths.ts";
 import { attempt } from "../../scripts/lib/process.ts";
 
-it("a recording ends with the job that failed, and does not wait for it to complete", async (t) => {
+it("a recording ends with a failed job without waiting for it", async (t) => {
   const job = { id: 7, status: "failed", error: { message: "out of paper" } };
   const server = createServer((request, response) => {
     const answer = request.url?.endsWith("/token") ? { token: "some" } : request.method === "POST" ? job : [job];

@@ -37,7 +37,7 @@ Run \`weir migrate\` first.
 - Earlier.
 `;
 
-it("the notes of a release are what the changelog says of its version, and of no other", () => {
+it("release notes are the changelog's chapter on that version", () => {
   assert.equal(
     notesOf("v1.2.0", changelog),
     `Run \`weir migrate\` first.
@@ -71,7 +71,7 @@ it("a version of which the changelog says nothing is not released", () => {
   );
 });
 
-it("the checksums are those that sha256sum finds, of all files but their own", async (t) => {
+it("sha256sum confirms the checksums of all other files", async (t) => {
   const folder = mkdtempSync(join(tmpdir(), "weir-sums-"));
   t.after(() => rmSync(folder, { recursive: true }));
   writeFileSync(join(folder, "b"), "two");
@@ -82,7 +82,7 @@ it("the checksums are those that sha256sum finds, of all files but their own", a
   assert.equal(sums, execFileSync("sha256sum", ["a", "b"], { cwd: folder, encoding: "utf8" }));
 });
 
-it("no feature for tests is in the program, although resolver 1 adds what tests turn on", () => {
+it("the program has no test feature, despite resolver 1", () => {
   const args = ["tree", "--locked", "--package", "weir-native", "--edges", "normal", "--prefix", "none"];
   args.push("--format", "{p} has {f}");
   const features = execFileSync("cargo", args, { cwd: root, encoding: "utf8", maxBuffer: 64 * 1024 * 1024 });

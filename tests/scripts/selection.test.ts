@@ -42,7 +42,7 @@ describe("npm test -- NAME", () => {
     assert.deepEqual(selection.node, [{ files: [import.meta.filename], named: "by a PART of its name" }]);
   });
 
-  it("selects a unit test in Rust by its name, in whatever spelling, and by its file", async () => {
+  it("selects a Rust unit test by any spelling of its name and by file", async () => {
     const { file, name } = someUnitTest();
     for (const wanted of [name, name.replaceAll("_", " "), `${file}::tests::${name}`]) {
       const { selection } = await select([wanted]);
@@ -52,7 +52,7 @@ describe("npm test -- NAME", () => {
     assert.ok(byFile?.args.includes(`${file}::`), JSON.stringify(byFile));
   });
 
-  it("selects tests of the whole in Rust by their file, built with the whole workspace's features, in one run", async () => {
+  it("selects whole Rust tests by file in one build and run", async () => {
     const suite = ["--workspace", "--test", "suite"];
     const both = (await select(["whole_life.rs", "native/tests/suite/tls.rs"])).selection.cargo;
     assert.deepEqual(both, [{ args: [...suite, "--", "whole_life::", "tls::"] }]);

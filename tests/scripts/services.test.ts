@@ -33,7 +33,7 @@ test("a fault of weir.toml is said with its name and line", async () => {
   assert.ok(said.includes(`- ${file}, line ${line}, meter "analysis": unit: `), said);
 });
 
-test("what the picture's service needs is no fault of a weir.toml that does not have it", async () => {
+test("a weir.toml without the picture's service has no fault", async () => {
   const { said } = await started(
     shipped
       .replaceAll(/^name = "analysis"$/gm, 'name = "reading"')

@@ -138,7 +138,7 @@ describe("npm start", { timeout: 600_000 }, () => {
   let stack: Command;
   let ofUser: Record<string, string> = {};
 
-  it("starts everything and prints its address when a request passes through all of it", async () => {
+  it("starts everything and prints its address once requests pass", async () => {
     stack = npm("start", [], { WEIR_CONFIG: join(root, "native", "tests", "programs.toml") });
     await stack.prints(`weir: ready ${url}`, 120_000);
     const usage = await fetch(`${url}/api/usage`);
@@ -146,7 +146,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     assert.match(await (await fetch(url)).text(), /<html/i);
   });
 
-  it("is calm: its own lines are on the terminal, and what the parts say is in their logs", () => {
+  it("prints its own lines; the parts' lines are in their logs", () => {
     const lines = stack.output().trim().split("\n");
     assert.deepEqual(
       lines.filter((line) => !line.startsWith("weir: ")),
@@ -208,7 +208,7 @@ describe("npm start", { timeout: 600_000 }, () => {
     await stack.prints("the origin is back");
   });
 
-  it("ends what a killed run has left behind, and uses the server of DATABASE_URL", {
+  it("ends a killed run's processes and uses DATABASE_URL's server", {
     skip: !canFreeze && "needs Linux",
   }, async (t) => {
     const [killed, programs] = await killWithAProgram(stack, ofUser);

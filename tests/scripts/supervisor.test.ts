@@ -34,7 +34,7 @@ describe("a supervised server", () => {
     assert.equal(startsOf("fenced"), 2);
   });
 
-  it("is restarted when it cannot start after that, since the database may still be away", async () => {
+  it("restarts when it cannot start because the database is away", async () => {
     const server = ending("away", 70, 2, 70, 1);
     assert.equal(await server.ended, "ended with code 1");
     assert.equal(startsOf("away"), 4);

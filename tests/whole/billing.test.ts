@@ -89,7 +89,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal(await tier(), "free");
   });
 
-  it("keeps a plan that is paid when the event of the unpaid subscription comes after it, from the same second", async () => {
+  it("keeps a paid plan when an unpaid one of the same second follows", async () => {
     await startBackend();
     const created = Math.floor(Date.now() / 1000) + 400;
     const paid = { id: "evt_8", created, subject, plan: "pro" };
@@ -125,7 +125,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     assert.equal((await user.usage()).analysis.remaining, before + 100);
   });
 
-  it("tells Stripe every usage event once, also when it is killed and when Stripe fails", async () => {
+  it("reports each usage event to Stripe once despite kills and failures", async () => {
     const backend = await startBackend();
     await submit();
     await until("the first event", async () => stripe.events.size === 1);
@@ -144,7 +144,7 @@ describe("the example of a backend between Stripe and Weir", () => {
     }
   });
 
-  it("sends nothing again in an outage, which Stripe's memory for identifiers may not outlast", async () => {
+  it("sends nothing twice in an outage longer than Stripe's memory", async () => {
     await running?.stop();
     const before = new Set(stripe.events.keys());
     await submit();

@@ -8,7 +8,7 @@ import { goFile, goTests, rustFile, rustTests } from "./samples.ts";
 const stack = await startStack({ after });
 
 describe("a first session, through the edge, the origin and the workers", () => {
-  it("accepts ten anonymous submissions a minute from an address, and tells others how long to wait", async () => {
+  it("accepts ten anonymous submissions a minute, then says when to retry", async () => {
     const anonymous = new Caller(stack.edge.from(someAddress()));
     const responses: Response[] = [];
     for (let n = 0; n < 12; n++) responses.push(await anonymous.submit("analysis", { files: [goFile] }));
@@ -83,7 +83,7 @@ describe("a first session, through the edge, the origin and the workers", () => 
     assert.equal(status, "completed");
   });
 
-  it("refuses a bad bearer token, and treats a caller with a bad cookie as anonymous", async () => {
+  it("refuses a bad bearer token; a bad cookie makes a caller anonymous", async () => {
     const send = stack.edge.from(someAddress());
     const bad = await send("/api/usage", { headers: { Authorization: "Bearer not.a.token" } });
     assert.equal(bad.status, 401);

@@ -82,7 +82,7 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
     }
   });
 
-  it("run as nobody in particular, without privileges, and each with its own secrets only", async () => {
+  it("run unprivileged as separate users, each with its own secrets", async () => {
     for (const part of parts) {
       const pid = await mainPid(part);
       const status = await machine.run("cat", `/proc/${pid}/status`);
@@ -101,7 +101,7 @@ describe("the units under a systemd", { skip: whyNoMachine() }, () => {
     }
   });
 
-  it("let a handler's program see no secret, write nowhere but to /tmp, and gain nothing", async () => {
+  it("keep programs from secrets, privileges and files outside /tmp", async () => {
     const id = await submit("look");
     await until("the program has looked", async () => (await job(id)).finished_at !== null, soon);
     const done = await job(id);
