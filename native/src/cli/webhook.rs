@@ -24,9 +24,7 @@ pub(crate) enum Webhook {
     Add {
         /// Where to, such as <https://example.com/weir>.
         url: String,
-        /// What of, comma separated: job.completed, job.failed, job.cancelled, quota.threshold, quota.renewed,
-        /// plan.changed; all unless told.
-        #[arg(long, value_delimiter = ',')]
+        #[arg(long, value_delimiter = ',', help = event_help())]
         events: Vec<String>,
         /// The percents of a limit that quota.threshold is told at; 80,100 unless told.
         #[arg(long, value_delimiter = ',')]
@@ -76,6 +74,11 @@ pub(crate) struct Which {
     /// All that were told since then and not delivered, such as 2027-01-31T00:00:00Z.
     #[arg(long)]
     undelivered_since: Option<Timestamp>,
+}
+
+fn event_help() -> String {
+    let names = control::WEBHOOK_EVENTS.join(", ");
+    format!("Events to deliver, separated by commas: {names} [default: all]")
 }
 
 impl Webhook {

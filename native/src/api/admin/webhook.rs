@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use utoipa::openapi::schema::{Array, ArrayBuilder, ObjectBuilder, Type};
 use uuid::Uuid;
 use weir_ledger::control::{self, Replay, Webhook};
 
@@ -97,12 +98,24 @@ pub(super) struct WantedWebhook {
     /// Where to.
     #[schema(example = "https://example.com/weir")]
     url: String,
-    /// `job.completed`, `job.failed`, `job.cancelled`, `quota.threshold`, `quota.renewed`, `plan.changed`; absent is all.
     #[serde(default)]
+    #[schema(schema_with = wanted_events)]
     events: Vec<String>,
     /// The percents of a limit that `quota.threshold` is told at; absent is 80 and 100.
     #[serde(default)]
     thresholds: Vec<i16>,
+}
+
+fn wanted_events() -> Array {
+    let names = control::WEBHOOK_EVENTS;
+    ArrayBuilder::new()
+        .description(Some("The events to deliver. Default: all"))
+        .items(
+            ObjectBuilder::new()
+                .schema_type(Type::String)
+                .enum_values(Some(names)),
+        )
+        .build()
 }
 
 /// Which deliveries shall be made again; one of both.
