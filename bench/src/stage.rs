@@ -173,7 +173,7 @@ pub(super) fn submission(user: Uuid) -> Submission {
         holder: Holders::user(user),
         subject: None,
         service: "analysis".to_owned(),
-        event_type: Meter::named("analysis"),
+        meter: Meter::named("analysis"),
         kind: KIND.to_owned(),
         max_attempts: 3,
         args: arguments(user),

@@ -21,7 +21,7 @@ pub async fn upload(database: &Database, user: Uuid, path: &str) -> Result<Optio
         holder: Holders::user(user),
         subject: None,
         service: "analysis".to_owned(),
-        event_type: Meter::named("analysis"),
+        meter: Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),
         max_attempts: 3,
         args: json!({ "user_id": user, "files": [{ "path": path, "content": "" }] }),

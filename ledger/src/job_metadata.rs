@@ -9,7 +9,7 @@ pub const TRACEPARENT: &str = "weir:traceparent";
 /// The subject of the token that the job was submitted with. Its holder may be an organisation, and this one of its people.
 pub const SUBJECT: &str = "weir:subject";
 
-/// What the handler used, in the event type's unit, for the settlement of the job.
+/// What the handler used, in the meter's unit, for the settlement of the job.
 pub const USED: &str = "weir:used";
 
 /// Why a handler gave the job up for good, for the job's owner.

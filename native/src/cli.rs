@@ -114,7 +114,7 @@ enum Command {
     },
     /// Show who leads, what gets done, and what holds each lane back.
     Status {
-        /// One user instead, by subject or id: slots, parked jobs and quota by event type.
+        /// One user instead, by subject or id: slots, parked jobs and quota by meter.
         #[arg(long)]
         user: Option<Subject>,
         /// Machine-readable.

@@ -46,12 +46,12 @@ const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 const CHECKS: [(&str, &str, &str); 15] = [
     (
         "I1",
-        "used + reserved stay within the limit, per user, event type and window",
+        "used + reserved stay within the limit, per user, meter and window",
         include_str!("sql/i1_limits.sql"),
     ),
     (
         "I2",
-        "slots in use stay within the tier's limit, per holder and event type",
+        "slots in use stay within the tier's limit, per holder and meter",
         include_str!("sql/i2_slots.sql"),
     ),
     (
@@ -112,7 +112,7 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
     (
         "I7",
-        "grants equal what was given less what was drawn and not returned, per user and event type",
+        "grants equal what was given less what was drawn and not returned, per user and meter",
         include_str!("sql/i7_grants.sql"),
     ),
 ];

@@ -22,7 +22,7 @@ rows! {
     /// The reservations of a meter and a tier.
     pub struct TierReservations {
         /// The meter's name.
-        pub event_type: String,
+        pub meter: String,
         /// The owner's tier now, or `anonymous`.
         pub tier: String,
         /// Those with a slot.

@@ -19,7 +19,7 @@ rows! {
     /// What a holder has of a meter.
     pub struct HolderCounts {
         /// The meter.
-        pub event_type: Meter,
+        pub meter: Meter,
         /// Jobs that hold a slot.
         pub slots_in_use: i64,
         /// Jobs that wait for a slot.
@@ -29,7 +29,7 @@ rows! {
     /// What a holder has of a meter, with the jobs that run.
     pub struct HolderSlots {
         /// The meter.
-        pub event_type: Meter,
+        pub meter: Meter,
         /// Jobs that hold a slot, including those that wait for a worker.
         pub slots_in_use: i64,
         /// Jobs that wait for a slot.
@@ -63,7 +63,7 @@ statements! {
 
     /// What a holder has of each meter.
     pub fn counts(holder: Uuid) -> Vec<HolderCounts> =
-        "SELECT event_type, slots_in_use::bigint AS slots_in_use, parked::bigint AS parked \
+        "SELECT event_type AS meter, slots_in_use::bigint AS slots_in_use, parked::bigint AS parked \
          FROM holders WHERE holder = $1";
 
     /// What a holder has of each meter, with the jobs that run. Slower than [`counts`]: it reads all running jobs.

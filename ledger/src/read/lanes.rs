@@ -44,7 +44,7 @@ rows! {
     /// The slots of a meter.
     pub struct MeterSlots {
         /// The meter.
-        pub event_type: Meter,
+        pub meter: Meter,
         /// Jobs that hold a slot.
         pub slots_in_use: i64,
         /// Jobs that wait for a slot.
@@ -75,7 +75,7 @@ statements! {
 
     /// The slots by meter. Reads the reservations once: there are fewer of them than holders.
     pub fn slots() -> Vec<MeterSlots> =
-        "SELECT event_type, count(admitted_at) AS slots_in_use, count(parked_at) AS parked, \
+        "SELECT event_type AS meter, count(admitted_at) AS slots_in_use, count(parked_at) AS parked, \
                 coalesce((1000 * extract(epoch FROM clock_timestamp() - min(parked_at)))::bigint, 0) AS oldest_turn_ms \
          FROM quota_reservations GROUP BY 1";
 

@@ -45,7 +45,7 @@ pub async fn usage(source: impl Into<Source<'_>>, user: Uuid) -> Result<Usage, D
     let rows = source.into().rows(sql, &[&user]).await?;
     let meters = rows.iter().filter_map(|row| {
         Some(MeterUsage {
-            meter: row.get("event_type"),
+            meter: row.get("meter"),
             unit: row.get("unit"),
             plan: Plan::from_row(row)?,
             quotas: Quotas::from_row(row)?,

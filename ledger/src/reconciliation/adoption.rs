@@ -26,7 +26,7 @@ pub struct MadeAvailable {
     /// Whom it is counted against.
     pub holder: Holder,
     /// What it is counted as.
-    pub event_type: Meter,
+    pub meter: Meter,
 }
 
 /// What one look has found.
@@ -39,7 +39,7 @@ pub struct Adopted {
 }
 
 /// Gives the next jobs of these queues that belong to somebody and hold no slot a place in line: they ask for a slot when
-/// those that are due do. `meters` says as what the work of each kind is counted; others are left alone.
+/// those that are due do. `meter_of` names the meter of each kind; others are left alone.
 ///
 /// # Errors
 ///
@@ -48,14 +48,14 @@ pub async fn adopt(
     client: &Client,
     holders: Holders,
     queues: &[String],
-    meters: &HashMap<&str, Meter>,
+    meter_of: &HashMap<&str, Meter>,
     ttl: Duration,
 ) -> Result<Adopted, Error> {
-    let kinds: Vec<&str> = meters.keys().copied().collect();
+    let kinds: Vec<&str> = meter_of.keys().copied().collect();
     let rows = client
         .query(include_str!("sql/strays.sql"), &[&queues, &kinds, &DEPTH, &REACH])
         .await?;
-    let (mut jobs, mut event_types) = (Vec::<i64>::new(), Vec::<Meter>::new());
+    let (mut jobs, mut meters) = (Vec::<i64>::new(), Vec::<Meter>::new());
     let (mut ids, mut users) = (Vec::<Uuid>::new(), Vec::<Option<Uuid>>::new());
     let mut subjects = Vec::<Option<String>>::new();
     let mut made_available = Vec::new();
@@ -67,18 +67,18 @@ pub async fn adopt(
                     id: row.get("holder"),
                     user_id: row.get("account"),
                 },
-                event_type: row.get("event_type"),
+                meter: row.get("event_type"),
             });
             continue;
         }
-        let Some(meter) = meters.get(row.get::<_, &str>("kind")) else {
+        let Some(meter) = meter_of.get(row.get::<_, &str>("kind")) else {
             continue;
         };
         let text: &str = row.get("user_id");
         let Holder { id, user_id } = holders.user_id(text);
         let subject = text.parse().ok();
         jobs.push(row.get("job_id"));
-        event_types.push(*meter);
+        meters.push(*meter);
         ids.push(id);
         users.push(user_id);
         subjects.push(subject.as_ref().and_then(kept_text).map(str::to_owned));
@@ -90,11 +90,11 @@ pub async fn adopt(
         });
     }
     client
-        .execute(PROVISION, &[&ids, &event_types, &users, &subjects])
+        .execute(PROVISION, &[&ids, &meters, &users, &subjects])
         .await?;
     let adopt = include_str!("sql/adopt.sql");
     let jobs = client
-        .execute(adopt, &[&jobs, &ids, &users, &event_types, &ttl.as_secs_f64()])
+        .execute(adopt, &[&jobs, &ids, &users, &meters, &ttl.as_secs_f64()])
         .await?;
     Ok(Adopted { jobs, made_available })
 }

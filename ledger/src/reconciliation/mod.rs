@@ -296,7 +296,7 @@ pub async fn cancel_abandoned(client: &Client, after: i64) -> Result<Slice<i64>,
     .await
 }
 
-/// A holder and one of its event types, from which a slice of holders starts.
+/// A holder and one of its meters, from which a slice of holders starts.
 pub type HolderCursor = (Uuid, Meter);
 
 /// Before every holder.

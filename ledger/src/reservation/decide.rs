@@ -40,7 +40,7 @@ pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Deci
     group
         .iter()
         .map(|one| {
-            let position = snapshot.positions[&(one.holder.id, one.event_type)];
+            let position = snapshot.positions[&(one.holder.id, one.meter)];
             let locked = &mut snapshot.accounts[position];
             if let Some(Idempotency { key, request_hash }) = &one.idempotency {
                 let earlier = snapshot
@@ -146,7 +146,7 @@ pub(super) fn refuse_all(
     };
     let same = group
         .iter()
-        .filter(|other| (other.holder.id, other.event_type) == (one.holder.id, one.event_type));
+        .filter(|other| (other.holder.id, other.meter) == (one.holder.id, one.meter));
     let amount = same.fold(0_i64, |sum, other| sum.saturating_add(other.amount));
     let full = without_room(&locked.before, &locked.windows, amount);
     Answer::OverQuota { quota, full }
@@ -164,12 +164,11 @@ fn without_room(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota
 /// Logs and counts what was committed.
 pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
     for (one, decided) in group.iter().zip(decided) {
-        let (event_type, amount) = (one.event_type.as_str(), one.amount);
+        let (meter, amount) = (one.meter.as_str(), one.amount);
         let user = one.holder.user_id.map(tracing::field::display);
         let request_id = one.metadata.get(REQUEST_ID).and_then(serde_json::Value::as_str);
         let rejected = |reason: &'static str| {
-            metrics::counter!("weir_rejections_total", "event_type" => event_type, "reason" => reason)
-                .increment(1);
+            metrics::counter!("weir_rejections_total", "meter" => meter, "reason" => reason).increment(1);
         };
         match &decided.answer {
             Answer::Accepted { job, .. } => {
@@ -179,42 +178,34 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                     (false, None) => "parked",
                     (false, Some(_)) => "scheduled",
                 };
-                metrics::counter!("weir_reservations_total", "event_type" => event_type, "decision" => decision)
+                metrics::counter!("weir_reservations_total", "meter" => meter, "decision" => decision)
                     .increment(1);
-                tracing::info!(
-                    job = job.id,
-                    user,
-                    request_id,
-                    event_type,
-                    amount,
-                    parked,
-                    "reserved"
-                );
+                tracing::info!(job = job.id, user, request_id, meter, amount, parked, "reserved");
             }
             Answer::OverQuota { .. } => {
                 rejected("over_quota");
-                tracing::info!(user, request_id, event_type, amount, "rejected: over quota");
+                tracing::info!(user, request_id, meter, amount, "rejected: over quota");
             }
             Answer::TooLarge { .. } => {
                 rejected("too_large");
                 tracing::info!(
                     user,
                     request_id,
-                    event_type,
+                    meter,
                     amount,
                     "rejected: the amount is too large"
                 );
             }
             Answer::TooManyWaiting { .. } => {
                 rejected("too_many_waiting");
-                tracing::info!(user, request_id, event_type, "rejected: too many jobs wait");
+                tracing::info!(user, request_id, meter, "rejected: too many jobs wait");
             }
             Answer::KeyReused => {
                 rejected("key_reused");
                 tracing::info!(
                     user,
                     request_id,
-                    event_type,
+                    meter,
                     "rejected: the Idempotency-Key was used with another request"
                 );
             }
@@ -224,7 +215,7 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                     job = job_id,
                     user,
                     request_id,
-                    event_type,
+                    meter,
                     "answered with an earlier job"
                 );
             }
@@ -259,7 +250,7 @@ mod tests {
             holder: of,
             subject: None,
             service: "analysis".to_owned(),
-            event_type: Meter::named("analysis"),
+            meter: Meter::named("analysis"),
             kind: "analysis:analyze".to_owned(),
             max_attempts: 3,
             args: json!({}),

@@ -33,8 +33,8 @@ pub struct LateJob<'a> {
     /// The subject that the holder is made from, when the job's arguments say it.
     pub subject: Option<&'a Subject>,
     /// What it is counted as.
-    pub event_type: Meter,
-    /// The `user_id` of the job's arguments, and River's kinds of this event type. When the job is refused, the other
+    pub meter: Meter,
+    /// The `user_id` of the job's arguments, and River's kinds of this meter. When the job is refused, the other
     /// claimable jobs of the same user and these kinds are parked with it.
     pub backlog: Option<(&'a str, &'a [&'a str])>,
 }
@@ -87,7 +87,7 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
     if status.get("admitted") {
         return Ok(LateAdmission::Admitted);
     }
-    let (holders, events) = ([job.holder.id], [job.event_type]);
+    let (holders, events) = ([job.holder.id], [job.meter]);
     let row = transaction
         .query_one(include_str!("sql/read.sql"), &[&&holders[..], &&events[..]])
         .await?;
@@ -155,7 +155,7 @@ async fn lock_account(transaction: &Transaction<'_>, job: LateJob<'_>) -> Result
             PATIENCE.as_millis()
         ))
         .await?;
-    let (holders, events, users) = ([holder.id], [job.event_type], [holder.user_id]);
+    let (holders, events, users) = ([holder.id], [job.meter], [holder.user_id]);
     let subjects = [subject.and_then(kept_text)];
     let provisioned = transaction
         .query(
@@ -187,7 +187,7 @@ async fn write_reservation(
                 &job.id,
                 &job.holder.id,
                 &job.holder.user_id,
-                &job.event_type,
+                &job.meter,
                 &amount,
                 &locked.period_start(),
                 &admitted,
@@ -199,7 +199,7 @@ async fn write_reservation(
         )
         .await?;
     if let (Some(user), 1..) = (job.holder.user_id, amount) {
-        reserve(transaction, user, job.event_type, amount, locked).await?;
+        reserve(transaction, user, job.meter, amount, locked).await?;
     }
     if !admitted && job.attempt.is_none() {
         let wait = "UPDATE river_job SET state = 'pending' WHERE id = $1";
@@ -225,7 +225,7 @@ async fn park_backlog(
                 &kinds,
                 &user,
                 &job.holder.user_id,
-                &job.event_type,
+                &job.meter,
                 &job.holder.id,
                 &locked.period_start(),
                 &rules.ttl.as_secs_f64(),
@@ -249,7 +249,7 @@ async fn park_backlog(
 async fn reserve(
     transaction: &Transaction<'_>,
     user: Uuid,
-    event_type: Meter,
+    meter: Meter,
     amount: i64,
     locked: &LockedAccount,
 ) -> Result<(), Error> {
@@ -260,7 +260,7 @@ async fn reserve(
     let limits: Vec<i64> = allowances.map(|one| one.most().unwrap_or(i64::MAX)).collect();
     let params: [&(dyn ToSql + Sync); 6] = [
         &vec![user; count],
-        &vec![event_type; count],
+        &vec![meter; count],
         &spans,
         &starts,
         &vec![amount; count],

@@ -18,7 +18,7 @@ use crate::meter::Meter;
 use crate::plans::Plan;
 use crate::rules::Rules;
 
-/// A holder and one of its event types.
+/// A holder and one of its meters.
 pub(super) type AccountKey = (Uuid, Meter);
 
 /// What is decided from. Nobody else changes any of it while the transaction lasts.
@@ -38,7 +38,7 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     pub(super) fn account(&self, one: &Submission) -> &LockedAccount {
-        &self.accounts[self.positions[&(one.holder.id, one.event_type)]]
+        &self.accounts[self.positions[&(one.holder.id, one.meter)]]
     }
 
     /// The moment of the decision, by the database's clock: all accounts are read by one statement.
@@ -211,7 +211,7 @@ impl From<tokio_postgres::Error> for Unread {
 fn positions(group: &[&Submission]) -> BTreeMap<AccountKey, usize> {
     let mut positions: BTreeMap<AccountKey, usize> = group
         .iter()
-        .map(|submission| ((submission.holder.id, submission.event_type), 0))
+        .map(|submission| ((submission.holder.id, submission.meter), 0))
         .collect();
     for (position, index) in positions.values_mut().enumerate() {
         *index = position;
@@ -229,7 +229,7 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
     begin: bool,
 ) -> Result<Snapshot, Unread> {
     let positions = positions(group);
-    let (holders, event_types): (Vec<Uuid>, Vec<Meter>) = positions.keys().copied().unzip();
+    let (holders, meters): (Vec<Uuid>, Vec<Meter>) = positions.keys().copied().unzip();
     let (key_holders, key_texts): (Vec<Uuid>, Vec<&str>) = group
         .iter()
         .filter_map(|one| {
@@ -241,7 +241,7 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
     let wanted = i32::try_from(group.len()).unwrap_or(i32::MAX);
     let unique_keys: Vec<&[u8]> = group.iter().filter_map(|one| one.unique_key.as_deref()).collect();
     let key_params: [&(dyn ToSql + Sync); 2] = [&key_holders, &key_texts];
-    let account_params: [&(dyn ToSql + Sync); 2] = [&holders, &event_types];
+    let account_params: [&(dyn ToSql + Sync); 2] = [&holders, &meters];
     let id_params: [&(dyn ToSql + Sync); 1] = [&wanted];
     let live_params: [&(dyn ToSql + Sync); 1] = [&unique_keys];
     let lock = match locking {
@@ -278,7 +278,7 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
             .iter()
             .map(|row| (row.get("holder"), row.get("event_type")))
             .collect();
-        let is_missing = |one: &Submission| !locked.contains(&(one.holder.id, one.event_type));
+        let is_missing = |one: &Submission| !locked.contains(&(one.holder.id, one.meter));
         let missing = group.iter().enumerate().filter(|(_, one)| is_missing(one));
         let missing = missing.map(|(index, one)| (index, one.holder.id)).collect();
         return Err(Unread::Failed(GroupFailure::NotLocked(missing)));

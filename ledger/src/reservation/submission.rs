@@ -21,7 +21,7 @@ pub struct Submission {
     /// The service's name, which is the stem of its queues.
     pub service: String,
     /// What it is counted as.
-    pub event_type: Meter,
+    pub meter: Meter,
     /// River's job kind.
     pub kind: String,
     /// How often the job is tried.

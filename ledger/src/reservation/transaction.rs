@@ -110,13 +110,13 @@ async fn provision<C: GenericClient + Sync>(
     group: &[&Submission],
 ) -> Result<(), tokio_postgres::Error> {
     let holders: Vec<Uuid> = group.iter().map(|one| one.holder.id).collect();
-    let event_types: Vec<Meter> = group.iter().map(|one| one.event_type).collect();
+    let meters: Vec<Meter> = group.iter().map(|one| one.meter).collect();
     let users: Vec<Option<Uuid>> = group.iter().map(|one| one.holder.user_id).collect();
     let subjects: Vec<Option<&str>> = group
         .iter()
         .map(|one| one.subject.as_ref().and_then(kept_text))
         .collect();
-    let params: [&(dyn ToSql + Sync); 4] = [&holders, &event_types, &users, &subjects];
+    let params: [&(dyn ToSql + Sync); 4] = [&holders, &meters, &users, &subjects];
     client.execute(&statements.provision, &params).await?;
     Ok(())
 }

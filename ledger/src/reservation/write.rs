@@ -28,7 +28,7 @@ struct NewRows<'a> {
     run_at: Vec<Option<Timestamp>>,
     holders: Vec<Uuid>,
     users: Vec<Option<Uuid>>,
-    event_types: Vec<Meter>,
+    meters: Vec<Meter>,
     amounts: Vec<i64>,
     periods: Vec<Option<Timestamp>>,
     windows: Vec<i16>,
@@ -59,7 +59,7 @@ impl<'a> NewRows<'a> {
             rows.run_at.push(job.run_at);
             rows.holders.push(one.holder.id);
             rows.users.push(one.holder.user_id);
-            rows.event_types.push(one.event_type);
+            rows.meters.push(one.meter);
             rows.amounts.push(job.reserved);
             let account = snapshot.account(one);
             rows.periods.push(account.period_start());
@@ -121,12 +121,12 @@ impl DrawRows {
 #[derive(Default)]
 struct CounterRows {
     holders: Vec<Uuid>,
-    event_types: Vec<Meter>,
+    meters: Vec<Meter>,
     slots: Vec<i32>,
     parked: Vec<i32>,
     slot_limits: Vec<i32>,
     balance_users: Vec<Uuid>,
-    balance_event_types: Vec<Meter>,
+    balance_meters: Vec<Meter>,
     balance_spans: Vec<&'static str>,
     balance_periods: Vec<Timestamp>,
     reserved: Vec<i64>,
@@ -137,12 +137,12 @@ impl CounterRows {
     fn of(snapshot: &Snapshot) -> Self {
         let mut rows = Self::default();
         let signed = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
-        for (&(holder, event_type), &position) in &snapshot.positions {
+        for (&(holder, meter), &position) in &snapshot.positions {
             let locked = &snapshot.accounts[position];
             let (account, before) = (&locked.account, &locked.before);
             if (account.slots_in_use, account.parked) != (before.slots_in_use, before.parked) {
                 rows.holders.push(holder);
-                rows.event_types.push(event_type);
+                rows.meters.push(meter);
                 rows.slots
                     .push(signed(account.slots_in_use - before.slots_in_use));
                 rows.parked.push(signed(account.parked - before.parked));
@@ -153,7 +153,7 @@ impl CounterRows {
                 let added = now.reserved - then.reserved;
                 if added > 0 {
                     rows.balance_users.push(holder);
-                    rows.balance_event_types.push(event_type);
+                    rows.balance_meters.push(meter);
                     rows.balance_spans.push(window.span.as_str());
                     rows.balance_periods.push(window.start);
                     rows.reserved.push(added);
@@ -204,7 +204,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.ids,
         &rows.holders,
         &rows.users,
-        &rows.event_types,
+        &rows.meters,
         &rows.amounts,
         &rows.periods,
         &rows.admitted,
@@ -218,21 +218,21 @@ pub(super) async fn write<C: GenericClient + Sync>(
         &rows.ids,
         &rows.holders,
         &rows.users,
-        &rows.event_types,
+        &rows.meters,
         &rows.amounts,
         &rows.keys,
         &rows.hashes,
     ];
     let holders: [&(dyn ToSql + Sync); 5] = [
         &counters.holders,
-        &counters.event_types,
+        &counters.meters,
         &counters.slots,
         &counters.parked,
         &counters.slot_limits,
     ];
     let balances: [&(dyn ToSql + Sync); 6] = [
         &counters.balance_users,
-        &counters.balance_event_types,
+        &counters.balance_meters,
         &counters.balance_spans,
         &counters.balance_periods,
         &counters.reserved,

@@ -18,10 +18,10 @@ use crate::rules::Rules;
 /// that waits becomes free at once.
 pub(crate) const MAX_PROMOTED: usize = 1000;
 
-/// A holder and one of its event types.
+/// A holder and one of its meters.
 pub(crate) type Key = (Uuid, Meter);
 
-/// A holder's row for one event type, under its lock.
+/// A holder's row for one meter, under its lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LockedHolder {
     pub(crate) slots_in_use: i32,
@@ -75,7 +75,7 @@ impl Released {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charges {
     pub(crate) users: Vec<Uuid>,
-    pub(crate) event_types: Vec<Meter>,
+    pub(crate) meters: Vec<Meter>,
     pub(crate) amounts: Vec<i64>,
     pub(crate) jobs: Vec<i64>,
     pub(crate) periods: Vec<Timestamp>,
@@ -95,7 +95,7 @@ pub(crate) struct Draws {
     /// What they pay for no longer.
     pub(crate) returned: Vec<i64>,
     pub(crate) users: Vec<Uuid>,
-    pub(crate) event_types: Vec<Meter>,
+    pub(crate) meters: Vec<Meter>,
     pub(crate) periods: Vec<Timestamp>,
 }
 
@@ -109,16 +109,16 @@ impl Draws {
         self.charged.push(charged);
         self.returned.push(one.from_grants - charged);
         self.users.push(user);
-        self.event_types.push(one.key.1);
+        self.meters.push(one.key.1);
         self.periods.push(period);
     }
 }
 
-/// One row a user, event type and window.
+/// One row a user, meter and window.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Balances {
     pub(crate) users: Vec<Uuid>,
-    pub(crate) event_types: Vec<Meter>,
+    pub(crate) meters: Vec<Meter>,
     pub(crate) spans: Vec<&'static str>,
     pub(crate) starts: Vec<Timestamp>,
     pub(crate) reserved: Vec<i64>,
@@ -129,7 +129,7 @@ pub(crate) struct Balances {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freed {
     pub(crate) holders: Vec<Uuid>,
-    pub(crate) event_types: Vec<Meter>,
+    pub(crate) meters: Vec<Meter>,
     pub(crate) slots: Vec<i32>,
     pub(crate) parked: Vec<i32>,
 }
@@ -138,7 +138,7 @@ pub(crate) struct Freed {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Promotions {
     pub(crate) holders: Vec<Uuid>,
-    pub(crate) event_types: Vec<Meter>,
+    pub(crate) meters: Vec<Meter>,
     pub(crate) counts: Vec<i32>,
     pub(crate) lanes: Vec<&'static str>,
     pub(crate) limits: Vec<i32>,
@@ -180,7 +180,7 @@ pub(crate) fn plan(
         };
         if charged > 0 {
             changes.charges.users.push(user);
-            changes.charges.event_types.push(one.key.1);
+            changes.charges.meters.push(one.key.1);
             changes.charges.amounts.push(charged);
             changes.charges.jobs.push(one.job_id);
             changes.charges.periods.push(period);
@@ -199,11 +199,11 @@ pub(crate) fn plan(
             *used += charged;
         }
     }
-    for ((user, event_type, span, start), (reserved, charged)) in balances {
+    for ((user, meter, span, start), (reserved, charged)) in balances {
         // Nobody is charged more than was reserved.
         if reserved > 0 {
             changes.balances.users.push(user);
-            changes.balances.event_types.push(event_type);
+            changes.balances.meters.push(meter);
             changes.balances.spans.push(span.as_str());
             changes.balances.starts.push(start);
             changes.balances.reserved.push(reserved);
@@ -224,7 +224,7 @@ pub(crate) fn plan(
         let signed = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         if count > 0 {
             changes.promotions.holders.push(key.0);
-            changes.promotions.event_types.push(key.1);
+            changes.promotions.meters.push(key.1);
             changes.promotions.counts.push(signed(count));
             let lane = Lane::select(holder.plan.map(|plan| plan.lane), false);
             changes.promotions.lanes.push(lane.as_str());
@@ -233,7 +233,7 @@ pub(crate) fn plan(
             changes.promotions.unparked.push(parked);
         } else if slots > 0 || parked > 0 {
             changes.freed.holders.push(key.0);
-            changes.freed.event_types.push(key.1);
+            changes.freed.meters.push(key.1);
             changes.freed.slots.push(slots);
             changes.freed.parked.push(parked);
         }

@@ -164,7 +164,7 @@ impl Promoter {
                 return Err(error);
             }
             if let [key] = part[..] {
-                tracing::warn!(holder = %key.0, event_type = key.1.as_str(), %error, "waiting jobs could not be started");
+                tracing::warn!(holder = %key.0, meter = key.1.as_str(), %error, "waiting jobs could not be started");
                 self.hold_off.start(key);
                 continue;
             }
@@ -220,9 +220,9 @@ async fn lock(
     keys: &[Key],
 ) -> Result<BTreeMap<Key, LockedHolder>, Failure> {
     let Connection { client, statements } = connection;
-    let (holders, event_types) = columns(keys);
+    let (holders, meters) = columns(keys);
     let (no_jobs, nobody): ([i64; 0], [Uuid; 0]) = ([], []);
-    let params: [&(dyn ToSql + Sync); 4] = [&&no_jobs[..], &&nobody[..], &holders, &event_types];
+    let params: [&(dyn ToSql + Sync); 4] = [&&no_jobs[..], &&nobody[..], &holders, &meters];
     let ((), rows) = tokio::try_join!(
         biased;
         client.batch_execute("BEGIN"),
@@ -261,8 +261,8 @@ async fn due(
 ) -> Result<Vec<(Key, i64)>, Failure> {
     let Connection { client, statements } = connection;
     let most = i64::try_from(MAX_DUE).unwrap_or(i64::MAX);
-    let (holders, event_types) = columns(left_out);
-    let params: [&(dyn ToSql + Sync); 3] = [&most, &holders, &event_types];
+    let (holders, meters) = columns(left_out);
+    let params: [&(dyn ToSql + Sync); 3] = [&most, &holders, &meters];
     let rows = client.query(&statements.due, &params).await;
     let rows = rows.map_err(|error| Failure::of(error, Phase::Open))?;
     Ok(rows
@@ -280,8 +280,8 @@ async fn park_due(
     let Connection { client, statements } = connection;
     let jobs = jobs.iter().filter(|(key, _)| locked.contains_key(key));
     let (keys, ids): (Vec<Key>, Vec<i64>) = jobs.copied().unzip();
-    let (holders, event_types) = columns(&keys);
-    let params: [&(dyn ToSql + Sync); 3] = [&ids, &holders, &event_types];
+    let (holders, meters) = columns(&keys);
+    let params: [&(dyn ToSql + Sync); 3] = [&ids, &holders, &meters];
     let rows = client.query(&statements.park_due, &params).await;
     let mut still_due = Vec::new();
     for row in &rows.map_err(|error| Failure::of(error, Phase::Open))? {

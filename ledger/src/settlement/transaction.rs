@@ -380,7 +380,7 @@ pub(super) async fn write(
     } = changes;
     let charge: [&(dyn ToSql + Sync); 8] = [
         &charges.users,
-        &charges.event_types,
+        &charges.meters,
         &charges.amounts,
         &charges.jobs,
         &charges.periods,
@@ -390,7 +390,7 @@ pub(super) async fn write(
     ];
     let balance: [&(dyn ToSql + Sync); 6] = [
         &balances.users,
-        &balances.event_types,
+        &balances.meters,
         &balances.spans,
         &balances.starts,
         &balances.reserved,
@@ -401,13 +401,13 @@ pub(super) async fn write(
         &draws.charged,
         &draws.returned,
         &draws.users,
-        &draws.event_types,
+        &draws.meters,
         &draws.periods,
     ];
-    let holders: [&(dyn ToSql + Sync); 4] = [&freed.holders, &freed.event_types, &freed.slots, &freed.parked];
+    let holders: [&(dyn ToSql + Sync); 4] = [&freed.holders, &freed.meters, &freed.slots, &freed.parked];
     let promote: [&(dyn ToSql + Sync); 7] = [
         &promotions.holders,
-        &promotions.event_types,
+        &promotions.meters,
         &promotions.counts,
         &promotions.lanes,
         &promotions.limits,
@@ -455,14 +455,14 @@ pub(super) async fn write(
 fn record(released: &[Released], charges: &HashMap<i64, i64>) {
     for one in released.iter().filter(|one| one.ended) {
         let outcome = one.state.clone().unwrap_or_else(|| "deleted".to_owned());
-        let event_type = one.key.1.as_str();
-        metrics::counter!("weir_settlements_total", "event_type" => event_type, "outcome" => outcome.clone())
+        let meter = one.key.1.as_str();
+        metrics::counter!("weir_settlements_total", "meter" => meter, "outcome" => outcome.clone())
             .increment(1);
         tracing::info!(
             job = one.job_id,
             user = one.user_id.map(tracing::field::display),
             request_id = one.request_id,
-            event_type,
+            meter,
             reserved = one.reserved,
             charged = charges.get(&one.job_id).copied().unwrap_or(0),
             outcome,

@@ -173,7 +173,7 @@ pub(super) async fn submit(
     api.feed.hurry();
     let fields = quotas
         .as_ref()
-        .map_or_else(Vec::new, |quotas| quota::fields(service.event_type, quotas));
+        .map_or_else(Vec::new, |quotas| quota::fields(service.meter, quotas));
     let body = AcceptedBatch {
         jobs: accepted,
         quota: quotas.map(|quotas| quotas.month.into()),

@@ -129,7 +129,7 @@ pub(super) async fn submit(
     let location = [(header::LOCATION, format!("/api/jobs/{}", job.id))];
     let fields = quota
         .as_ref()
-        .map_or_else(Vec::new, |quota| quota::fields(service.event_type, quota));
+        .map_or_else(Vec::new, |quota| quota::fields(service.meter, quota));
     let accepted = Accepted {
         token: match caller.holder.user_id {
             Some(_) => None,
@@ -190,7 +190,7 @@ pub(super) fn submission(
         holder: caller.holder,
         subject: caller.user.as_ref().map(|user| user.holder.clone()),
         service: service.name.clone(),
-        event_type: service.event_type,
+        meter: service.meter,
         kind: service.kind.clone(),
         max_attempts: service.max_attempts,
         args: Value::Object(args),
@@ -211,7 +211,7 @@ pub(super) fn over_quota(
     amount: i64,
 ) -> ApiError {
     ApiError::OverQuota(Box::new(OverQuota {
-        meter: service.event_type,
+        meter: service.meter,
         quotas,
         full,
         amount,

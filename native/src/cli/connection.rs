@@ -48,11 +48,11 @@ pub(super) async fn ready(settings: &Settings) -> Result<(), Box<dyn Error>> {
     let missing = settings
         .services
         .iter()
-        .find(|service| !now.meters.contains_key(service.event_type.as_str()));
+        .find(|service| !now.meters.contains_key(service.meter.as_str()));
     if let Some(service) = missing {
         return Err(format!(
             "the database has no meter {}, by which the service {} is counted; run `weir migrate` first",
-            service.event_type, service.name
+            service.meter, service.name
         )
         .into());
     }

@@ -22,7 +22,7 @@ pub struct Service {
     /// The name in the route and the stem of its queues' names.
     pub name: String,
     /// What its work is counted as.
-    pub event_type: Meter,
+    pub meter: Meter,
     /// River's job kind.
     pub kind: String,
     /// Workers per lane, in the order of [`Lane::ALL`].
@@ -50,7 +50,7 @@ impl Service {
     pub(super) fn entry(&self) -> ServiceEntry {
         ServiceEntry {
             name: self.name.clone(),
-            meter: self.event_type,
+            meter: self.meter,
             kind: self.kind.clone(),
             max_attempts: self.max_attempts,
             unique_by: self.unique_by.clone(),

@@ -149,7 +149,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path, allow_private: bool) ->
         .iter()
         .map(|service: &Service| Metered {
             name: &service.name,
-            meter: service.event_type.as_str(),
+            meter: service.meter.as_str(),
         })
         .collect();
     let meters = meters
@@ -200,9 +200,9 @@ fn service(
     kinds: &mut Vec<String>,
 ) -> Option<Service> {
     let name: Option<String> = table.need(reader, "name");
-    let meter = if table.has("meter") { "meter" } else { "event_type" };
-    let event_type: Option<String> = table.need(reader, meter);
-    if meter == "meter" && table.has("event_type") {
+    let member = if table.has("meter") { "meter" } else { "event_type" };
+    let meter: Option<String> = table.need(reader, member);
+    if member == "meter" && table.has("event_type") {
         table.fault(
             reader,
             "meter",
@@ -238,11 +238,11 @@ fn service(
     }
     table.rest(reader);
 
-    if let Some(event_type) = &event_type
-        && !meters.contains(event_type)
+    if let Some(meter) = &meter
+        && !meters.contains(meter)
     {
-        let fault = format!("there is no meter {event_type}; there are {}", meters.join(", "));
-        table.fault(reader, meter, &fault);
+        let fault = format!("there is no meter {meter}; there are {}", meters.join(", "));
+        table.fault(reader, member, &fault);
     }
     if let Some(name) = &name {
         for lane in Lane::ALL {
@@ -301,7 +301,7 @@ fn service(
     let [priority, default, scheduled] = pools;
     Some(Service {
         name: name?,
-        event_type: Meter::of(&event_type?),
+        meter: Meter::of(&meter?),
         kind: kind?,
         pools: [priority?, default?, scheduled?],
         timeout: timeout?.0,

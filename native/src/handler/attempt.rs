@@ -64,7 +64,7 @@ impl Reporter {
 pub struct Outcome {
     /// The job's output.
     pub output: Value,
-    /// What it used of its reservation, in the event type's unit; `None` means all of it.
+    /// What it used of its reservation, in the meter's unit; `None` means all of it.
     pub used: Option<i64>,
 }
 

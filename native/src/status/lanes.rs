@@ -130,10 +130,8 @@ pub async fn lanes(client: &tokio_postgres::Client, services: &[Service]) -> Res
         lanes.slots_in_use += row.slots_in_use;
         lanes.parked += row.parked;
         lanes.oldest_turn_ms = lanes.oldest_turn_ms.max(row.oldest_turn_ms);
-        // Slots are counted by event type; the first service that is counted so shows them.
-        if let Some(service) = services
-            .iter()
-            .find(|service| service.event_type == row.event_type)
+        // Slots are counted by meter; the first service that is counted so shows them.
+        if let Some(service) = services.iter().find(|service| service.meter == row.meter)
             && let Some(state) = lanes.services.get_mut(&service.name)
         {
             state.slots_in_use = row.slots_in_use;

@@ -121,7 +121,7 @@ fn busy(lane: &LaneState) -> String {
     }
 }
 
-/// One user: the slots and the quota by event type.
+/// One user: the slots and the quota by meter.
 #[must_use]
 pub fn user_text(status: &UserStatus) -> String {
     let subject = status
@@ -142,7 +142,7 @@ pub fn user_text(status: &UserStatus) -> String {
         minute(status.period_start),
         minute(status.period_end)
     );
-    for share in &status.event_types {
+    for share in &status.meters {
         let slots = match share.slot_limit {
             Some(limit) => format!("{} of {}", number(share.slots_in_use), number(limit.into())),
             None => number(share.slots_in_use),
@@ -155,7 +155,7 @@ pub fn user_text(status: &UserStatus) -> String {
         let _ = write!(
             text,
             "\n\n{}\n  jobs   {} running, {slots} slots in use, {} wait\n  quota  {quota}{limit}",
-            share.event_type,
+            share.meter,
             number(share.running),
             number(share.parked),
         );
@@ -338,9 +338,9 @@ mod tests {
             tier: "enterprise".to_owned(),
             period_start: "2026-11-01T00:00:00Z".parse().unwrap(),
             period_end: "2026-12-01T00:00:00Z".parse().unwrap(),
-            event_types: vec![
+            meters: vec![
                 UserShare {
-                    event_type: "analysis",
+                    meter: "analysis",
                     running: 1,
                     slots_in_use: 1,
                     slot_limit: Some(3),
@@ -356,7 +356,7 @@ mod tests {
                     }],
                 },
                 UserShare {
-                    event_type: "specview",
+                    meter: "specview",
                     running: 123_456,
                     slots_in_use: 123_456,
                     slot_limit: Some(10_000),

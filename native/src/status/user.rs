@@ -1,4 +1,4 @@
-//! Why a user's jobs wait: the slots and the quota, by event type.
+//! Why a user's jobs wait: the slots and the quota, by meter.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -28,15 +28,15 @@ pub struct UserStatus {
     pub period_start: Timestamp,
     /// The end of the billing period.
     pub period_end: Timestamp,
-    /// By event type.
-    pub event_types: Vec<UserShare>,
+    /// By meter.
+    pub meters: Vec<UserShare>,
 }
 
-/// What a user has of one event type.
+/// What a user has of one meter.
 #[derive(Clone, Debug, Serialize)]
 pub struct UserShare {
     /// The meter's name.
-    pub event_type: &'static str,
+    pub meter: &'static str,
     /// Jobs that are worked on.
     pub running: i64,
     /// Jobs that hold a slot, those that wait for a worker included.
@@ -95,14 +95,14 @@ pub async fn user(
         usage(client, user),
         holders::slots(client, user),
     )?;
-    let event_types = usage
+    let meters = usage
         .meters
         .iter()
         .map(|of| {
             let quota = of.quotas.month;
-            let held = slots.iter().find(|held| held.event_type == of.meter);
+            let held = slots.iter().find(|held| held.meter == of.meter);
             UserShare {
-                event_type: of.meter.as_str(),
+                meter: of.meter.as_str(),
                 running: held.map_or(0, |held| held.running),
                 slots_in_use: held.map_or(0, |held| held.slots_in_use),
                 slot_limit: limits.map(|limits| limits.of(Some(of.plan))),
@@ -124,6 +124,6 @@ pub async fn user(
         tier: usage.tier,
         period_start: usage.period_start,
         period_end: usage.period_end,
-        event_types,
+        meters,
     })
 }

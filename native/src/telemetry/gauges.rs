@@ -71,10 +71,9 @@ impl Gauges {
                 lanes.insert(queue, (service.name.clone(), lane.as_str()));
             }
         }
-        for event_type in catalogue.meters.keys() {
-            let of = |name: &'static str, value: &str| {
-                vec![("event_type", event_type.to_owned()), (name, value.to_owned())]
-            };
+        for meter in catalogue.meters.keys() {
+            let of =
+                |name: &'static str, value: &str| vec![("meter", meter.to_owned()), (name, value.to_owned())];
             for state in ["admitted", "parked", "between_attempts"] {
                 add("weir_open_reservations", of("state", state));
             }
@@ -158,15 +157,15 @@ impl Gauges {
             );
         }
         for row in &reservations {
-            let (event_type, tier) = (row.event_type.as_str(), row.tier.as_str());
-            add(&["weir_slots_in_use", event_type, tier], row.admitted);
-            add(&["weir_parked_jobs", event_type, tier], row.parked);
+            let (meter, tier) = (row.meter.as_str(), row.tier.as_str());
+            add(&["weir_slots_in_use", meter, tier], row.admitted);
+            add(&["weir_parked_jobs", meter, tier], row.parked);
             for (state, jobs) in [
                 ("admitted", row.admitted),
                 ("parked", row.parked),
                 ("between_attempts", row.between_attempts),
             ] {
-                add(&["weir_open_reservations", event_type, state], jobs);
+                add(&["weir_open_reservations", meter, state], jobs);
             }
         }
         for (key, gauge) in &self.counted {

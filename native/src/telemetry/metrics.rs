@@ -86,15 +86,15 @@ const COUNTERS: [(&str, &str); 18] = [
     ),
     (
         "weir_reservations_total",
-        "Accepted submissions, by event type and decision (admitted, parked, scheduled)",
+        "Accepted submissions, by meter and decision (admitted, parked, scheduled)",
     ),
     (
         "weir_rejections_total",
-        "Refused submissions, by event type and reason (over_quota, too_large, too_many_waiting, key_reused)",
+        "Refused submissions, by meter and reason (over_quota, too_large, too_many_waiting, key_reused)",
     ),
     (
         "weir_settlements_total",
-        "Reservations that ended, by event type and outcome (the job's last state, or deleted)",
+        "Reservations that ended, by meter and outcome (the job's last state, or deleted)",
     ),
     ("weir_promotions_total", "Parked jobs that were given a slot"),
     (
@@ -221,12 +221,12 @@ const GAUGES: [(&str, &str); 13] = [
     ),
     (
         "weir_parked_jobs",
-        "Jobs that wait for a slot of their holder's, by event type and tier",
+        "Jobs that wait for a slot of their holder's, by meter and tier",
     ),
-    ("weir_slots_in_use", "Slots in use, by event type and tier"),
+    ("weir_slots_in_use", "Slots in use, by meter and tier"),
     (
         "weir_open_reservations",
-        "Reservations, by event type and state (admitted, parked, between_attempts)",
+        "Reservations, by meter and state (admitted, parked, between_attempts)",
     ),
 ];
 
@@ -277,7 +277,7 @@ fn register(settings: &Settings) {
     for tier in catalogue.plans.keys() {
         zero("weir_snoozes_total", &[("tier", tier.clone())]);
     }
-    for event_type in catalogue.meters.keys() {
+    for meter in catalogue.meters.keys() {
         for (name, label, values) in [
             (
                 "weir_reservations_total",
@@ -296,10 +296,7 @@ fn register(settings: &Settings) {
             ),
         ] {
             for value in values {
-                zero(
-                    name,
-                    &[("event_type", event_type.clone()), (label, (*value).to_owned())],
-                );
+                zero(name, &[("meter", meter.clone()), (label, (*value).to_owned())]);
             }
         }
     }

@@ -80,7 +80,7 @@ impl WorkMiddleware for Guard {
         let (errors, left) = (job.errors.len(), job.max_attempts.saturating_sub(job.attempt));
         let attempt = async {
             match service {
-                Some(service) => self.guard(job, service.event_type, next).await,
+                Some(service) => self.guard(job, service.meter, next).await,
                 // A delivery: it counts against no holder.
                 None => next.run(job).await,
             }
@@ -111,26 +111,21 @@ enum Entry {
 }
 
 impl Guard {
-    async fn guard(
-        &self,
-        job: JobRow,
-        event_type: Meter,
-        next: WorkNext<'_>,
-    ) -> Result<WorkOutcome, WorkError> {
+    async fn guard(&self, job: JobRow, meter: Meter, next: WorkNext<'_>) -> Result<WorkOutcome, WorkError> {
         let attempt = i16::try_from(job.attempt).unwrap_or(i16::MAX);
         let found = match self.lookup.find(job.id, attempt).await {
             Ok(found) => found,
             Err(error) => return not_begun(job.id, error).map_err(WorkError::new),
         };
         let holder = found.map(|found| found.holder);
-        attempt_holder::scope(holder, self.run_with_slot(job, attempt, event_type, found, next)).await
+        attempt_holder::scope(holder, self.run_with_slot(job, attempt, meter, found, next)).await
     }
 
     async fn run_with_slot(
         &self,
         job: JobRow,
         attempt: i16,
-        event_type: Meter,
+        meter: Meter,
         found: Option<Found>,
         next: WorkNext<'_>,
     ) -> Result<WorkOutcome, WorkError> {
@@ -140,7 +135,7 @@ impl Guard {
             record_wake(&job);
             return next.run(job).await;
         }
-        match self.entry(&job, attempt, event_type, found).await {
+        match self.entry(&job, attempt, meter, found).await {
             Ok(Entry::Runs(_held)) => next.run(job).await,
             Ok(Entry::Waits(outcome)) => Ok(outcome),
             Ok(Entry::FencedOut) => {
@@ -156,18 +151,18 @@ impl Guard {
         &self,
         job: &JobRow,
         attempt: i16,
-        event_type: Meter,
+        meter: Meter,
         found: Option<Found>,
     ) -> Result<Entry, DatabaseError> {
         let fairness = &self.context.settings.fairness;
         let is_cluster = fairness.cluster_limits().is_some();
-        let event_type = match found.map(|found| found.holds) {
+        let meter = match found.map(|found| found.holds) {
             Some(Holds::Quota(meter) | Holds::Nothing(meter)) => meter,
-            Some(Holds::Slot) | None => event_type,
+            Some(Holds::Slot) | None => meter,
         };
         // Without slots in the database, what matters is that a settled job that runs again is charged again.
         if is_cluster || found.is_some_and(|found| matches!(found.holds, Holds::Nothing(_))) {
-            match self.admit_patiently(job, attempt, event_type, found).await? {
+            match self.admit_patiently(job, attempt, meter, found).await? {
                 LateAdmission::Admitted => {}
                 LateAdmission::Parked(tier) => return Ok(Entry::Waits(snooze(fairness, job, tier))),
                 LateAdmission::Blocked => {
@@ -185,7 +180,7 @@ impl Guard {
             && let Some(user) = user_id(job)
         {
             let holder = self.context.holders().await?.user_id(&user);
-            let plan = self.plan_of(holder, event_type).await?;
+            let plan = self.plan_of(holder, meter).await?;
             let limit = fairness.limits.of(plan);
             return Ok(match self.local.try_acquire(holder.id, limit, job.id) {
                 Some(held) => Entry::Runs(Some(held)),
@@ -200,12 +195,12 @@ impl Guard {
         &self,
         job: &JobRow,
         attempt: i16,
-        event_type: Meter,
+        meter: Meter,
         found: Option<Found>,
     ) -> Result<LateAdmission, DatabaseError> {
         let until = Instant::now() + BLOCKED_PATIENCE;
         loop {
-            let admission = self.admit(job, attempt, event_type, found).await?;
+            let admission = self.admit(job, attempt, meter, found).await?;
             if admission != LateAdmission::Blocked || Instant::now() >= until {
                 return Ok(admission);
             }
@@ -218,7 +213,7 @@ impl Guard {
         &self,
         job: &JobRow,
         attempt: i16,
-        event_type: Meter,
+        meter: Meter,
         found: Option<Found>,
     ) -> Result<LateAdmission, DatabaseError> {
         let context = &self.context;
@@ -246,7 +241,7 @@ impl Guard {
         }
         let services = context.settings.services.iter();
         let kinds: Vec<&str> = services
-            .filter(|service| service.event_type == event_type)
+            .filter(|service| service.meter == meter)
             .map(|service| service.kind.as_str())
             .collect();
         let admission = context
@@ -257,7 +252,7 @@ impl Guard {
                     attempt: Some(attempt),
                     holder,
                     subject: subject.as_ref(),
-                    event_type,
+                    meter,
                     backlog: user.as_deref().map(|user| (user, &*kinds)),
                 };
                 admit_late(client, &context.rules, late).await

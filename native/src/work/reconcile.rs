@@ -324,7 +324,7 @@ impl Reconciler {
             .flat_map(|service| service.queues().map(|(_, queue, _)| queue))
             .collect();
         let meters = services
-            .map(|service| (service.kind.as_str(), service.event_type))
+            .map(|service| (service.kind.as_str(), service.meter))
             .collect();
         let holders = self.context.holders().await?;
         let adopted = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl).await?;
@@ -352,7 +352,7 @@ impl Reconciler {
                 attempt: None,
                 holder: job.holder,
                 subject: None,
-                event_type: job.event_type,
+                meter: job.meter,
                 backlog: None,
             };
             let rules = &self.context.rules;

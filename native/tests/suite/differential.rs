@@ -165,7 +165,7 @@ async fn through_the_ledger(reserver: &Reserver, holder: Holder, wanted: &Wanted
         holder,
         subject: Some(wanted.subject.clone()),
         service: entry.name.clone(),
-        event_type: entry.meter,
+        meter: entry.meter,
         kind: entry.kind.clone(),
         max_attempts: entry.max_attempts,
         unique_key: unique_key::key(holder.id, &entry.kind, &args, &entry.unique_by).unwrap(),

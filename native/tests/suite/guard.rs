@@ -440,7 +440,7 @@ async fn a_backlog_is_parked_without_jobs_that_another_meter_counts() {
         attempt: Some(1),
         holder: Holders::user(user),
         subject: None,
-        event_type: Meter::named("analysis"),
+        meter: Meter::named("analysis"),
         backlog: Some((&user.to_string(), &["analysis:analyze"])),
     };
     let admission = admit_late(&mut weir.client().await, &weir.context.rules, late)

@@ -152,7 +152,7 @@ async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
     assert_eq!(lane("default", "anonymous", "queued"), Some(1.0));
     assert_eq!(lane("default", "pro", "queued"), Some(0.0));
     assert_eq!(lane("priority", "pro", "running"), Some(0.0));
-    let of = |name: &str, tier: &str| scrape.value(name, &[("event_type", "analysis"), ("tier", tier)]);
+    let of = |name: &str, tier: &str| scrape.value(name, &[("meter", "analysis"), ("tier", tier)]);
     assert_eq!(of("weir_parked_jobs", "free"), Some(4.0));
     assert_eq!(of("weir_parked_jobs", "pro"), Some(2.0));
     assert_eq!(of("weir_slots_in_use", "free"), Some(1.0));
@@ -161,7 +161,7 @@ async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
     let state = |state: &str| {
         scrape.value(
             "weir_open_reservations",
-            &[("event_type", "analysis"), ("state", state)],
+            &[("meter", "analysis"), ("state", state)],
         )
     };
     assert_eq!(
@@ -244,7 +244,7 @@ async fn a_database_that_counts_for_too_long_is_up() {
     let mut operator = weir.client().await;
     let open = operator.transaction().await.unwrap();
     open.batch_execute("LOCK TABLE quota_reservations").await.unwrap();
-    let waiting = [("event_type", "analysis"), ("tier", "free")];
+    let waiting = [("meter", "analysis"), ("tier", "free")];
     let scrape = weir
         .until("a scrape that could not count", async || {
             let scrape = process.scrape().await;
@@ -492,12 +492,9 @@ async fn status_tells_why_a_users_jobs_wait() {
     };
     let status: Value = serde_json::from_str(&run(&["--json"])).unwrap();
     assert_eq!(status["tier"], "free");
-    let share = |event_type: &str| {
-        let all = status["event_types"].as_array().unwrap();
-        all.iter()
-            .find(|one| one["event_type"] == event_type)
-            .unwrap()
-            .clone()
+    let share = |meter: &str| {
+        let all = status["meters"].as_array().unwrap();
+        all.iter().find(|one| one["meter"] == meter).unwrap().clone()
     };
     let (analysis, specview) = (share("analysis"), share("specview"));
     for (member, value) in [

@@ -71,7 +71,7 @@ async fn what_the_caller_writes_afterwards_is_booked_by_the_triggers_as_ever() {
         holder: weir_ledger::holder::Holders::user(user),
         subject: None,
         service: "analysis".to_owned(),
-        event_type: weir_ledger::meter::Meter::named("analysis"),
+        meter: weir_ledger::meter::Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),
         max_attempts: 3,
         args: serde_json::json!({ "user_id": user }),

@@ -81,9 +81,9 @@ async fn status_counts_running_queued_and_parked_jobs() {
     );
 
     let user = status(&weir, &["--user", &first.to_string()]);
-    let share = |event_type: &str| {
-        let all = user["event_types"].as_array().unwrap();
-        let share = all.iter().find(|one| one["event_type"] == event_type).unwrap();
+    let share = |meter: &str| {
+        let all = user["meters"].as_array().unwrap();
+        let share = all.iter().find(|one| one["meter"] == meter).unwrap();
         [&share["running"], &share["slots_in_use"], &share["parked"]].map(|number| number.as_i64().unwrap())
     };
     assert_eq!(share("analysis"), [1, 1, 2], "{user}");

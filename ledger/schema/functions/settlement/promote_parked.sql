@@ -2,7 +2,7 @@
 -- their holder's current plan. Updates the counters of these holders, also by the slots that were freed for the jobs.
 -- The caller holds the holders' locks, and has decided how many jobs each gets.
 --
--- $1 holders, $2 event types, $3 how many jobs each gets, $4 lanes, $5 slot limits, $6 slots freed, $7 no longer parked;
+-- $1 holders, $2 meters, $3 how many jobs each gets, $4 lanes, $5 slot limits, $6 slots freed, $7 no longer parked;
 -- distinct pairs. Returns the promoted jobs. Cost: one index range a holder, one primary key look-up a job: nothing here
 -- grows with the number of parked jobs.
 -- Callers: pass_on_slots; ledger/src/settlement/statements.rs.

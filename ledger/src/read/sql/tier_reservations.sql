@@ -1,6 +1,6 @@
--- Reservations by event type and by the tier that their owner has now: admitted ones hold a slot, parked ones wait for
+-- Reservations by meter and by the tier that their owner has now: admitted ones hold a slot, parked ones wait for
 -- one, the others are between two attempts. One pass over the unfinished jobs, whatever the number of users.
-SELECT g.event_type::text AS event_type,
+SELECT g.event_type::text AS meter,
        CASE WHEN g.user_id IS NULL THEN 'anonymous' ELSE p.tier::text END AS tier,
        sum(g.admitted)::float8 AS admitted,
        sum(g.parked)::float8 AS parked,

@@ -1,5 +1,5 @@
 -- Deletes client addresses that hold nothing and have no submission left, from a slice of all holders. $1 and $2 the
--- last holder and event type of the slice before, $3 how many a slice has. `last` and `last_event_type` are null when
+-- last holder and meter of the slice before, $3 how many a slice has. `last` and `last_event_type` are null when
 -- the slice was the last, `done` is how many were deleted.
 WITH slice AS MATERIALIZED (
     SELECT holder, event_type, user_id, slots_in_use, parked, row_number() OVER (ORDER BY holder, event_type) AS n

@@ -1,4 +1,4 @@
--- One reservation a job. $1 job ids, $2 holders, $3 user ids, $4 event types, $5 amounts, $6 periods, $7 admitted,
+-- One reservation a job. $1 job ids, $2 holders, $3 user ids, $4 meters, $5 amounts, $6 periods, $7 admitted,
 -- $8 seconds to live, $9 the windows besides the month, $10 the moment that decides in which windows it is counted,
 -- $11 when they are to start (null: at once), $12 how much of the amounts is overage.
 INSERT INTO quota_reservations

@@ -1,6 +1,6 @@
 -- The reservation of a job that is there already. One that it has keeps its amount and its windows. A submission that
 -- is charged anew says what it reserves now.
--- $1 job id, $2 holder, $3 user id, $4 event type, $5 amount, $6 period, $7 admitted, $8 seconds to live,
+-- $1 job id, $2 holder, $3 user id, $4 meter, $5 amount, $6 period, $7 admitted, $8 seconds to live,
 -- $9 the windows besides the month, $10 the moment that decides in which windows it is counted, $11 overage.
 WITH submitted AS (
     UPDATE submissions s

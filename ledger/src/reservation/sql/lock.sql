@@ -1,6 +1,6 @@
 -- Takes the locks, in one order everywhere, in a statement of its own: what is read afterwards is read under them.
 -- skipping() makes the statement that leaves out what others have locked.
--- $1 holders, $2 event types, pairwise.
+-- $1 holders, $2 meters, pairwise.
 --
 -- OFFSET 0 here and in the next statement keeps the planner from turning the look-ups by key into one pass over a
 -- table that it takes for small.

@@ -1,6 +1,6 @@
 -- What else of a user could be claimed goes where it costs no claims: parked, as if it had been submitted through
 -- Weir. What has a slot stays. The caller holds the holder's lock, so nobody admits any of it meanwhile.
--- $1 kinds, $2 the user_id as the arguments have it, $3 user id, $4 event type, $5 holder, $6 period, $7 seconds to
+-- $1 kinds, $2 the user_id as the arguments have it, $3 user id, $4 meter, $5 holder, $6 period, $7 seconds to
 -- live, $8 how many at most.
 --
 -- A retry that is not due yet keeps its delay. A job that was submitted and holds nothing, since it had ended and somebody

@@ -1,4 +1,4 @@
--- The accounts that the locks protect. $1 holders, $2 event types, pairwise and distinct.
+-- The accounts that the locks protect. $1 holders, $2 meters, pairwise and distinct.
 -- `short_spans` and the arrays next to it are the windows besides the month; most meters have none.
 SELECT w.n AS position,
        h.slots_in_use,

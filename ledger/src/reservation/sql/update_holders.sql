@@ -1,4 +1,4 @@
--- $1 holders, $2 event types, $3 slots taken, $4 jobs parked, $5 slot limits; distinct pairs, all of them locked, so
+-- $1 holders, $2 meters, $3 slots taken, $4 jobs parked, $5 slot limits; distinct pairs, all of them locked, so
 -- that a row's place (ctid) stays what it is.
 UPDATE holders h
 SET slots_in_use = h.slots_in_use + d.slots,

@@ -1,6 +1,6 @@
 -- Puts jobs whose time has come in line for a slot, as far as nobody works on them or is about to. The caller holds the
 -- locks of these holders, and promotes afterwards. Returns how many each holder parks, and whether any of its jobs stays due.
--- $1 job ids, $2 holders, $3 event types, pairwise.
+-- $1 job ids, $2 holders, $3 meters, pairwise.
 --
 -- A retry is taken out of River's hands before it can be claimed, so that it runs with a slot whoever works it. A unique
 -- job whose key does not count while it is pending stays: another could take its key meanwhile.

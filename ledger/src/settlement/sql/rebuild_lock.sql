@@ -1,4 +1,4 @@
--- Locks the holder of a job, with all its event types, to rebuild its counters. $1 job id.
+-- Locks the holder of a job, with all its meters, to rebuild its counters. $1 job id.
 SELECT k.holder
 FROM (SELECT holder FROM quota_reservations WHERE job_id = $1) r
 CROSS JOIN LATERAL (

@@ -1,4 +1,4 @@
--- What was charged and what is no longer reserved. $1 user ids, $2 event types, $3 spans, $4 starts of windows,
+-- What was charged and what is no longer reserved. $1 user ids, $2 meters, $3 spans, $4 starts of windows,
 -- $5 reserved, $6 charged; distinct windows. The holders are locked, so that a balance's place (ctid) stays what it is.
 UPDATE quota_balances b
 SET reserved = b.reserved - d.reserved, used = b.used + d.charged

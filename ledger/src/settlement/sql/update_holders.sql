@@ -1,4 +1,4 @@
--- Slots that were freed and that nobody waits for. $1 holders, $2 event types, $3 slots, $4 no longer parked; distinct
+-- Slots that were freed and that nobody waits for. $1 holders, $2 meters, $3 slots, $4 no longer parked; distinct
 -- pairs. The caller holds the holders' locks.
 UPDATE holders h
 SET slots_in_use = h.slots_in_use - d.slots, parked = h.parked - d.parked

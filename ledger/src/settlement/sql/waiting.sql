@@ -1,6 +1,6 @@
 -- Holders with parked jobs and a free slot, from a slice of all that wait, and from those whose subscription or whose own
 -- limits changed just now. Nothing is locked: nobody who cannot be given anything is touched.
--- $1 and $2 the last holder and event type of the slice before, $3 how many a slice has, $4 whether slots are
+-- $1 and $2 the last holder and meter of the slice before, $3 how many a slice has, $4 whether slots are
 -- limited, $5 plans whose slots the configuration sets and $6 those slots, $7 the slots of a client address, $8 seconds
 -- that count as just now.
 -- `n` numbers the slice's rows, the last of which is where the next one starts; `has_room` tells who can be given

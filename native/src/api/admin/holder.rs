@@ -188,7 +188,7 @@ pub async fn holder_view(
     let limits = settings.fairness.cluster_limits();
     let mut meters = BTreeMap::new();
     for meter in usage.meters {
-        let of_meter = held.iter().find(|of| of.event_type == meter.meter);
+        let of_meter = held.iter().find(|of| of.meter == meter.meter);
         let overrides = control::override_of(client, person, meter.meter).await?;
         let view = MeterView {
             unit: meter.unit,

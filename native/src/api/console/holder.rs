@@ -32,7 +32,7 @@ struct Seen {
     usage: Option<Usage>,
     /// The user's subject, unless that is the id.
     subject: Option<String>,
-    /// What it holds and waits for, by event type.
+    /// What it holds and waits for, by meter.
     slots: Vec<HolderSlots>,
 }
 
@@ -113,11 +113,11 @@ fn shares(usage: Option<&Usage>, slots: &[HolderSlots], limits: Option<&SlotLimi
     let meters = of_plan
         .iter()
         .map(|of| of.meter)
-        .chain(slots.iter().map(|of| of.event_type));
+        .chain(slots.iter().map(|of| of.meter));
     let meters: BTreeSet<Meter> = meters.collect();
     let rows = html! {
         @for meter in meters {
-            @let of_meter = slots.iter().find(|of| of.event_type == meter);
+            @let of_meter = slots.iter().find(|of| of.meter == meter);
             @let allowed = of_plan.iter().find(|of| of.meter == meter);
             tr {
                 th scope="row" { (meter.as_str()) }

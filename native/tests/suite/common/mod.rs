@@ -227,12 +227,12 @@ impl Weir {
     }
 
     /// Usage that is there already, written by plain SQL.
-    pub async fn use_up(&self, user: Uuid, event_type: &str, amount: i64) {
+    pub async fn use_up(&self, user: Uuid, meter: &str, amount: i64) {
         self.client()
             .await
             .execute(
                 "INSERT INTO usage_events (user_id, event_type, quota_amount) VALUES ($1, $2::text::usage_event_type, $3)",
-                &[&user, &event_type, &amount],
+                &[&user, &meter, &amount],
             )
             .await
             .unwrap();

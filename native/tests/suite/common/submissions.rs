@@ -13,7 +13,7 @@ pub fn submission(user: Uuid, amount: i64) -> Submission {
         holder: Holders::user(user),
         subject: None,
         service: "analysis".to_owned(),
-        event_type: Meter::named("analysis"),
+        meter: Meter::named("analysis"),
         kind: "analysis:analyze".to_owned(),
         max_attempts: 3,
         args: json!({ "user_id": user, "files": [{ "path": "a_test.go", "content": GO_TESTS }] }),
