@@ -4,7 +4,8 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
@@ -255,6 +256,7 @@ impl<T: Transact> Quarantine<T> {
 
     async fn serve(quarantine: Arc<Self>, holder: Uuid) {
         while let Some(why) = quarantine.reason(holder) {
+            let started = Instant::now();
             let sessions = match why {
                 Why::Blocked => &quarantine.for_blocked,
                 Why::Refused => &quarantine.for_refused,
@@ -286,6 +288,7 @@ impl<T: Transact> Quarantine<T> {
             quarantine.start(Why::Refused, served.refused);
             let is_blocked = !served.blocked.is_empty();
             if is_blocked {
+                count_wait(started.elapsed());
                 quarantine.start(Why::Blocked, served.blocked.iter().map(|(blocked, _)| *blocked));
             } else {
                 quarantine.unblock(holder);
@@ -306,6 +309,16 @@ impl<T: Transact> Quarantine<T> {
 fn is_blocked(holder: Uuid) {
     metrics::counter!("weir_blocked_holders_total").increment(1);
     tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
+}
+
+/// Counts the time that one holder waited for a lock. A counter holds whole numbers, so the rest of a second is kept.
+fn count_wait(waited: Duration) {
+    static MICROSECONDS: AtomicU64 = AtomicU64::new(0);
+    const SECOND: u64 = 1_000_000;
+    let waited = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+    let before = MICROSECONDS.fetch_add(waited, Ordering::Relaxed);
+    let seconds = before.wrapping_add(waited) / SECOND - before / SECOND;
+    metrics::counter!("weir_blocked_seconds_total").increment(seconds);
 }
 
 impl Why {

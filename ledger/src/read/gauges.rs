@@ -19,18 +19,22 @@ rows! {
         pub oldest_wait: f64,
     }
 
-    /// The reservations of a meter and a tier.
+    /// The reservations of a meter and a tier whose owners have their oldest parked job in the same queue.
     pub struct TierReservations {
         /// The meter's name.
         pub meter: String,
         /// The owner's tier now, or `anonymous`.
         pub tier: String,
+        /// The queue of the owners' oldest parked jobs; null for owners without parked jobs.
+        pub parked_in: Option<String>,
         /// Those with a slot.
         pub admitted: f64,
         /// Those of parked jobs.
         pub parked: f64,
         /// Those of jobs between two attempts.
         pub between_attempts: f64,
+        /// How long the oldest parked job has waited for a slot, in seconds.
+        pub oldest_parked: f64,
     }
 }
 

@@ -61,6 +61,7 @@ impl Gauges {
                 for tier in tiers(catalogue) {
                     let labels = || [lane_labels(), vec![("tier", tier.to_owned())]].concat();
                     add("weir_oldest_wait_seconds", labels());
+                    add("weir_oldest_parked_seconds", labels());
                     for state in ["queued", "running", "outstanding"] {
                         add(
                             "weir_lane_jobs",
@@ -160,6 +161,13 @@ impl Gauges {
             let (meter, tier) = (row.meter.as_str(), row.tier.as_str());
             add(&["weir_slots_in_use", meter, tier], row.admitted);
             add(&["weir_parked_jobs", meter, tier], row.parked);
+            let lane = row.parked_in.as_ref().and_then(|queue| self.lanes.get(queue));
+            if let Some((service, lane)) = lane {
+                add(
+                    &["weir_oldest_parked_seconds", service, lane, tier],
+                    row.oldest_parked,
+                );
+            }
             for (state, jobs) in [
                 ("admitted", row.admitted),
                 ("parked", row.parked),

@@ -71,7 +71,7 @@ fn describe() {
     }
 }
 
-const COUNTERS: [(&str, &str); 18] = [
+const COUNTERS: [(&str, &str); 19] = [
     (
         "weir_edge_requests_total",
         "Requests to the edge, as it reports them, by outcome (anonymous, user: forwarded; denied, denied_read, denied_user, bad_token, unverifiable, unknown_key, uncountable, failed, other: answered by itself)",
@@ -117,6 +117,10 @@ const COUNTERS: [(&str, &str); 18] = [
     (
         "weir_blocked_holders_total",
         "Holders put into quarantine because another transaction held their lock",
+    ),
+    (
+        "weir_blocked_seconds_total",
+        "Seconds that submissions and settlements of holders in quarantine have waited for a lock of another transaction; one second per holder and second, whatever waits",
     ),
     (
         "weir_service_key_refusals_total",
@@ -184,7 +188,7 @@ const HISTOGRAMS: [(&str, &str); 6] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 13] = [
+const GAUGES: [(&str, &str); 14] = [
     (
         "weir_build_info",
         "1, with the version and the process (serve, work, schedule, up) as labels",
@@ -220,6 +224,10 @@ const GAUGES: [(&str, &str); 13] = [
         "For how long the oldest job that could run has waited for a worker, by service, lane and tier",
     ),
     (
+        "weir_oldest_parked_seconds",
+        "How long the oldest parked job has waited for a slot, by service, lane and tier; a holder counts in the lane of its oldest parked job",
+    ),
+    (
         "weir_parked_jobs",
         "Jobs that wait for a slot of their holder's, by meter and tier",
     ),
@@ -244,6 +252,7 @@ fn register(settings: &Settings) {
         "weir_reclaimed_total",
         "weir_fenced_attempts_total",
         "weir_blocked_holders_total",
+        "weir_blocked_seconds_total",
         "weir_counter_repairs_total",
     ] {
         zero(name, &[]);

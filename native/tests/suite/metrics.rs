@@ -1,7 +1,9 @@
 //! Counters that only move when something has gone wrong, read from the real binary after it really has.
 
 use crate::common::process::Process;
-use crate::common::{Weir, Who};
+use std::time::Duration;
+
+use crate::common::{GO_TESTS, Weir, Who, files, lock_holder};
 use serde_json::json;
 
 /// Absolute, since the binary starts in another folder than the tests.
@@ -111,5 +113,68 @@ async fn skipped_ticks_of_a_periodic_job_are_counted_once() {
     for scheduler in schedulers {
         assert_eq!(scheduler.stop().await, Some(0));
     }
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_parked_job_is_shown_by_lane_and_plan() {
+    let weir = Weir::new().await;
+    let (free, pro) = (weir.user("free").await, weir.user("pro").await);
+    let process = Process::start(&weir, &["schedule"], &[]);
+    process.ready().await;
+    // More than a free user has slots for, and of another plan as many as it has.
+    for _ in 0..10 {
+        weir.analyse(Who::User(free), "a_test.go", GO_TESTS).await;
+    }
+    weir.analyse(Who::User(pro), "a_test.go", GO_TESTS).await;
+    weir.client()
+        .await
+        .batch_execute(
+            "UPDATE quota_reservations SET parked_at = parked_at - interval '20 minutes' \
+             WHERE job_id = (SELECT min(job_id) FROM quota_reservations WHERE parked_at IS NOT NULL)",
+        )
+        .await
+        .unwrap();
+    let oldest = async |lane: &str, tier: &str| {
+        let labels = [("service", "analysis"), ("lane", lane), ("tier", tier)];
+        process
+            .scrape()
+            .await
+            .value("weir_oldest_parked_seconds", &labels)
+    };
+    let waited = weir
+        .until("the oldest parked job", async || {
+            oldest("default", "free").await.filter(|seconds| *seconds > 0.0)
+        })
+        .await;
+    assert!((1200.0..1300.0).contains(&waited), "{waited}");
+    assert_eq!(oldest("scheduled", "free").await, Some(0.0));
+    assert_eq!(oldest("priority", "pro").await, Some(0.0));
+    assert_eq!(process.stop().await, Some(0));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_for_a_holders_lock_are_counted_in_seconds() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    process.ready().await;
+    let mut operator = weir.client().await;
+    let open = lock_holder(&mut operator, user).await;
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string();
+    let submit = process.call("POST", "/api/jobs/analysis", Who::User(user), "blocked", &body);
+    assert_eq!(submit.await.status, 503);
+    open.rollback().await.unwrap();
+    let seconds = process.scrape().await.value("weir_blocked_seconds_total", &[]);
+    // It waits for five seconds. Two submissions of the holder would wait for as long.
+    assert!((3.0..=6.0).contains(&seconds.unwrap()), "{seconds:?}");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(
+        process.scrape().await.value("weir_blocked_seconds_total", &[]),
+        seconds
+    );
+    assert_eq!(process.stop().await, Some(0));
     weir.end().await;
 }

@@ -1,18 +1,25 @@
--- Reservations by meter and by the tier that their owner has now: admitted ones hold a slot, parked ones wait for
--- one, the others are between two attempts. One pass over the unfinished jobs, whatever the number of users.
+-- Reservations by meter, by the tier that their owner has now and, for owners with parked jobs, by the queue of the
+-- oldest of them: admitted ones hold a slot, parked ones wait for one, the others are between two attempts.
+-- One pass over the unfinished jobs, and one look-up by key for each owner with parked jobs.
 SELECT g.event_type::text AS meter,
        CASE WHEN g.user_id IS NULL THEN 'anonymous' ELSE p.tier::text END AS tier,
+       j.queue AS parked_in,
        sum(g.admitted)::float8 AS admitted,
        sum(g.parked)::float8 AS parked,
-       sum(g.between)::float8 AS between_attempts
+       sum(g.between)::float8 AS between_attempts,
+       coalesce(extract(epoch FROM clock_timestamp() - min(g.parked_since)), 0)::float8 AS oldest_parked
 FROM (
     SELECT event_type, user_id,
            count(admitted_at) AS admitted,
            count(parked_at) AS parked,
-           count(*) FILTER (WHERE admitted_at IS NULL AND parked_at IS NULL) AS between
+           count(*) FILTER (WHERE admitted_at IS NULL AND parked_at IS NULL) AS between,
+           min(parked_at) AS parked_since,
+           min(job_id) FILTER (WHERE parked_at IS NOT NULL) AS oldest_job
     FROM quota_reservations
     GROUP BY 1, 2
 ) g
 CROSS JOIN LATERAL subscription_of(g.user_id, now()) s
 JOIN subscription_plans p ON p.id = s.plan_id
-GROUP BY 1, 2
+-- The subquery keeps this a look-up by key, whatever the statistics.
+LEFT JOIN LATERAL (SELECT o.queue FROM river_job o WHERE o.id = g.oldest_job LIMIT 1) j ON true
+GROUP BY 1, 2, 3
