@@ -5,6 +5,7 @@
 //! transaction of the caller's own. A [`Settler`](settlement::Settler) ends what a job held. [`reconciliation`] finds
 //! what ended elsewhere, and [`audit`] proves that all of it adds up.
 
+mod access_log;
 pub mod attempts;
 pub mod audit;
 pub mod catalogue;

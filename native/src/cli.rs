@@ -284,7 +284,7 @@ const SIGNALLED: u8 = 130;
 
 impl Parts {
     async fn run(self, settings: Settings) -> CommandResult {
-        logs::start();
+        logs::start(settings.access_log);
         let mut signals = StopSignals::listen()?;
         if settings.environment == Environment::Production {
             // Programs of handlers run as the same user, and must not read this process's memory or environment.

@@ -28,7 +28,7 @@ pub(super) const WORKERS: u32 = 100;
 
 /// Weir's workers and scheduler, as in `weir up`, with jobs that do nothing.
 pub(super) async fn workers(mut settings: Settings) -> Result<(), BenchError> {
-    logs::start();
+    logs::start(settings.access_log);
     let _metrics = metrics::start(&settings).map_err(std::io::Error::other)?;
     for service in &mut settings.services {
         service.pools = [1, WORKERS, 1];

@@ -180,15 +180,32 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                 };
                 metrics::counter!("weir_reservations_total", "meter" => meter, "decision" => decision)
                     .increment(1);
-                tracing::info!(job = job.id, user, request_id, meter, amount, parked, "reserved");
+                crate::access_log!(
+                    false,
+                    job = job.id,
+                    user,
+                    request_id,
+                    meter,
+                    amount,
+                    parked,
+                    "reserved"
+                );
             }
             Answer::OverQuota { .. } => {
                 rejected("over_quota");
-                tracing::info!(user, request_id, meter, amount, "rejected: over quota");
+                crate::access_log!(
+                    false,
+                    user,
+                    request_id,
+                    meter,
+                    amount,
+                    "rejected: over quota"
+                );
             }
             Answer::TooLarge { .. } => {
                 rejected("too_large");
-                tracing::info!(
+                crate::access_log!(
+                    false,
                     user,
                     request_id,
                     meter,
@@ -198,11 +215,18 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
             }
             Answer::TooManyWaiting { .. } => {
                 rejected("too_many_waiting");
-                tracing::info!(user, request_id, meter, "rejected: too many jobs wait");
+                crate::access_log!(
+                    false,
+                    user,
+                    request_id,
+                    meter,
+                    "rejected: too many jobs wait"
+                );
             }
             Answer::KeyReused => {
                 rejected("key_reused");
-                tracing::info!(
+                crate::access_log!(
+                    false,
                     user,
                     request_id,
                     meter,
@@ -211,7 +235,8 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
             }
             // Their job was reserved under another request id; this line leads there.
             Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => {
-                tracing::info!(
+                crate::access_log!(
+                    false,
                     job = job_id,
                     user,
                     request_id,

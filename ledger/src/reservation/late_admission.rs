@@ -235,7 +235,8 @@ async fn park_backlog(
         .await?
         .get("parked");
     if parked > 0 {
-        tracing::info!(
+        crate::access_log!(
+            false,
             job = job.id,
             user,
             parked,

@@ -458,7 +458,9 @@ fn record(released: &[Released], charges: &HashMap<i64, i64>) {
         let meter = one.key.1.as_str();
         metrics::counter!("weir_settlements_total", "meter" => meter, "outcome" => outcome.clone())
             .increment(1);
-        tracing::info!(
+        let is_notable = outcome != "completed";
+        crate::access_log!(
+            is_notable,
             job = one.job_id,
             user = one.user_id.map(tracing::field::display),
             request_id = one.request_id,

@@ -364,7 +364,8 @@ impl Attempt {
     }
 
     fn log(&self, outcome: &str, charged: Option<i64>) {
-        tracing::info!(
+        weir_ledger::access_log!(
+            outcome != "completed",
             job = self.job_id,
             claim = self.claim,
             outcome,

@@ -46,6 +46,17 @@ pub enum Environment {
     Development,
 }
 
+/// Which lines about single requests, attempts and jobs are logged. The values are those of the edge's `ACCESS_LOG`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLog {
+    /// Failures, slow jobs, and changes.
+    Errors,
+    /// All of them: several lines a job.
+    All,
+    /// None.
+    Off,
+}
+
 /// Everything a `weir` process is told from outside.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -93,6 +104,8 @@ pub struct Settings {
     /// `WEIR_STOP_DELAY`: how long `weir serve` and `weir up` accept requests after a stop was asked for, while `/readyz`
     /// answers 503.
     pub stop_delay: Duration,
+    /// `ACCESS_LOG`.
+    pub access_log: AccessLog,
     /// The `OTEL_` variables: how traces are exported; `None`: not at all.
     pub traces: Option<Traces>,
     /// What `weir.toml` defines, with pool sizes from the environment.
@@ -249,6 +262,18 @@ impl Settings {
         let drain_timeout = reader.duration("WEIR_DRAIN_TIMEOUT", 30 * second, Duration::ZERO);
         let stop_delay = reader.duration("WEIR_STOP_DELAY", Duration::ZERO, Duration::ZERO);
         let river_retention = RiverRetention::read(reader);
+        let access_log =
+            reader.parsed(
+                "ACCESS_LOG",
+                AccessLog::Errors,
+                "errors, all or off",
+                |text| match text {
+                    "errors" => Some(AccessLog::Errors),
+                    "all" => Some(AccessLog::All),
+                    "off" => Some(AccessLog::Off),
+                    _ => None,
+                },
+            );
         let traces = traces::read(reader);
         let defined = services_file::read(reader, services, environment == Environment::Development);
         Self {
@@ -273,6 +298,7 @@ impl Settings {
             drain_timeout,
             stop_delay,
             river_retention,
+            access_log,
             traces,
             services: defined.services,
             periodic: defined.periodic,

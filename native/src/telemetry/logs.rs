@@ -1,4 +1,5 @@
-//! Logs: one JSON line an event; on a terminal they are made for people, and short. `RUST_LOG` filters them.
+//! Logs: one JSON line an event; on a terminal they are made for people, and short. `RUST_LOG` filters them, and
+//! `ACCESS_LOG` those about single requests, attempts and jobs.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -6,11 +7,21 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 
+use crate::config::AccessLog;
+
 /// Starts logging to standard error. What nobody reads there is lost, and nothing else with it. Calling it twice does
 /// nothing.
-pub fn start() {
-    let filter = EnvFilter::try_from_default_env()
+pub fn start(access_log: AccessLog) {
+    let level = match access_log {
+        AccessLog::Errors => "warn",
+        AccessLog::All => "info",
+        AccessLog::Off => "off",
+    };
+    let mut filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn,riverqueue=warn"));
+    if let Ok(directive) = format!("weir::access={level}").parse() {
+        filter = filter.add_directive(directive);
+    }
     let logs = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -1,7 +1,7 @@
 //! The attempt log: a line when an attempt starts and one when it ends, its metrics, and its span. The request id in
 //! them is the one that the edge gave the submission.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use metrics::{counter, histogram};
 use riverqueue::JobRow;
@@ -20,6 +20,8 @@ pub(super) struct AttemptLog<'a> {
     user: Option<uuid::Uuid>,
     request_id: Option<String>,
     started: Instant,
+    /// The log has a line of a success that took longer: half of the service's time limit.
+    slow: Option<Duration>,
     span: Span,
     is_ended: bool,
 }
@@ -37,6 +39,7 @@ impl<'a> AttemptLog<'a> {
             // Somebody else's job may have anything there.
             request_id: job.metadata.get(REQUEST_ID).ok().flatten(),
             started: Instant::now(),
+            slow: service.map(|service| service.timeout / 2),
             is_ended: false,
         };
         // Both by the database's clock.
@@ -52,7 +55,8 @@ impl<'a> AttemptLog<'a> {
             histogram!("weir_job_wait_seconds", "service" => log.service.clone(), "lane" => lane)
                 .record(waited);
         }
-        tracing::info!(
+        weir_ledger::access_log!(
+            false,
             job = job.id,
             user = log.user.map(tracing::field::display),
             request_id = log.request_id,
@@ -91,7 +95,10 @@ impl<'a> AttemptLog<'a> {
         if outcome != "completed" {
             self.span.failed(outcome, reason.unwrap_or_default().to_owned());
         }
-        tracing::info!(
+        let is_success = matches!(outcome, "completed" | "outstanding");
+        let is_slow = self.slow.is_some_and(|slow| self.started.elapsed() > slow);
+        weir_ledger::access_log!(
+            !is_success || is_slow,
             job = self.job.id,
             user = self.user.map(tracing::field::display),
             request_id = self.request_id,

@@ -166,7 +166,8 @@ impl Guard {
                 LateAdmission::Admitted => {}
                 LateAdmission::Parked(tier) => return Ok(Entry::Waits(snooze(fairness, job, tier))),
                 LateAdmission::Blocked => {
-                    tracing::info!(
+                    weir_ledger::access_log!(
+                        false,
                         job = job.id,
                         "sent back: another transaction holds the lock of its holder"
                     );
@@ -292,7 +293,7 @@ fn record_wake(job: &JobRow) {
 fn snooze(fairness: &Fairness, job: &JobRow, tier: Option<&'static str>) -> WorkOutcome {
     let tier = tier.unwrap_or("anonymous");
     metrics::counter!("weir_snoozes_total", "tier" => tier).increment(1);
-    tracing::info!(job = job.id, tier, "snoozed: no free slot");
+    weir_ledger::access_log!(false, job = job.id, tier, "snoozed: no free slot");
     // Spread, so that what was refused together does not come back together.
     let jitter = fairness.jitter.as_secs_f64() * rand::random::<f64>();
     WorkOutcome::Snooze(fairness.snooze + Duration::from_secs_f64(jitter))

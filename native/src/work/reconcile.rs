@@ -331,7 +331,8 @@ impl Reconciler {
         // The steps after this one serve them in the same round.
         self.has_reservations |= adopted.jobs > 0 || !adopted.made_available.is_empty();
         if adopted.jobs > 0 {
-            tracing::info!(
+            weir_ledger::access_log!(
+                false,
                 adopted = adopted.jobs,
                 "put jobs that another River client inserted in line"
             );

@@ -361,6 +361,47 @@ async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn by_default_the_log_has_failures_and_no_line_of_a_success() {
+    let weir = Weir::with(&[(
+        "WEIR_CONFIG",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs.toml"),
+    )])
+    .await;
+    let who = Who::User(weir.user("pro").await);
+    let process = Process::start(&weir, &["up"], &[("ACCESS_LOG", "")]);
+    process.ready().await;
+    let submit = async |service: &str, request_id: &str| -> i64 {
+        let path = format!("/api/jobs/{service}");
+        let body = files(&[("a_test.go", GO_TESTS)]).to_string();
+        let reply = process.call("POST", &path, who, request_id, &body).await;
+        assert_eq!(reply.status, 202, "{}", reply.text);
+        let answer: Value = serde_json::from_str(&reply.text).unwrap();
+        answer["job"]["id"].as_i64().unwrap()
+    };
+    let job = submit("analysis", "good").await;
+    assert_eq!(weir.finished(job, who).await["status"], "completed");
+    let job = submit("broken", "bad").await;
+    assert_eq!(weir.finished(job, who).await["status"], "failed");
+    let of = |request_id: &str| {
+        let mut lines = process.log();
+        lines.retain(|line| line["request_id"] == request_id);
+        lines
+    };
+    weir.until("the lines of the failure", async || {
+        (of("bad").len() >= 2).then_some(())
+    })
+    .await;
+    let told: Vec<Value> = of("bad")
+        .into_iter()
+        .map(|line| line["message"].clone())
+        .collect();
+    assert_eq!(told, ["attempt ended", "settled"]);
+    assert_eq!(of("good"), Vec::<Value>::new());
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn logs_hold_no_address_no_assertion_and_no_refused_request_id() {
     let weir = Weir::new().await;
     let process = Process::start(&weir, &["serve"], &[]);

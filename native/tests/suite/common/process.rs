@@ -213,6 +213,7 @@ pub fn command(weir: &Weir, arguments: &[&str]) -> Command {
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
         .envs(weir.variables())
         .env_remove("RUST_LOG")
+        .env("ACCESS_LOG", "all")
         .stdin(Stdio::null());
     command
 }
