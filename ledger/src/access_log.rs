@@ -7,9 +7,9 @@
 macro_rules! access_log {
     ($is_notable:expr, $($fields:tt)+) => {
         if $is_notable {
-            ::tracing::warn!(target: "weir::access", $($fields)+);
+            ::tracing::warn!(target: "access_log", $($fields)+);
         } else {
-            ::tracing::info!(target: "weir::access", $($fields)+);
+            ::tracing::info!(target: "access_log", $($fields)+);
         }
     };
 }

@@ -193,14 +193,7 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
             }
             Answer::OverQuota { .. } => {
                 rejected("over_quota");
-                crate::access_log!(
-                    false,
-                    user,
-                    request_id,
-                    meter,
-                    amount,
-                    "rejected: over quota"
-                );
+                crate::access_log!(false, user, request_id, meter, amount, "rejected: over quota");
             }
             Answer::TooLarge { .. } => {
                 rejected("too_large");
@@ -215,13 +208,7 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
             }
             Answer::TooManyWaiting { .. } => {
                 rejected("too_many_waiting");
-                crate::access_log!(
-                    false,
-                    user,
-                    request_id,
-                    meter,
-                    "rejected: too many jobs wait"
-                );
+                crate::access_log!(false, user, request_id, meter, "rejected: too many jobs wait");
             }
             Answer::KeyReused => {
                 rejected("key_reused");

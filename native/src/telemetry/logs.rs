@@ -19,7 +19,7 @@ pub fn start(access_log: AccessLog) {
     };
     let mut filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,sqlx=warn,riverqueue=warn"));
-    if let Ok(directive) = format!("weir::access={level}").parse() {
+    if let Ok(directive) = format!("access_log={level}").parse() {
         filter = filter.add_directive(directive);
     }
     let logs = tracing_subscriber::fmt()

@@ -75,6 +75,7 @@ const EDGE: &[&str] = &[
     "lib",
 ];
 const LEDGER: &[&str] = &[
+    "access_log",
     "job_metadata",
     "json",
     "raw_json",
