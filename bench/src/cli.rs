@@ -47,6 +47,8 @@ enum Benchmark {
     Path,
     /// What a job costs at 20 to 400 a second, and an installation without any.
     Light,
+    /// What an old snapshot costs that another session holds. Takes most of an hour.
+    Snapshot,
     /// What a large database costs.
     Growth,
     /// Jobs a second of a fleet in Go. Needs Go and a clone.
@@ -82,6 +84,7 @@ pub(crate) async fn run(cli: Cli) -> Result<ExitCode, Box<dyn Error>> {
         Benchmark::Faults => faults::faults(&settings, effort).await?,
         Benchmark::Path => path::path(&settings, effort, &weir).await?,
         Benchmark::Light => path::light::light(&settings, effort, &weir).await?,
+        Benchmark::Snapshot => path::snapshot::snapshot(&settings, effort, &weir).await?,
         Benchmark::Growth => growth::growth(&settings, effort, &weir).await?,
         Benchmark::Languages => languages::languages(&settings, effort).await?,
         Benchmark::Peers => {

@@ -31,7 +31,7 @@ use weir_ledger::rules::Rules;
 const FILLERS: usize = 256;
 
 /// Fewer jobs than this would be worked before a measurement begins.
-const FEWEST: usize = 10_000;
+const FEWEST: usize = 20_000;
 
 /// Takes this long, and is counted.
 #[derive(Clone, Default)]

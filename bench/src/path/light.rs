@@ -1,11 +1,8 @@
 //! `light`: what a job costs at a tenth of what a machine can do, and what an installation without jobs costs.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
-use parking_lot::Mutex;
 use tokio_postgres::Client;
 
 use super::super::cost::{Cpu, wal};
@@ -13,21 +10,13 @@ use super::super::progress::progress;
 use super::super::proxy::Proxy;
 use super::super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::super::stage::Stage;
-use super::connection::Connection;
-use super::load::{Target, User};
+use super::open_loop::{OpenLoop, SHARE_OF_ONE, USERS, starts};
 use super::parts::WORKERS;
 use super::{Running, Scene, Side, Work, finished};
 use weir::config::Settings;
 
 /// Jobs a second.
 const RATES: [usize; 4] = [20, 100, 200, 400];
-
-/// One of them submits a fifth of all jobs.
-const USERS: i64 = 300;
-const SHARE_OF_ONE: usize = 5;
-
-/// Connections of the load generator. More are opened when all of them wait for an answer.
-const CONNECTIONS: usize = 16;
 
 /// How long each rate runs before it is measured.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -228,7 +217,7 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
     let counter = Counter::new(&client, stage).await?;
     let running = Running::start(scene, side, Work::Done, &counter.url(stage)?).await?;
     let processes = running.processes();
-    let load = Load::open(&running.target, &scene.users).await?;
+    let load = OpenLoop::open(&running.target, &scene.users).await?;
     let mut jobs = load.run(RATES[1], WARM_UP).await?.len();
     finished(&client, jobs).await?;
     tokio::time::sleep(REST).await;
@@ -273,78 +262,4 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
     }
     drop(running);
     Ok(Turn { idle, rates })
-}
-
-/// How long the jobs after this one waited for their start, p50 and p99 in milliseconds.
-async fn starts(client: &Client, first: i64) -> Result<[f64; 2], BenchError> {
-    let row = client
-        .query_one(
-            "SELECT percentile_cont(ARRAY[0.5, 0.99]) \
-                 WITHIN GROUP (ORDER BY 1000 * extract(epoch FROM attempted_at - created_at)::float8) \
-             FROM river_job WHERE id > $1 AND attempted_at IS NOT NULL",
-            &[&first],
-        )
-        .await?;
-    let both: Option<Vec<f64>> = row.get(0);
-    Ok(both.and_then(|both| both.try_into().ok()).unwrap_or_default())
-}
-
-/// Submits at a rate, whether earlier submissions are answered or not.
-struct Load {
-    target: Arc<Target>,
-    users: Arc<Vec<User>>,
-    connections: Arc<Mutex<Vec<Connection>>>,
-}
-
-impl Load {
-    async fn open(target: &Arc<Target>, users: &Arc<Vec<User>>) -> Result<Self, BenchError> {
-        let mut connections = Vec::new();
-        for _ in 0..CONNECTIONS {
-            connections.push(Connection::open(target.address).await?);
-        }
-        Ok(Self {
-            target: Arc::clone(target),
-            users: Arc::clone(users),
-            connections: Arc::new(Mutex::new(connections)),
-        })
-    }
-
-    /// Returns how long each submission took, from when it was due.
-    async fn run(&self, rate: usize, span: Duration) -> Result<Vec<Duration>, BenchError> {
-        let started = tokio::time::Instant::now();
-        let count = (rate as f64 * span.as_secs_f64()) as usize;
-        let mut tasks = tokio::task::JoinSet::new();
-        for n in 0..count {
-            let due = started + Duration::from_secs_f64(n as f64 / rate as f64);
-            tokio::time::sleep_until(due).await;
-            let request = self.target.request(self.user(n))?;
-            let (connections, address) = (Arc::clone(&self.connections), self.target.address);
-            tasks.spawn(async move {
-                let free = connections.lock().pop();
-                let mut connection = match free {
-                    Some(connection) => connection,
-                    None => Connection::open(address).await?,
-                };
-                let status = connection.send(&request).await?;
-                if status != StatusCode::ACCEPTED {
-                    let what = format!("a submission was answered with {status}");
-                    return Err(std::io::Error::other(what));
-                }
-                connections.lock().push(connection);
-                Ok(due.elapsed())
-            });
-        }
-        let mut latencies = Vec::new();
-        while let Some(task) = tasks.join_next().await {
-            latencies.push(task??);
-        }
-        Ok(latencies)
-    }
-
-    fn user(&self, n: usize) -> &User {
-        match n % SHARE_OF_ONE {
-            0 => &self.users[0],
-            _ => &self.users[1 + n * 7919 % (self.users.len() - 1)],
-        }
-    }
 }

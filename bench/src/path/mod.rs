@@ -4,7 +4,9 @@ mod connection;
 mod edge;
 pub(crate) mod light;
 mod load;
+mod open_loop;
 mod parts;
+pub(crate) mod snapshot;
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,93 @@
+//! Submissions at a rate, by many users of whom one submits much.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use parking_lot::Mutex;
+use tokio_postgres::Client;
+
+use super::super::report::BenchError;
+use super::connection::Connection;
+use super::load::{Target, User};
+
+/// One of them submits a fifth of all jobs.
+pub(super) const USERS: i64 = 300;
+pub(super) const SHARE_OF_ONE: usize = 5;
+
+/// Connections of the load generator. More are opened when all of them wait for an answer.
+const CONNECTIONS: usize = 16;
+
+/// How long the jobs after this one have waited for their start, p50 and p99 in milliseconds.
+pub(super) async fn starts(client: &Client, first: i64) -> Result<[f64; 2], BenchError> {
+    let row = client
+        .query_one(
+            "SELECT percentile_cont(ARRAY[0.5, 0.99]) \
+                 WITHIN GROUP (ORDER BY 1000 * extract(epoch FROM coalesce(attempted_at, now()) - created_at)::float8) \
+             FROM river_job WHERE id > $1",
+            &[&first],
+        )
+        .await?;
+    let both: Option<Vec<f64>> = row.get(0);
+    Ok(both.and_then(|both| both.try_into().ok()).unwrap_or_default())
+}
+
+/// Submits at a rate, whether earlier submissions are answered or not.
+pub(super) struct OpenLoop {
+    target: Arc<Target>,
+    users: Arc<Vec<User>>,
+    connections: Arc<Mutex<Vec<Connection>>>,
+}
+
+impl OpenLoop {
+    pub(super) async fn open(target: &Arc<Target>, users: &Arc<Vec<User>>) -> Result<Self, BenchError> {
+        let mut connections = Vec::new();
+        for _ in 0..CONNECTIONS {
+            connections.push(Connection::open(target.address).await?);
+        }
+        Ok(Self {
+            target: Arc::clone(target),
+            users: Arc::clone(users),
+            connections: Arc::new(Mutex::new(connections)),
+        })
+    }
+
+    /// Returns how long each submission took, from when it was due.
+    pub(super) async fn run(&self, rate: usize, span: Duration) -> Result<Vec<Duration>, BenchError> {
+        let started = tokio::time::Instant::now();
+        let count = (rate as f64 * span.as_secs_f64()) as usize;
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..count {
+            let due = started + Duration::from_secs_f64(n as f64 / rate as f64);
+            tokio::time::sleep_until(due).await;
+            let request = self.target.request(self.user(n))?;
+            let (connections, address) = (Arc::clone(&self.connections), self.target.address);
+            tasks.spawn(async move {
+                let free = connections.lock().pop();
+                let mut connection = match free {
+                    Some(connection) => connection,
+                    None => Connection::open(address).await?,
+                };
+                let status = connection.send(&request).await?;
+                if status != StatusCode::ACCEPTED {
+                    let what = format!("a submission was answered with {status}");
+                    return Err(std::io::Error::other(what));
+                }
+                connections.lock().push(connection);
+                Ok(due.elapsed())
+            });
+        }
+        let mut latencies = Vec::new();
+        while let Some(task) = tasks.join_next().await {
+            latencies.push(task??);
+        }
+        Ok(latencies)
+    }
+
+    fn user(&self, n: usize) -> &User {
+        match n % SHARE_OF_ONE {
+            0 => &self.users[0],
+            _ => &self.users[1 + n * 7919 % (self.users.len() - 1)],
+        }
+    }
+}
