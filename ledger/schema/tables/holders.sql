@@ -6,6 +6,8 @@ CREATE TABLE holders (
     parked int NOT NULL DEFAULT 0,
     granted_slots int NOT NULL DEFAULT 0,
     has_grants boolean NOT NULL DEFAULT false,
+    changes bigint NOT NULL DEFAULT 0,
+    generation bigint GENERATED ALWAYS AS (changes / 64) STORED,
     PRIMARY KEY (holder, event_type),
     -- is_address_id(), which a table cannot call: its functions come after it.
     CONSTRAINT holders_kind CHECK ((user_id IS NULL) = (get_byte(uuid_send(holder), 8) >= 224)),
@@ -28,6 +30,15 @@ COMMENT ON COLUMN holders.granted_slots IS
     'The slot limit when a slot was last taken; 2147483647 is unlimited.';
 COMMENT ON COLUMN holders.has_grants IS
     'Whether the user ever had a grant of this meter. Without one, nothing looks for grants.';
+
+COMMENT ON COLUMN holders.changes IS
+    'How often the counters have changed.';
+COMMENT ON COLUMN holders.generation IS
+    'Orders the row''s versions in holders_newest.';
+
+-- While a session holds an old snapshot, every version of a row stays, and a look-up walks over them from the oldest to
+-- the newest. This index has the newest generation last, so a backward scan finds the living version within 64 steps.
+CREATE INDEX holders_newest ON holders (holder, event_type, generation);
 
 CREATE TRIGGER remember_grants BEFORE INSERT ON holders
     FOR EACH ROW WHEN (NEW.user_id IS NOT NULL AND NOT NEW.has_grants)

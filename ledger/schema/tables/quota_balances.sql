@@ -7,6 +7,8 @@ CREATE TABLE quota_balances (
     granted_limit bigint NOT NULL DEFAULT 0,
     span text NOT NULL DEFAULT 'month',
     from_grants bigint NOT NULL DEFAULT 0,
+    changes bigint NOT NULL DEFAULT 0,
+    generation bigint GENERATED ALWAYS AS (changes / 64) STORED,
     PRIMARY KEY (user_id, event_type, span, period_start),
     CONSTRAINT quota_balances_reserved_check CHECK (reserved >= 0),
     CONSTRAINT quota_balances_span_check CHECK (span IN ('month', 'day', 'hour', 'minute')),
@@ -26,6 +28,13 @@ COMMENT ON COLUMN quota_balances.span IS
 COMMENT ON COLUMN quota_balances.from_grants IS
     'How much of used and reserved is paid by grants; months only.';
 
+COMMENT ON COLUMN quota_balances.changes IS
+    'How often the amounts have changed.';
+COMMENT ON COLUMN quota_balances.generation IS
+    'Orders the row''s versions in quota_balances_newest.';
+
+-- As holders_newest.
+CREATE INDEX quota_balances_newest ON quota_balances (user_id, event_type, span, period_start, generation);
 CREATE INDEX quota_balances_over ON quota_balances (period_start) WHERE span <> 'month';
 
 CREATE TRIGGER check_threshold_subscribers BEFORE UPDATE OF used ON quota_balances

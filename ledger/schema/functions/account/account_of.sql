@@ -38,7 +38,7 @@ LANGUAGE sql STABLE ROWS 1 AS $$
         SELECT * FROM quota_balances k
         WHERE k.user_id = of_user AND k.event_type = meter AND k.span = 'month'
           AND k.period_start = coalesce(of_month, period.period_start)
-        OFFSET 0
+        ORDER BY k.generation DESC LIMIT 1
     ) b ON true
     LEFT JOIN LATERAL (
         SELECT sum(g.amount)::bigint AS amount, array_agg(g.id) AS ids, array_agg(g.amount) AS amounts,
@@ -71,7 +71,7 @@ LANGUAGE sql STABLE ROWS 1 AS $$
         LEFT JOIN LATERAL (
             SELECT * FROM quota_balances k
             WHERE k.user_id = of_user AND k.event_type = meter AND k.span = c.span AND k.period_start = c.start
-            OFFSET 0
+            ORDER BY k.generation DESC LIMIT 1
         ) q ON true
         WHERE coalesce(of_windows, plan.counted) <> 0 AND coalesce(of_windows, plan.counted) & c.bit <> 0
     ) short ON true

@@ -5,7 +5,8 @@ LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    PERFORM 1 FROM holders h WHERE h.holder = of_holder AND h.event_type = meter FOR NO KEY UPDATE;
+    PERFORM 1 FROM holders k WHERE k.holder = of_holder AND k.event_type = meter
+    ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE;
     IF FOUND THEN
         RETURN;
     END IF;

@@ -8,9 +8,12 @@ AS $$
 #variable_conflict use_column
 BEGIN
     SELECT h.holder, h.event_type INTO lock_holder_of_job.holder, lock_holder_of_job.event_type
-    FROM quota_reservations r JOIN holders h ON h.holder = r.holder AND h.event_type = r.event_type
-    WHERE r.job_id = job
-    FOR NO KEY UPDATE OF h;
+    FROM quota_reservations r
+    CROSS JOIN LATERAL (
+        SELECT * FROM holders k WHERE k.holder = r.holder AND k.event_type = r.event_type
+        ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE
+    ) h
+    WHERE r.job_id = job;
     IF FOUND THEN
         RETURN;
     END IF;

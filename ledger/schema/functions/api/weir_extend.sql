@@ -65,11 +65,11 @@ BEGIN
     END IF;
     -- In the windows in which the reservation counts, whichever are current now.
     SELECT clock.at, a.* INTO account
-    FROM holders h
+    FROM (SELECT * FROM holders k WHERE k.holder = r.holder AND k.event_type = r.event_type
+          ORDER BY k.generation DESC LIMIT 1) h
     CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
     LEFT JOIN LATERAL account_of(h.user_id, h.event_type, h.has_grants, clock.at, r.period_start, r.windows, r.created_at) a
-        ON true
-    WHERE h.holder = r.holder AND h.event_type = r.event_type;
+        ON true;
     IF account.slots IS NULL THEN
         PERFORM raise_no_limits(r.event_type);
     END IF;
@@ -105,13 +105,8 @@ BEGIN
     WHERE q.job_id = r.job_id;
     UPDATE submissions s SET reserved_amount = s.reserved_amount + more
     WHERE s.job_id = r.job_id;
-    INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, reserved, granted_limit)
-    SELECT r.user_id, r.event_type, w.span, w.start, w.used, more, coalesce(max_accepted(w.most, w.ceiling), 9223372036854775807)
-    FROM unnest(account.spans, account.starts, account.limits, account.ceilings, account.used_in)
-        AS w (span, start, most, ceiling, used)
-    ON CONFLICT (user_id, event_type, span, period_start)
-        DO UPDATE SET reserved = b.reserved + excluded.reserved,
-            granted_limit = greatest(excluded.granted_limit, b.used + b.reserved - b.from_grants);
+    PERFORM reserve_in_windows(r.user_id, r.event_type, more, account.spans, account.starts, account.limits,
+                               account.ceilings, account.used_in);
     IF drawn > 0 THEN
         -- After what it has drawn before.
         WITH draws AS (

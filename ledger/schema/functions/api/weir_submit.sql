@@ -86,7 +86,8 @@ BEGIN
     SELECT h.slots_in_use, h.parked, clock.at, a.*, (a.attributes).max_waiting,
            slots_in_force(h.user_id, a.tier, coalesce(a.slots, raise_no_limits(made.event_type)), a.own_slots) AS slots_now
     INTO account
-    FROM (SELECT * FROM holders k WHERE k.holder = this_holder AND k.event_type = made.event_type) h
+    FROM (SELECT * FROM holders k WHERE k.holder = this_holder AND k.event_type = made.event_type
+          ORDER BY k.generation DESC LIMIT 1) h
     CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
     LEFT JOIN LATERAL account_of(h.user_id, h.event_type, h.has_grants, clock.at) a ON true;
     quota := quota_json(account.used, account.reserved, account.monthly_limit, account.period_end, account.from_grants,
@@ -192,15 +193,15 @@ BEGIN
     UPDATE holders h
     SET slots_in_use = h.slots_in_use + admits::int,
         parked = h.parked + (NOT admits)::int,
-        granted_slots = CASE WHEN admits THEN account.slots_now ELSE h.granted_slots END
-    WHERE want.run_at IS NULL AND h.holder = this_holder AND h.event_type = made.event_type;
-    INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, reserved, granted_limit)
-    SELECT this_holder, made.event_type, w.span, w.first, added, coalesce(max_accepted(w.most, w.ceiling), 9223372036854775807)
-    FROM unnest(account.spans, account.starts, account.limits, account.ceilings) AS w (span, first, most, ceiling)
-    WHERE added > 0
-    ON CONFLICT (user_id, event_type, span, period_start)
-        DO UPDATE SET reserved = b.reserved + excluded.reserved,
-            granted_limit = greatest(excluded.granted_limit, b.used + b.reserved - b.from_grants);
+        granted_slots = CASE WHEN admits THEN account.slots_now ELSE h.granted_slots END,
+        changes = h.changes + 1
+    WHERE want.run_at IS NULL
+      AND h.ctid = (SELECT k.ctid FROM holders k WHERE k.holder = this_holder AND k.event_type = made.event_type
+                    ORDER BY k.generation DESC LIMIT 1);
+    IF added > 0 THEN
+        PERFORM reserve_in_windows(this_holder, made.event_type, added, account.spans, account.starts, account.limits,
+                                   account.ceilings, account.used_in);
+    END IF;
     IF drawn > 0 THEN
         WITH draws AS (
             INSERT INTO grant_draws (job_id, position, grant_id, amount)

@@ -41,16 +41,13 @@ BEGIN
     END IF;
     IF r.user_id IS NOT NULL AND r.period_start IS NOT NULL AND r.reserved_amount > 0 THEN
         UPDATE quota_balances b
-        SET reserved = b.reserved - r.reserved_amount, used = b.used + charged
-        WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = 'month'
-          AND b.period_start = r.period_start;
-        IF r.windows <> 0 THEN
-            UPDATE quota_balances b
-            SET reserved = b.reserved - r.reserved_amount, used = b.used + charged
-            FROM windows_of(r.period_start, r.windows, r.created_at) w
-            WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = w.span
-              AND b.period_start = w.period_start AND w.span <> 'month';
-        END IF;
+        SET reserved = b.reserved - r.reserved_amount, used = b.used + charged, changes = b.changes + 1
+        WHERE b.ctid = ANY (ARRAY(
+            SELECT (SELECT k.ctid FROM quota_balances k
+                    WHERE k.user_id = r.user_id AND k.event_type = r.event_type AND k.span = w.span
+                      AND k.period_start = w.period_start
+                    ORDER BY k.generation DESC LIMIT 1)
+            FROM windows_of(r.period_start, r.windows, r.created_at) w));
     END IF;
     IF r.from_grants > 0 THEN
         -- The plan's part is charged first; what was not used returns to the grants.

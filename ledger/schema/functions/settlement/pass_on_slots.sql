@@ -13,7 +13,8 @@ DECLARE
     waiting int;
     n int := 0;
 BEGIN
-    SELECT * INTO account FROM holders k WHERE k.holder = of_holder AND k.event_type = meter;
+    SELECT * INTO account FROM holders k WHERE k.holder = of_holder AND k.event_type = meter
+    ORDER BY k.generation DESC LIMIT 1;
     waiting := account.parked - unparked;
     IF waiting > 0 THEN
         SELECT * INTO plan FROM plan_of(account.user_id, meter, now());
@@ -27,8 +28,9 @@ BEGIN
             ARRAY[CASE WHEN account.user_id IS NULL THEN 'default' ELSE coalesce(plan.lane, 'default') END],
             ARRAY[slots], ARRAY[freed], ARRAY[unparked]);
     ELSIF freed <> 0 OR unparked <> 0 THEN
-        UPDATE holders k SET slots_in_use = k.slots_in_use - freed, parked = k.parked - unparked
-        WHERE k.holder = of_holder AND k.event_type = meter;
+        UPDATE holders k SET slots_in_use = k.slots_in_use - freed, parked = k.parked - unparked, changes = k.changes + 1
+        WHERE k.ctid = (SELECT h.ctid FROM holders h WHERE h.holder = of_holder AND h.event_type = meter
+                        ORDER BY h.generation DESC LIMIT 1);
     END IF;
 END
 $$;

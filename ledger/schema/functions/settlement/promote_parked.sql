@@ -48,18 +48,21 @@ BEGIN
         UPDATE holders h
         SET slots_in_use = h.slots_in_use - d.freed + d.n,
             parked = h.parked - d.unparked - d.n,
-            granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END
+            granted_slots = CASE WHEN d.n > 0 THEN d.slot_limit ELSE h.granted_slots END,
+            changes = h.changes + 1
         FROM (
-            SELECT holder, event_type, sum(freed) AS freed, sum(unparked) AS unparked, sum(n) AS n,
+            SELECT (SELECT k.ctid FROM holders k WHERE k.holder = each.holder AND k.event_type = each.event_type
+                    ORDER BY k.generation DESC LIMIT 1) AS place,
+                   sum(freed) AS freed, sum(unparked) AS unparked, sum(n) AS n,
                    max(slot_limit) AS slot_limit
             FROM (
                 SELECT holder, event_type, freed, unparked, 0 AS n, slot_limit FROM wanted
                 UNION ALL
                 SELECT holder, event_type, 0, 0, 1, 0 FROM woken
             ) each
-            GROUP BY 1, 2
+            GROUP BY each.holder, each.event_type
         ) d
-        WHERE h.holder = d.holder AND h.event_type = d.event_type
+        WHERE h.ctid = d.place
     ), told AS (
         SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM woken) q
     )

@@ -24,7 +24,8 @@ FROM (
     SELECT j.amount,
            (SELECT k.ctid FROM quota_balances k
             WHERE k.user_id = j.user_id AND k.event_type = j.event_type AND k.span = 'month'
-              AND k.period_start = j.period_start) AS place
+              AND k.period_start = j.period_start
+            ORDER BY k.generation DESC LIMIT 1) AS place
     FROM (SELECT user_id, event_type, period_start, sum(amount)::bigint AS amount FROM of_jobs GROUP BY 1, 2, 3) j
 ) d
 WHERE b.ctid = d.place

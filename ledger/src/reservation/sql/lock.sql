@@ -2,8 +2,8 @@
 -- skipping() makes the statement that leaves out what others have locked.
 -- $1 holders, $2 meters, pairwise.
 --
--- OFFSET 0 here and in the next statement keeps the planner from turning the look-ups by key into one pass over a
--- table that it takes for small.
+-- The order and the limit find the living version of a row (see ledger/schema/tables/holders.sql). They also keep the
+-- planner from turning the look-ups by key into one pass over a table that it takes for small.
 SELECT h.holder, h.event_type
 FROM (
     SELECT DISTINCT holder, event_type
@@ -12,5 +12,5 @@ FROM (
 ) w
 CROSS JOIN LATERAL (
     SELECT k.holder, k.event_type FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type
-    OFFSET 0 FOR NO KEY UPDATE
+    ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE
 ) h

@@ -30,7 +30,8 @@ SELECT w.n AS position,
        a.short_reserved
 FROM unnest($1::uuid[], $2::usage_event_type[]) WITH ORDINALITY AS w (holder, event_type, n)
 CROSS JOIN LATERAL (
-    SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type OFFSET 0
+    SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type
+    ORDER BY k.generation DESC LIMIT 1
 ) h
 CROSS JOIN (SELECT clock_timestamp() AS at OFFSET 0) clock
 LEFT JOIN LATERAL account_of(h.user_id, h.event_type, h.has_grants, clock.at) a ON true

@@ -9,6 +9,6 @@ FROM (
 ) w
 CROSS JOIN LATERAL (
     SELECT * FROM holders k WHERE k.holder = w.holder AND k.event_type = w.event_type
-    OFFSET 0 FOR NO KEY UPDATE
+    ORDER BY k.generation DESC LIMIT 1 FOR NO KEY UPDATE
 ) h
 LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) plan ON h.user_id IS NOT NULL

@@ -37,9 +37,14 @@ WITH due AS MATERIALIZED (
 ), parked AS (
     SELECT holder, event_type, count(id)::int AS n FROM asked GROUP BY 1, 2
 ), booked AS (
-    UPDATE holders h SET parked = h.parked + p.n
-    FROM parked p
-    WHERE h.holder = p.holder AND h.event_type = p.event_type AND p.n > 0
+    UPDATE holders h SET parked = h.parked + p.n, changes = h.changes + 1
+    FROM (
+        SELECT n, (SELECT k.ctid FROM holders k WHERE k.holder = a.holder AND k.event_type = a.event_type
+                   ORDER BY k.generation DESC LIMIT 1) AS place
+        FROM parked a
+        WHERE n > 0
+    ) p
+    WHERE h.ctid = p.place
 )
 SELECT holder, event_type, sum(n)::int AS parked, bool_or(stays) AS stays_due
 FROM (

@@ -16,7 +16,8 @@ WITH ended AS MATERIALIZED (
         SELECT e.returned,
                (SELECT k.ctid FROM quota_balances k
                 WHERE k.user_id = e.user_id AND k.event_type = e.event_type AND k.span = 'month'
-                  AND k.period_start = e.period_start) AS place
+                  AND k.period_start = e.period_start
+                ORDER BY k.generation DESC LIMIT 1) AS place
         FROM (
             SELECT user_id, event_type, period_start, sum(returned)::bigint AS returned FROM ended GROUP BY 1, 2, 3
         ) e

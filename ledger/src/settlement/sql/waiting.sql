@@ -39,7 +39,8 @@ WITH RECURSIVE slice AS (
 SELECT c.holder, c.event_type, c.n, coalesce(h.slots_in_use < t.slots AND h.parked > 0, false) AS has_room
 FROM candidates c
 LEFT JOIN LATERAL (
-    SELECT * FROM holders k WHERE k.holder = c.holder AND k.event_type = c.event_type OFFSET 0
+    SELECT * FROM holders k WHERE k.holder = c.holder AND k.event_type = c.event_type
+    ORDER BY k.generation DESC LIMIT 1
 ) h ON true
 CROSS JOIN LATERAL (
     SELECT CASE WHEN NOT $4 THEN 9223372036854775807
