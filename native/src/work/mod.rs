@@ -4,6 +4,7 @@ mod attempt_error;
 mod attempt_holder;
 mod attempt_log;
 mod cancellation;
+mod claim_pace;
 mod clean;
 mod deliveries;
 mod elected;
@@ -30,6 +31,8 @@ use riverqueue::{Client, Event, EventKind, MaintenanceConfig, QueueConfig, Reten
 use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
+pub use claim_pace::FETCH_COOLDOWN;
+
 use crate::config::RiverRetention;
 use crate::config::service::Service;
 use crate::context::Context;
@@ -38,6 +41,7 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::lookup::ReservationLookup;
 
 use cancellation::Cancellations;
+use claim_pace::ClaimPace;
 use heartbeat::Lease;
 use pool::Pools;
 use under_way::UnderWay;
@@ -46,10 +50,6 @@ pub use heartbeat::HEARTBEAT_INTERVAL;
 
 /// A queue that nobody inserts into: River's client wants one, also when all it does is lead.
 const LEADER_QUEUE: &str = "weir_leader";
-
-/// How soon after a fetch the next one may follow. River's default of 100 ms would keep small pools idle most of the
-/// time when jobs are short.
-pub const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 
 /// River's rescuer takes a job for stuck after this long. It would discard those of kinds that it does not know; what
 /// is stuck here is reconciliation's business.
@@ -116,7 +116,8 @@ impl Working {
         let lease = Lease::new();
         let under_way = UnderWay::default();
         let interrupted = CancellationToken::new();
-        let all_pools = Pools::new(services, context.settings.lend_idle_workers);
+        let pace = ClaimPace::default();
+        let all_pools = Pools::new(services, context.settings.lend_idle_workers, &pace);
         worker::register(&mut workers, context, &all_pools)?;
         let delivers = works && context.settings.webhook_workers > 0;
         if delivers {
@@ -131,6 +132,7 @@ impl Working {
             .fetch_only_known_kinds(true)
             .maintenance(maintenance(context.settings.river_retention))
             .job_stuck_threshold(STUCK_AFTER)
+            .hook(pace)
             .work_middleware(guard::Guard::new(
                 context,
                 &lookup,

@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use weir_policy::lane::Lane;
 
+use super::claim_pace::{ClaimPace, FETCH_COOLDOWN};
 use super::prefetch::Prefetch;
 use crate::config::service::{MAX_WORKERS, Service};
 
@@ -50,7 +51,7 @@ pub(super) struct Pools(Arc<HashMap<String, Arc<Pool>>>);
 
 impl Pools {
     /// `lend`: whether default lanes may use the idle workers of priority lanes.
-    pub(super) fn new(services: &[Service], lend: bool) -> Self {
+    pub(super) fn new(services: &[Service], lend: bool, pace: &ClaimPace) -> Self {
         let mut pools = HashMap::new();
         for service in services {
             let queues: HashMap<Lane, (String, u32)> = service
@@ -59,7 +60,7 @@ impl Pools {
                 .collect();
             let new = |lane, lent: usize, borrower: Option<Arc<Pool>>| {
                 let (queue, size): &(String, u32) = &queues[&lane];
-                let pool = Arc::new(Pool::new(queue, *size as usize, lent, borrower));
+                let pool = Arc::new(Pool::new(queue, *size as usize, lent, borrower, pace.clone()));
                 (queue.clone(), pool)
             };
             let idle = queues[&Lane::Priority].1 as usize;
@@ -92,6 +93,7 @@ pub(super) struct Pool {
     state: Mutex<State>,
     /// The lane that may use this one's idle workers.
     borrower: Option<Arc<Pool>>,
+    pace: ClaimPace,
 }
 
 struct State {
@@ -104,6 +106,8 @@ struct State {
     prefetch: Prefetch,
     /// How many jobs River may prefetch now.
     prefetched: usize,
+    /// How soon after a claim River may claim again.
+    cooldown: Duration,
     /// Attempts that settle, or keep their permit.
     settling: usize,
     /// Those of them that are settled and stay only until another takes over their permit; the latest last.
@@ -123,7 +127,7 @@ impl State {
 }
 
 impl Pool {
-    fn new(queue: &str, workers: usize, lent: usize, borrower: Option<Arc<Self>>) -> Self {
+    fn new(queue: &str, workers: usize, lent: usize, borrower: Option<Arc<Self>>, pace: ClaimPace) -> Self {
         Self {
             queue: queue.to_owned(),
             most: (workers * MAX_PER_WORKER).max(MAX_OF_SMALL_POOL),
@@ -134,11 +138,13 @@ impl Pool {
                 waiting: VecDeque::new(),
                 prefetch: Prefetch::unknown(Instant::now()),
                 prefetched: 0,
+                cooldown: FETCH_COOLDOWN,
                 settling: 0,
                 idle: Vec::new(),
                 next_id: 0,
             }),
             borrower,
+            pace,
         }
     }
 
@@ -197,7 +203,11 @@ impl Pool {
 
     /// After a handler that took this long.
     fn give_back(self: &Arc<Self>, state: &mut State, time: Duration, client: &Client) {
-        state.prefetch.took(time, Instant::now());
+        let pause = match self.pace.cooldown() {
+            FETCH_COOLDOWN => Duration::ZERO,
+            cooldown => cooldown,
+        };
+        state.prefetch.took(time, pause, Instant::now());
         self.update_prefetch(state, client);
         state.running -= 1;
         // Its own lane comes first; what is left then is idle.
@@ -226,8 +236,10 @@ impl Pool {
     /// Has River prefetch as far as the pace of the handlers allows.
     fn update_prefetch(&self, state: &mut State, client: &Client) {
         let jobs = state.prefetch.jobs(state.workers, self.most);
-        if jobs != state.prefetched {
+        let cooldown = self.pace.cooldown();
+        if jobs != state.prefetched || cooldown != state.cooldown {
             state.prefetched = jobs;
+            state.cooldown = cooldown;
             self.resize_river(state, client);
         }
     }
@@ -242,10 +254,8 @@ impl Pool {
     }
 
     fn resize_river(&self, state: &State, client: &Client) {
-        if let Err(error) = client
-            .local_queues()
-            .update(&self.queue, QueueConfig::new(state.room()))
-        {
+        let config = QueueConfig::new(state.room()).with_fetch_cooldown(state.cooldown);
+        if let Err(error) = client.local_queues().update(&self.queue, config) {
             tracing::debug!(%error, queue = self.queue, "River did not take a pool's new size");
         }
     }

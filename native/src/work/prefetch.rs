@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 /// For how long a prefetched job waits for its worker, as far as the handlers' pace tells. A claim is one transaction
-/// and takes about as long, so this much keeps the workers busy while River makes the next one.
+/// and takes about as long, so this much keeps the workers busy while River makes the next one. When claims pause for
+/// longer, so do prefetched jobs wait.
 const PREFETCH_WAIT: Duration = Duration::from_millis(5);
 
 /// Handlers that are done are counted for this long.
@@ -25,6 +26,8 @@ pub(super) struct Prefetch {
     now: usize,
     before: usize,
     since: Instant,
+    /// How long claims pause.
+    pause: Duration,
 }
 
 impl Prefetch {
@@ -34,19 +37,22 @@ impl Prefetch {
             now: 0,
             before: 0,
             since: now,
+            pause: Duration::ZERO,
         }
     }
 
-    /// A handler is done that took this long.
-    pub(super) fn took(&mut self, time: Duration, now: Instant) {
+    /// A handler is done that took this long, while claims pause for `pause`.
+    pub(super) fn took(&mut self, time: Duration, pause: Duration, now: Instant) {
+        self.pause = pause;
         self.time = if time >= self.time {
             time
         } else {
             self.time - (self.time - time) / FALL
         };
         let elapsed = now.saturating_duration_since(self.since);
-        if elapsed >= WINDOW {
-            self.before = if elapsed < WINDOW * 2 { self.now } else { 0 };
+        let window = WINDOW.max(pause * 2);
+        if elapsed >= window {
+            self.before = if elapsed < window * 2 { self.now } else { 0 };
             self.now = 0;
             self.since = now;
         }
@@ -66,7 +72,8 @@ impl Prefetch {
     /// How many jobs to prefetch for this many workers, at most `most`: a power of two, so that it seldom changes, or
     /// none. No more than were done lately, since workers with a long job in hand take nothing else.
     pub(super) fn jobs(&self, workers: usize, most: usize) -> usize {
-        let jobs = PREFETCH_WAIT.as_nanos() * workers as u128 / self.time.as_nanos().max(1);
+        let wait = PREFETCH_WAIT.max(self.pause * 2);
+        let jobs = wait.as_nanos() * workers as u128 / self.time.as_nanos().max(1);
         let jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
         let jobs = jobs.min(self.before.max(self.now)).min(most);
         jobs.checked_ilog2().map_or(0, |log| 1 << log)
@@ -78,13 +85,14 @@ mod tests {
     use super::*;
 
     const SHORT: Duration = Duration::from_micros(10);
+    const NONE: Duration = Duration::ZERO;
 
     /// A pool after `count` handlers, one each `every`, and the time then.
     fn after(count: u32, every: Duration, took: Duration) -> (Prefetch, Instant) {
         let start = Instant::now();
         let mut prefetch = Prefetch::unknown(start);
         for n in 1..=count {
-            prefetch.took(took, start + every * n);
+            prefetch.took(took, NONE, start + every * n);
         }
         (prefetch, start + every * count)
     }
@@ -124,19 +132,19 @@ mod tests {
     #[test]
     fn what_was_done_long_ago_does_not_count() {
         let (mut prefetch, then) = after(1000, SHORT, SHORT);
-        prefetch.took(SHORT, then + Duration::from_secs(10));
+        prefetch.took(SHORT, NONE, then + Duration::from_secs(10));
         assert_eq!(prefetch.jobs(10, 40), 1);
     }
 
     #[test]
     fn one_long_job_stops_it_and_it_takes_many_short_ones_to_go_on() {
         let (mut prefetch, mut now) = after(1000, SHORT, SHORT);
-        prefetch.took(Duration::from_secs(10), now);
+        prefetch.took(Duration::from_secs(10), NONE, now);
         assert_eq!(prefetch.jobs(10, 40), 0);
         let mut go_on = |count| {
             for _ in 0..count {
                 now += SHORT;
-                prefetch.took(SHORT, now);
+                prefetch.took(SHORT, NONE, now);
             }
             prefetch.jobs(10, 40)
         };
@@ -150,8 +158,20 @@ mod tests {
             let (mut prefetch, now) = after(1000, SHORT, SHORT);
             prefetch.slowed_down(workers);
             assert_eq!(prefetch.jobs(workers, 400), 0);
-            prefetch.took(SHORT, now + SHORT);
+            prefetch.took(SHORT, NONE, now + SHORT);
             assert!(prefetch.jobs(workers, 400) <= 1);
         }
+    }
+
+    #[test]
+    fn claims_that_pause_fetch_what_is_worked_off_meanwhile() {
+        let (every, pause) = (Duration::from_millis(1), Duration::from_millis(64));
+        let (mut prefetch, mut now) = after(1000, every, every);
+        assert_eq!(prefetch.jobs(10, 400), 16);
+        for _ in 0..300 {
+            now += every;
+            prefetch.took(every, pause, now);
+        }
+        assert_eq!(prefetch.jobs(10, 400), 128);
     }
 }

@@ -213,6 +213,7 @@ const NATIVE: &[&str] = &[
     "work::attempt_error",
     "work::attempt_holder",
     "work::local_limiter",
+    "work::claim_pace",
     "work::prefetch",
     "work::retry",
     "work::host",

@@ -1,0 +1,142 @@
+//! Claim pace: how soon a claim may follow the one before.
+//!
+//! A claim usually takes less than a millisecond, and the next one may follow at once. While another session holds an old
+//! snapshot, PostgreSQL keeps the index entries of all jobs that were claimed since, and each claim walks over them,
+//! however few jobs it finds. Then fewer claims, each of more jobs, do the same work.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use riverqueue::{BoxError, Hook, Metric};
+
+/// The shortest time between two claims of a lane. River's default of 100 ms would keep small pools idle most of the time
+/// when jobs are short.
+pub const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
+
+/// The longest, also when claims take longer: within River's interval between polls.
+const MAX_COOLDOWN: Duration = Duration::from_millis(512);
+
+/// A claim that costs less is not worth avoiding.
+const CHEAP: Duration = Duration::from_millis(5);
+
+/// What a claim may take for each job that it finds.
+const PER_JOB: Duration = Duration::from_micros(200);
+
+/// A lane's claims take at most about one part of its time in this many.
+const SHARE: u32 = 4;
+
+/// How long claims take, apart from what they take for the jobs that they find: rises slowly and falls quickly, so that a
+/// busy machine alone does not look like it.
+#[derive(Clone, Copy, Debug, Default)]
+struct ClaimCost(Duration);
+
+impl ClaimCost {
+    fn took(&mut self, time: Duration, jobs: u64) {
+        let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
+        let time = time.saturating_sub(PER_JOB.saturating_mul(jobs));
+        self.0 = if time < self.0 {
+            self.0 - (self.0 - time) / 4
+        } else {
+            self.0 + (time - self.0) / 16
+        };
+    }
+
+    /// A power of two of milliseconds, so that it seldom changes.
+    fn cooldown(self) -> Duration {
+        if self.0 < CHEAP {
+            return FETCH_COOLDOWN;
+        }
+        let pause = (self.0 * (SHARE - 1)).min(MAX_COOLDOWN).as_millis();
+        Duration::from_millis(1 << pause.max(1).ilog2())
+    }
+}
+
+/// The pace of a process's claims. A hook of River reports how long each took. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct ClaimPace(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    /// The cost, and the time of the claim whose number of jobs comes next. Lanes may mix these up, which does no harm.
+    cost: Mutex<(ClaimCost, Duration)>,
+    cooldown: AtomicU64,
+}
+
+impl ClaimPace {
+    /// How soon a claim may follow the one before.
+    pub(super) fn cooldown(&self) -> Duration {
+        FETCH_COOLDOWN.max(Duration::from_millis(self.0.cooldown.load(Ordering::Relaxed)))
+    }
+}
+
+impl Hook for ClaimPace {
+    async fn metric_emit(&self, metric: Metric) -> Result<(), BoxError> {
+        let mut cost = self.0.cost.lock();
+        match metric {
+            // River reports the time first.
+            Metric::JobGetAvailableDuration(time) => cost.1 = time,
+            Metric::JobGetAvailableCount(jobs) => {
+                let time = cost.1;
+                cost.0.took(time, jobs);
+                let cooldown = u64::try_from(cost.0.cooldown().as_millis()).unwrap_or(u64::MAX);
+                self.0.cooldown.store(cooldown, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(claims: u32, time: Duration, jobs: u64) -> ClaimCost {
+        let mut cost = ClaimCost::default();
+        for _ in 0..claims {
+            cost.took(time, jobs);
+        }
+        cost
+    }
+
+    #[test]
+    fn cheap_claims_follow_at_once() {
+        assert_eq!(ClaimCost::default().cooldown(), FETCH_COOLDOWN);
+        assert_eq!(
+            after(1000, Duration::from_millis(4), 1).cooldown(),
+            FETCH_COOLDOWN
+        );
+    }
+
+    #[test]
+    fn a_claim_of_many_jobs_may_take_longer() {
+        let time = Duration::from_millis(40);
+        assert_eq!(after(1000, time, 200).cooldown(), FETCH_COOLDOWN);
+        assert!(after(1000, time, 1).cooldown() > time);
+    }
+
+    #[test]
+    fn dear_claims_take_a_quarter_of_the_time() {
+        let cooldown = after(1000, Duration::from_millis(22), 1).cooldown();
+        assert_eq!(cooldown, Duration::from_millis(64));
+        assert_eq!(after(1000, Duration::from_secs(9), 1).cooldown(), MAX_COOLDOWN);
+    }
+
+    #[test]
+    fn one_slow_claim_changes_nothing() {
+        let mut cost = after(1000, Duration::from_millis(1), 1);
+        cost.took(Duration::from_millis(50), 1);
+        assert_eq!(cost.cooldown(), FETCH_COOLDOWN);
+    }
+
+    #[test]
+    fn the_pace_recovers_within_a_few_claims() {
+        let mut cost = after(1000, Duration::from_millis(50), 1);
+        for _ in 0..10 {
+            cost.took(Duration::from_millis(1), 1);
+        }
+        assert_eq!(cost.cooldown(), FETCH_COOLDOWN);
+    }
+}
