@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
 )
 
 // ErrFencedOut says that another worker has the job by now: roll back what this attempt did.
@@ -110,7 +111,7 @@ func (c Client) SubmitTx(ctx context.Context, tx pgx.Tx, job Job) (Submitted, er
 
 // CompleteTx completes an attempt inside the transaction: charges the job, frees its slot and gives it on. A nil used
 // charges all that was reserved. It returns what was charged, or ErrFencedOut.
-func (c Client) CompleteTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int, output any, used *int64) (int64, error) {
+func (c Client) CompleteTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, output any, used *int64) (int64, error) {
 	// What pgx is given as text it takes for JSON that is made already.
 	var made json.RawMessage
 	if output != nil {
@@ -121,8 +122,8 @@ func (c Client) CompleteTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt 
 	}
 	var outcome string
 	var charged int64
-	sql := "SELECT outcome, charged FROM " + c.function("weir_complete") + "($1, $2, $3, $4)"
-	if err := tx.QueryRow(ctx, sql, jobID, attempt, made, used).Scan(&outcome, &charged); err != nil {
+	sql := "SELECT outcome, charged FROM " + c.function("weir_complete") + "($1, $2, $3, $4, $5)"
+	if err := tx.QueryRow(ctx, sql, job.ID, job.Attempt, made, used, job.CreatedAt).Scan(&outcome, &charged); err != nil {
 		return 0, err
 	}
 	if outcome == "fenced_out" {
@@ -133,14 +134,14 @@ func (c Client) CompleteTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt 
 
 // FailTx records a failed attempt inside the transaction; a zero retryAt leaves the time to the service's policy. The
 // outcome is retry, discarded or cancelled.
-func (c Client) FailTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int, failure error, retryAt time.Time) (string, error) {
+func (c Client) FailTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, failure error, retryAt time.Time) (string, error) {
 	var at *time.Time
 	if !retryAt.IsZero() {
 		at = &retryAt
 	}
 	var outcome string
-	sql := "SELECT " + c.function("weir_fail") + "($1, $2, $3, $4)"
-	if err := tx.QueryRow(ctx, sql, jobID, attempt, storable(failure.Error()), at).Scan(&outcome); err != nil {
+	sql := "SELECT " + c.function("weir_fail") + "($1, $2, $3, $4, $5)"
+	if err := tx.QueryRow(ctx, sql, job.ID, job.Attempt, storable(failure.Error()), at, job.CreatedAt).Scan(&outcome); err != nil {
 		return "", err
 	}
 	if outcome == "fenced_out" {
@@ -151,10 +152,10 @@ func (c Client) FailTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int,
 
 // Progress says how far an attempt is, from 0 to 1, or returns ErrFencedOut. Call it outside of the job's transaction:
 // nobody sees it before a commit.
-func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, jobID int64, attempt int, fraction float64, message string) error {
-	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3, $4)"
+func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, job *rivertype.JobRow, fraction float64, message string) error {
+	sql := "SELECT " + c.function("weir_progress") + "($1, $2, $3, $4, $5)"
 	var outcome string
-	if err := pool.QueryRow(ctx, sql, jobID, attempt, fraction, message).Scan(&outcome); err != nil {
+	if err := pool.QueryRow(ctx, sql, job.ID, job.Attempt, fraction, message, job.CreatedAt).Scan(&outcome); err != nil {
 		return err
 	}
 	if outcome == "fenced_out" {
@@ -164,10 +165,10 @@ func (c Client) Progress(ctx context.Context, pool *pgxpool.Pool, jobID int64, a
 }
 
 // ExtendTx reserves more for a job that runs. False is over the quota, and changes nothing.
-func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, jobID int64, attempt int, more int64) (bool, error) {
+func (c Client) ExtendTx(ctx context.Context, tx pgx.Tx, job *rivertype.JobRow, more int64) (bool, error) {
 	var outcome string
-	sql := "SELECT outcome FROM " + c.function("weir_extend") + "($1, $2, $3)"
-	if err := tx.QueryRow(ctx, sql, jobID, attempt, more).Scan(&outcome); err != nil {
+	sql := "SELECT outcome FROM " + c.function("weir_extend") + "($1, $2, $3, $4)"
+	if err := tx.QueryRow(ctx, sql, job.ID, job.Attempt, more, job.CreatedAt).Scan(&outcome); err != nil {
 		return false, err
 	}
 	if outcome == "fenced_out" {
@@ -191,7 +192,7 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 		if err != nil {
 			return err
 		}
-		_, err = c.CompleteTx(ctx, tx, job.ID, job.Attempt, output, used)
+		_, err = c.CompleteTx(ctx, tx, job.JobRow, output, used)
 		return err
 	})
 	var cancel *river.JobCancelError
@@ -202,7 +203,7 @@ func Work[T river.JobArgs](ctx context.Context, c Client, pool *pgxpool.Pool, jo
 	}
 	// Where Weir cannot record it, River does.
 	_ = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		_, err := c.FailTx(ctx, tx, job.ID, job.Attempt, failure, time.Time{})
+		_, err := c.FailTx(ctx, tx, job.JobRow, failure, time.Time{})
 		return err
 	})
 	return recordable{failure}

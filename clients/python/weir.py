@@ -36,6 +36,7 @@ class Job:
     attempt: int
     kind: str
     args: dict
+    created_at: datetime | None = None
 
 
 class Weir:
@@ -60,22 +61,24 @@ class Weir:
     def complete(self, connection, job, output=None, used=None):
         """Completes an attempt inside the transaction, and returns what was charged."""
         output = None if output is None else Jsonb(output)
-        outcome, charged = self._call(connection, "weir_complete", job.id, job.attempt, output, used).fetchone()
+        outcome, charged = self._call(connection, "weir_complete", job.id, job.attempt, output, used, job.created_at).fetchone()
         if outcome == "fenced_out":
             raise FencedOut(job.id)
         return charged
 
     def fail(self, connection, job, error, retry_at=None):
         """Records a failed attempt inside the transaction: retry, discarded, cancelled or fenced_out."""
-        return self._call(connection, "weir_fail", job.id, job.attempt, _storable(str(error)), retry_at).fetchone()[0]
+        values = (job.id, job.attempt, _storable(str(error)), retry_at, job.created_at)
+        return self._call(connection, "weir_fail", *values).fetchone()[0]
 
     def progress(self, connection, job, fraction, message=None):
         """Says how far an attempt is, from 0 to 1. Over a connection with autocommit: nobody sees it before a commit."""
-        return self._call(connection, "weir_progress", job.id, job.attempt, float(fraction), message).fetchone()[0]
+        values = (job.id, job.attempt, float(fraction), message, job.created_at)
+        return self._call(connection, "weir_progress", *values).fetchone()[0]
 
     def extend(self, connection, job, more):
         """Reserves more for a job that runs. False is over the quota, and changes nothing."""
-        outcome, _ = self._call(connection, "weir_extend", job.id, job.attempt, more).fetchone()
+        outcome, _ = self._call(connection, "weir_extend", job.id, job.attempt, more, job.created_at).fetchone()
         if outcome == "fenced_out":
             raise FencedOut(job.id)
         return outcome == "extended"

@@ -50,6 +50,8 @@ export interface Job {
   attempt: number;
   kind: string;
   args: Record<string, JSONValue>;
+  /** As text, since a `Date` has no microseconds; so is the parameter, which the driver would convert to one. */
+  createdAt?: string;
 }
 
 /** How a job is to be submitted. */
@@ -105,7 +107,8 @@ export class Weir {
   async complete(sql: TransactionSql, job: Job, { output, used }: Made = {}): Promise<number> {
     const [row] = await sql`
 			SELECT outcome, charged FROM ${this.#function(sql, "weir_complete")}(
-				${job.id}, ${job.attempt}, ${output === undefined ? null : sql.json(output)}::jsonb, ${used ?? null}::bigint)`;
+				${job.id}, ${job.attempt}, ${output === undefined ? null : sql.json(output)}::jsonb, ${used ?? null}::bigint,
+				${job.createdAt ?? null}::text::timestamptz)`;
     if (row?.outcome === "fenced_out") throw new FencedOut(`job ${job.id} was taken back`);
     return Number(row?.charged);
   }
@@ -114,7 +117,8 @@ export class Weir {
   async fail(sql: TransactionSql, job: Job, error: string, retryAt?: Date): Promise<string> {
     const [row] = await sql`
 			SELECT outcome FROM ${this.#function(sql, "weir_fail")}(
-				${job.id}, ${job.attempt}, ${storable(error)}, ${retryAt ?? null}::timestamptz)`;
+				${job.id}, ${job.attempt}, ${storable(error)}, ${retryAt ?? null}::timestamptz,
+				${job.createdAt ?? null}::text::timestamptz)`;
     return row?.outcome;
   }
 
@@ -125,14 +129,16 @@ export class Weir {
   async progress(sql: Sql, job: Job, fraction: number, message?: string): Promise<string> {
     const [row] = await sql`
 			SELECT outcome FROM ${this.#function(sql, "weir_progress")}(
-				${job.id}, ${job.attempt}, ${fraction}::float8, ${message ?? null}::text)`;
+				${job.id}, ${job.attempt}, ${fraction}::float8, ${message ?? null}::text,
+				${job.createdAt ?? null}::text::timestamptz)`;
     return row?.outcome;
   }
 
   /** Reserves more for a job that runs. False is over the quota, and changes nothing. */
   async extend(sql: TransactionSql, job: Job, more: number): Promise<boolean> {
     const [row] = await sql`
-			SELECT outcome FROM ${this.#function(sql, "weir_extend")}(${job.id}, ${job.attempt}, ${more}::bigint)`;
+			SELECT outcome FROM ${this.#function(sql, "weir_extend")}(
+				${job.id}, ${job.attempt}, ${more}::bigint, ${job.createdAt ?? null}::text::timestamptz)`;
     if (row?.outcome === "fenced_out") throw new FencedOut(`job ${job.id} was taken back`);
     return row?.outcome === "extended";
   }
@@ -140,8 +146,15 @@ export class Weir {
   /** Begins attempts at jobs that may run now. */
   async claim(sql: Sql, queue: string, worker: string, most = 1): Promise<Job[]> {
     const rows = await sql`
-			SELECT job_id, attempt, kind, args FROM ${this.#function(sql, "weir_claim")}(${queue}, ${worker}, ${most}::int)`;
-    return rows.map((row) => ({ id: row.job_id, attempt: row.attempt, kind: row.kind, args: row.args }));
+			SELECT job_id, attempt, kind, args, created_at::text
+			FROM ${this.#function(sql, "weir_claim")}(${queue}, ${worker}, ${most}::int)`;
+    return rows.map((row) => ({
+      id: row.job_id,
+      attempt: row.attempt,
+      kind: row.kind,
+      args: row.args,
+      createdAt: row.created_at,
+    }));
   }
 
   /**

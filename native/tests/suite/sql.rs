@@ -1054,6 +1054,38 @@ async fn an_attempt_at_nobodys_job_is_under_way_until_it_ends() {
     weir.end().await;
 }
 
+/// A replica that lacks the last commits gives their ids to new jobs, and those are claimed as the lost ones were.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_with_the_id_of_a_lost_one_is_fenced_out() {
+    let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
+    let client = weir.client().await;
+    let submit = "SELECT job_id FROM weir_submit('ann', 'analysis', '{\"owner\": \"o\", \"repo\": \"r\", \
+                  \"commit_sha\": \"c\", \"files\": []}')";
+    let id: i64 = client.query_one(submit, &[]).await.unwrap().get(0);
+    let claim = "SELECT created_at::text FROM weir_claim('analysis_default', 'elsewhere')";
+    let lost: String = client.query_one(claim, &[]).await.unwrap().get(0);
+    let replace = "UPDATE river_job SET created_at = created_at + interval '1 millisecond' WHERE id = $1 \
+                   RETURNING created_at::text";
+    let new: String = client.query_one(replace, &[&id]).await.unwrap().get(0);
+    let calls = |created_at: &str| {
+        [
+            format!("SELECT outcome FROM weir_progress({id}, 1, 0.5, created_at => '{created_at}')"),
+            format!("SELECT outcome FROM weir_extend({id}, 1, 1, '{created_at}')"),
+            format!("SELECT outcome FROM weir_fail({id}, 1, 'no', created_at => '{created_at}')"),
+            format!("SELECT outcome FROM weir_complete({id}, 1, created_at => '{created_at}')"),
+        ]
+    };
+    for call in calls(&lost) {
+        assert_eq!(outcome(&client, &call).await, "fenced_out", "{call}");
+    }
+    assert_eq!(row_count(&client, "usage_events").await, 0);
+    let [progress, extend, _, complete] = calls(&new);
+    for (call, expected) in [(progress, "done"), (extend, "extended"), (complete, "done")] {
+        assert_eq!(outcome(&client, &call).await, expected, "{call}");
+    }
+    weir.end().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn equal_submissions_fold_for_each_holder_alone() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;

@@ -10,9 +10,8 @@
 -- A job whose arguments name a user needs a slot; a job without a user (`user_id` absent, empty or not a text) needs
 -- none. A paused queue returns no jobs.
 --
--- A job's id and attempt identify an attempt unless commits are lost. Stop SQL workers before you promote a replica
--- that may lack the last commits: a new job may get the id of a lost one. [Back up](../how-to/back-up.md) explains
--- this.
+-- Pass `created_at` to the functions that end the attempt. After a failover that lost commits, a new job may have the id
+-- and the attempt of a lost one; its time differs. The clients of this repository pass it.
 --
 -- Errors: 22023 for invalid arguments.
 --
@@ -20,7 +19,7 @@
 --
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_claim(queue text, worker text, most int DEFAULT 1)
-RETURNS TABLE (job_id bigint, attempt int, kind text, args jsonb)
+RETURNS TABLE (job_id bigint, attempt int, kind text, args jsonb, created_at timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 SET standard_conforming_strings = on
@@ -55,7 +54,7 @@ BEGIN
         attempted_by = (coalesce(j.attempted_by, '{}'))[greatest(coalesce(cardinality(j.attempted_by), 0) - 98, 1):] || worker
     FROM picked p
     WHERE j.id = p.id
-    RETURNING j.id, j.attempt::int, j.kind, j.args;
+    RETURNING j.id, j.attempt::int, j.kind, j.args, j.created_at;
 END
 $$;
 

@@ -5,6 +5,7 @@
 -- |---|---|
 -- | `output` | at most 4 MiB |
 -- | `used` | what the job used, at most what it reserved. Default: everything it reserved |
+-- | `created_at` | when the job was created, as `weir_claim` returned it. Another job with this id is fenced out. Default: not checked |
 --
 -- | outcome | |
 -- |---|---|
@@ -18,7 +19,7 @@
 -- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs. Rust settles groups by
 -- ledger/src/settlement/transaction.rs; native/tests/suite/differential.rs holds the two equal.
 CREATE OR REPLACE FUNCTION weir_complete(job_id bigint, attempt int, output jsonb DEFAULT NULL, used bigint DEFAULT NULL,
-                              OUT outcome text, OUT charged bigint)
+                              created_at timestamptz DEFAULT NULL, OUT outcome text, OUT charged bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -45,6 +46,10 @@ BEGIN
             HINT = 'leave it out to charge all that is reserved';
     END IF;
     charged := 0;
+    IF is_another_job(weir_complete.job_id, weir_complete.created_at) THEN
+        outcome := 'fenced_out';
+        RETURN;
+    END IF;
     -- The holder first, as every transaction locks; then the job, so that no process takes over its attempt.
     of_holder := (lock_holder_of_job(weir_complete.job_id)).holder;
     PERFORM set_config('weir.counters', 'kept', true);

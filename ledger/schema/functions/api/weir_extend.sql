@@ -4,6 +4,7 @@
 -- | parameter | |
 -- |---|---|
 -- | `more` | 1 to 10^15 |
+-- | `created_at` | when the job was created, as `weir_claim` returned it. Another job with this id is fenced out. Default: not checked |
 --
 -- | outcome | |
 -- |---|---|
@@ -17,7 +18,8 @@
 --
 -- Callers: other languages, as role weir_worker; ledger/src/attempts/outstanding.rs. The one body of this rule. The
 -- arithmetic is that of a submission: native/tests/suite/differential.rs holds the two equal.
-CREATE OR REPLACE FUNCTION weir_extend(job_id bigint, attempt int, more bigint, OUT outcome text, OUT quota jsonb)
+CREATE OR REPLACE FUNCTION weir_extend(job_id bigint, attempt int, more bigint, created_at timestamptz DEFAULT NULL,
+                            OUT outcome text, OUT quota jsonb)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -42,6 +44,10 @@ BEGIN
     PERFORM require_read_committed('weir_extend');
     IF more IS NULL OR more NOT BETWEEN 1 AND 1000000000000000 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'more must be from 1 to 1000000000000000';
+    END IF;
+    IF is_another_job(weir_extend.job_id, weir_extend.created_at) THEN
+        outcome := 'fenced_out';
+        RETURN;
     END IF;
     SELECT * INTO locked FROM lock_holder_of_job(weir_extend.job_id);
     SELECT q.* INTO r

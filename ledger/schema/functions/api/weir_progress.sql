@@ -5,6 +5,7 @@
 -- |---|---|
 -- | `fraction` | 0 to 1 |
 -- | `message` | at most 1000 bytes |
+-- | `created_at` | when the job was created, as `weir_claim` returned it. Another job with this id is fenced out. Default: not checked |
 --
 -- Returns `done`, or `fenced_out` if this attempt is no longer the current one.
 --
@@ -14,7 +15,7 @@
 --
 -- Callers: other languages, as role weir_worker.
 CREATE OR REPLACE FUNCTION weir_progress(job_id bigint, attempt int, fraction double precision, message text DEFAULT NULL,
-                              OUT outcome text)
+                              created_at timestamptz DEFAULT NULL, OUT outcome text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
@@ -32,6 +33,10 @@ BEGIN
     IF fraction IS NULL OR fraction NOT BETWEEN 0 AND 1 OR octet_length(message) > 1000 THEN
         RAISE invalid_parameter_value USING
             MESSAGE = 'a progress has a fraction from 0 to 1, and a message of at most 1000 bytes';
+    END IF;
+    IF is_another_job(weir_progress.job_id, weir_progress.created_at) THEN
+        outcome := 'fenced_out';
+        RETURN;
     END IF;
     PERFORM set_config('weir.counters', 'kept', true);
     UPDATE quota_reservations r

@@ -31,7 +31,9 @@ type worker struct {
 func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
 	return weir.Work(ctx, weir.Client{}, w.pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
 		// What another attempt than the one under way says is refused.
-		err := weir.Client{}.Progress(ctx, w.pool, job.ID, job.Attempt+1, 0.5, "")
+		later := *job.JobRow
+		later.Attempt++
+		err := weir.Client{}.Progress(ctx, w.pool, &later, 0.5, "")
 		if !errors.Is(err, weir.ErrFencedOut) {
 			log.Fatalf("the progress of another attempt: %v", err)
 		}
