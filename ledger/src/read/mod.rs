@@ -6,6 +6,7 @@ pub mod console;
 pub mod feed;
 pub mod gauges;
 pub mod holders;
+pub mod horizon;
 pub mod jobs;
 pub mod lanes;
 pub mod overview;

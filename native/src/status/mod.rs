@@ -6,6 +6,7 @@ mod look;
 mod overview;
 mod text;
 mod user;
+mod vacuum;
 
 pub use held_back::HeldBack;
 pub use lanes::{LaneState, Lanes, ServiceLanes, lanes};
@@ -14,3 +15,4 @@ pub use overview::{LastMinute, Leader, Maintenance, Overview, overview};
 pub(crate) use text::{duration, number, per_second};
 pub use text::{overview_text, user_text, wrapped};
 pub use user::{UserShare, UserStatus, WindowShare, user};
+pub use vacuum::{Snapshot, Vacuum};

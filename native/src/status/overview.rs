@@ -11,6 +11,7 @@ use weir_policy::lane::Lane;
 
 use super::held_back::{HeldBack, held_back};
 use super::lanes::{Lanes, lanes};
+use super::vacuum::Vacuum;
 use crate::config::service::Service;
 
 /// The live view with what only an operator sees.
@@ -27,6 +28,8 @@ pub struct Overview {
     pub maintenance: Option<Maintenance>,
     /// The failover or restore that the database has been through last; null is none.
     pub failover: Option<Failover>,
+    /// What holds back vacuum, and what that costs.
+    pub vacuum: Vacuum,
     /// What ended within the last minute.
     pub last_minute: LastMinute,
     /// Jobs that have failed and are tried again.
@@ -93,9 +96,10 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         .iter()
         .flat_map(|service| Lane::ALL.map(|lane| service.queue(lane)))
         .collect();
-    let (lanes, leaders, ended, waiting) = tokio::try_join!(
+    let (lanes, leaders, vacuum, ended, waiting) = tokio::try_join!(
         lanes(client, services),
         read::overview::leaders(client),
+        Vacuum::read(client),
         read::overview::last_minute(client),
         read::lanes::waiting(client, &queues),
     )?;
@@ -127,6 +131,7 @@ pub async fn overview(client: &Client, services: &[Service]) -> Result<Overview,
         }),
         maintenance: maintenance.map(|(process, since)| Maintenance { process, since }),
         failover: failover.map(|(timeline, seen_at)| Failover { timeline, seen_at }),
+        vacuum,
         last_minute: LastMinute {
             completed: ended.completed,
             cancelled: ended.cancelled,

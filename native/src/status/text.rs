@@ -62,6 +62,10 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         number(status.retrying),
         number(status.lanes.slots_in_use),
     );
+    for (index, line) in status.vacuum.lines().iter().enumerate() {
+        let label = if index == 0 { "vacuum" } else { "" };
+        let _ = writeln!(text, "{label:LABEL$}{}", cut(line, WIDTH - LABEL));
+    }
     if let Some(failover) = status.failover {
         let _ = writeln!(
             text,
@@ -250,7 +254,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::{
-        HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, UserShare, WindowShare,
+        HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, Snapshot, UserShare, Vacuum,
+        WindowShare,
     };
     use super::*;
     use weir_policy::span::Span;
@@ -297,6 +302,28 @@ mod tests {
                 elected_at: "2026-11-21T03:12:00Z".parse().unwrap(),
             }),
             failover: None,
+            vacuum: Vacuum {
+                sees_all: big == 0,
+                snapshots: vec![Snapshot {
+                    kind: "session".to_owned(),
+                    pid: Some(4711),
+                    name: Some(name.repeat(2)),
+                    application: Some("pg_dump".to_owned()),
+                    state: Some("active".to_owned()),
+                    query: Some(
+                        "COPY public.river_job (id, state, attempt, max_attempts) TO stdout".to_owned(),
+                    ),
+                    seconds: Some(7380.0 + big as f64),
+                    transactions: big.max(1_250_000),
+                }],
+                wraparound: big,
+                dead_rows: BTreeMap::from([
+                    ("holders".to_owned(), 12_000),
+                    ("river_job".to_owned(), 1_200_000),
+                ]),
+                replication_lag: Some(big as f64),
+                retained_bytes: big as f64,
+            },
             maintenance: Some(Maintenance {
                 process: format!("{}:4711", name.repeat(3)),
                 since: "2026-11-21T03:12:00Z".parse().unwrap(),

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use metrics::{Gauge, gauge};
 use tokio_postgres::Client;
 
+use super::vacuum::VacuumGauges;
 use crate::config::service::Service;
+use crate::status::Vacuum;
 use weir_ledger::catalogue::Catalogue;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::read::{self, lanes, overview};
@@ -26,6 +28,7 @@ pub struct Gauges {
     foreign_leader: Gauge,
     maintenance_known: Gauge,
     processes: Gauge,
+    vacuum: VacuumGauges,
     /// Workers, by service and lane.
     workers: HashMap<[String; 2], Gauge>,
     /// What all unfinished jobs are counted for.
@@ -90,6 +93,7 @@ impl Gauges {
             foreign_leader: gauge!("weir_foreign_leader"),
             maintenance_known: gauge!("weir_maintenance_known"),
             processes: gauge!("weir_worker_processes"),
+            vacuum: VacuumGauges::new(),
             workers,
             counted,
             lanes,
@@ -102,11 +106,13 @@ impl Gauges {
     ///
     /// When it cannot be asked.
     pub async fn refresh(&self, client: &Client) -> Result<(), DatabaseError> {
-        let (leaders, processes, lane_workers) = tokio::try_join!(
+        let (leaders, processes, lane_workers, vacuum) = tokio::try_join!(
             overview::leaders(client),
             lanes::processes(client),
             lanes::workers(client),
+            Vacuum::read(client),
         )?;
+        self.vacuum.set(&vacuum);
         let mut workers: HashMap<[String; 2], f64> = HashMap::new();
         for row in &lane_workers {
             if let Some((service, lane)) = self.lanes.get(&row.queue) {
@@ -190,6 +196,7 @@ impl Gauges {
         self.foreign_leader.set(f64::NAN);
         self.maintenance_known.set(f64::NAN);
         self.processes.set(f64::NAN);
+        self.vacuum.unknown();
         for gauge in self.workers.values() {
             gauge.set(f64::NAN);
         }

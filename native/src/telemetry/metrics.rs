@@ -188,7 +188,7 @@ const HISTOGRAMS: [(&str, &str); 6] = [
     ),
 ];
 
-const GAUGES: [(&str, &str); 14] = [
+const GAUGES: [(&str, &str); 21] = [
     (
         "weir_build_info",
         "1, with the version and the process (serve, work, schedule, up) as labels",
@@ -232,6 +232,34 @@ const GAUGES: [(&str, &str); 14] = [
         "Jobs that wait for a slot of their holder's, by meter and tier",
     ),
     ("weir_slots_in_use", "Slots in use, by meter and tier"),
+    (
+        "weir_snapshots_visible",
+        "1 if Weir's role sees the snapshots of all sessions and of standbys (pg_monitor), else 0: older ones may exist",
+    ),
+    (
+        "weir_oldest_snapshot_seconds",
+        "Age of the oldest transaction that keeps vacuum from removing dead rows, by holder (session, prepared); 0 for a slot and a standby, whose start is not known",
+    ),
+    (
+        "weir_oldest_snapshot_transactions",
+        "Transactions that have started since the oldest snapshot that keeps vacuum from removing dead rows, by holder (session, prepared, slot, standby)",
+    ),
+    (
+        "weir_wraparound_transactions",
+        "Age of the database's oldest row that is not frozen, in transactions or multixacts; PostgreSQL stops at two billion",
+    ),
+    (
+        "weir_dead_rows",
+        "Rows that vacuum has not removed yet, by table, as PostgreSQL estimates them",
+    ),
+    (
+        "weir_replication_lag_seconds",
+        "How far the slowest connected standby is behind; 0 without one, NaN if Weir's role may not see it",
+    ),
+    (
+        "weir_replication_retained_bytes",
+        "WAL that PostgreSQL keeps for the slowest replication slot",
+    ),
     (
         "weir_open_reservations",
         "Reservations, by meter and state (admitted, parked, between_attempts)",

@@ -4,3 +4,4 @@ pub mod gauges;
 pub mod logs;
 pub mod metrics;
 pub mod traces;
+mod vacuum;

@@ -4,9 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
 
 use crate::common::gate::Gate;
-use crate::common::process::{KilledOnDrop, command};
+use crate::common::process::{KilledOnDrop, Process, command};
 use crate::common::{GO_TESTS, Weir, Who};
 use serde_json::{Value, json};
+use tokio_postgres::IsolationLevel;
 use weir::work::Role;
 
 fn status(weir: &Weir, more: &[&str]) -> Value {
@@ -308,5 +309,115 @@ async fn without_a_leader_the_status_names_what_helps_where_weir_may_not_lead() 
     let readiness = process.get("/readyz").await.unwrap().text;
     assert!(readiness.contains("set RIVER_LEADER=true"), "{readiness}");
     assert_eq!(process.stop().await, Some(0));
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_and_metrics_name_the_holder_of_the_oldest_snapshot() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["schedule"], &[]);
+    process.ready().await;
+    let mut backup = weir.client().await;
+    backup
+        .batch_execute("SET application_name = 'nightly'")
+        .await
+        .unwrap();
+    let snapshot = backup
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead);
+    let open = snapshot.start().await.unwrap();
+    let pid: i32 = open
+        .query_one("SELECT pg_backend_pid()", &[])
+        .await
+        .unwrap()
+        .get(0);
+    let other = weir.client().await;
+    for _ in 0..20 {
+        other
+            .batch_execute("UPDATE weir_settings SET one = true")
+            .await
+            .unwrap();
+    }
+    let found = status(&weir, &[]);
+    let held = &found["vacuum"]["snapshots"][0];
+    assert_eq!(
+        (
+            &held["kind"],
+            &held["pid"],
+            &held["application"],
+            &held["state"],
+            &held["query"]
+        ),
+        (
+            &json!("session"),
+            &json!(pid),
+            &json!("nightly"),
+            &json!("idle in transaction"),
+            &json!("SELECT pg_backend_pid()")
+        ),
+        "{found}"
+    );
+    assert!(held["transactions"].as_i64().unwrap() >= 20, "{held}");
+    assert!(held["seconds"].as_f64().unwrap() > 0.0, "{held}");
+    assert_eq!(found["vacuum"]["sees_all"], true);
+    assert!(text(&weir, &[]).contains("\nvacuum       oldest snapshot: "));
+    let of_sessions = [("holder", "session")];
+    weir.until("the snapshot in a scrape", async || {
+        let scrape = process.scrape().await;
+        let age = scrape.value("weir_oldest_snapshot_transactions", &of_sessions)?;
+        (age >= 20.0).then_some(())
+    })
+    .await;
+    let scrape = process.scrape().await;
+    assert!(
+        scrape
+            .value("weir_oldest_snapshot_seconds", &of_sessions)
+            .unwrap()
+            > 0.0
+    );
+    assert_eq!(scrape.value("weir_snapshots_visible", &[]), Some(1.0));
+    assert!(scrape.value("weir_wraparound_transactions", &[]).unwrap() > 0.0);
+    open.rollback().await.unwrap();
+    assert_eq!(process.stop().await, Some(0));
+    weir.end().await;
+}
+
+/// The role of most managed servers.
+#[tokio::test(flavor = "multi_thread")]
+async fn status_says_that_it_does_not_see_the_snapshots_of_others() {
+    let weir = Weir::new().await;
+    let role = format!("{}_role", weir.name());
+    let admin = weir.client().await;
+    admin
+        .batch_execute(&format!(
+            "CREATE ROLE {role} LOGIN PASSWORD 'secret'; \
+             GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {role}; \
+             GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {role}"
+        ))
+        .await
+        .unwrap();
+    let mut dump = weir.client().await;
+    let snapshot = dump
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead);
+    let open = snapshot.start().await.unwrap();
+    open.query_one("SELECT 1", &[]).await.unwrap();
+    let (_, place) = weir.url().split_once('@').unwrap();
+    let url = format!("postgres://{role}:secret@{place}");
+    let output = command(&weir, &["status"])
+        .env("DATABASE_URL", &url)
+        .output()
+        .unwrap();
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        shown.contains("oldest snapshot seen: ") && shown.contains("GRANT pg_monitor TO Weir's role"),
+        "{shown}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    open.rollback().await.unwrap();
+    admin
+        .batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}"))
+        .await
+        .unwrap();
     weir.end().await;
 }

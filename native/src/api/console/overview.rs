@@ -93,6 +93,10 @@ fn whole(status: &Overview, leads_river: bool) -> Markup {
             "slots",
             html! { (number(status.lanes.slots_in_use)) " taken, " a href="/console/holders" { (waiting) } },
         ),
+        (
+            "vacuum",
+            html! { @for line in status.vacuum.lines() { (line) br; } },
+        ),
     ])
 }
 

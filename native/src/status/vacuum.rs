@@ -1,0 +1,174 @@
+//! What holds back vacuum, and what that costs.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use tokio_postgres::Client;
+use weir_ledger::database::DatabaseError;
+use weir_ledger::read::horizon;
+
+use super::text::{duration, number};
+
+/// What holds back vacuum, and what that costs.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Vacuum {
+    /// Whether Weir's role sees the snapshots of all sessions and of standbys. Otherwise, older ones may exist.
+    pub sees_all: bool,
+    /// The oldest snapshot of each kind of holder, the oldest first.
+    pub snapshots: Vec<Snapshot>,
+    /// The age of the database's oldest row that is not frozen, in transactions. PostgreSQL stops at two billion.
+    pub wraparound: i64,
+    /// Rows that vacuum has not removed yet, by table.
+    pub dead_rows: BTreeMap<String, i64>,
+    /// How far the slowest connected standby is behind, in seconds; null where it is not visible.
+    pub replication_lag: Option<f64>,
+    /// How many bytes of WAL the slowest replication slot retains.
+    pub retained_bytes: f64,
+}
+
+/// The holder of a snapshot.
+#[derive(Clone, Debug, Serialize)]
+pub struct Snapshot {
+    /// `session`, `prepared`, `slot` or `standby`.
+    pub kind: String,
+    /// The server process.
+    pub pid: Option<i32>,
+    /// The role; the name of a slot.
+    pub name: Option<String>,
+    /// The name of the application, the prepared transaction or the standby; the plugin of a slot.
+    pub application: Option<String>,
+    /// What it does.
+    pub state: Option<String>,
+    /// The start of its statement.
+    pub query: Option<String>,
+    /// The age of the transaction; null where it is not known.
+    pub seconds: Option<f64>,
+    /// How many transactions have started since.
+    pub transactions: i64,
+}
+
+impl Vacuum {
+    /// Reads what the server keeps in memory.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be asked.
+    pub async fn read(client: &Client) -> Result<Self, DatabaseError> {
+        let (mut snapshots, state, dead_rows) = tokio::try_join!(
+            horizon::snapshots(client),
+            horizon::horizon(client),
+            horizon::dead_rows(client),
+        )?;
+        snapshots.sort_by(|one, other| {
+            let age = |held: &horizon::Snapshot| (held.transactions, held.seconds.unwrap_or(f64::INFINITY));
+            age(other)
+                .partial_cmp(&age(one))
+                .unwrap_or(std::cmp::Ordering::Equal)
+        });
+        Ok(Self {
+            sees_all: state.sees_all,
+            snapshots: snapshots
+                .into_iter()
+                .map(|held| Snapshot {
+                    kind: held.kind,
+                    pid: held.pid,
+                    name: held.name,
+                    application: held.application,
+                    state: held.state,
+                    query: held.query,
+                    seconds: held.seconds,
+                    transactions: held.transactions,
+                })
+                .collect(),
+            wraparound: state.wraparound,
+            dead_rows: dead_rows.into_iter().map(|row| (row.table, row.dead)).collect(),
+            replication_lag: match state.standbys {
+                0 => Some(0.0),
+                _ => state.replay_lag,
+            },
+            retained_bytes: state.retained,
+        })
+    }
+}
+
+/// A snapshot is worth its holder's name from this age on.
+const OLD_SECONDS: f64 = 60.0;
+const OLD_TRANSACTIONS: i64 = 100_000;
+
+/// PostgreSQL freezes rows of its own accord long before this age.
+const NEAR_WRAPAROUND: i64 = 500_000_000;
+
+/// A standby that is this many seconds behind is worth a line, and as much WAL.
+const FAR_BEHIND: f64 = 10.0;
+const MUCH_WAL: f64 = 1e9;
+
+impl Vacuum {
+    /// In short lines: always one, and more where vacuum is held back.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let oldest = self.snapshots.first();
+        let age = match oldest {
+            Some(held) => held.age(),
+            None => "none".to_owned(),
+        };
+        let seen = if self.sees_all { "" } else { " seen" };
+        let mut lines = vec![format!("oldest snapshot{seen}: {age}")];
+        if let Some(held) = oldest.filter(|held| held.is_old()) {
+            lines.push(held.holder());
+            lines.extend(held.query.clone().filter(|query| !query.is_empty()));
+        }
+        let dead: i64 = self.dead_rows.values().sum();
+        if let Some((table, most)) = self.dead_rows.iter().max_by_key(|(_, rows)| **rows)
+            && oldest.is_some_and(Snapshot::is_old)
+        {
+            lines.push(format!(
+                "{} dead rows, {} of them in {table}",
+                number(dead),
+                number(*most)
+            ));
+        }
+        if !self.sees_all {
+            lines.push("to see all: GRANT pg_monitor TO Weir's role".to_owned());
+        }
+        if self.wraparound > NEAR_WRAPAROUND {
+            lines.push(format!(
+                "oldest row: {} transactions of 2G",
+                number(self.wraparound)
+            ));
+        }
+        if let Some(lag) = self.replication_lag.filter(|lag| *lag > FAR_BEHIND) {
+            lines.push(format!("a standby is {} behind", duration((lag * 1000.0) as i64)));
+        }
+        if self.retained_bytes > MUCH_WAL {
+            let bytes = number(self.retained_bytes as i64);
+            lines.push(format!("a replication slot keeps {bytes} bytes of WAL"));
+        }
+        lines
+    }
+}
+
+impl Snapshot {
+    fn is_old(&self) -> bool {
+        self.seconds.is_some_and(|seconds| seconds >= OLD_SECONDS) || self.transactions >= OLD_TRANSACTIONS
+    }
+
+    fn age(&self) -> String {
+        let transactions = format!("{} transactions", number(self.transactions));
+        match self.seconds {
+            Some(seconds) => format!("{}, {transactions}", duration((seconds * 1000.0) as i64)),
+            None => transactions,
+        }
+    }
+
+    fn holder(&self) -> String {
+        let kind = match &*self.kind {
+            "prepared" => "prepared transaction",
+            "slot" => "replication slot",
+            kind => kind,
+        };
+        let pid = self.pid.map(|pid| pid.to_string());
+        let known = [&pid, &self.name, &self.application, &self.state];
+        let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();
+        format!("{kind} {}", known.join(", "))
+    }
+}
