@@ -12,6 +12,7 @@
 
 mod common;
 
+mod alerts;
 mod audit;
 mod batch;
 mod beside;

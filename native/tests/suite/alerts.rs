@@ -1,0 +1,626 @@
+//! Each alert of `deploy/prometheus/alerts.yml` fires when what it is about happens. A test does it to real processes,
+//! scrapes them before and after, and continues what it measured with Prometheus' own `promtool test rules`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::common::process::{Process, Scrape};
+use crate::common::programs::debian;
+use crate::common::receiver::{Answers, Receiver};
+use crate::common::{EDGE_SECRET, GO_TESTS, Weir, Who, files, lock_holder};
+use serde_json::{Value, json};
+use tokio_postgres::IsolationLevel;
+use weir::webhooks;
+use weir_ledger::control;
+use weir_policy::assertion::{self, AssertionKey};
+use weir_policy::counts::PATH;
+
+const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/prometheus/alerts.yml");
+
+const PROGRAMS: (&str, &str) = (
+    "WEIR_CONFIG",
+    concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs.toml"),
+);
+
+/// The minutes of a day.
+const DAY: u32 = 24 * 60;
+
+/// How often Prometheus scrapes and evaluates the rules: for days, as rarely as a scrape may come.
+fn step_seconds(minutes: u32) -> u32 {
+    if minutes > DAY { 240 } else { 30 }
+}
+
+/// `None` where it cannot be had.
+fn promtool() -> Option<PathBuf> {
+    debian("prometheus", "usr/bin/promtool")
+}
+
+/// How gauges go on after the last scrape. Counters always go on as they did between the scrapes.
+#[derive(Clone, Copy, PartialEq)]
+enum Gauges {
+    Stay,
+    Grow,
+}
+
+/// A process that is scraped.
+struct Watched<'a> {
+    process: &'a Process,
+    first: Scrape,
+    since: Instant,
+}
+
+impl<'a> Watched<'a> {
+    async fn start(process: &'a Process) -> Self {
+        process.ready().await;
+        Self {
+            first: process.scrape().await,
+            process,
+            since: Instant::now(),
+        }
+    }
+
+    /// Every series of the process, continued for so long.
+    async fn series(&self, instance: usize, gauges: Gauges, minutes: u32) -> Vec<Value> {
+        let last = self.process.scrape().await;
+        let passed = self.since.elapsed().as_secs_f64();
+        let count = minutes * 60 / step_seconds(minutes);
+        let series = |(name, labels, value): (&str, Vec<&str>, &str)| {
+            let own: Vec<(&str, &str)> = labels
+                .iter()
+                .map(|label| label.split_once('=').unwrap())
+                .map(|(name, value)| (name, value.trim_matches('"')))
+                .collect();
+            let before = self.first.value(name, &own).unwrap_or(0.0);
+            let now: f64 = value.parse().unwrap();
+            let is_counter = ["_total", "_bucket", "_sum", "_count"]
+                .iter()
+                .any(|end| name.ends_with(end));
+            let step = match is_counter || gauges == Gauges::Grow {
+                true => (now - before) / passed * f64::from(step_seconds(minutes)),
+                false => 0.0,
+            };
+            let values = if now.is_nan() || step.is_nan() {
+                vec!["NaN"; count as usize].join(" ")
+            } else {
+                format!("{now}{step:+}x{count}")
+            };
+            let labels = [&labels[..], &["job=\"weir\""]].concat().join(",");
+            json!({"series": format!("{name}{{{labels},instance=\"{instance}\"}}"), "values": values})
+        };
+        last.samples().map(series).collect()
+    }
+}
+
+/// The alerts that fire within so many minutes if this is what Prometheus scrapes.
+fn fired(promtool: &PathBuf, series: &[Value], minutes: u32) -> BTreeSet<String> {
+    let rules = std::fs::read_to_string(RULES).unwrap();
+    let rules: Value = serde_yaml_ng::from_str(&rules).unwrap();
+    let alerts = rules["groups"][0]["rules"].as_array().unwrap();
+    // Each alert is expected not to fire, and those that promtool complains about did.
+    let expected: Vec<Value> = alerts
+        .iter()
+        .map(|rule| {
+            let name = rule["alert"].as_str().unwrap();
+            json!({
+                "expr": format!(
+                    "group by (alertname) (max_over_time(ALERTS{{alertname=\"{name}\",alertstate=\"firing\"}}[{minutes}m]))"
+                ),
+                "eval_time": format!("{minutes}m"),
+                "exp_samples": [],
+            })
+        })
+        .collect();
+    let step = format!("{}s", step_seconds(minutes));
+    let test = json!({
+        "rule_files": [RULES],
+        "evaluation_interval": step,
+        "tests": [{
+            "interval": step,
+            "input_series": series,
+            "promql_expr_test": expected,
+        }],
+    });
+    let file = std::env::temp_dir().join(format!("weir-alerts-{}.json", uuid::Uuid::new_v4()));
+    std::fs::write(&file, test.to_string()).unwrap();
+    let output = Command::new(promtool)
+        .args(["test", "rules"])
+        .arg(&file)
+        .output()
+        .unwrap();
+    std::fs::remove_file(&file).unwrap();
+    let printed = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let names: BTreeSet<String> = printed
+        .lines()
+        .filter(|line| line.trim_start().starts_with("got:") && !line.contains("got:nil"))
+        .flat_map(|line| line.split("alertname=\"").skip(1))
+        .filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()))
+        .collect();
+    assert_eq!(output.status.success(), names.is_empty(), "{printed}");
+    names
+}
+
+/// What Prometheus would do with what these processes show from now on.
+async fn fire(watched: &[&Watched<'_>], gauges: Gauges, minutes: u32, names: &[&str]) {
+    let Some(promtool) = promtool() else { return };
+    let mut series = Vec::new();
+    for (instance, one) in watched.iter().enumerate() {
+        series.extend(one.series(instance, gauges, minutes).await);
+    }
+    if minutes > DAY {
+        // Samples of all series for so long do not fit into promtool, which also takes no more than 10,000 of one series.
+        series.retain(|one| {
+            ["weir_build_info{", "weir_wraparound", "weir_replication"]
+                .iter()
+                .any(|name| one["series"].as_str().unwrap().starts_with(name))
+        });
+    }
+    let fired = fired(&promtool, &series, minutes);
+    eprintln!("fired: {fired:?}");
+    for name in names {
+        assert!(fired.contains(*name), "{name} is not among {fired:?}");
+    }
+    if names.is_empty() {
+        assert_eq!(fired, BTreeSet::new());
+    }
+}
+
+#[test]
+fn every_alert_is_fired_by_a_test_of_this_file() {
+    let rules = std::fs::read_to_string(RULES).unwrap();
+    let tests = include_str!("alerts.rs");
+    let names = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let missing: Vec<_> = names
+        .filter(|name| !tests.contains(&format!("\"{name}\"")))
+        .collect();
+    assert_eq!(missing, Vec::<&str>::new());
+}
+
+#[test]
+fn promtool_accepts_the_rules() {
+    let Some(promtool) = promtool() else { return };
+    let output = Command::new(promtool)
+        .args(["check", "rules", RULES])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn alerts_fire_without_any_process() {
+    let Some(promtool) = promtool() else { return };
+    let series = [json!({"series": "up{job=\"weir\"}", "values": "0x40"})];
+    let fired = fired(&promtool, &series, 15);
+    assert_eq!(
+        fired,
+        BTreeSet::from(["WeirDown", "WeirNoOrigin"].map(str::to_owned))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_alert_fires_under_ordinary_work() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["up"], &[]);
+    let watched = Watched::start(&process).await;
+    weir.maintenance_started().await;
+    let mut jobs = Vec::new();
+    for _ in 0..10 {
+        let who = Who::User(weir.user("free").await);
+        let body = files(&[("a_test.go", GO_TESTS)]).to_string();
+        for request in ["one", "two", "three"] {
+            let reply = process
+                .call("POST", "/api/jobs/analysis", who, request, &body)
+                .await;
+            assert_eq!(reply.status, 202, "{}", reply.text);
+            let answer: Value = serde_json::from_str(&reply.text).unwrap();
+            jobs.push((answer["job"]["id"].as_i64().unwrap(), who));
+        }
+    }
+    for (id, who) in jobs {
+        weir.finished(id, who).await;
+    }
+    weir.until("the settlement of all of them", async || {
+        (weir.count("quota_reservations").await == 0).then_some(())
+    })
+    .await;
+    weir.until("a leader and maintenance", async || {
+        let scrape = process.scrape().await;
+        let known = ["weir_leader_known", "weir_maintenance_known"];
+        known
+            .iter()
+            .all(|name| scrape.value(name, &[]) == Some(1.0))
+            .then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 30, &[]).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_without_a_scheduler_or_an_origin() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    let watched = Watched::start(&process).await;
+    fire(
+        &[&watched],
+        Gauges::Stay,
+        10,
+        &["WeirNoLeader", "WeirNoMaintenance"],
+    )
+    .await;
+    process.stop().await;
+    let process = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&process).await;
+    fire(&[&watched], Gauges::Stay, 10, &["WeirNoOrigin"]).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_without_the_database() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    let watched = Watched::start(&process).await;
+    let (admin, name) = (weir.admin().await, weir.name());
+    let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
+    let close = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false; {end}");
+    admin.batch_execute(&close).await.unwrap();
+    weir.until("the outage to be measured", async || {
+        (process.scrape().await.value("weir_database_up", &[]) == Some(0.0)).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 10, &["WeirDatabaseUnreachable"]).await;
+    let open = format!("ALTER DATABASE {name} ALLOW_CONNECTIONS true");
+    admin.batch_execute(&open).await.unwrap();
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_while_jobs_cannot_be_counted() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    let watched = Watched::start(&process).await;
+    let mut operator = weir.client().await;
+    let open = operator.transaction().await.unwrap();
+    open.batch_execute("LOCK TABLE quota_reservations").await.unwrap();
+    weir.until("a scrape that could not count", async || {
+        (process.scrape().await.value("weir_jobs_counted", &[]) == Some(0.0)).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 10, &["WeirJobsNotCounted"]).await;
+    open.rollback().await.unwrap();
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_while_users_submit_more_than_runs() {
+    let weir = Weir::new().await;
+    let mut users = Vec::new();
+    for _ in 0..8 {
+        users.push(Who::User(weir.user("free").await));
+    }
+    let process = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&process).await;
+    for who in users {
+        for _ in 0..4 {
+            weir.analyse(who, "a_test.go", GO_TESTS).await;
+        }
+    }
+    weir.until("the waits in a scrape", async || {
+        let scrape = process.scrape().await;
+        let of_lane = [("service", "analysis"), ("lane", "default"), ("tier", "free")];
+        let waits = ["weir_oldest_parked_seconds", "weir_oldest_wait_seconds"];
+        waits
+            .iter()
+            .all(|name| scrape.value(name, &of_lane) > Some(1.0))
+            .then_some(())
+    })
+    .await;
+    // The scheduled lanes wait by design; the lane of these jobs has no workers, either.
+    let names = [
+        "WeirBacklogGrows",
+        "WeirParkedWait",
+        "WeirLaneWait",
+        "WeirLaneWithoutWorkers",
+    ];
+    fire(&[&watched], Gauges::Grow, 40, &names).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_while_a_handler_always_fails() {
+    let weir = Weir::with(&[PROGRAMS]).await;
+    let process = Process::start(&weir, &["up"], &[]);
+    let watched = Watched::start(&process).await;
+    let who = Who::User(weir.user("pro").await);
+    let mut jobs = Vec::new();
+    for _ in 0..6 {
+        let answer = weir.post("/api/jobs/broken", who, &json!({})).await;
+        jobs.push(answer.body["job"]["id"].as_i64().unwrap());
+    }
+    for job in jobs {
+        assert_eq!(weir.finished(job, who).await["status"], "failed");
+    }
+    weir.until("their settlement", async || {
+        (weir.count("quota_reservations").await == 0).then_some(())
+    })
+    .await;
+    let names = ["WeirJobsFail", "WeirAttemptsFail"];
+    fire(&[&watched], Gauges::Stay, 20, &names).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_while_a_transaction_keeps_a_holders_lock() {
+    let weir = Weir::new().await;
+    let user = weir.user("free").await;
+    weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    let watched = Watched::start(&process).await;
+    let mut operator = weir.client().await;
+    let open = lock_holder(&mut operator, user).await;
+    let body = files(&[("a_test.go", GO_TESTS)]).to_string();
+    let submit = process.call("POST", "/api/jobs/analysis", Who::User(user), "blocked", &body);
+    assert_eq!(submit.await.status, 503);
+    let names = ["WeirBlockedHolders", "WeirUnavailable"];
+    fire(&[&watched], Gauges::Stay, 15, &names).await;
+    open.rollback().await.unwrap();
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_after_counters_and_jobs_were_changed_by_hand() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&process).await;
+    weir.maintenance_started().await;
+    let who = Who::User(weir.user("pro").await);
+    for _ in 0..20 {
+        weir.analyse(who, "a_test.go", GO_TESTS).await;
+    }
+    weir.client()
+        .await
+        .batch_execute("UPDATE holders SET slots_in_use = 0; DELETE FROM river_job")
+        .await
+        .unwrap();
+    weir.until("both to be counted", async || {
+        let scrape = process.scrape().await;
+        let orphans = scrape.value("weir_orphans_total", &[])?;
+        let repairs = scrape.value("weir_counter_repairs_total", &[])?;
+        (orphans >= 20.0 && repairs >= 1.0).then_some(())
+    })
+    .await;
+    let names = ["WeirOrphans", "WeirCounterRepaired"];
+    fire(&[&watched], Gauges::Stay, 20, &names).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_when_service_keys_are_refused() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    let watched = Watched::start(&process).await;
+    let wrong = [("Authorization", "Bearer weir_sk_of_nobody")];
+    for _ in 0..3 {
+        let reply = process.ask("GET", "/api/usage", &wrong, "").await.unwrap();
+        assert_eq!(reply.status, 401, "{}", reply.text);
+    }
+    fire(&[&watched], Gauges::Stay, 20, &["WeirServiceKeysRefused"]).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_when_a_receiver_is_gone() {
+    let allowed = ("WEBHOOK_PRIVATE_NETWORKS", "true");
+    let weir = Weir::with(&[allowed]).await;
+    let process = Process::start(&weir, &["work"], &[allowed]);
+    let watched = Watched::start(&process).await;
+    let receiver = Receiver::new();
+    receiver.answer(Answers::Status(410));
+    let mut client = weir.client().await;
+    let events = ["job.completed".to_owned()];
+    let settings = &weir.context.settings;
+    let made = webhooks::add(&mut client, settings, "shell:test", &receiver.url(), &events, &[]).await;
+    let id = made.unwrap().webhook.id;
+    control::test_webhook(&mut client, "shell:test", id)
+        .await
+        .unwrap();
+    let gone = [("outcome", "gone")];
+    weir.until("the delivery", async || {
+        let scrape = process.scrape().await;
+        (scrape.value("weir_webhook_deliveries_total", &gone)? > 0.0).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 70, &["WeirWebhooksGivenUp"]).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_while_a_step_of_reconciliation_fails() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&process).await;
+    weir.maintenance_started().await;
+    let client = weir.client().await;
+    client
+        .batch_execute("ALTER TABLE outstanding_attempts RENAME TO renamed_by_hand")
+        .await
+        .unwrap();
+    weir.until("a failure to be counted", async || {
+        let scrape = process.scrape().await;
+        let failures: f64 = scrape
+            .samples()
+            .filter(|(name, ..)| *name == "weir_reconciliation_failures_total")
+            .map(|(.., value)| value.parse::<f64>().unwrap())
+            .sum();
+        (failures > 0.0).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 20, &["WeirReconciliationFails"]).await;
+    client
+        .batch_execute("ALTER TABLE renamed_by_hand RENAME TO outstanding_attempts")
+        .await
+        .unwrap();
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_after_a_worker_was_killed() {
+    let weir = Weir::with(&[PROGRAMS]).await;
+    let who = Who::User(weir.user("free").await);
+    let scheduler = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&scheduler).await;
+    let worker = Process::start(&weir, &["work"], &[]);
+    let answer = weir.post("/api/jobs/loyal", who, &json!({})).await;
+    weir.running(answer.body["job"]["id"].as_i64().unwrap(), who)
+        .await;
+    drop(worker);
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "UPDATE processes SET beat_at = beat_at - interval '1 minute'; \
+             UPDATE river_job SET attempted_at = attempted_at - interval '1 minute'",
+        )
+        .await
+        .unwrap();
+    weir.until("the job to be taken back", async || {
+        (scheduler.scrape().await.value("weir_reclaimed_total", &[])? > 0.0).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Stay, 20, &["WeirJobsTakenBack"]).await;
+    scheduler.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_while_settlements_are_slow() {
+    let weir = Weir::new().await;
+    let who = Who::User(weir.user("free").await);
+    let client = weir.client().await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION slow_disk() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END'; \
+             CREATE TRIGGER slow_disk AFTER INSERT ON usage_events FOR EACH STATEMENT EXECUTE FUNCTION slow_disk()",
+        )
+        .await
+        .unwrap();
+    let process = Process::start(&weir, &["up"], &[]);
+    let watched = Watched::start(&process).await;
+    let job = weir.analyse(who, "a_test.go", GO_TESTS).await;
+    assert_eq!(weir.finished(job, who).await["status"], "completed");
+    fire(&[&watched], Gauges::Stay, 20, &["WeirSlowSettlement"]).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+/// The edge's tests show that it reports these outcomes and events; here, a report reaches Prometheus.
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_by_what_the_edge_reports() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["serve"], &[]);
+    let watched = Watched::start(&process).await;
+    let report = json!({
+        "requests": {"user": 20, "failed": 1, "unverifiable": 2},
+        "events": {"counter_unavailable": 3, "limiter_unavailable": 1, "origin_unreachable": 2},
+    });
+    let key = AssertionKey::new(EDGE_SECRET.as_bytes()).unwrap();
+    let now = jiff::Timestamp::now().as_second().unsigned_abs();
+    let signed = assertion::sign_own(&key, "POST", PATH, "report", now).unwrap();
+    let headers = [(assertion::HEADER, signed.as_str())];
+    let reply = process
+        .ask("POST", PATH, &headers, &report.to_string())
+        .await
+        .unwrap();
+    assert_eq!(reply.status, 204, "{}", reply.text);
+    let names = [
+        "WeirBroken",
+        "WeirEdgeFallback",
+        "WeirEdgeCannotCount",
+        "WeirEdgeCannotVerify",
+        "WeirEdgeCannotReachOrigin",
+    ];
+    fire(&[&watched], Gauges::Stay, 20, &names).await;
+    process.stop().await;
+    weir.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_fires_while_a_transaction_keeps_a_snapshot() {
+    let weir = Weir::new().await;
+    let process = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&process).await;
+    let mut report = weir.client().await;
+    let snapshot = report
+        .build_transaction()
+        .isolation_level(IsolationLevel::RepeatableRead);
+    let open = snapshot.start().await.unwrap();
+    open.query_one("SELECT 1", &[]).await.unwrap();
+    let of_sessions = [("holder", "session")];
+    weir.until("the snapshot to age", async || {
+        let scrape = process.scrape().await;
+        (scrape.value("weir_oldest_snapshot_seconds", &of_sessions)? > 2.0).then_some(())
+    })
+    .await;
+    fire(&[&watched], Gauges::Grow, 150, &["WeirOldSnapshot"]).await;
+    open.rollback().await.unwrap();
+    process.stop().await;
+    weir.end().await;
+}
+
+/// Weeks of many transactions, of which a test makes the first seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_fire_when_ids_run_out_and_a_slot_keeps_wal() {
+    let weir = Weir::new().await;
+    let client = weir.client().await;
+    let slot = format!("weir_alert_{}", weir.name());
+    let process = Process::start(&weir, &["schedule"], &[]);
+    let watched = Watched::start(&process).await;
+    // It ends with its session.
+    let create = "SELECT pg_create_physical_replication_slot($1, true, true)";
+    client.execute(create, &[&slot]).await.unwrap();
+    client
+        .batch_execute(
+            "SET synchronous_commit = off; \
+             CREATE TABLE busy (n int); \
+             CREATE PROCEDURE burn() LANGUAGE plpgsql AS \
+             'BEGIN FOR n IN 1..50000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END'",
+        )
+        .await
+        .unwrap();
+    client.batch_execute("CALL burn()").await.unwrap();
+    client
+        .batch_execute("INSERT INTO busy SELECT generate_series(1, 200000)")
+        .await
+        .unwrap();
+    let grown =
+        |scrape: &Scrape, name: &str| Some(scrape.value(name, &[])? - watched.first.value(name, &[])?);
+    weir.until("both in a scrape", async || {
+        let scrape = process.scrape().await;
+        let used = grown(&scrape, "weir_wraparound_transactions")?;
+        let kept = grown(&scrape, "weir_replication_retained_bytes")?;
+        (used > 40_000.0 && kept > 1e6).then_some(())
+    })
+    .await;
+    let names = ["WeirWraparound", "WeirReplicationBehind"];
+    fire(&[&watched], Gauges::Grow, DAY * 20, &names).await;
+    process.stop().await;
+    weir.end().await;
+}
