@@ -7,7 +7,7 @@ use tokio_postgres::Client;
 use weir_ledger::database::DatabaseError;
 use weir_ledger::read::horizon;
 
-use super::text::{duration, number};
+use super::short::{duration, number};
 
 /// What holds back vacuum, and what that costs.
 #[derive(Clone, Debug, Default, Serialize)]
