@@ -5,6 +5,7 @@ use tokio_postgres::GenericClient;
 
 use super::known::{OLDEST_RIVER, River, quoted};
 use super::schema::{Applied, Kind, RECORD, Schema};
+use super::server::{Changes, Server};
 use crate::database::{DatabaseError, Schemas};
 
 /// What is there.
@@ -22,6 +23,9 @@ pub(super) struct Found {
     pub(super) river_version: Option<i64>,
     /// What has been applied of Weir's; `None` where nothing was.
     pub(super) applied: Option<Applied>,
+    server: Server,
+    /// Whether something of Weir's schema is missing.
+    lacks_weir: bool,
     faults: Vec<String>,
 }
 
@@ -75,6 +79,16 @@ impl Found {
             (None, _) => true,
             (Some(_), _) => false,
         };
+        let changes = Changes {
+            weir: &self.weir,
+            river: schema,
+            changes_weir: self.lacks_weir,
+            changes_river: applies,
+        };
+        // A schema that has no name yet was reported.
+        if !(self.weir.is_empty() || schema.is_empty()) {
+            faults.extend(self.server.faults(changes));
+        }
         if faults.is_empty() {
             Ok(applies)
         } else {
@@ -171,9 +185,15 @@ pub(super) async fn look(
             ));
         }
     }
+    let server = Server::of(client, &weir, &river).await?;
+    let lacks_weir = applied
+        .as_ref()
+        .is_none_or(|applied| !schema.is_served_by(applied));
     Ok(Found {
         weir,
         river,
+        server,
+        lacks_weir,
         has_weir: row.get("has_weir"),
         has_river: row.get("has_river"),
         has_record,

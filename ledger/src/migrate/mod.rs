@@ -6,6 +6,7 @@ mod known;
 mod look;
 mod schema;
 mod script;
+mod server;
 
 use std::time::Duration;
 

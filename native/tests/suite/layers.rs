@@ -161,6 +161,7 @@ const LEDGER: &[&str] = &[
     "migrate::error",
     "migrate::known",
     "migrate::schema",
+    "migrate::server",
     "migrate::look",
     "migrate::script",
     "migrate",

@@ -32,6 +32,7 @@ mod events;
 mod failure;
 mod fairness;
 mod first_start;
+mod fit_server;
 mod fleet;
 mod generated_requests;
 mod grants;

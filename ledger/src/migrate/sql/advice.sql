@@ -1,8 +1,11 @@
 -- What an operator should know about rights that `weir migrate` cannot or must not change. $1 the schema of Weir's tables.
-SELECT format('the role %1$s does not exist, and this role may not create it; run: CREATE ROLE %1$s NOLOGIN, then '
-              '`weir migrate` again. Until then only the owner of Weir''s functions can call those of %1$s', r) AS advice
+SELECT format('the roles %s do not exist, and the role %s may not create them; as a superuser or a role with CREATEROLE, '
+              'run: %s then run `weir migrate` again. Until then, all of Weir''s processes work, and only %2$s can call '
+              'Weir''s functions in SQL',
+              string_agg(r, ', '), quote_ident(current_user), string_agg(format('CREATE ROLE %s NOLOGIN;', r), ' ')) AS advice
 FROM unnest(ARRAY['weir_submitter', 'weir_worker']) AS r
 WHERE to_regrole(r) IS NULL
+HAVING count(*) > 0
 UNION ALL
 SELECT format('%s may create objects in schema %I, where Weir''s functions look for theirs, and so act as their owner; '
               'move Weir to a schema of its own (WEIR_SCHEMA=weir), or run: REVOKE CREATE ON SCHEMA %2$I FROM %1$s',

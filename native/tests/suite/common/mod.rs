@@ -9,6 +9,7 @@ pub mod process;
 pub mod programs;
 pub mod proxy;
 pub mod receiver;
+pub mod server;
 pub mod skip;
 pub mod submissions;
 mod template;
