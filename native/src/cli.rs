@@ -23,9 +23,10 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 use weir::api::probes::{self, Probes};
 use weir::api::serve;
-use weir::config::service::Service;
+use weir::config::service::{HandlerSpec, Service};
 use weir::config::{Environment, Settings};
 use weir::context::Context;
+use weir::handler::watch_programs;
 use weir::telemetry::{logs, metrics, traces};
 use weir::token;
 use weir::work::{Role, Working, reconcile};
@@ -291,6 +292,12 @@ impl Parts {
             if let Err(error) = nix::sys::prctl::set_dumpable(false) {
                 tracing::warn!(%error, "other processes of this user can read this one's secrets");
             }
+        }
+        let runs_programs = |service: &Service| matches!(service.handler, HandlerSpec::Exec { .. });
+        if self.services.iter().any(runs_programs)
+            && let Err(error) = watch_programs()
+        {
+            tracing::warn!(%error, "programs of handlers will outlive this process if it is killed");
         }
         if let Some(warning) = settings.database()?.warning() {
             tracing::warn!("{warning}");

@@ -13,6 +13,9 @@ fn main() -> ExitCode {
     if let Some(code) = cli::first_process::run() {
         return code;
     }
+    if let Some(code) = weir::handler::watch() {
+        return code;
+    }
     let cli = cli::Cli::parse();
     let ended = tokio::runtime::Runtime::new()
         .map_err(Into::into)

@@ -8,7 +8,7 @@ use weir_policy::misspelling::meant;
 use super::variables::Variables;
 
 /// Variables of the scripts, of tests, and what programs of handlers get.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 11] = [
     "WEIR_CONFIG",
     "WEIR_EDGE_PORT",
     "WEIR_PG_PORT",
@@ -19,6 +19,7 @@ const OTHERS: [&str; 10] = [
     "WEIR_IDEMPOTENCY_KEY",
     "WEIR_JOB_ID",
     "WEIR_ATTEMPT",
+    "WEIR_PROCESS",
 ];
 
 /// A fault for each. `read` is what Weir reads, `passed` what the services file passes on to programs.

@@ -9,7 +9,8 @@
 //! job and no other job's (and `TRACEPARENT`, where traces are exported), what a program needs to run at all
 //! ([`PASSED_ON`]), and what the services file names in `env`; nothing else of this process's, and so none of its
 //! secrets. It runs in its own process group. At the time limit, at a cancellation and when this process stops, the group
-//! gets SIGTERM, and 10 s later SIGKILL. What is left of the group when the program exits is killed a moment later.
+//! gets SIGTERM, and 10 s later SIGKILL. What is left of the group when the program exits is killed a moment later. When
+//! this process is killed, [`watcher`] kills its programs, which it finds by `WEIR_PROCESS` in their environment.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -28,6 +29,7 @@ use tokio::process::{Child, Command};
 
 use super::attempt::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Reporter, Worked};
 use super::progress_lines::ProgressLines;
+use super::watcher;
 use crate::config::service::Amount;
 use weir_ledger::holder::Holder;
 
@@ -85,6 +87,7 @@ pub fn kill_programs() {
     for group in &*groups {
         let _ = killpg(*group, Signal::SIGKILL);
     }
+    watcher::dismiss();
     // Nobody starts another one until the process is gone.
     std::mem::forget(groups);
 }
@@ -145,6 +148,7 @@ impl Exec {
             .env("WEIR_ATTEMPT", attempt.attempt.to_string())
             .env("WEIR_IDEMPOTENCY_KEY", attempt.key.to_string())
             .envs(attempt.traceparent.iter().map(|parent| ("TRACEPARENT", parent)))
+            .envs(watcher::mark().map(|mark| (watcher::MARK, mark)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());

@@ -7,6 +7,7 @@ mod exec;
 mod http;
 mod progress_lines;
 mod specview;
+mod watcher;
 
 use std::sync::Arc;
 
@@ -18,6 +19,7 @@ use crate::outbound::Secret;
 pub use attempt::{Attempt, Handler, HandlerError, MAX_OUTPUT, Outcome, Refusal, Reporter, Worked};
 pub use attempt_token::AttemptTokens;
 pub use exec::kill_programs;
+pub use watcher::{watch, watch_programs};
 
 /// The handler that a service is configured with.
 #[must_use]

@@ -216,6 +216,7 @@ const NATIVE: &[&str] = &[
     "handler::analysis::find",
     "handler::analysis",
     "handler::progress_lines",
+    "handler::watcher",
     "handler::exec",
     "handler::http",
     "handler::specview",

@@ -466,6 +466,51 @@ fn processes() -> Vec<(u32, String, u32)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn programs_end_with_a_killed_worker() {
+    let mark = uuid::Uuid::new_v4();
+    let file = std::env::temp_dir().join(format!("weir-{mark}.toml"));
+    // A child in another session, and one without the environment.
+    let script =
+        format!("(setsid sh -c \"sleep 60; : {mark}\" &); env -i sh -c \"sleep 60; : {mark}\"; : {mark}");
+    let service = format!(
+        "[[service]]\nname = 'long'\nevent_type = 'analysis'\nkind = 'test:long'\nworkers = 'LONG'\n\
+         priority_workers = 2\ndefault_workers = 2\nscheduled_workers = 1\ntimeout = '5m'\nmax_attempts = 1\n\
+         handler = {{ type = 'exec', command = ['sh', '-c', '{script}'], amount = 1 }}\n"
+    );
+    std::fs::write(&file, service).unwrap();
+    let weir = Weir::with(&[("WEIR_CONFIG", file.to_str().unwrap())]).await;
+    let running = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let lines = all.filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok());
+        lines.filter(|line| line.contains(&format!(": {mark}"))).count()
+    };
+    let count = async |wanted: usize| {
+        let what = format!("{wanted} processes of the program");
+        weir.until(&what, async || (running() == wanted).then_some(()))
+            .await;
+    };
+    let submit = async || {
+        let user = Who::User(weir.user("free").await);
+        let answer = weir.post("/api/jobs/long", user, &json!({})).await;
+        assert_eq!(answer.status, 202, "{}", answer.body);
+    };
+    let work = Process::start(&weir, &["work"], &[]);
+    submit().await;
+    count(3).await;
+    let killed = std::time::Instant::now();
+    // Dropping it kills it, as `kill -9` does.
+    drop(work);
+    count(0).await;
+    assert!(
+        killed.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        killed.elapsed()
+    );
+    std::fs::remove_file(file).unwrap();
+    weir.abandon().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn as_the_first_process_weir_reaps_what_programs_leave_behind() {
     let namespace = ["--pid", "--fork", "--mount-proc", "--kill-child"];
     let possible = std::process::Command::new("unshare")
