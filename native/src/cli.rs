@@ -45,7 +45,7 @@ use webhook::Webhook;
 /// What `--help` ends with.
 const SETTINGS: &str = "\
 Settings come from the environment; a wrong one stops the start, and all that is wrong is said at once:
-  DATABASE_URL                  PostgreSQL, postgres://user@host:5432/name
+  DATABASE_URL                  PostgreSQL, postgres://user@host:5432/name; or PGHOST and libpq's other variables
   WEIR_SCHEMA, RIVER_SCHEMA     the schemas of Weir's tables and of River's: where search_path leads
   EDGE_SECRET                   shared with the edge; `serve` and `up` need it
   WEIR_ORIGIN_HOST, _PORT       where `serve` and `up` listen: 127.0.0.1, 8080
@@ -57,6 +57,7 @@ Settings come from the environment; a wrong one stops the start, and all that is
   FAIRNESS_..., ..._WORKERS     slots by plan, pool sizes (LEND_IDLE_WORKERS: whether idle ones are lent)
   OTEL_EXPORTER_OTLP_ENDPOINT   where traces go (OTLP over HTTP); unset: nowhere. OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER
                                 and the like as OpenTelemetry has them
+Each secret can be in a file: DATABASE_URL_FILE and the like.
 docs/reference/settings.md has the whole list, deploy/weir.env.example the defaults.
 
 weir.toml has a [[service]] for each kind of work: its pools, its timeout, `retry` for when a failed job is tried again,

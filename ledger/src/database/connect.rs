@@ -1,22 +1,24 @@
 //! How to reach the database.
 
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use secrecy::ExposeSecret;
-use tokio_postgres::config::Host;
+use tokio_postgres::config::TargetSessionAttrs;
 use tokio_postgres::{Client, SimpleQueryMessage};
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
+use super::parameters::{Host, Server, Session, Target};
+use super::relay::Relay;
 use super::schemas::Schemas;
 use super::settings;
-use super::tls::{self, SslMode, TlsOptions};
+use super::tls::{MakeTls, SslMode};
 
-/// How long a connection may take to open.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a first statement and a pool may take.
+pub(super) const CONNECT_TIMEOUT: Duration = super::parameters::CONNECT_TIMEOUT;
 
 /// A peer that has not acknowledged what was sent for this long is gone: its machine, or the network to it.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,9 +35,9 @@ fn lock_millis(lock_timeout: Duration) -> u128 {
 #[derive(Clone)]
 pub struct Database {
     config: tokio_postgres::Config,
-    tls: MakeRustlsConnect,
-    options: TlsOptions,
-    url: secrecy::SecretString,
+    tls: MakeTls,
+    target: Arc<Target>,
+    for_river: Box<sqlx::postgres::PgConnectOptions>,
     schemas: Schemas,
 }
 
@@ -56,21 +58,23 @@ impl Database {
     ///
     /// When the URL does not parse.
     pub fn named(url: &str, name: &str) -> Result<Self, DatabaseError> {
-        let (url, options) = tls::split(url)?;
-        let mut config = tokio_postgres::Config::from_str(&url)?;
-        config
-            .ssl_mode(options.for_tokio_postgres())
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_user_timeout(TCP_USER_TIMEOUT)
-            .keepalives_idle(KEEPALIVE_IDLE);
-        if config.get_application_name().is_none() {
-            config.application_name(name);
+        let mut target = Target::of(url)?;
+        if let Some(path) = target.passfile.clone().filter(|_| target.password.is_none())
+            && let Some(file) = password_file(&path)
+        {
+            target.password_from(&file);
         }
+        let mut for_river = for_river(&target)?;
+        // Both drivers take the same.
+        let user = for_river.get_username().to_owned();
+        for_river = for_river.database(target.database.as_ref().unwrap_or(&user));
+        target.user.get_or_insert(user);
+        target.application_name.get_or_insert_with(|| name.to_owned());
         Ok(Self {
-            tls: MakeRustlsConnect::new(options.config()?),
-            config,
-            options,
-            url: secrecy::SecretString::from(url),
+            tls: target.tls.make()?,
+            config: for_tokio_postgres(&target, &target.servers),
+            target: Arc::new(target),
+            for_river: Box::new(for_river),
             schemas: Schemas::default(),
         })
     }
@@ -91,21 +95,26 @@ impl Database {
     /// What an operator should know about how this URL is protected; `None` when there is nothing to say.
     #[must_use]
     pub fn warning(&self) -> Option<&'static str> {
-        let is_remote = self.config.get_hosts().iter().any(|host| match host {
-            Host::Tcp(name) => {
+        let is_remote = self.target.servers.iter().any(|server| match &server.host {
+            Host::Tcp(name, _) => {
                 name != "localhost" && !name.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
             }
             Host::Unix(_) => false,
         });
-        match self.options.mode {
-            SslMode::Prefer if is_remote => Some(
-                "DATABASE_URL has no sslmode or sslmode=prefer, which falls back to an unencrypted connection; \
-                 set sslmode=verify-full",
-            ),
-            SslMode::Disable if is_remote => {
+        match self.target.tls.mode {
+            _ if !is_remote => None,
+            SslMode::Disable => {
                 Some("DATABASE_URL has sslmode=disable, so passwords and data travel unencrypted")
             }
-            _ => None,
+            SslMode::Prefer => Some(
+                "DATABASE_URL has no sslmode or sslmode=prefer, which falls back to an unencrypted connection and does not \
+                 verify the server; set sslmode=verify-full",
+            ),
+            SslMode::Require => Some(
+                "DATABASE_URL has sslmode=require, which does not verify the server; set sslmode=verify-full, and \
+                 sslrootcert to the authority of a provider that has its own",
+            ),
+            SslMode::VerifyCa | SslMode::VerifyFull => None,
         }
     }
 
@@ -160,11 +169,11 @@ impl Database {
     /// Opens one with every default of the server, the database and the role.
     async fn connect_bare(&self) -> Result<Client, DatabaseError> {
         let (client, connection) =
-            tokio::time::timeout(CONNECT_TIMEOUT, self.config.connect(self.tls.clone()))
+            tokio::time::timeout(self.patience(), self.config.connect(self.tls.clone()))
                 .await
                 .map_err(|_| DatabaseError::Silent {
                     to: self.place(),
-                    within: CONNECT_TIMEOUT,
+                    within: self.patience(),
                 })?
                 .map_err(|error| DatabaseError::Connect {
                     to: self.place(),
@@ -178,19 +187,25 @@ impl Database {
         Ok(client)
     }
 
+    /// How long a connection may take to open, whichever server answers.
+    fn patience(&self) -> Duration {
+        let servers = u32::try_from(self.target.servers.len()).unwrap_or(u32::MAX);
+        self.target.connect_timeout.saturating_mul(servers)
+    }
+
     /// What is connected to, for people; without the password.
     fn place(&self) -> Arc<str> {
-        let ports = self.config.get_ports();
-        let port_of = |index: usize| ports.get(index).or(ports.first()).copied().unwrap_or(5432);
-        let hosts = self.config.get_hosts().iter().enumerate();
-        let hosts: Vec<String> = hosts
-            .map(|(index, host)| match host {
-                Host::Tcp(name) => format!("{name}:{}", port_of(index)),
-                Host::Unix(folder) => format!("{}:{}", folder.display(), port_of(index)),
-            })
-            .collect();
-        let user = self.config.get_user().unwrap_or_default();
-        let name = self.config.get_dbname().unwrap_or(user);
+        let hosts = self
+            .target
+            .servers
+            .iter()
+            .map(|Server { host, port }| match host {
+                Host::Tcp(name, _) => format!("{name}:{port}"),
+                Host::Unix(folder) => format!("{}:{port}", folder.display()),
+            });
+        let hosts: Vec<String> = hosts.collect();
+        let user = self.target.user.as_deref().unwrap_or_default();
+        let name = self.target.database.as_deref().unwrap_or(user);
         format!("{name:?} at {} (user {user:?})", hosts.join(", ")).into()
     }
 
@@ -257,7 +272,7 @@ impl Database {
         let (config, tls) = (self.config.clone(), self.tls.clone());
         let pin = std::iter::once(settings::pin());
         let setup = pin.chain(setup).chain(self.schemas.enter());
-        ConnectionPool::new(config, tls, setup, size, CONNECT_TIMEOUT)
+        ConnectionPool::new(config, tls, setup, size, CONNECT_TIMEOUT.max(self.patience()))
     }
 
     /// River's pool.
@@ -306,21 +321,29 @@ impl Database {
         enter: String,
         leave: Option<fn()>,
     ) -> Result<sqlx::PgPool, DatabaseError> {
-        let name = self.config.get_application_name().unwrap_or_default();
-        let mut options = sqlx::postgres::PgConnectOptions::from_str(self.url.expose_secret())?
-            .ssl_mode(self.options.for_sqlx())
-            // PgBouncer refuses connections that ask for it, and nobody here reads floats as text.
-            .extra_float_digits(None)
+        let name = self.target.application_name.as_deref().unwrap_or_default();
+        let mut options = (*self.for_river)
+            .clone()
             .application_name(&format!("{name}, River"));
-        if let Some(path) = &self.options.root_cert {
-            options = options.ssl_root_cert(path);
-        }
+        let relay = if self.needs_relay() {
+            let singles = self.target.servers.iter().map(|server| {
+                let config = for_tokio_postgres(&self.target, std::slice::from_ref(server));
+                (server.clone(), config)
+            });
+            let relay = Relay::start(singles.collect(), self.tls.clone(), Arc::clone(&self.target))?;
+            options = options
+                .socket(relay.folder())
+                .ssl_mode(sqlx::postgres::PgSslMode::Disable);
+            Some(relay)
+        } else {
+            None
+        };
         let (pin, enter): (Arc<str>, Arc<str>) = (settings::pin().into(), enter.into());
         let enter_weirs: Option<Arc<str>> = self.schemas.enter().map(Into::into);
         let timeline = Arc::new(OnceLock::new());
-        Ok(sqlx::postgres::PgPoolOptions::new()
+        let pool = sqlx::postgres::PgPoolOptions::new()
             .max_connections(size)
-            .acquire_timeout(CONNECT_TIMEOUT)
+            .acquire_timeout(CONNECT_TIMEOUT.max(self.patience()))
             .after_connect(move |connection, _| {
                 let (pin, enter, enter_weirs) = (Arc::clone(&pin), Arc::clone(&enter), enter_weirs.clone());
                 let timeline = Arc::clone(&timeline);
@@ -348,8 +371,117 @@ impl Database {
                     }
                 })
             })
-            .connect_lazy_with(options))
+            .connect_lazy_with(options);
+        if let Some(relay) = relay {
+            relay.until(pool.close_event());
+        }
+        Ok(pool)
     }
+
+    /// Whether River's driver cannot do by itself what the parameters ask for.
+    fn needs_relay(&self) -> bool {
+        let [Server { host, .. }] = self.target.servers.as_slice() else {
+            return true;
+        };
+        let needs_tls = match host {
+            Host::Tcp(_, Some(_)) => true,
+            Host::Tcp(_, None) => !self.target.tls.are_sqlxs(),
+            Host::Unix(_) => false,
+        };
+        needs_tls || self.target.session == Session::Writable
+    }
+}
+
+/// The file's text, unless others than its owner can read it: libpq, too, reads no such file.
+fn password_file(path: &Path) -> Option<String> {
+    let metadata = std::fs::metadata(path).ok()?;
+    if std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0 {
+        tracing::warn!(path = %path.display(), "ignoring a password file that others can read; run chmod 600");
+        return None;
+    }
+    std::fs::read_to_string(path).ok()
+}
+
+fn for_tokio_postgres(target: &Target, servers: &[Server]) -> tokio_postgres::Config {
+    let mut config = tokio_postgres::Config::new();
+    let mut has_tcp = false;
+    for Server { host, port } in servers {
+        config.port(*port);
+        match host {
+            Host::Tcp(name, address) => {
+                has_tcp = true;
+                config.host(name);
+                if let Some(address) = address {
+                    config.hostaddr(*address);
+                }
+            }
+            Host::Unix(folder) => {
+                config.host_path(folder);
+            }
+        }
+    }
+    // Sockets have no TLS, whatever the parameters ask for.
+    let mode = match has_tcp {
+        true => target.tls.for_tokio_postgres(),
+        false => tokio_postgres::config::SslMode::Disable,
+    };
+    config
+        .ssl_mode(mode)
+        .connect_timeout(target.connect_timeout)
+        .tcp_user_timeout(TCP_USER_TIMEOUT)
+        .keepalives_idle(KEEPALIVE_IDLE)
+        .target_session_attrs(match target.session {
+            Session::Any => TargetSessionAttrs::Any,
+            Session::Writable => TargetSessionAttrs::ReadWrite,
+        });
+    if let Some(user) = &target.user {
+        config.user(user);
+    }
+    if let Some(password) = &target.password {
+        config.password(password.expose_secret());
+    }
+    if let Some(database) = &target.database {
+        config.dbname(database);
+    }
+    if let Some(options) = &target.options {
+        config.options(options);
+    }
+    if let Some(name) = &target.application_name {
+        config.application_name(name);
+    }
+    config
+}
+
+/// River's driver takes its options from a URL alone. What a URL of it does not set, it reads from the environment.
+fn for_river(target: &Target) -> Result<sqlx::postgres::PgConnectOptions, DatabaseError> {
+    let mut url =
+        url::Url::parse("postgres://localhost/").map_err(|error| DatabaseError::Url(error.to_string()))?;
+    if let Some(options) = &target.options {
+        url.query_pairs_mut().append_pair("options", options);
+    }
+    let mut options = sqlx::postgres::PgConnectOptions::from_str(url.as_str())?
+        .ssl_mode(target.tls.for_sqlx())
+        .password(
+            target
+                .password
+                .as_ref()
+                .map_or("", |password| password.expose_secret()),
+        )
+        // PgBouncer refuses connections that ask for it, and nobody here reads floats as text.
+        .extra_float_digits(None);
+    if let Some(user) = &target.user {
+        options = options.username(user);
+    }
+    if let Some(Server { host, port }) = target.servers.first() {
+        options = options.port(*port);
+        options = match host {
+            Host::Tcp(name, _) => options.host(name),
+            Host::Unix(folder) => options
+                .socket(folder)
+                .ssl_mode(sqlx::postgres::PgSslMode::Disable),
+        };
+    }
+    Ok(options)
 }
 
 /// Which session of the server a connection is in. By a statement that needs nothing to be prepared.

@@ -9,9 +9,9 @@ use deadpool_postgres::{
 use tokio::time::Instant;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
-use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
+use super::tls::MakeTls;
 
 /// The server breaks off a statement that takes longer, and a transaction that waits longer for its next one, so that a
 /// process that vanishes leaves no lock behind. Set afterwards and not with the connection's start, where poolers refuse
@@ -28,7 +28,7 @@ const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct ConnectionPool {
     pool: Pool,
-    tls: MakeRustlsConnect,
+    tls: MakeTls,
 }
 
 /// What goes wrong over a connection of a pool.
@@ -48,7 +48,7 @@ impl FromDatabase for DatabaseError {
 /// any more.
 struct InUse {
     client: Option<Object>,
-    tls: MakeRustlsConnect,
+    tls: MakeTls,
 }
 
 impl InUse {
@@ -91,7 +91,7 @@ impl ConnectionPool {
     /// `setup` makes a new connection ready. One is waited for, opened and reset for at most `patience`.
     pub(super) fn new(
         config: tokio_postgres::Config,
-        tls: MakeRustlsConnect,
+        tls: MakeTls,
         setup: impl Iterator<Item = String>,
         size: usize,
         patience: Duration,

@@ -3,6 +3,8 @@
 mod connect;
 mod connection_pool;
 mod error;
+mod parameters;
+mod relay;
 mod schemas;
 pub(crate) mod session;
 mod settings;
@@ -12,5 +14,6 @@ pub use connect::Database;
 pub use connection_pool::{ConnectionPool, FromDatabase};
 pub use error::DatabaseError;
 pub(crate) use error::{Failure, Phase, message_of};
+pub use parameters::with_environment;
 pub use schemas::{MAX_RIVER_SCHEMA, Schemas};
 pub use tls::client_config;

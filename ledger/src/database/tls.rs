@@ -1,16 +1,15 @@
-//! TLS: what the URL's `sslmode` asks for, for both drivers alike.
-//!
-//! The modes mean what libpq says, except that `require` verifies like `verify-full`: a mode that encrypts and trusts
-//! anybody protects a password from nobody who can answer in the server's place.
+//! TLS, for both drivers alike: the modes of `sslmode` mean what libpq documents.
 
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::error::DatabaseError;
 
@@ -18,58 +17,58 @@ use super::error::DatabaseError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SslMode {
     Disable,
+    /// TLS where the server has it. Nothing is verified.
     #[default]
     Prefer,
+    /// TLS. Nothing is verified.
+    Require,
     /// The certificate's chain is verified, its name is not.
     VerifyCa,
     /// Chain and name are verified.
     VerifyFull,
 }
 
-/// The TLS members of a database URL.
-#[derive(Clone, Debug, Default)]
-pub(super) struct TlsOptions {
-    pub(super) mode: SslMode,
-    /// `sslrootcert`: a PEM file that is trusted instead of what the machine trusts.
-    pub(super) root_cert: Option<String>,
+impl SslMode {
+    pub(super) fn verifies(self) -> bool {
+        matches!(self, Self::VerifyCa | Self::VerifyFull)
+    }
 }
 
-/// Takes the TLS members out of a URL. What is left is what `tokio_postgres` understands.
-pub(super) fn split(text: &str) -> Result<(String, TlsOptions), DatabaseError> {
-    let mut options = TlsOptions::default();
-    let Ok(mut url) = url::Url::parse(text) else {
-        // River's driver takes a URL only.
-        return Err(DatabaseError::Url(
-            "it must be a URL such as postgres://user@host:5432/name".to_owned(),
-        ));
-    };
-    let mut rest = Vec::new();
-    for (name, value) in url.query_pairs() {
-        match &*name {
-            "sslmode" => {
-                options.mode = match &*value {
-                    "disable" => SslMode::Disable,
-                    "allow" | "prefer" => SslMode::Prefer,
-                    "verify-ca" => SslMode::VerifyCa,
-                    "require" | "verify-full" => SslMode::VerifyFull,
-                    other => {
-                        return Err(DatabaseError::Url(format!(
-                            "sslmode is {other:?}, but must be disable, prefer, require, verify-ca or verify-full"
-                        )));
-                    }
-                }
-            }
-            "sslrootcert" if value == "system" => {}
-            "sslrootcert" => options.root_cert = Some(value.into_owned()),
-            _ => rest.push((name.into_owned(), value.into_owned())),
-        }
+/// The authorities that are trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Roots {
+    /// Those of the system.
+    #[default]
+    System,
+    /// Those of a PEM file, and no others.
+    File(String),
+}
+
+/// The TLS parameters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct TlsOptions {
+    pub(super) mode: SslMode,
+    pub(super) roots: Roots,
+    /// PEM files of the client's certificate and its key.
+    pub(super) client: Option<(String, String)>,
+}
+
+/// Makes TLS sessions. A socket's server has no name, and no TLS.
+#[derive(Clone)]
+pub(super) struct MakeTls(MakeRustlsConnect);
+
+impl<S> MakeTlsConnect<S> for MakeTls
+where
+    MakeRustlsConnect: MakeTlsConnect<S>,
+{
+    type Stream = <MakeRustlsConnect as MakeTlsConnect<S>>::Stream;
+    type TlsConnect = <MakeRustlsConnect as MakeTlsConnect<S>>::TlsConnect;
+    type Error = <MakeRustlsConnect as MakeTlsConnect<S>>::Error;
+
+    fn make_tls_connect(&mut self, name: &str) -> Result<Self::TlsConnect, Self::Error> {
+        self.0
+            .make_tls_connect(if name.is_empty() { "localhost" } else { name })
     }
-    if rest.is_empty() {
-        url.set_query(None);
-    } else {
-        url.query_pairs_mut().clear().extend_pairs(rest);
-    }
-    Ok((url.into(), options))
 }
 
 impl TlsOptions {
@@ -78,55 +77,87 @@ impl TlsOptions {
         match self.mode {
             SslMode::Disable => Theirs::Disable,
             SslMode::Prefer => Theirs::Prefer,
-            SslMode::VerifyCa | SslMode::VerifyFull => Theirs::Require,
+            SslMode::Require | SslMode::VerifyCa | SslMode::VerifyFull => Theirs::Require,
         }
     }
 
-    /// SQLx verifies in these two modes only.
     pub(super) fn for_sqlx(&self) -> sqlx::postgres::PgSslMode {
         use sqlx::postgres::PgSslMode as Theirs;
         match self.mode {
             SslMode::Disable => Theirs::Disable,
             SslMode::Prefer => Theirs::Prefer,
+            SslMode::Require => Theirs::Require,
             SslMode::VerifyCa => Theirs::VerifyCa,
             SslMode::VerifyFull => Theirs::VerifyFull,
         }
     }
 
-    pub(super) fn config(&self) -> Result<ClientConfig, DatabaseError> {
-        let roots = match &self.root_cert {
-            None => machine_roots(),
-            Some(path) => {
-                let unusable = |reason: String| {
-                    DatabaseError::Url(format!("sslrootcert {path:?} cannot be used: {reason}"))
+    /// Whether SQLx does the same: it trusts the authorities of the system next to those of a file.
+    pub(super) fn are_sqlxs(&self) -> bool {
+        self.client.is_none() && (self.roots == Roots::System || !self.mode.verifies())
+    }
+
+    pub(super) fn make(&self) -> Result<MakeTls, DatabaseError> {
+        let verifier = self.verifier()?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| DatabaseError::Url(error.to_string()))?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let config = match &self.client {
+            Some((certificate, key)) if self.mode != SslMode::Disable => {
+                let unusable = |what: &str, path: &str, reason: String| {
+                    DatabaseError::Url(format!("{what} {path:?} cannot be used: {reason}"))
                 };
-                let mut roots = RootCertStore::empty();
-                let certificates =
-                    CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.to_string()))?;
-                for certificate in certificates {
-                    let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-                    roots
-                        .add(certificate)
-                        .map_err(|error| unusable(error.to_string()))?;
-                }
-                if roots.is_empty() {
-                    return Err(unusable("it holds no certificate".to_owned()));
-                }
-                roots
+                let of_certificate = |error: String| unusable("sslcert", certificate, error);
+                let chain = CertificateDer::pem_file_iter(certificate)
+                    .and_then(Iterator::collect)
+                    .map_err(|error| of_certificate(error.to_string()))?;
+                let private = PrivateKeyDer::from_pem_file(key)
+                    .map_err(|error| unusable("sslkey", key, error.to_string()))?;
+                config
+                    .with_client_auth_cert(chain, private)
+                    .map_err(|error| of_certificate(error.to_string()))?
             }
+            _ => config.with_no_client_auth(),
         };
-        if self.mode != SslMode::VerifyCa {
-            return Ok(config_with(roots));
+        Ok(MakeTls(MakeRustlsConnect::new(config)))
+    }
+
+    fn verifier(&self) -> Result<Arc<dyn ServerCertVerifier>, DatabaseError> {
+        if !self.mode.verifies() {
+            return Ok(Arc::new(AnyServer(provider())));
         }
+        let roots = match &self.roots {
+            Roots::System => machine_roots(),
+            Roots::File(path) => roots_in(path)?,
+        };
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
             .build()
             .map_err(|error| DatabaseError::Url(format!("no root certificate can be used: {error}")))?;
-        let mut config = config_with(RootCertStore::empty());
-        config
-            .dangerous()
-            .set_certificate_verifier(Arc::new(AnyName(verifier)));
-        Ok(config)
+        Ok(if self.mode == SslMode::VerifyCa {
+            Arc::new(AnyName(verifier))
+        } else {
+            verifier
+        })
     }
+}
+
+fn roots_in(path: &str) -> Result<RootCertStore, DatabaseError> {
+    let unusable =
+        |reason: String| DatabaseError::Url(format!("sslrootcert {path:?} cannot be used: {reason}"));
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.to_string()))?;
+    for certificate in certificates {
+        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
+        roots
+            .add(certificate)
+            .map_err(|error| unusable(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(unusable("it holds no certificate".to_owned()));
+    }
+    Ok(roots)
 }
 
 /// A TLS configuration that trusts what the machine trusts.
@@ -153,6 +184,45 @@ fn config_with(roots: RootCertStore) -> ClientConfig {
         Ok(config) => config,
         // ring's provider supports every default version.
         Err(error) => unreachable!("{error}"),
+    }
+}
+
+/// Takes any certificate, of which the server has the key (`prefer`, `require`).
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -201,36 +271,5 @@ impl ServerCertVerifier for AnyName {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_verify_schemes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_modes_of_libpq_are_understood_and_the_rest_of_the_url_stays() {
-        for (text, mode) in [
-            ("disable", SslMode::Disable),
-            ("allow", SslMode::Prefer),
-            ("prefer", SslMode::Prefer),
-            ("require", SslMode::VerifyFull),
-            ("verify-ca", SslMode::VerifyCa),
-            ("verify-full", SslMode::VerifyFull),
-        ] {
-            let url =
-                format!("postgres://weir:p%40ss@db.example:5432/weir?sslmode={text}&application_name=a");
-            let (rest, options) = split(&url).unwrap();
-            assert_eq!(options.mode, mode, "{text}");
-            assert_eq!(
-                rest,
-                "postgres://weir:p%40ss@db.example:5432/weir?application_name=a"
-            );
-        }
-        let (rest, options) = split("postgres://weir@db/weir?sslrootcert=/ca.pem").unwrap();
-        assert_eq!(rest, "postgres://weir@db/weir");
-        assert_eq!(options.root_cert.as_deref(), Some("/ca.pem"));
-        assert_eq!(options.mode, SslMode::Prefer);
-        assert!(split("postgres://weir@db/weir?sslmode=verify").is_err());
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use weir_ledger::catalogue::Catalogue;
 use weir_ledger::catalogue::services::ServiceEntry;
-use weir_ledger::database::{Database, DatabaseError, Schemas};
+use weir_ledger::database::{Database, DatabaseError, Schemas, with_environment};
 use weir_ledger::rules::Rules;
 
 use crate::outbound::Secret;
@@ -163,7 +163,12 @@ impl Settings {
     ///
     /// Everything that is wrong, at once.
     pub fn read(variables: &Variables, services: &Path) -> Result<Self, ConfigError> {
+        let (variables, file_faults) = variables::with_files(variables);
+        let variables = &variables;
         let mut reader = Reader::new(variables);
+        for fault in file_faults {
+            reader.fault(fault);
+        }
         let settings = Self::from_reader(&mut reader, services);
         let passed: BTreeSet<String> = settings
             .services
@@ -202,30 +207,7 @@ impl Settings {
                 _ => None,
             },
         );
-        // A server behind a transaction pooler is used directly: every process of Weir's needs sessions.
-        let direct = reader
-            .text("DATABASE_DIRECT_URL")
-            .map(|url| ("DATABASE_DIRECT_URL", url));
-        let through = reader.text("DATABASE_URL").map(|url| ("DATABASE_URL", url));
-        let database_url = match direct.or(through) {
-            Some((name, url)) => {
-                match Database::at(url) {
-                    Ok(_) => {}
-                    Err(DatabaseError::Url(fault)) => reader.fault(format!("{name}: {fault}")),
-                    // Not repeated in the message: it holds a password.
-                    Err(_) => reader.fault(format!(
-                        "{name} is not a PostgreSQL URL such as postgres://user@host:5432/name"
-                    )),
-                }
-                SecretString::from(url)
-            }
-            None => {
-                reader.fault(
-                    "DATABASE_URL is not set; it must be a URL such as postgres://user@host:5432/name",
-                );
-                SecretString::from("")
-            }
-        };
+        let database_url = database_url(reader);
         let schemas = schemas::read(reader);
         let leads_river = reader.flag("RIVER_LEADER", true);
         let jwt_secret = reader.secret("JWT_SECRET");
@@ -369,6 +351,42 @@ impl Settings {
     #[must_use]
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
+    }
+}
+
+/// How to reach the database: `DATABASE_URL` with what libpq's variables add, or these alone.
+fn database_url(reader: &mut Reader<'_>) -> SecretString {
+    // A server behind a transaction pooler is used directly: every process of Weir's needs sessions.
+    let direct = reader.text("DATABASE_DIRECT_URL");
+    let through = reader.text("DATABASE_URL");
+    let (name, text) = match (direct, through) {
+        (Some(text), _) => ("DATABASE_DIRECT_URL", Some(text)),
+        (None, text) => ("DATABASE_URL", text),
+    };
+    let names_database = ["PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE"];
+    if text.is_none() && !names_database.iter().any(|name| reader.foreign(name).is_some()) {
+        // A fault of the file was reported.
+        if reader.foreign("DATABASE_URL_FILE").is_none()
+            && reader.foreign("DATABASE_DIRECT_URL_FILE").is_none()
+        {
+            reader.fault("DATABASE_URL is not set; it must be a URL such as postgres://user@host:5432/name");
+        }
+        return SecretString::from("");
+    }
+    let user = nix::unistd::User::from_uid(nix::unistd::geteuid()).ok().flatten();
+    let user = user.as_ref().map(|user| user.name.as_str());
+    let whole = with_environment(text, |name| reader.foreign(name), Path::exists, user)
+        .and_then(|whole| Database::at(&whole).map(|_| whole));
+    match whole {
+        Ok(whole) => SecretString::from(whole),
+        Err(error) => {
+            reader.fault(match error {
+                DatabaseError::Url(fault) => format!("{name}: {fault}"),
+                // Not repeated in the message: it may hold a password.
+                _ => format!("{name} cannot be used"),
+            });
+            SecretString::from("")
+        }
     }
 }
 

@@ -17,20 +17,9 @@ use super::periodic::{self, Periodic};
 use super::retry::Retry;
 use super::service::{Amount, HandlerSpec, MAX_AMOUNT, MAX_WORKERS, Service};
 use super::table::{Members, Source, Table};
-use super::variables::Reader;
+use super::variables::{Reader, SECRETS};
 use super::wording::reworded;
 use crate::outbound::{self, Reach, Unreachable};
-
-/// What no program gets, whatever its service asks for.
-const SECRETS: [&str; 7] = [
-    "DATABASE_DIRECT_URL",
-    "DATABASE_URL",
-    "JWT_SECRET",
-    "EDGE_SECRET",
-    "EDGE_SECRET_PREVIOUS",
-    "HANDLER_SECRET",
-    "HANDLER_SECRET_PREVIOUS",
-];
 
 /// Other members are faults, too, but no reason to look at nothing else.
 #[derive(Default, Deserialize)]

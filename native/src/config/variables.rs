@@ -12,6 +12,48 @@ use crate::outbound::{InvalidSecret, Secret};
 /// Where settings come from: the process environment, or a map in tests.
 pub type Variables = BTreeMap<String, String>;
 
+/// The secrets. No program of a handler gets them, whatever its service asks for.
+pub(super) const SECRETS: [&str; 7] = [
+    "DATABASE_DIRECT_URL",
+    "DATABASE_URL",
+    "JWT_SECRET",
+    "EDGE_SECRET",
+    "EDGE_SECRET_PREVIOUS",
+    "HANDLER_SECRET",
+    "HANDLER_SECRET_PREVIOUS",
+];
+
+/// The same variables, with each secret `NAME` read from the file that `NAME_FILE` names; and what is wrong about the files.
+pub(super) fn with_files(variables: &Variables) -> (Variables, Vec<String>) {
+    let (mut all, mut faults) = (variables.clone(), Vec::new());
+    let set = |name: &str| {
+        variables
+            .get(name)
+            .map(|value| value.trim())
+            .filter(|value| !value.is_empty())
+    };
+    for name in SECRETS {
+        let variable = format!("{name}_FILE");
+        let Some(path) = set(&variable) else {
+            continue;
+        };
+        if set(name).is_some() {
+            faults.push(format!("{name} and {variable} are both set; unset one"));
+            continue;
+        }
+        match std::fs::read_to_string(path) {
+            Ok(text) if text.trim().is_empty() => {
+                faults.push(format!("{variable} is {path:?}, but the file is empty"));
+            }
+            Ok(text) => {
+                all.insert(name.to_owned(), text);
+            }
+            Err(error) => faults.push(format!("{variable} is {path:?}, which cannot be read: {error}")),
+        }
+    }
+    (all, faults)
+}
+
 /// Everything that is wrong with the settings.
 #[derive(Debug, thiserror::Error)]
 pub struct ConfigError {
@@ -63,6 +105,14 @@ impl<'a> Reader<'a> {
             .get(name)
             .map(|value| value.trim())
             .filter(|value| !value.is_empty())
+    }
+
+    /// A variable that is not Weir's own.
+    pub(super) fn foreign(&self, name: &str) -> Option<String> {
+        self.variables
+            .get(name)
+            .filter(|value| !value.is_empty())
+            .cloned()
     }
 
     pub(super) fn parsed<T>(

@@ -56,7 +56,7 @@ fn ten_wrong_settings_are_said_at_once() {
         "\
 weir: the configuration has 10 faults:
   - WEIR_ENV is \"prod\", but must be production or development
-  - DATABASE_URL is not a PostgreSQL URL such as postgres://user@host:5432/name
+  - DATABASE_URL: it must be a URL such as postgres://user@host:5432/name, or words such as host=/run/postgresql dbname=name
   - EDGE_SECRET has 9 characters, but must have at least 32
   - WEIR_ORIGIN_PORT is \"http\", but must be a port number
   - FAIRNESS_FREE_LIMIT is \"0\", but must be a whole number from 1 to 10000

@@ -91,6 +91,8 @@ const LEDGER: &[&str] = &[
     "periodic",
     "database::error",
     "database::tls",
+    "database::parameters",
+    "database::relay",
     "database::schemas",
     "database::settings",
     "database::connection_pool",

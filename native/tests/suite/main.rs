@@ -20,6 +20,7 @@ mod billing_story;
 mod catalogue;
 mod clients;
 mod commands;
+mod connecting;
 mod console;
 mod control;
 mod crash;

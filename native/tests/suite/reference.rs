@@ -46,7 +46,8 @@ fn the_page_of_the_settings_is_current() {
     let mut body = "Settings of `weir` come from the environment. A wrong one stops the start, and all that is wrong is \
                     said at once.\nA misspelt one is wrong, too. An empty variable is the same as none. What each is for: `deploy/weir.env.example`.\n\
                     `WEIR_CONFIG` names the file of the services and the catalogue (`weir.toml` of the current folder), and \
-                    `RUST_LOG` says\nhow much is logged.\n\n\
+                    `RUST_LOG` says\nhow much is logged.\n\nEach secret `NAME` can be in a file that `NAME_FILE` names. libpq's variables set what `DATABASE_URL` \
+                    does not:\n[connect](../how-to/connect.md).\n\n\
                     | variable | default | must be |\n|---|---|---|\n"
         .to_owned();
     for (name, wants) in Settings::reference(&root().join("weir.toml")) {

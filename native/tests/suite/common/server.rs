@@ -100,6 +100,11 @@ impl Server {
         panic!("a server of one test does not start")
     }
 
+    /// The folder of its socket.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// A superuser's session.
     pub async fn admin(&self) -> tokio_postgres::Client {
         let mut config = tokio_postgres::Config::new();

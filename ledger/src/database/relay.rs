@@ -1,0 +1,165 @@
+//! Connects River's driver to servers that it cannot reach by itself.
+//!
+//! SQLx has one server, trusts the system's authorities next to those of `sslrootcert`, and knows no `hostaddr`. Where the
+//! parameters ask for more, it connects to this relay. The relay connects to the server as our own driver does, with our TLS,
+//! and passes bytes on.
+//!
+//! It listens on a socket in Linux' abstract namespace, which needs no folder, and serves this process alone.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener as StdListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpStream, UnixListener, UnixStream, lookup_host};
+use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
+use uuid::Uuid;
+
+use super::error::DatabaseError;
+use super::parameters::{Host, Server, Session, Target};
+use super::tls::{MakeTls, SslMode};
+
+/// Asks a server for TLS.
+const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
+
+/// How long to wait after a connection that could not be accepted.
+const AFTER_A_FAULT: Duration = Duration::from_millis(100);
+
+/// A running relay.
+pub(super) struct Relay {
+    name: String,
+    task: tokio::task::JoinHandle<()>,
+}
+
+/// What a connection of the relay needs.
+struct Way {
+    /// Each server, and how to ask whether it takes writes.
+    servers: Vec<(Server, tokio_postgres::Config)>,
+    tls: MakeTls,
+    target: Arc<Target>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl Relay {
+    pub(super) fn start(
+        servers: Vec<(Server, tokio_postgres::Config)>,
+        tls: MakeTls,
+        target: Arc<Target>,
+    ) -> Result<Self, DatabaseError> {
+        let name = format!("weir-{}", Uuid::from_u128(unique()));
+        let failed = |error: io::Error| DatabaseError::Url(format!("no socket for River's driver: {error}"));
+        // As the driver composes it.
+        let port = servers.first().map_or(5432, |(server, _)| server.port);
+        let address = UnixAddr::from_abstract_name(format!("{name}/.s.PGSQL.{port}")).map_err(failed)?;
+        let listener = StdListener::bind_addr(&address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = UnixListener::from_std(listener).map_err(failed)?;
+        let way = Arc::new(Way { servers, tls, target });
+        let task = tokio::spawn(async move {
+            loop {
+                let Ok((stream, _)) = listener.accept().await else {
+                    tokio::time::sleep(AFTER_A_FAULT).await;
+                    continue;
+                };
+                let way = Arc::clone(&way);
+                tokio::spawn(async move {
+                    if let Err(error) = way.serve(stream).await {
+                        tracing::debug!(%error, "a connection of River's driver ended");
+                    }
+                });
+            }
+        });
+        Ok(Self { name, task })
+    }
+
+    /// The folder of its socket, as SQLx takes it.
+    pub(super) fn folder(&self) -> String {
+        format!("\0{}", self.name)
+    }
+
+    /// Ends the relay then.
+    pub(super) fn until(self, closed: impl Future<Output = ()> + Send + 'static) {
+        tokio::spawn(async move {
+            closed.await;
+            self.task.abort();
+        });
+    }
+}
+
+/// Differs from that of every other relay of this machine.
+fn unique() -> u128 {
+    use std::hash::{BuildHasher as _, RandomState};
+    let random = || u128::from(RandomState::new().hash_one(std::process::id()));
+    random() << 64 | random()
+}
+
+impl Way {
+    async fn serve(&self, mut driver: UnixStream) -> io::Result<()> {
+        let is_own = driver.peer_cred()?.pid() == i32::try_from(std::process::id()).ok();
+        if !is_own {
+            return Err(io::Error::other("another process"));
+        }
+        // The driver learns that there is no server by the end of the connection.
+        let mut server = self.open().await?;
+        copy_bidirectional(&mut driver, &mut server).await?;
+        Ok(())
+    }
+
+    /// Connects to the first server that can be used.
+    async fn open(&self) -> io::Result<Box<dyn Stream>> {
+        let mut last = io::Error::other("no server");
+        for (server, config) in &self.servers {
+            let opened = tokio::time::timeout(self.target.connect_timeout, async {
+                if self.target.session == Session::Writable {
+                    drop(config.connect(self.tls.clone()).await.map_err(io::Error::other)?);
+                }
+                self.open_at(server).await
+            });
+            match opened.await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => last = error,
+                Err(_) => last = io::ErrorKind::TimedOut.into(),
+            }
+        }
+        Err(last)
+    }
+
+    async fn open_at(&self, server: &Server) -> io::Result<Box<dyn Stream>> {
+        let (name, address) = match &server.host {
+            Host::Unix(folder) => {
+                let path = folder.join(format!(".s.PGSQL.{}", server.port));
+                return Ok(Box::new(UnixStream::connect(path).await?));
+            }
+            Host::Tcp(name, address) => (name, address),
+        };
+        let mut stream = match address {
+            Some(address) => TcpStream::connect(SocketAddr::new(*address, server.port)).await?,
+            None => {
+                let addresses: Vec<_> = lookup_host((name.as_str(), server.port)).await?.collect();
+                TcpStream::connect(&*addresses).await?
+            }
+        };
+        stream.set_nodelay(true)?;
+        let mode = self.target.tls.mode;
+        if mode == SslMode::Disable {
+            return Ok(Box::new(stream));
+        }
+        stream.write_all(&SSL_REQUEST).await?;
+        match (stream.read_u8().await?, mode) {
+            (b'S', _) => {
+                let mut tls = self.tls.clone();
+                let connect = MakeTlsConnect::<TcpStream>::make_tls_connect(&mut tls, name);
+                let connect = connect.map_err(io::Error::other)?;
+                Ok(Box::new(connect.connect(stream).await?))
+            }
+            (_, SslMode::Prefer) => Ok(Box::new(stream)),
+            _ => Err(io::Error::other("the server has no TLS")),
+        }
+    }
+}
