@@ -33,7 +33,7 @@ const WINDOWS: usize = 7;
 const QUICK_WINDOWS: usize = 3;
 
 /// Above this, the large database costs what it should not.
-const AT_MOST: f64 = 1.3;
+const MAX_RATIO: f64 = 1.3;
 
 /// How much is there.
 #[derive(Clone, Copy)]
@@ -210,7 +210,7 @@ async fn used(
                 large,
                 small,
                 "ms",
-                AT_MOST,
+                MAX_RATIO,
             ));
         }
     }

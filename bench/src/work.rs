@@ -31,7 +31,7 @@ use weir_ledger::rules::Rules;
 const FILLERS: usize = 256;
 
 /// Fewer jobs than this would be worked before a measurement begins.
-const FEWEST: usize = 20_000;
+const MIN_JOBS: usize = 20_000;
 
 /// Takes this long, and is counted.
 #[derive(Clone, Default)]
@@ -189,7 +189,7 @@ pub(super) async fn fill(
     Ok(())
 }
 
-/// The same, until this time is over and `FEWEST` are there. Returns how many were submitted.
+/// The same, until this time is over and `MIN_JOBS` are there. Returns how many were submitted.
 pub(super) async fn fill_within(
     stage: &Stage,
     rules: &Arc<Rules>,
@@ -199,7 +199,7 @@ pub(super) async fn fill_within(
 ) -> Result<usize, BenchError> {
     let started = Instant::now();
     let reserver = Reserver::start(&stage.database, Arc::clone(rules));
-    let mut submitted = stream::iter((0..jobs).take_while(|n| *n < FEWEST || started.elapsed() < within))
+    let mut submitted = stream::iter((0..jobs).take_while(|n| *n < MIN_JOBS || started.elapsed() < within))
         .map(|n| reserver.submit(submission(users[n % users.len()])))
         .buffer_unordered(FILLERS);
     let mut count = 0;
@@ -210,14 +210,14 @@ pub(super) async fn fill_within(
     Ok(count)
 }
 
-/// Inserts this many jobs by River's client, rounded up to thousands, until this time is over and `FEWEST` are there.
+/// Inserts this many jobs by River's client, rounded up to thousands, until this time is over and `MIN_JOBS` are there.
 /// Returns how many.
 pub(super) async fn fill_bare(stage: &Stage, jobs: usize, within: Duration) -> Result<usize, BenchError> {
     let started = Instant::now();
     let pool = stage.database.river_pool(2)?;
     let filler = Client::builder(pool.clone()).build()?;
     let mut count = 0;
-    while count < jobs && (count < FEWEST || started.elapsed() < within) {
+    while count < jobs && (count < MIN_JOBS || started.elapsed() < within) {
         let mut batch = riverqueue::InsertBatch::default();
         for _ in 0..1000 {
             let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");

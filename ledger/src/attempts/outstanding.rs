@@ -389,7 +389,7 @@ async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
         .isolation_level(IsolationLevel::ReadCommitted)
         .start()
         .await?;
-    // The functions keep the books, and a sign of life changes none.
+    // The functions update the counters, and a sign of life changes none.
     transaction
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;

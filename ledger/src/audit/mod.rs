@@ -51,7 +51,7 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
     (
         "I2",
-        "slots in use stay within the tier's limit, per holder and meter",
+        "slots in use stay within the plan's limit, per holder and meter",
         include_str!("sql/i2_slots.sql"),
     ),
     (

@@ -87,9 +87,9 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
     if status.get("admitted") {
         return Ok(LateAdmission::Admitted);
     }
-    let (holders, events) = ([job.holder.id], [job.meter]);
+    let (holders, meters) = ([job.holder.id], [job.meter]);
     let row = transaction
-        .query_one(include_str!("sql/read.sql"), &[&&holders[..], &&events[..]])
+        .query_one(include_str!("sql/read.sql"), &[&&holders[..], &&meters[..]])
         .await?;
     let mut locked = LockedAccount::from_row(&row, rules);
     if job.attempt.is_some() {
@@ -131,7 +131,7 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
             include_str!("sql/update_holders.sql"),
             &[
                 &&holders[..],
-                &&events[..],
+                &&meters[..],
                 &&[i32::from(admitted)][..],
                 &&[i32::try_from(parked).unwrap_or(i32::MAX)][..],
                 &&[slot_limit][..],
@@ -155,19 +155,19 @@ async fn lock_account(transaction: &Transaction<'_>, job: LateJob<'_>) -> Result
             PATIENCE.as_millis()
         ))
         .await?;
-    let (holders, events, users) = ([holder.id], [job.meter], [holder.user_id]);
+    let (holders, meters, users) = ([holder.id], [job.meter], [holder.user_id]);
     let subjects = [subject.and_then(kept_text)];
     let provisioned = transaction
         .query(
             include_str!("sql/provision.sql"),
-            &[&&holders[..], &&events[..], &&users[..], &&subjects[..]],
+            &[&&holders[..], &&meters[..], &&users[..], &&subjects[..]],
         )
         .await?;
     if provisioned.iter().any(|row| row.get::<_, i64>("new_users") > 0) {
         tracing::warn!(job = job.id, user = %holder.id, "the job's user is new; it is on the default plan");
     }
     transaction
-        .query(include_str!("sql/lock.sql"), &[&&holders[..], &&events[..]])
+        .query(include_str!("sql/lock.sql"), &[&&holders[..], &&meters[..]])
         .await?;
     Ok(())
 }

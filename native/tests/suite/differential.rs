@@ -32,7 +32,7 @@ use weir_ledger::unique_key;
 use weir_policy::subject::{MAX_BYTES, Subject};
 
 /// No run takes longer, however slow the machine is.
-const LONGEST: Duration = Duration::from_secs(45);
+const MAX_WAIT: Duration = Duration::from_secs(45);
 
 /// The channels of River's clients. Weir has no others.
 const CHANNELS: [&str; 4] = [
@@ -663,7 +663,7 @@ async fn the_ledger_and_sql_decide_and_write_the_same() {
     let (mut ours, mut theirs) = (Side::new().await, Side::new().await);
     let mut rng = StdRng::seed_from_u64(seed);
     let (started, mut steps, mut compared) = (Instant::now(), 0, 0);
-    while compared < cases.unwrap_or(150) && (cases.is_some() || started.elapsed() < LONGEST) {
+    while compared < cases.unwrap_or(150) && (cases.is_some() || started.elapsed() < MAX_WAIT) {
         if let Some(more) = case(&mut rng, &mut ours, &mut theirs).await {
             (steps, compared) = (steps + more, compared + 1);
         }
@@ -832,7 +832,7 @@ async fn extending_in_steps_equals_submitting_at_once() {
     let started = Instant::now();
     let mut outcomes = BTreeMap::<&str, u64>::new();
     while outcomes.values().sum::<u64>() < cases.unwrap_or(150)
-        && (cases.is_some() || started.elapsed() < LONGEST)
+        && (cases.is_some() || started.elapsed() < MAX_WAIT)
     {
         if let Some(outcome) = extension(&mut rng, &ours, &theirs).await {
             *outcomes.entry(outcome).or_default() += 1;

@@ -351,7 +351,7 @@ async fn a_kept_connection_that_the_endpoint_closed_costs_no_attempt() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_the_endpoint_worked_on_before_it_crashed_is_not_repeated() {
+async fn a_request_that_the_endpoint_worked_on_before_a_crash_is_not_repeated() {
     let (address, keys) = hanging_up().await;
     let stage = Stage::at(address, Calls::default()).await;
     let job = stage.run(json!({ "n": 1 })).await;

@@ -65,7 +65,7 @@ async fn every_fault_of_the_database_is_listed_before_anything_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_that_may_not_create_roles_installs_weir_and_learns_which_are_missing() {
+async fn a_role_without_createrole_installs_weir_and_learns_what_is_missing() {
     let Some(server) = server().await else {
         return;
     };

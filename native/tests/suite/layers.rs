@@ -615,3 +615,32 @@ fn files_under(folder: &Path) -> Vec<PathBuf> {
     files.extend(folders.iter().flat_map(|folder| files_under(folder)));
     files
 }
+
+#[test]
+fn names_of_tests_have_at_most_70_letters() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let name = Regex::new(r"#\[(?:tokio::)?test(?:\([^)]*\))?\]\s+(?:async )?fn (\w+)").unwrap();
+    let mut names = 0;
+    for file in ["policy", "ledger", "native", "bench", "src"]
+        .iter()
+        .flat_map(|folder| files_under(&root.join(folder)))
+    {
+        let text = std::fs::read_to_string(&file).unwrap_or_default();
+        for found in name.captures_iter(&text) {
+            names += 1;
+            assert!(found[1].len() <= 70, "{}: {}", file.display(), &found[1]);
+        }
+    }
+    assert!(names > 500, "only {names} tests were found");
+}
+
+#[test]
+fn each_function_of_the_schema_names_its_callers() {
+    let functions = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/schema/functions");
+    for file in files_under(&functions) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let header = text.split("CREATE ").next().unwrap();
+        let named = header.contains("Callers:") || header.contains("Trigger:");
+        assert!(named, "{} names no callers", file.display());
+    }
+}

@@ -429,7 +429,7 @@ async fn every_command_stops_within_its_drain_time_from_its_start_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_process_stops_within_its_drain_time_when_the_database_falls_silent() {
+async fn processes_stop_within_their_drain_time_when_the_database_falls_silent() {
     let weir = Weir::new().await;
     let stops = ["serve", "work", "schedule", "up"].map(async |command| {
         let proxy = Proxy::start(&weir, Cut::Never, 0).await;

@@ -28,7 +28,7 @@ use weir_ledger::catalogue::services::{self, ServiceAmount, ServiceEntry};
 use weir_ledger::meter::Meter;
 
 /// No run takes longer, however slow the machine is.
-const LONGEST: Duration = Duration::from_secs(20);
+const MAX_WAIT: Duration = Duration::from_secs(20);
 
 /// What some call must have led to, or the others say little.
 const EXPECTED: [&str; 4] = [
@@ -187,8 +187,8 @@ async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
     let is_missing = |told: &BTreeMap<String, u64>| EXPECTED.into_iter().find(|one| !told.contains_key(*one));
     while match cases {
         Some(cases) => done < cases,
-        None if is_missing(&told).is_some() => started.elapsed() < 10 * LONGEST,
-        None => done < 400 && started.elapsed() < LONGEST,
+        None if is_missing(&told).is_some() => started.elapsed() < 10 * MAX_WAIT,
+        None => done < 400 && started.elapsed() < MAX_WAIT,
     } {
         let is_kept = rng.random_bool(0.8);
         let mut after = jobs.clone();

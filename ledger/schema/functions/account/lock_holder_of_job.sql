@@ -1,6 +1,6 @@
 -- Locks the account of a job's reservation and returns it; null without a reservation. A deleted holders row is
 -- created again from its reservations.
--- Callers: weir_complete, weir_fail, weir_extend; ledger/src/attempts/outstanding.rs.
+-- Callers: weir_complete, weir_extend, fail_attempt; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION lock_holder_of_job(job bigint, OUT holder uuid, OUT event_type text)
 LANGUAGE plpgsql
 SET search_path FROM CURRENT

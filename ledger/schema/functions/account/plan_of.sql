@@ -2,6 +2,7 @@
 -- user's overrides replace the plan's limits, and are hard. No row when the plan has no limits for the meter.
 -- attributes: the plan's row, for its optional attributes. counted: the windows in which the meter is counted besides the month. anchor: where billing periods are counted from.
 -- One SELECT and not STRICT, so that the planner inlines it and drops the columns that its caller does not use.
+-- Callers: account_of, pass_on_slots; statements of ledger/src.
 CREATE OR REPLACE FUNCTION plan_of(of_user uuid, meter text, at timestamptz)
 RETURNS TABLE (tier text, lane text, slots int, own_slots int, attributes subscription_plans, anchor timestamptz, counted smallint,
                month bigint, day bigint, hour bigint, minute bigint,

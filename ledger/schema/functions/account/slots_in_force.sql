@@ -1,6 +1,7 @@
 -- The slots of a holder: its override, else the environment's, else the plan's; 2147483647 is unlimited. A client
 -- address, and a user whose plan has no limits for the meter, have anonymous_slots. PL/pgSQL, so that its query is
 -- planned once a session.
+-- Callers: weir_submit, pass_on_slots.
 CREATE OR REPLACE FUNCTION slots_in_force(of_user uuid, plan text, slots_of_plan int, own_slots int) RETURNS int
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT

@@ -1,5 +1,6 @@
 -- The id of a subject that is not a UUID: a UUIDv8 of SHA-256, so that it can be computed in any language. Rust
 -- computes the same in ledger/src/holder.rs.
+-- Callers: weir_holder.
 CREATE OR REPLACE FUNCTION subject_id(namespace uuid, subject text) RETURNS uuid
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT encode(set_byte(set_byte(h, 6, get_byte(h, 6) & 15 | 128), 8, get_byte(h, 8) & 63 | 128), 'hex')::uuid

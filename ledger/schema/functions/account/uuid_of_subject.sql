@@ -1,4 +1,5 @@
 -- The UUID that a subject is, in any of its spellings; null for another text.
+-- Callers: weir_holder, weir_submit.
 CREATE OR REPLACE FUNCTION uuid_of_subject(subject text) RETURNS uuid
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
 SET search_path FROM CURRENT

@@ -1,4 +1,5 @@
--- The server's timeline; null on a replica, and where the server does not tell. Callers: maintenance, `weir status`.
+-- The server's timeline; null on a replica, and where the server does not tell. Callers: statements of
+-- ledger/src.
 CREATE OR REPLACE FUNCTION current_timeline() RETURNS int
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT

@@ -1,5 +1,7 @@
 -- A job's error as its owner sees it. River reports an error for every job that was cancelled while it ran; the state
 -- says that already.
+-- Callers: ledger/src/read/sql/failures.sql, ledger/src/read/sql/job_view.sql,
+-- ledger/src/reconciliation/sql/keep_finished.sql.
 CREATE OR REPLACE FUNCTION error_of(metadata jsonb, errors jsonb[]) RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT coalesce(reason_of(metadata, errors),
                     nullif(errors[array_upper(errors, 1)] ->> 'error', 'JobCancelError: job cancelled remotely'))

@@ -2,6 +2,7 @@
 -- numbers. depth: how many values are around this one. Rust: the crate riverqueue.
 -- Errors: 22023 for more than 101 levels: those of unique_key_of's object and of its members; 22003 for a number that is
 -- larger than any double.
+-- Callers: unique_key_of.
 CREATE OR REPLACE FUNCTION go_json(value jsonb, depth int) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET extra_float_digits = 1
 SET search_path FROM CURRENT

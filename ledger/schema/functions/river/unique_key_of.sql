@@ -1,5 +1,6 @@
 -- The unique key of the holder's job by these members of its arguments; null when a member is missing or none is named.
 -- Errors: 22023 for a member that is nested more than 100 deep. Rust: ledger/src/unique_key.rs.
+-- Callers: weir_submit.
 CREATE OR REPLACE FUNCTION unique_key_of(holder uuid, kind text, args jsonb, members text[]) RETURNS bytea
 LANGUAGE sql IMMUTABLE STRICT AS $$
     SELECT CASE WHEN cardinality(members) > 0 AND args ?& members THEN

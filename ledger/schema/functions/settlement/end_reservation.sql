@@ -1,5 +1,5 @@
 -- Deletes the reservation of a job that has ended, charges `used` of it, and promotes the holder's next parked jobs.
--- The caller holds the lock of of_holder. Returns the charge. Callers: weir_complete, weir_fail.
+-- The caller holds the lock of of_holder. Returns the charge. Callers: weir_complete, fail_attempt.
 CREATE OR REPLACE FUNCTION end_reservation(job bigint, of_holder uuid, is_completed boolean, used bigint) RETURNS bigint
 LANGUAGE plpgsql
 SET search_path FROM CURRENT

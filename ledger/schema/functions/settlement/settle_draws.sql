@@ -1,6 +1,6 @@
 -- Settles what ended jobs drew on grants: each is charged its amount in the order in which it drew, and the rest
--- returns to its grant. The caller holds the accounts' locks. Callers: charge_reservation, the triggers that count,
--- and Rust.
+-- returns to its grant. The caller holds the accounts' locks. Callers: charge_reservation, count_reservations;
+-- ledger/src/settlement/sql/settle_draws.sql.
 CREATE OR REPLACE FUNCTION settle_draws(jobs bigint[], charges bigint[]) RETURNS void LANGUAGE sql AS $$
     WITH ended AS MATERIALIZED (
         SELECT d.job_id, d.position, d.grant_id, d.amount,

@@ -1,5 +1,5 @@
--- Deletes submissions older than 25 hours whose job is deleted by River and not kept, from a slice in the order of their jobs, which
--- is nearly that of their age. $1 the last job of the slice before, $2 how many a slice has. `last` is null when the
+-- Deletes submissions that are an hour older than a key lives and whose job is deleted by River and not kept, from a
+-- slice in the order of their jobs, which is nearly that of their age. $1 the last job of the slice before, $2 how many a slice has. `last` is null when the
 -- slice reaches those that are too young, `done` is how many were deleted.
 WITH slice AS MATERIALIZED (
     SELECT job_id, created_at FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2
@@ -7,13 +7,13 @@ WITH slice AS MATERIALIZED (
     SELECT s.job_id
     FROM submissions s
     JOIN slice o ON o.job_id = s.job_id
-    WHERE o.created_at < now() - interval '25 hours'
+    WHERE o.created_at < now() - key_lifetime() - interval '1 hour'
       AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = o.job_id)
       AND NOT EXISTS (SELECT 1 FROM finished_jobs k WHERE k.job_id = o.job_id)
     FOR UPDATE OF s SKIP LOCKED
 ), gone AS (
     DELETE FROM submissions s USING free f WHERE s.job_id = f.job_id RETURNING 1
 )
-SELECT CASE WHEN max(created_at) < now() - interval '25 hours' AND count(*) = $2 THEN max(job_id) END AS last,
+SELECT CASE WHEN max(created_at) < now() - key_lifetime() - interval '1 hour' AND count(*) = $2 THEN max(job_id) END AS last,
        (SELECT count(*) FROM gone) AS done
 FROM slice
