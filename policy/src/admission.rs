@@ -81,7 +81,7 @@ impl Allowance {
 }
 
 /// Usage and limits of a holder for one meter, read while its row is locked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// One for each window that the meter is counted in. A submission passes all of them or none.
     pub allowances: Vec<Allowance>,

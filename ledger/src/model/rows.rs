@@ -125,9 +125,7 @@ impl Rows {
             slot_limit: Some(PLANS[self.plan].1),
             slots_in_use: unsigned(self.slots_in_use),
             parked: unsigned(self.parked),
-            scheduled: 0,
-            max_waiting: None,
-            grants: Vec::new(),
+            ..Account::default()
         }
     }
 

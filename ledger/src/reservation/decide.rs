@@ -305,11 +305,7 @@ mod tests {
                     .user_id
                     .map_or_else(Vec::new, |_| vec![allowance(10), allowance(8)]),
                 slot_limit: Some(1),
-                slots_in_use: 0,
-                parked: 0,
-                scheduled: 0,
-                max_waiting: None,
-                grants: Vec::new(),
+                ..Account::default()
             };
             let window = |span| Window {
                 span,

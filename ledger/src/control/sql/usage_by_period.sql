@@ -3,9 +3,7 @@
 SELECT b.event_type, b.period_start, b.used, b.reserved, b.from_grants,
        CASE b.span WHEN 'month' THEN (
                 SELECT p.period_end
-                FROM billing_period(coalesce(
-                    (SELECT s.current_period_start FROM user_subscriptions s WHERE s.user_id = b.user_id AND s.status = 'active'),
-                    timestamptz '2000-01-01 00:00:00+00'), b.period_start) p)
+                FROM subscription_of(b.user_id, now()) s, billing_period(s.anchor, b.period_start) p)
             WHEN 'day' THEN b.period_start + interval '24 hours'
             WHEN 'hour' THEN b.period_start + interval '1 hour'
             ELSE b.period_start + interval '1 minute' END AS period_end
