@@ -56,7 +56,7 @@ const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
 const MAX_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 
 /// How long a look goes on in one round. Promotion comes after it.
-pub const MAX_LOOK: Duration = Duration::from_secs(5);
+const MAX_LOOK: Duration = Duration::from_secs(5);
 
 /// After so many that could not be settled, a look is over.
 const MAX_FAILED: usize = 50_000;
