@@ -7,3 +7,4 @@ CREATE DOMAIN plan_tier AS text COLLATE "C";
 COMMENT ON DOMAIN plan_tier IS 'The name of a plan.';
 
 CREATE TYPE subscription_status AS ENUM ('active', 'canceled', 'expired');
+COMMENT ON TYPE subscription_status IS 'Whether a subscription is in force.';

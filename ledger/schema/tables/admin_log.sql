@@ -15,12 +15,16 @@ COMMENT ON TABLE admin_log IS
     'What operators and billing changed. Rows are only added, never changed or deleted.';
 COMMENT ON COLUMN admin_log.id IS
     'Follows the order of commits, so a reader that continues after an id misses no row.';
+COMMENT ON COLUMN admin_log.at IS
+    'When it was changed.';
 COMMENT ON COLUMN admin_log.actor IS
     'key:NAME over HTTP, shell:USER at the command line, weir for scheduled changes.';
 COMMENT ON COLUMN admin_log.action IS
     'The change, such as plan, grant or cancel.';
 COMMENT ON COLUMN admin_log.holder IS
     'The account that was changed; null when the change concerns no account.';
+COMMENT ON COLUMN admin_log.event_type IS
+    'The meter, for changes that concern one.';
 COMMENT ON COLUMN admin_log.reason IS
     'The reason that the caller gave.';
 COMMENT ON COLUMN admin_log.before IS

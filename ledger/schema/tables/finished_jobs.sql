@@ -19,6 +19,26 @@ CREATE TABLE finished_jobs (
 
 COMMENT ON TABLE finished_jobs IS
     'Finished jobs of users, for as long as their plans keep results. River deletes its own rows earlier.';
+COMMENT ON COLUMN finished_jobs.job_id IS
+    'The job''s id in river_job.';
+COMMENT ON COLUMN finished_jobs.user_id IS
+    'The user whose job it was.';
+COMMENT ON COLUMN finished_jobs.kind IS
+    'River''s kind of the job.';
+COMMENT ON COLUMN finished_jobs.state IS
+    'The state in which it ended: completed, cancelled or discarded.';
+COMMENT ON COLUMN finished_jobs.queue IS
+    'The queue of its last attempt.';
+COMMENT ON COLUMN finished_jobs.attempt IS
+    'How many attempts there were.';
+COMMENT ON COLUMN finished_jobs.max_attempts IS
+    'How many attempts it could have.';
+COMMENT ON COLUMN finished_jobs.created_at IS
+    'When it was submitted.';
+COMMENT ON COLUMN finished_jobs.attempted_at IS
+    'When its last attempt started.';
+COMMENT ON COLUMN finished_jobs.finalized_at IS
+    'When it ended.';
 COMMENT ON COLUMN finished_jobs.error IS
     'What the owner sees as the error; null for a completed job.';
 COMMENT ON COLUMN finished_jobs.output IS

@@ -12,8 +12,12 @@ CREATE TABLE grant_draws (
 
 COMMENT ON TABLE grant_draws IS
     'How much each job drew on which grant.';
+COMMENT ON COLUMN grant_draws.job_id IS
+    'The job that drew on the grant.';
 COMMENT ON COLUMN grant_draws.position IS
     'The order in which the job drew on grants and is charged to them.';
+COMMENT ON COLUMN grant_draws.grant_id IS
+    'The grant.';
 COMMENT ON COLUMN grant_draws.amount IS
     'What was reserved of the grant.';
 COMMENT ON COLUMN grant_draws.charged IS

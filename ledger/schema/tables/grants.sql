@@ -18,6 +18,12 @@ CREATE TABLE grants (
 
 COMMENT ON TABLE grants IS
     'Bought or given amounts that are used after the monthly limit, the earliest expiry first.';
+COMMENT ON COLUMN grants.id IS
+    'The grant''s id.';
+COMMENT ON COLUMN grants.user_id IS
+    'The user who has it.';
+COMMENT ON COLUMN grants.event_type IS
+    'The meter.';
 COMMENT ON COLUMN grants.amount IS
     'The whole amount, in units of the meter.';
 COMMENT ON COLUMN grants.reserved IS
@@ -28,5 +34,7 @@ COMMENT ON COLUMN grants.expires_at IS
     'After this time nothing more is drawn; an existing draw stays until its reservation ends. Null: never.';
 COMMENT ON COLUMN grants.reason IS
     'Why it was given, for operators.';
+COMMENT ON COLUMN grants.created_at IS
+    'When it was given.';
 
 CREATE INDEX grants_left ON grants (user_id, event_type) WHERE used < amount;

@@ -20,6 +20,8 @@ COMMENT ON TABLE holders IS
     'The accounts that jobs count against: a user, or an anonymous client address. One row per meter. Every reservation and settlement locks this row first, so its counters need no lock of their own.';
 COMMENT ON COLUMN holders.holder IS
     'The user''s id, or a UUID derived from the client address.';
+COMMENT ON COLUMN holders.event_type IS
+    'The meter.';
 COMMENT ON COLUMN holders.user_id IS
     'The user; null for a client address.';
 COMMENT ON COLUMN holders.slots_in_use IS
@@ -30,7 +32,6 @@ COMMENT ON COLUMN holders.granted_slots IS
     'The slot limit when a slot was last taken; 2147483647 is unlimited.';
 COMMENT ON COLUMN holders.has_grants IS
     'Whether the user ever had a grant of this meter. Without one, nothing looks for grants.';
-
 COMMENT ON COLUMN holders.changes IS
     'How often the counters have changed.';
 COMMENT ON COLUMN holders.generation IS

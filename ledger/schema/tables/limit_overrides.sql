@@ -20,6 +20,18 @@ CREATE TABLE limit_overrides (
 
 COMMENT ON TABLE limit_overrides IS
     'Limits of one user that replace the plan''s. Null: the plan''s limit; -1: unlimited.';
+COMMENT ON COLUMN limit_overrides.user_id IS
+    'The user.';
+COMMENT ON COLUMN limit_overrides.event_type IS
+    'The meter.';
+COMMENT ON COLUMN limit_overrides.month IS
+    'The limit of a billing period; -1 is unlimited, null is the plan''s.';
+COMMENT ON COLUMN limit_overrides.day IS
+    'The limit of a day; -1 is unlimited, null is the plan''s.';
+COMMENT ON COLUMN limit_overrides.hour IS
+    'The limit of an hour; -1 is unlimited, null is the plan''s.';
+COMMENT ON COLUMN limit_overrides.minute IS
+    'The limit of a minute; -1 is unlimited, null is the plan''s.';
 COMMENT ON COLUMN limit_overrides.slots IS
     'Slots instead of the plan''s.';
 COMMENT ON COLUMN limit_overrides.expires_at IS

@@ -13,6 +13,8 @@ CREATE TABLE maintenance_lease (
 
 COMMENT ON TABLE maintenance_lease IS
     'The lease of the process that runs maintenance. One row.';
+COMMENT ON COLUMN maintenance_lease.one IS
+    'Always true: there is one row.';
 COMMENT ON COLUMN maintenance_lease.process IS
     'Host name and process id.';
 COMMENT ON COLUMN maintenance_lease.since IS

@@ -7,5 +7,9 @@ CREATE TABLE meters (
 
 COMMENT ON TABLE meters IS
     'What is counted. `weir migrate` brings the meters of weir.toml here.';
+COMMENT ON COLUMN meters.name IS
+    'The meter''s name.';
 COMMENT ON COLUMN meters.unit IS
     'One unit, in the plural, such as analyses.';
+COMMENT ON COLUMN meters.created_at IS
+    'When it was added.';

@@ -10,6 +10,8 @@ CREATE TABLE outstanding_attempts (
 
 COMMENT ON TABLE outstanding_attempts IS
     'Attempts whose handler answers later. The job is in River''s state pending meanwhile, which no River client claims, rescues or ends, so the attempt outlives the process that started it.';
+COMMENT ON COLUMN outstanding_attempts.job_id IS
+    'The job that waits for its answer.';
 COMMENT ON COLUMN outstanding_attempts.claim IS
     'The attempt, as claim_of() returns it.';
 COMMENT ON COLUMN outstanding_attempts.patience IS

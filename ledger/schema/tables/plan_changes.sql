@@ -15,11 +15,17 @@ COMMENT ON TABLE plan_changes IS
     'Plan changes that a payment provider reported, by its event ids. A repeated event changes nothing.';
 COMMENT ON COLUMN plan_changes.event_id IS
     'The provider''s id of the event.';
+COMMENT ON COLUMN plan_changes.user_id IS
+    'The user.';
+COMMENT ON COLUMN plan_changes.plan IS
+    'The plan that the event named.';
 COMMENT ON COLUMN plan_changes.occurred_at IS
     'When the change happened at the provider; older events than the last applied one are not applied.';
 COMMENT ON COLUMN plan_changes.effective IS
     'now, or period_end.';
 COMMENT ON COLUMN plan_changes.applied IS
     'False for an event that arrived after a newer one.';
+COMMENT ON COLUMN plan_changes.recorded_at IS
+    'When the change was written.';
 
 CREATE INDEX plan_changes_of_user ON plan_changes (user_id, occurred_at DESC) WHERE applied;

@@ -27,12 +27,30 @@ CREATE TABLE plan_limits (
 
 COMMENT ON TABLE plan_limits IS
     'How much of a meter a plan allows per window. Null is unlimited. A month starts on the subscription''s anchor day; days, hours and minutes are UTC''s.';
+COMMENT ON COLUMN plan_limits.plan_id IS
+    'The plan.';
+COMMENT ON COLUMN plan_limits.event_type IS
+    'The meter.';
+COMMENT ON COLUMN plan_limits.month IS
+    'The limit of a billing period; null is unlimited.';
+COMMENT ON COLUMN plan_limits.day IS
+    'The limit of a day; null is unlimited.';
+COMMENT ON COLUMN plan_limits.hour IS
+    'The limit of an hour; null is unlimited.';
+COMMENT ON COLUMN plan_limits.minute IS
+    'The limit of a minute; null is unlimited.';
 COMMENT ON COLUMN plan_limits.slots IS
     'How many jobs of one holder may run at once.';
 COMMENT ON COLUMN plan_limits.counted IS
     'A bit set of the windows, besides the month, in which the meter is counted because some plan limits it there: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN plan_limits.month_ceiling IS
     'Up to which amount more than the limit is accepted; null: the limit is hard.';
+COMMENT ON COLUMN plan_limits.day_ceiling IS
+    'Up to where a soft limit of a day accepts more.';
+COMMENT ON COLUMN plan_limits.hour_ceiling IS
+    'Up to where a soft limit of an hour accepts more.';
+COMMENT ON COLUMN plan_limits.minute_ceiling IS
+    'Up to where a soft limit of a minute accepts more.';
 
 CREATE TRIGGER count_limited_windows AFTER INSERT OR DELETE OR UPDATE OF day, hour, minute ON plan_limits
     FOR EACH STATEMENT EXECUTE FUNCTION count_limited_windows();

@@ -10,6 +10,8 @@ COMMENT ON TABLE processes IS
     'The running weir processes that work jobs.';
 COMMENT ON COLUMN processes.client_id IS
     'The River client id, as in river_job.attempted_by.';
+COMMENT ON COLUMN processes.started_at IS
+    'When the process started.';
 COMMENT ON COLUMN processes.beat_at IS
     'The last heartbeat. Other processes take over the jobs of a process without one.';
 COMMENT ON COLUMN processes.pools IS

@@ -17,6 +17,12 @@ CREATE TABLE quota_balances (
 
 COMMENT ON TABLE quota_balances IS
     'Used and reserved amounts per user, meter and window, so that a reservation costs the same whatever the history.';
+COMMENT ON COLUMN quota_balances.user_id IS
+    'The user.';
+COMMENT ON COLUMN quota_balances.event_type IS
+    'The meter.';
+COMMENT ON COLUMN quota_balances.period_start IS
+    'The start of the window.';
 COMMENT ON COLUMN quota_balances.used IS
     'Charged in this window.';
 COMMENT ON COLUMN quota_balances.reserved IS
@@ -27,7 +33,6 @@ COMMENT ON COLUMN quota_balances.span IS
     'The kind of window that starts at period_start.';
 COMMENT ON COLUMN quota_balances.from_grants IS
     'How much of used and reserved is paid by grants; months only.';
-
 COMMENT ON COLUMN quota_balances.changes IS
     'How often the amounts have changed.';
 COMMENT ON COLUMN quota_balances.generation IS

@@ -23,12 +23,28 @@ CREATE TABLE quota_reservations (
 
 COMMENT ON TABLE quota_reservations IS
     'One row per unfinished job: it holds quota (reserved_amount), and a slot while admitted_at is set. While parked_at is set, the job waits for a slot. With neither, the job is scheduled or between two attempts. The row ends with its job.';
+COMMENT ON COLUMN quota_reservations.id IS
+    'The reservation''s id.';
 COMMENT ON COLUMN quota_reservations.user_id IS
     'Null for an anonymous job, which holds a slot but no quota.';
+COMMENT ON COLUMN quota_reservations.event_type IS
+    'The meter.';
+COMMENT ON COLUMN quota_reservations.reserved_amount IS
+    'How much of the quota it holds, in the meter''s unit.';
+COMMENT ON COLUMN quota_reservations.job_id IS
+    'The job in river_job.';
 COMMENT ON COLUMN quota_reservations.expires_at IS
     'Renewed while the job lives. Maintenance removes an expired reservation whose job is finished or gone.';
+COMMENT ON COLUMN quota_reservations.created_at IS
+    'The moment that decided in which windows it counts.';
+COMMENT ON COLUMN quota_reservations.holder IS
+    'The account that it counts against.';
 COMMENT ON COLUMN quota_reservations.period_start IS
     'The billing period that the job is charged to, whenever it ends.';
+COMMENT ON COLUMN quota_reservations.admitted_at IS
+    'Since when it holds a slot; null without one.';
+COMMENT ON COLUMN quota_reservations.parked_at IS
+    'Since when it waits for a slot; null when it does not.';
 COMMENT ON COLUMN quota_reservations.windows IS
     'The windows, besides the month, that the amount counts in, around created_at: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN quota_reservations.from_grants IS

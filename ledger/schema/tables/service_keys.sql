@@ -14,7 +14,17 @@ CREATE TABLE service_keys (
 
 COMMENT ON TABLE service_keys IS
     'The keys of backends. A key has 256 random bits, so a plain hash is enough: salts and slow hashes protect what people choose.';
+COMMENT ON COLUMN service_keys.name IS
+    'The key''s name.';
 COMMENT ON COLUMN service_keys.secret_hash IS
     'SHA-256 of the key. The key itself is not stored.';
+COMMENT ON COLUMN service_keys.scopes IS
+    'What the key allows: submit, read, admin.';
+COMMENT ON COLUMN service_keys.created_at IS
+    'When it was created.';
+COMMENT ON COLUMN service_keys.expires_at IS
+    'When it stops being accepted; null is never.';
+COMMENT ON COLUMN service_keys.revoked_at IS
+    'When it was revoked; null while it is accepted.';
 COMMENT ON COLUMN service_keys.last_used_at IS
     'To the minute.';

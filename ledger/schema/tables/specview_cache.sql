@@ -10,5 +10,17 @@ CREATE TABLE specview_cache (
 
 COMMENT ON TABLE specview_cache IS
     'Rendered tests of the sample service, so that the same test in the same language is charged once.';
+COMMENT ON COLUMN specview_cache.holder IS
+    'The account whose job rendered it.';
+COMMENT ON COLUMN specview_cache.language IS
+    'The language of the rendering.';
+COMMENT ON COLUMN specview_cache.test_key IS
+    'The hash of the test case.';
+COMMENT ON COLUMN specview_cache.rendered IS
+    'The rendering.';
+COMMENT ON COLUMN specview_cache.job_id IS
+    'The job that rendered it.';
+COMMENT ON COLUMN specview_cache.created_at IS
+    'When it was rendered.';
 
 CREATE INDEX specview_cache_age ON specview_cache (created_at);

@@ -21,6 +21,8 @@ CREATE TABLE subscription_plans (
 
 COMMENT ON TABLE subscription_plans IS
     'The plans.';
+COMMENT ON COLUMN subscription_plans.id IS
+    'The plan''s id.';
 COMMENT ON COLUMN subscription_plans.tier IS
     'The name of the plan.';
 COMMENT ON COLUMN subscription_plans.specview_monthly_limit IS
@@ -31,6 +33,8 @@ COMMENT ON COLUMN subscription_plans.retention_days IS
     'How long results are kept; null: without end.';
 COMMENT ON COLUMN subscription_plans.monthly_price IS
     'US dollars; null is by contract.';
+COMMENT ON COLUMN subscription_plans.created_at IS
+    'When it was added.';
 COMMENT ON COLUMN subscription_plans.lane IS
     'Which lane the jobs of the plan use.';
 COMMENT ON COLUMN subscription_plans.is_default IS

@@ -21,8 +21,24 @@ CREATE TABLE usage_events (
 
 COMMENT ON TABLE usage_events IS
     'What was charged, one row per completed job or adjustment.';
+COMMENT ON COLUMN usage_events.id IS
+    'The event''s id, which stays the same whenever it is read.';
+COMMENT ON COLUMN usage_events.user_id IS
+    'The user.';
+COMMENT ON COLUMN usage_events.event_type IS
+    'The meter.';
+COMMENT ON COLUMN usage_events.analysis_id IS
+    'As ADR-21 has it; Weir leaves it null.';
+COMMENT ON COLUMN usage_events.document_id IS
+    'As ADR-21 has it; Weir leaves it null.';
+COMMENT ON COLUMN usage_events.quota_amount IS
+    'The charge, in the meter''s unit; an adjustment may be negative.';
+COMMENT ON COLUMN usage_events.created_at IS
+    'When it was charged.';
 COMMENT ON COLUMN usage_events.job_id IS
     'Unique: a job is charged once, whatever happens to its workers. Null for an adjustment.';
+COMMENT ON COLUMN usage_events.period_start IS
+    'The start of the billing period that it counts in.';
 COMMENT ON COLUMN usage_events.windows IS
     'The windows, besides the month, that the amount counts in, around reserved_at: 1 day, 2 hour, 4 minute.';
 COMMENT ON COLUMN usage_events.reserved_at IS

@@ -21,12 +21,28 @@ CREATE TABLE user_subscriptions (
 
 COMMENT ON TABLE user_subscriptions IS
     'The plan of each user. At most one subscription of a user is active.';
+COMMENT ON COLUMN user_subscriptions.id IS
+    'The subscription''s id.';
+COMMENT ON COLUMN user_subscriptions.user_id IS
+    'The user.';
+COMMENT ON COLUMN user_subscriptions.plan_id IS
+    'The plan.';
+COMMENT ON COLUMN user_subscriptions.status IS
+    'active, canceled or expired. A user has at most one active subscription.';
 COMMENT ON COLUMN user_subscriptions.current_period_start IS
     'The anchor of the billing periods: they start on its day of the month. No job has to move it.';
+COMMENT ON COLUMN user_subscriptions.current_period_end IS
+    'The end of the billing period that the anchor starts.';
+COMMENT ON COLUMN user_subscriptions.canceled_at IS
+    'When it was canceled.';
+COMMENT ON COLUMN user_subscriptions.created_at IS
+    'When it was added.';
 COMMENT ON COLUMN user_subscriptions.updated_at IS
     'Maintenance promotes parked jobs of users whose plan changed recently.';
 COMMENT ON COLUMN user_subscriptions.next_plan_id IS
     'The plan from next_plan_at on. Maintenance copies it to plan_id later.';
+COMMENT ON COLUMN user_subscriptions.next_plan_at IS
+    'When the scheduled plan takes effect.';
 
 CREATE INDEX user_subscriptions_changed ON user_subscriptions (updated_at);
 CREATE INDEX user_subscriptions_next ON user_subscriptions (next_plan_at) WHERE next_plan_at IS NOT NULL;

@@ -11,6 +11,10 @@ CREATE TABLE users (
 
 COMMENT ON TABLE users IS
     'The users that Weir has seen.';
+COMMENT ON COLUMN users.id IS
+    'The user''s id: the subject, or a UUID made from it.';
+COMMENT ON COLUMN users.created_at IS
+    'When the user was first seen.';
 COMMENT ON COLUMN users.subject IS
     'The text that names the user in tokens and job arguments; null when that is the id. The id is derived from it.';
 

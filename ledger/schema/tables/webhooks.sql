@@ -22,6 +22,10 @@ CREATE TABLE webhooks (
 
 COMMENT ON TABLE webhooks IS
     'The webhooks. The secrets sign deliveries, so they are stored as they are.';
+COMMENT ON COLUMN webhooks.id IS
+    'The webhook''s id.';
+COMMENT ON COLUMN webhooks.url IS
+    'Where events are delivered to.';
 COMMENT ON COLUMN webhooks.events IS
     'The types of events that are delivered.';
 COMMENT ON COLUMN webhooks.thresholds IS
@@ -32,6 +36,10 @@ COMMENT ON COLUMN webhooks.previous_secret IS
     'The rotated secret.';
 COMMENT ON COLUMN webhooks.previous_until IS
     'Until when the rotated secret signs too.';
+COMMENT ON COLUMN webhooks.created_at IS
+    'When it was added.';
+COMMENT ON COLUMN webhooks.disabled_at IS
+    'When it was disabled; null while it receives events.';
 COMMENT ON COLUMN webhooks.disabled_because IS
     'Why deliveries stopped.';
 COMMENT ON COLUMN webhooks.removed_at IS

@@ -17,15 +17,25 @@ CREATE TABLE weir_services (
 
 COMMENT ON TABLE weir_services IS
     'The services of weir.toml, for the SQL functions. `weir migrate` writes them.';
+COMMENT ON COLUMN weir_services.name IS
+    'The service''s name.';
 COMMENT ON COLUMN weir_services.event_type IS
     'The meter of the service.';
 COMMENT ON COLUMN weir_services.kind IS
     'River''s kind of the service''s jobs.';
+COMMENT ON COLUMN weir_services.max_attempts IS
+    'How many attempts a job has.';
 COMMENT ON COLUMN weir_services.unique_by IS
     'Members of the arguments by which an unfinished job of the holder is taken for the same.';
 COMMENT ON COLUMN weir_services.amount IS
     'What one job reserves; null: amount_member of its arguments, and without that the caller gives it.';
+COMMENT ON COLUMN weir_services.amount_member IS
+    'The member of the arguments that holds the amount.';
 COMMENT ON COLUMN weir_services.retry_base IS
     'Seconds, like retry_max; null leaves retries to River''s policy.';
+COMMENT ON COLUMN weir_services.retry_factor IS
+    'By what the pause grows with each attempt.';
+COMMENT ON COLUMN weir_services.retry_max IS
+    'The longest pause between attempts, in seconds.';
 
 CREATE INDEX weir_services_kind ON weir_services (kind);

@@ -12,6 +12,8 @@ CREATE TABLE weir_settings (
 
 COMMENT ON TABLE weir_settings IS
     'Settings that all processes of the installation share. One row.';
+COMMENT ON COLUMN weir_settings.one IS
+    'Always true: there is one row.';
 COMMENT ON COLUMN weir_settings.address_namespace IS
     'The namespace in which client addresses and subjects become UUIDs, so that no table contains an address.';
 COMMENT ON COLUMN weir_settings.reservation_ttl IS

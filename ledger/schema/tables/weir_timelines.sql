@@ -7,5 +7,9 @@ CREATE TABLE weir_timelines (
 
 COMMENT ON TABLE weir_timelines IS
     'The timelines that this database has been on. A replica that takes over starts a new one, and may lack the last commits of the one before: their job ids and transaction ids are given out again.';
+COMMENT ON COLUMN weir_timelines.timeline IS
+    'The number of the server''s timeline.';
 COMMENT ON COLUMN weir_timelines.first_xid IS
     'Every transaction of this timeline alone has this id or a later one.';
+COMMENT ON COLUMN weir_timelines.seen_at IS
+    'When Weir first saw it.';

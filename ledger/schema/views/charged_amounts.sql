@@ -7,3 +7,6 @@ SELECT u.user_id, u.event_type, w.span, date_trunc(w.span, coalesce(u.reserved_a
 FROM usage_events u
 JOIN (VALUES (1, 'day'), (2, 'hour'), (4, 'minute')) AS w (bit, span) ON u.windows & w.bit <> 0
 WHERE u.windows <> 0;
+
+COMMENT ON VIEW charged_amounts IS
+    'What was charged: one row per usage event and window that it counts in.';

@@ -8,3 +8,6 @@ SELECT r.user_id, r.event_type, w.span, date_trunc(w.span, r.created_at, 'UTC'),
 FROM quota_reservations r
 JOIN (VALUES (1, 'day'), (2, 'hour'), (4, 'minute')) AS w (bit, span) ON r.windows & w.bit <> 0
 WHERE r.windows <> 0 AND r.user_id IS NOT NULL AND r.period_start IS NOT NULL;
+
+COMMENT ON VIEW reserved_amounts IS
+    'What is reserved: one row per reservation and window that it counts in.';
