@@ -26,7 +26,7 @@ impl Default for SlotLimits {
 
 impl SlotLimits {
     /// The slots of a holder, per meter: how many of its jobs may be worked on at the same time. Without a plan it is a
-    /// client address.
+    /// client address. The SQL function `slot_limit` is the same for statements.
     #[must_use]
     pub fn of(&self, plan: Option<Plan>) -> u32 {
         plan.map_or(self.anonymous, |plan| {

@@ -15,7 +15,7 @@ use crate::reservation::Window;
 use crate::rules::Rules;
 
 /// The most jobs that one transaction promotes. What is left is promoted by the next one: when limits are lifted, all
-/// that waits becomes free at once.
+/// that waits becomes free at once. pass_on_slots() has the same limit.
 pub(crate) const MAX_PROMOTED: usize = 1000;
 
 /// A holder and one of its meters.

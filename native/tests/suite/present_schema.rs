@@ -84,6 +84,41 @@ async fn an_upgraded_database_is_the_same_as_a_new_one() {
     upgraded.abandon().await;
 }
 
+/// PostgreSQL keeps the old function beside one with other parameters, and old statements go on calling it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_changed_signature_that_no_upgrade_drops_is_named() {
+    let mut next = next_release();
+    let function = file(&mut next, "functions/account/utc_text.sql");
+    function.sql = function
+        .sql
+        .replace("(at timestamptz)", "(at timestamptz, zone text DEFAULT 'UTC')");
+    let new = Weir::made(&[], async |url| {
+        let database = Database::at(url).unwrap();
+        migrate::migrate_to(&database, River::AsItIs, &next)
+            .await
+            .unwrap();
+    })
+    .await;
+    let upgraded = Weir::new().await;
+    migrate::migrate_to(&upgraded.context.database, River::AsItIs, &next)
+        .await
+        .unwrap();
+    let (one, other) = (
+        catalogue(&new.client().await).await,
+        catalogue(&upgraded.client().await).await,
+    );
+    let named = differences(&one, &other);
+    assert!(!named.is_empty());
+    assert!(
+        named
+            .iter()
+            .all(|object| object.contains("utc_text(timestamp with time zone)")),
+        "{named:?}"
+    );
+    new.abandon().await;
+    upgraded.abandon().await;
+}
+
 /// During a rolling upgrade, a process of the older release may restart and migrate again.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_older_release_leaves_a_newer_schema_as_it_is() {

@@ -1,6 +1,7 @@
 -- An attempt that is under way says something: its deadline moves, and so does what its owner sees of it, if it says how
 -- far it is. $1 job, $2 claim, $3 fraction or null, $4 message, $5 when the job was created.
--- No row when the attempt is not under way.
+-- No row when the attempt is not under way. weir_progress() is the same for workers in other languages, whose attempts
+-- never wait for an answer.
 WITH attempt AS MATERIALIZED (
     SELECT j.id, j.attempt, j.state
     FROM river_job j

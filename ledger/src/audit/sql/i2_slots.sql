@@ -4,8 +4,7 @@ SELECT format('holder %s, %s: %s slots in use, limit %s', h.holder, h.event_type
 FROM holders h
 LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL
 CROSS JOIN LATERAL (
-    SELECT CASE WHEN h.user_id IS NULL THEN $4
-                ELSE coalesce(p.own_slots, ($3::bigint[])[array_position($2::text[], p.tier)], p.slots) END AS slots
+    SELECT slot_limit(p.tier, p.own_slots, ($3::bigint[])[array_position($2::text[], p.tier)], p.slots, $4) AS slots
 ) t
 WHERE h.slots_in_use > greatest(h.granted_slots, t.slots)
 LIMIT $1

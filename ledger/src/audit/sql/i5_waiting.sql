@@ -7,7 +7,7 @@ FROM (SELECT * FROM holders WHERE parked > 0) h
 LEFT JOIN user_subscriptions s ON s.user_id = h.user_id AND s.status = 'active'
 LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL
 CROSS JOIN LATERAL (
-    SELECT coalesce(p.own_slots, ($3::bigint[])[array_position($2::text[], p.tier)], p.slots, $4) AS slots
+    SELECT slot_limit(p.tier, p.own_slots, ($3::bigint[])[array_position($2::text[], p.tier)], p.slots, $4) AS slots
 ) t
 WHERE h.slots_in_use < t.slots
   AND (s.updated_at IS NULL OR s.updated_at <= now() - make_interval(secs => $5))

@@ -1,4 +1,5 @@
--- First contact: a verified user becomes known, on the default plan; a holder gets its row to lock.
+-- First contact: a verified user becomes known, on the default plan; a holder gets its row to lock. SQL callers have
+-- lock_account(), an operator make_user.sql.
 -- $1 holders, $2 meters, $3 user ids (null: an address), $4 the subjects that the user ids are made from (null: the id
 -- is the subject), pairwise. A row that somebody inserted with a subject and an id of its own keeps the subject, and must
 -- not lock the user out.

@@ -44,10 +44,8 @@ LEFT JOIN LATERAL (
 ) h ON true
 CROSS JOIN LATERAL (
     SELECT CASE WHEN NOT $4 THEN 9223372036854775807
-                -- A plan that lost the meter has as many as an address.
-                ELSE coalesce((
-                    SELECT coalesce(p.own_slots, ($6::bigint[])[array_position($5::text[], p.tier)], p.slots)
-                    FROM plan_of(h.user_id, h.event_type, now()) p
-                    WHERE h.user_id IS NOT NULL
-                ), $7) END AS slots
+                ELSE slot_limit(p.tier, p.own_slots, ($6::bigint[])[array_position($5::text[], p.tier)], p.slots, $7)
+           END AS slots
+    FROM (SELECT) one
+    LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL
 ) t

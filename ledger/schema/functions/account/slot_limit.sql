@@ -1,0 +1,8 @@
+-- The slot limit of a holder: its override, else what the configuration sets for its plan, else the plan's. A holder
+-- without a plan for the meter, such as a client address, has the limit of an address. Rust decides the same in
+-- ledger/src/rules.rs.
+-- Callers: slots_in_force; statements of ledger/src.
+CREATE OR REPLACE FUNCTION slot_limit(of_plan text, own_slots int, configured bigint, slots_of_plan int, anonymous bigint)
+RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN of_plan IS NULL THEN anonymous ELSE coalesce(own_slots, configured, slots_of_plan) END
+$$;
