@@ -38,7 +38,8 @@ COMMENT ON COLUMN holders.generation IS
     'Orders the row''s versions in holders_newest.';
 
 -- While a session holds an old snapshot, every version of a row stays, and a look-up walks over them from the oldest to
--- the newest. This index has the newest generation last, so a backward scan finds the living version within 64 steps.
+-- the newest. This index has the newest generation last, so a backward scan finds the living version within 64 steps. The planner may
+-- prefer the primary key and a sort: statements that need the index run with enable_sort off.
 CREATE INDEX holders_newest ON holders (holder, event_type, generation);
 
 CREATE TRIGGER remember_grants BEFORE INSERT ON holders

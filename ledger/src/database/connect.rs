@@ -239,7 +239,8 @@ impl Database {
 
     /// A bookkeeper whose statements are all look-ups by key, and are planned as such whatever the planner believes
     /// about the size of the tables: a table that it takes for empty it scans as a whole, until somebody analyses it.
-    /// Plans are made once.
+    /// Plans are made once. Without sorts, the newest version of a row is looked up by the index that has it last
+    /// (`holders_newest`), and not by a walk over all its versions.
     ///
     /// # Errors
     ///
@@ -249,7 +250,7 @@ impl Database {
         client
             .batch_execute(
                 "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
-                 SET enable_memoize = off; SET jit = off; SET plan_cache_mode = force_generic_plan",
+                 SET enable_sort = off; SET enable_memoize = off; SET jit = off; SET plan_cache_mode = force_generic_plan",
             )
             .await?;
         Ok(client)

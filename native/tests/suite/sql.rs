@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use crate::common::{GO_TESTS, Weir, Who};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, NoTls};
 use weir_ledger::holder::Holders;
+use weir_ledger::meter::Meter;
 use weir_ledger::settlement::{Ended, Settler, Success};
 
 const SUBMIT: &str = "SELECT outcome, job_id, quota FROM weir_submit($1, 'analysis', $2)";
@@ -481,6 +483,73 @@ async fn a_job_is_completed_though_one_that_waits_has_the_same_key() {
     let complete = format!("SELECT outcome FROM weir_complete({running}, 1)");
     assert_eq!(outcome(&client, &complete).await, "done");
     assert_eq!(state_of(&client, 0).await, "available");
+    weir.end().await;
+}
+
+/// How many pages a statement looks at.
+async fn looked_at(client: &Client, sql: &str, params: &[&(dyn ToSql + Sync)]) -> i64 {
+    let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}");
+    let plan: Value = client.query_one(&explain, params).await.unwrap().get(0);
+    plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap()
+}
+
+/// A report or a dump keeps every version of a row. Look-ups of an account find the living one without the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
+    let weir = Weir::new().await;
+    let user = weir.user("enterprise").await;
+    let report = weir.client().await;
+    // How many pages a submission, a lock, a look and a settlement look at; a second time, since plans
+    // are made. In new sessions, which plan by the size that the tables have then.
+    let look = async || {
+        let by_key = weir.context.database.connect_by_key(Duration::from_secs(1));
+        let (by_key, client) = (by_key.await.unwrap(), weir.client().await);
+        let mut pages = [0; 4];
+        for _ in 0..2 {
+            let submit = format!("SELECT weir_submit('{user}', 'analysis', '{{\"files\": []}}')");
+            pages[0] = looked_at(&client, &submit, &[]).await;
+            let params: [&(dyn ToSql + Sync); 2] = [&vec![user], &vec![Meter::named("analysis")]];
+            for (n, file) in [(1, "lock.sql"), (2, "read.sql")] {
+                let path = format!(
+                    "{}/../ledger/src/reservation/sql/{file}",
+                    env!("CARGO_MANIFEST_DIR")
+                );
+                let sql = std::fs::read_to_string(path).unwrap();
+                pages[n] = looked_at(&by_key, &sql, &params).await;
+            }
+            let newest = "SELECT max(job_id) FROM quota_reservations";
+            let id: i64 = client.query_one(newest, &[]).await.unwrap().get(0);
+            weir.begun_elsewhere(id).await;
+            let complete = format!("SELECT weir_complete({id}, 1)");
+            pages[3] = looked_at(&client, &complete, &[]).await;
+        }
+        pages
+    };
+    let before = look().await;
+    report
+        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM holders")
+        .await
+        .unwrap();
+    let busy = format!(
+        "DO $$ BEGIN FOR n IN 1..8000 LOOP \
+             UPDATE holders SET changes = changes + 1 WHERE holder = '{user}' AND event_type = 'analysis'; \
+             UPDATE quota_balances SET changes = changes + 1 WHERE user_id = '{user}' AND event_type = 'analysis'; \
+             COMMIT; \
+         END LOOP; END $$"
+    );
+    weir.client().await.batch_execute(&busy).await.unwrap();
+    let after = look().await;
+    for (name, (before, after)) in ["weir_submit", "lock.sql", "read.sql", "weir_complete"]
+        .into_iter()
+        .zip(before.into_iter().zip(after))
+    {
+        // The versions of either row take more than a hundred pages.
+        assert!(
+            after < before + 40,
+            "{name}: {before} pages before, {after} after"
+        );
+    }
+    report.batch_execute("ROLLBACK").await.unwrap();
     weir.end().await;
 }
 

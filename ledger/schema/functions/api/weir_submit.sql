@@ -42,6 +42,7 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_sort = off
 SET jit = off
 AS $$
 #variable_conflict use_column

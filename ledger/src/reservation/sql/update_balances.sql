@@ -1,7 +1,6 @@
 -- $1 user ids, $2 meters, $3 spans, $4 starts of windows, $5 amounts, $6 beyond what nothing is accepted; distinct windows.
--- What was beyond a limit that was lowered since is no fault of what is accepted now, which grants pay for. The holders
--- are locked, so a balance stays at its place (ctid), and nobody else creates one. The SQL body of this rule is
--- reserve_in_windows().
+-- Usage that a lowered limit left above it stays allowed. The holders are locked, so a balance stays at its place (ctid),
+-- and no other transaction creates one. The SQL body of this rule is reserve_in_windows().
 WITH wanted AS MATERIALIZED (
     SELECT n.*,
            (SELECT k.ctid FROM quota_balances k
