@@ -10,7 +10,7 @@ use super::super::progress::progress;
 use super::super::proxy::Proxy;
 use super::super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::super::stage::Stage;
-use super::open_loop::{OpenLoop, SHARE_OF_ONE, USERS, starts};
+use super::open_loop::{OpenLoop, SHARE_OF_ONE, USERS, last_job, starts};
 use super::parts::WORKERS;
 use super::{Running, Scene, Side, Work, finished};
 use weir::config::Settings;
@@ -236,10 +236,7 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
     for rate in RATES {
         jobs += load.run(rate, WARM_UP).await?.len();
         finished(&client, jobs).await?;
-        let first: i64 = client
-            .query_one("SELECT coalesce(max(id), 0) FROM river_job", &[])
-            .await?
-            .get(0);
+        let before = last_job(&client).await?;
         let (cpu, statements) = (Cpu::read(&client, processes).await, counter.read(&client).await?);
         let (written, started) = (wal(&client).await?, Instant::now());
         let mut latencies = load.run(rate, scene.span).await?;
@@ -256,7 +253,7 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchErr
             statements: each(statements),
             wal: each(wal(&client).await? - written),
             submitted: [0.5, 0.99].map(|of| percentile(&mut latencies, of)),
-            started: starts(&client, first).await?,
+            started: starts(&client, before).await?,
             kept_up: submitted as f64 / seconds,
         });
     }

@@ -18,6 +18,12 @@ pub(super) const SHARE_OF_ONE: usize = 5;
 /// Connections of the load generator. More are opened when all of them wait for an answer.
 const CONNECTIONS: usize = 16;
 
+/// The id of the newest job; 0 without any.
+pub(super) async fn last_job(client: &Client) -> Result<i64, BenchError> {
+    let newest = "SELECT coalesce(max(id), 0) FROM river_job";
+    Ok(client.query_one(newest, &[]).await?.get(0))
+}
+
 /// How long the jobs after this one have waited for their start, p50 and p99 in milliseconds.
 pub(super) async fn starts(client: &Client, first: i64) -> Result<[f64; 2], BenchError> {
     let row = client

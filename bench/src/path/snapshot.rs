@@ -12,7 +12,7 @@ use super::super::cost::Cpu;
 use super::super::progress::progress;
 use super::super::report::{BenchError, Effort, Line, Report, conditions, percentile};
 use super::super::stage::Stage;
-use super::open_loop::{OpenLoop, SHARE_OF_ONE, USERS, starts};
+use super::open_loop::{OpenLoop, SHARE_OF_ONE, USERS, last_job, starts};
 use super::parts::WORKERS;
 use super::{Running, Scene, Side, Work, finished};
 use weir::config::Settings;
@@ -174,10 +174,7 @@ async fn measure(
     rate: usize,
     span: Duration,
 ) -> Result<(Slice, usize), BenchError> {
-    let last: i64 = client
-        .query_one("SELECT coalesce(max(id), 0) FROM river_job", &[])
-        .await?
-        .get(0);
+    let before = last_job(client).await?;
     let (cpu, started) = (Cpu::read(client, running.processes()).await, Instant::now());
     let mut latencies = load.run(rate, span).await?;
     let seconds = started.elapsed().as_secs_f64();
@@ -185,14 +182,14 @@ async fn measure(
     let done: i64 = client
         .query_one(
             "SELECT count(*) FROM river_job WHERE id > $1 AND state = 'completed'",
-            &[&last],
+            &[&before],
         )
         .await?
         .get(0);
     let slice = Slice {
         done: done as f64 / seconds,
         submitted: [0.5, 0.99].map(|of| percentile(&mut latencies, of)),
-        started: starts(client, last).await?,
+        started: starts(client, before).await?,
         cores: postgres.as_secs_f64() / seconds,
     };
     Ok((slice, latencies.len()))

@@ -1,5 +1,7 @@
 //! What holds back vacuum, and what that costs.
 
+use serde::Serialize;
+
 use super::{rows, statements};
 
 /// The tables whose rows change with each job.
@@ -20,6 +22,7 @@ pub const KINDS: [&str; 4] = ["session", "prepared", "slot", "standby"];
 
 rows! {
     /// The oldest snapshot of a kind.
+    #[derive(Serialize)]
     pub struct Snapshot {
         /// What holds it: `session`, `prepared` (transaction), (replication) `slot` or `standby` (by its feedback).
         pub kind: String,

@@ -16,4 +16,4 @@ pub use overview::{LastMinute, Leader, Maintenance, Overview, overview};
 pub(crate) use short::{duration, number, per_second};
 pub use text::{overview_text, user_text, wrapped};
 pub use user::{UserShare, UserStatus, WindowShare, user};
-pub use vacuum::{Snapshot, Vacuum};
+pub use vacuum::Vacuum;

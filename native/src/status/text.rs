@@ -210,9 +210,10 @@ fn cut(name: &str, width: usize) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
+    use weir_ledger::read::horizon::Snapshot;
+
     use super::super::{
-        HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, Snapshot, UserShare, Vacuum,
-        WindowShare,
+        HeldBack, Lanes, LastMinute, Leader, Maintenance, ServiceLanes, UserShare, Vacuum, WindowShare,
     };
     use super::*;
     use weir_policy::span::Span;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tokio_postgres::Client;
 use weir_ledger::database::DatabaseError;
-use weir_ledger::read::horizon;
+use weir_ledger::read::horizon::{self, Snapshot};
 
 use super::short::{duration, number};
 
@@ -26,27 +26,6 @@ pub struct Vacuum {
     pub retained_bytes: f64,
 }
 
-/// The holder of a snapshot.
-#[derive(Clone, Debug, Serialize)]
-pub struct Snapshot {
-    /// `session`, `prepared`, `slot` or `standby`.
-    pub kind: String,
-    /// The server process.
-    pub pid: Option<i32>,
-    /// The role; the name of a slot.
-    pub name: Option<String>,
-    /// The name of the application, the prepared transaction or the standby; the plugin of a slot.
-    pub application: Option<String>,
-    /// What it does.
-    pub state: Option<String>,
-    /// The start of its statement.
-    pub query: Option<String>,
-    /// The age of the transaction; null where it is not known.
-    pub seconds: Option<f64>,
-    /// How many transactions have started since.
-    pub transactions: i64,
-}
-
 impl Vacuum {
     /// Reads what the server keeps in memory.
     ///
@@ -60,26 +39,14 @@ impl Vacuum {
             horizon::dead_rows(client),
         )?;
         snapshots.sort_by(|one, other| {
-            let age = |held: &horizon::Snapshot| (held.transactions, held.seconds.unwrap_or(f64::INFINITY));
+            let age = |held: &Snapshot| (held.transactions, held.seconds.unwrap_or(f64::INFINITY));
             age(other)
                 .partial_cmp(&age(one))
                 .unwrap_or(std::cmp::Ordering::Equal)
         });
         Ok(Self {
             sees_all: state.sees_all,
-            snapshots: snapshots
-                .into_iter()
-                .map(|held| Snapshot {
-                    kind: held.kind,
-                    pid: held.pid,
-                    name: held.name,
-                    application: held.application,
-                    state: held.state,
-                    query: held.query,
-                    seconds: held.seconds,
-                    transactions: held.transactions,
-                })
-                .collect(),
+            snapshots,
             wraparound: state.wraparound,
             dead_rows: dead_rows.into_iter().map(|row| (row.table, row.dead)).collect(),
             replication_lag: match state.standbys {
@@ -95,7 +62,7 @@ impl Vacuum {
 const OLD_SECONDS: f64 = 60.0;
 const OLD_TRANSACTIONS: i64 = 100_000;
 
-/// PostgreSQL freezes rows of its own accord long before this age.
+/// PostgreSQL freezes rows long before this age.
 const NEAR_WRAPAROUND: i64 = 500_000_000;
 
 /// A standby that is this many seconds behind is worth a line, and as much WAL.
@@ -108,18 +75,18 @@ impl Vacuum {
     pub fn lines(&self) -> Vec<String> {
         let oldest = self.snapshots.first();
         let age = match oldest {
-            Some(held) => held.age(),
+            Some(held) => age(held),
             None => "none".to_owned(),
         };
         let seen = if self.sees_all { "" } else { " seen" };
         let mut lines = vec![format!("oldest snapshot{seen}: {age}")];
-        if let Some(held) = oldest.filter(|held| held.is_old()) {
-            lines.push(held.holder());
+        if let Some(held) = oldest.filter(|held| is_old(held)) {
+            lines.push(holder(held));
             lines.extend(held.query.clone().filter(|query| !query.is_empty()));
         }
         let dead: i64 = self.dead_rows.values().sum();
         if let Some((table, most)) = self.dead_rows.iter().max_by_key(|(_, rows)| **rows)
-            && oldest.is_some_and(Snapshot::is_old)
+            && oldest.is_some_and(is_old)
         {
             lines.push(format!(
                 "{} dead rows, {} of them in {table}",
@@ -147,28 +114,26 @@ impl Vacuum {
     }
 }
 
-impl Snapshot {
-    fn is_old(&self) -> bool {
-        self.seconds.is_some_and(|seconds| seconds >= OLD_SECONDS) || self.transactions >= OLD_TRANSACTIONS
-    }
+fn is_old(held: &Snapshot) -> bool {
+    held.seconds.is_some_and(|seconds| seconds >= OLD_SECONDS) || held.transactions >= OLD_TRANSACTIONS
+}
 
-    fn age(&self) -> String {
-        let transactions = format!("{} transactions", number(self.transactions));
-        match self.seconds {
-            Some(seconds) => format!("{}, {transactions}", duration((seconds * 1000.0) as i64)),
-            None => transactions,
-        }
+fn age(held: &Snapshot) -> String {
+    let transactions = format!("{} transactions", number(held.transactions));
+    match held.seconds {
+        Some(seconds) => format!("{}, {transactions}", duration((seconds * 1000.0) as i64)),
+        None => transactions,
     }
+}
 
-    fn holder(&self) -> String {
-        let kind = match &*self.kind {
-            "prepared" => "prepared transaction",
-            "slot" => "replication slot",
-            kind => kind,
-        };
-        let pid = self.pid.map(|pid| pid.to_string());
-        let known = [&pid, &self.name, &self.application, &self.state];
-        let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();
-        format!("{kind} {}", known.join(", "))
-    }
+fn holder(held: &Snapshot) -> String {
+    let kind = match &*held.kind {
+        "prepared" => "prepared transaction",
+        "slot" => "replication slot",
+        kind => kind,
+    };
+    let pid = held.pid.map(|pid| pid.to_string());
+    let known = [&pid, &held.name, &held.application, &held.state];
+    let known: Vec<&str> = known.into_iter().flatten().map(String::as_str).collect();
+    format!("{kind} {}", known.join(", "))
 }

@@ -5,7 +5,6 @@
 //! however few jobs it finds. Then fewer claims, each of more jobs, do the same work.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -55,36 +54,35 @@ impl ClaimCost {
 
 /// The pace of a process's claims. A hook of River reports how long each took. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct ClaimPace(Arc<Shared>);
+pub(super) struct ClaimPace(Arc<Mutex<Measured>>);
 
 #[derive(Default)]
-struct Shared {
-    /// The cost, and the time of the claim whose number of jobs comes next. Lanes may mix these up, which does no harm.
-    cost: Mutex<(ClaimCost, Duration)>,
-    cooldown: AtomicU64,
+struct Measured {
+    cost: ClaimCost,
+    /// The time of the claim whose number of jobs comes next. Lanes may mix these up, which does no harm.
+    time: Duration,
 }
 
 impl ClaimPace {
     /// How soon a claim may follow the one before.
     pub(super) fn cooldown(&self) -> Duration {
-        FETCH_COOLDOWN.max(Duration::from_millis(self.0.cooldown.load(Ordering::Relaxed)))
+        self.0.lock().cost.cooldown()
     }
 }
 
 impl Hook for ClaimPace {
     async fn metric_emit(&self, metric: Metric) -> Result<(), BoxError> {
-        let mut cost = self.0.cost.lock();
+        let mut measured = self.0.lock();
         match metric {
             // River reports the time first.
-            Metric::JobGetAvailableDuration(time) => cost.1 = time,
+            Metric::JobGetAvailableDuration(time) => measured.time = time,
             Metric::JobGetAvailableCount(jobs) => {
-                let time = cost.1;
-                cost.0.took(time, jobs);
-                let cooldown = u64::try_from(cost.0.cooldown().as_millis()).unwrap_or(u64::MAX);
-                self.0.cooldown.store(cooldown, Ordering::Relaxed);
+                let time = measured.time;
+                measured.cost.took(time, jobs);
             }
             _ => {}
         }
+        drop(measured);
         Ok(())
     }
 }

@@ -203,11 +203,7 @@ impl Pool {
 
     /// After a handler that took this long.
     fn give_back(self: &Arc<Self>, state: &mut State, time: Duration, client: &Client) {
-        let pause = match self.pace.cooldown() {
-            FETCH_COOLDOWN => Duration::ZERO,
-            cooldown => cooldown,
-        };
-        state.prefetch.took(time, pause, Instant::now());
+        state.prefetch.took(time, self.pace.cooldown(), Instant::now());
         self.update_prefetch(state, client);
         state.running -= 1;
         // Its own lane comes first; what is left then is idle.

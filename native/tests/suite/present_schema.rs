@@ -55,16 +55,21 @@ fn next_release() -> Schema {
     next
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_upgraded_database_is_the_same_as_a_new_one() {
-    let next = next_release();
-    let new = Weir::made(&[], async |url| {
+/// A new database of that release.
+async fn new_database(release: &Schema) -> Weir {
+    Weir::made(&[], async |url| {
         let database = Database::at(url).unwrap();
-        migrate::migrate_to(&database, River::AsItIs, &next)
+        migrate::migrate_to(&database, River::AsItIs, release)
             .await
             .unwrap();
     })
-    .await;
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upgraded_database_is_the_same_as_a_new_one() {
+    let next = next_release();
+    let new = new_database(&next).await;
     let upgraded = Weir::new().await;
     let done = migrate::migrate_to(&upgraded.context.database, River::AsItIs, &next)
         .await
@@ -92,13 +97,7 @@ async fn a_changed_signature_that_no_upgrade_drops_is_named() {
     function.sql = function
         .sql
         .replace("(at timestamptz)", "(at timestamptz, zone text DEFAULT 'UTC')");
-    let new = Weir::made(&[], async |url| {
-        let database = Database::at(url).unwrap();
-        migrate::migrate_to(&database, River::AsItIs, &next)
-            .await
-            .unwrap();
-    })
-    .await;
+    let new = new_database(&next).await;
     let upgraded = Weir::new().await;
     migrate::migrate_to(&upgraded.context.database, River::AsItIs, &next)
         .await
