@@ -24,7 +24,7 @@ pub(super) struct Proxy {
 pub(super) struct Traffic {
     /// Statements that were executed.
     statements: AtomicU64,
-    /// How often a client said something after it had heard something.
+    /// How often a client awaits something after it had awaits_request something.
     turns: AtomicU64,
 }
 
@@ -40,12 +40,12 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let ended = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&ended);
+        let closed = Arc::clone(&ended);
         let traffic = Arc::new(Traffic::default());
         let counted = Arc::clone(&traffic);
         thread::spawn(move || {
             for client in listener.incoming() {
-                if told.load(Ordering::Relaxed) {
+                if closed.load(Ordering::Relaxed) {
                     return;
                 }
                 // A connection that cannot be forwarded is closed, which its client sees.
@@ -77,11 +77,11 @@ fn forward(
     let server = TcpStream::connect(target)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let heard = Arc::new(AtomicBool::new(true));
-    let (said, counted) = (Arc::clone(&heard), Arc::clone(traffic));
+    let awaits_request = Arc::new(AtomicBool::new(true));
+    let (awaits, counted) = (Arc::clone(&awaits_request), Arc::clone(traffic));
     let mut messages = Messages::default();
     let count = move |bytes: &[u8]| {
-        if said.swap(false, Ordering::Relaxed) {
+        if awaits.swap(false, Ordering::Relaxed) {
             counted.turns.fetch_add(1, Ordering::Relaxed);
         }
         counted
@@ -90,7 +90,7 @@ fn forward(
     };
     carry(client.try_clone()?, server.try_clone()?, delay, count);
     carry(server, client, delay, move |_| {
-        heard.store(true, Ordering::Relaxed)
+        awaits_request.store(true, Ordering::Relaxed)
     });
     Ok(())
 }

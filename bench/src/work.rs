@@ -119,14 +119,14 @@ pub(crate) async fn work(settings: &Settings, effort: Effort) -> Result<Report, 
             None => Line::compared(name, our_rate, their_rate, "1/s"),
         });
     }
-    lines.push(told(settings, &ours, &users, effort).await?);
+    lines.push(with_webhook(settings, &ours, &users, effort).await?);
     ours.end().await?;
     bare.end().await?;
     Ok(Report { conditions, lines })
 }
 
 /// What it costs to tell a webhook of each job, and to deliver that to a receiver that answers at once.
-async fn told(
+async fn with_webhook(
     settings: &Settings,
     stage: &Stage,
     users: &[Uuid],
@@ -137,14 +137,14 @@ async fn told(
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let url = format!("http://{}/", listener.local_addr()?);
     let delivered = Arc::new(AtomicU64::new(0));
-    let heard = Arc::clone(&delivered);
+    let deliveries = Arc::clone(&delivered);
     let receiver = Router::new().fallback(async move || {
-        heard.fetch_add(1, Ordering::Relaxed);
+        deliveries.fetch_add(1, Ordering::Relaxed);
         StatusCode::NO_CONTENT
     });
     let receiving = tokio::spawn(async move { axum::serve(listener, receiver).await });
     let mut client = stage.database.connect().await?;
-    let (mut with, mut without, mut told) = (Vec::new(), Vec::new(), 0);
+    let (mut with, mut without, mut ended) = (Vec::new(), Vec::new(), 0);
     for turn in 1..=effort.turns {
         progress(&format!("events to a webhook, turn {turn} of {}", effort.turns));
         let count = Count::new(Duration::ZERO);
@@ -153,13 +153,13 @@ async fn told(
         let made = webhooks::add(&mut client, &settings, "weir-bench", &url, &events, &[]).await?;
         let count = Count::new(Duration::ZERO);
         with.push(with_weir(&settings, stage, users, 10, &count, effort).await?);
-        told += count.done.load(Ordering::Relaxed);
+        ended += count.done.load(Ordering::Relaxed);
         control::remove_webhook(&mut client, "weir-bench", made.webhook.id).await?;
     }
     receiving.abort();
-    let kept_up = delivered.load(Ordering::Relaxed) as f64 / told as f64;
+    let kept_up = delivered.load(Ordering::Relaxed) as f64 / ended as f64;
     let name = format!(
-        "jobs through 10 workers, each told to a webhook ({:.0} % meanwhile), against none",
+        "jobs through 10 workers, each reported to a webhook ({:.0} % meanwhile), against none",
         100.0 * kept_up
     );
     Ok(Line::at_least(name, median(with), median(without), "1/s", 0.7))

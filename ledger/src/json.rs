@@ -176,20 +176,20 @@ pub fn json_bytes(value: &Value) -> usize {
     /// A node of an object's tree has room for so many members.
     const MAX_MEMBERS: usize = 11;
     /// Each of several nodes has so many at least.
-    const LEAST_MEMBERS: usize = 5;
+    const MIN_MEMBERS: usize = 5;
     /// A number is kept as text, for which the allocator gives so many bytes at least.
-    const LEAST_TEXT: usize = 16;
+    const MIN_TEXT: usize = 16;
     const NODE: usize = MAX_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 2 * size_of::<usize>();
     fn nodes(members: usize) -> usize {
         match members {
             0..=MAX_MEMBERS => members.min(1),
-            _ => members.div_ceil(LEAST_MEMBERS),
+            _ => members.div_ceil(MIN_MEMBERS),
         }
     }
     fn elsewhere(value: &Value) -> usize {
         match value {
             Value::Null | Value::Bool(_) => 0,
-            Value::Number(number) => number.as_str().len().max(LEAST_TEXT),
+            Value::Number(number) => number.as_str().len().max(MIN_TEXT),
             Value::String(text) => text.capacity(),
             Value::Array(items) => {
                 items.capacity() * size_of::<Value>() + items.iter().map(elsewhere).sum::<usize>()

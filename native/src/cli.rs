@@ -279,7 +279,7 @@ struct Parts {
 const STOP_MARGIN: Duration = Duration::from_secs(20);
 
 /// The start and reconciliation may take this long to end, however short the drain time is.
-const LEAST_DRAIN: Duration = Duration::from_secs(1);
+const MIN_DRAIN: Duration = Duration::from_secs(1);
 
 /// The exit status of a process that was asked twice to stop, as a shell has it after SIGINT.
 const SIGNALLED: u8 = 130;
@@ -326,7 +326,7 @@ impl Parts {
                 tracing::info!(signal, "stopping during the start");
                 // It may run jobs already, so it is not dropped.
                 let stopped = async {
-                    let started = tokio::time::timeout(drain_timeout.max(LEAST_DRAIN), starting).await;
+                    let started = tokio::time::timeout(drain_timeout.max(MIN_DRAIN), starting).await;
                     if let Ok(Ok(Some(working))) = started {
                         working.stop().await;
                     }
@@ -353,7 +353,7 @@ impl Parts {
                 // A round may wait for a database that does not answer.
                 let given_up = async {
                     stopping.cancelled().await;
-                    tokio::time::sleep(drain_timeout.max(LEAST_DRAIN)).await;
+                    tokio::time::sleep(drain_timeout.max(MIN_DRAIN)).await;
                 };
                 tokio::select! {
                     () = reconciliation => {}

@@ -52,18 +52,19 @@ impl Edge {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| BenchError::Missing(format!("the edge needs Node ({error}); install Node")))?;
-        let said = child.stdout.take();
+        let output = child.stdout.take();
         let line = tokio::task::spawn_blocking(move || {
             let mut line = String::new();
-            said.map_or(Ok(0), |said| BufReader::new(said).read_line(&mut line))
+            output
+                .map_or(Ok(0), |output| BufReader::new(output).read_line(&mut line))
                 .map(|_| line)
         });
-        // One that ends without it has said on standard error why.
+        // One that ends without it has output on standard error why.
         let Ok(started) = serde_json::from_str(&line.await??) else {
             let _ = child.kill();
             let _ = child.wait();
             return Err(BenchError::Missing(
-                "the edge does not start; what it said is above".to_owned(),
+                "the edge does not start; what it output is above".to_owned(),
             ));
         };
         Ok(Self { child, started })

@@ -108,9 +108,9 @@ impl<'a> Arena<'a> {
             .spawn()?)
     }
 
-    fn failed(&self, said: &[u8]) -> BenchError {
-        let said = String::from_utf8_lossy(said);
-        BenchError::Missing(format!("{} failed: {}", self.program.name, said.trim()))
+    fn failed(&self, output: &[u8]) -> BenchError {
+        let output = String::from_utf8_lossy(output);
+        BenchError::Missing(format!("{} failed: {}", self.program.name, output.trim()))
     }
 
     pub(super) fn producer(&self) -> Result<Producer, BenchError> {
@@ -130,14 +130,14 @@ impl<'a> Arena<'a> {
         let (input, mut output) = ends(&mut child)?;
         let ready = tokio::time::timeout(PATIENCE, output.next_line()).await;
         if !matches!(ready, Ok(Ok(Some(_)))) {
-            return Err(self.failed(b"its worker did not start, and said above why"));
+            return Err(self.failed(b"its worker did not start, and output above why"));
         }
         let events = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&events);
+        let received = Arc::clone(&events);
         let hearing = tokio::spawn(async move {
             while let Ok(Some(line)) = output.next_line().await {
                 if let Some(event) = parsed(&line) {
-                    heard.lock().push(event);
+                    received.lock().push(event);
                 }
             }
         });
@@ -249,7 +249,7 @@ impl Worker {
     /// Ends it as `kill -9` does, and says all that it has done.
     pub(super) async fn kill(mut self) -> Result<Vec<Event>, BenchError> {
         self.child.kill().await?;
-        // What it said last may not have been read yet.
+        // What it output last may not have been read yet.
         self.hearing.await?;
         Ok(std::mem::take(&mut *self.events.lock()))
     }

@@ -41,11 +41,11 @@ pub(super) async fn setup(settings: &Settings) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Submits what it is told of, a line each, and answers an empty line when all is committed.
+/// Submits what it is input_lines of, a line each, and answers an empty line when all is committed.
 pub(super) async fn produce(settings: &Settings) -> Result<(), BenchError> {
     let reserver = Reserver::start(&settings.database()?, Arc::new(settings.rules()));
     let callers = number(CALLERS)?;
-    let mut lines = told();
+    let mut lines = input_lines();
     let mut users = Vec::new();
     while let Some(line) = lines.next_line().await? {
         if let Some((user, _)) = line.split_once(' ') {
@@ -63,7 +63,7 @@ pub(super) async fn produce(settings: &Settings) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Works until it is told to stop, as `weir up` does.
+/// Works until it is input_lines to stop, as `weir up` does.
 pub(super) async fn work(mut settings: Settings) -> Result<(), BenchError> {
     let _metrics = metrics::start(&settings).map_err(std::io::Error::other)?;
     let workers = number(WORKERS)?;
@@ -72,12 +72,12 @@ pub(super) async fn work(mut settings: Settings) -> Result<(), BenchError> {
         service.pools = [1, workers, 1];
     }
     let takes = Duration::from_millis(number(JOB_MS)?);
-    let context = Context::new(settings)?.with_handler(KIND, Arc::new(Telling(takes)));
+    let context = Context::new(settings)?.with_handler(KIND, Arc::new(Reporting(takes)));
     let working = Working::start(&context, Role::Both, &context.settings.services).await?;
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(context, stopped.clone()));
     say("ready");
-    let mut lines = told();
+    let mut lines = input_lines();
     while lines.next_line().await?.is_some() {}
     stopped.cancel();
     reconciling.await?;
@@ -86,10 +86,10 @@ pub(super) async fn work(mut settings: Settings) -> Result<(), BenchError> {
 }
 
 /// Takes so long, and tells when it begins and ends.
-struct Telling(Duration);
+struct Reporting(Duration);
 
 #[async_trait]
-impl Handler for Telling {
+impl Handler for Reporting {
     async fn reserve(&self, _holder: Holder, _args: &Map<String, Value>) -> Result<i64, Refusal> {
         Ok(1)
     }
@@ -109,7 +109,7 @@ impl Handler for Telling {
     }
 }
 
-fn told() -> Lines<BufReader<Stdin>> {
+fn input_lines() -> Lines<BufReader<Stdin>> {
     BufReader::new(tokio::io::stdin()).lines()
 }
 

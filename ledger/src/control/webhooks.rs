@@ -23,7 +23,7 @@ pub const WEBHOOK_EVENTS: [&str; 6] = [
 pub const WEBHOOK_THRESHOLDS: [i16; 2] = [80, 100];
 
 /// The highest percent: a soft limit may be exceeded.
-const HIGHEST_THRESHOLD: i16 = 1000;
+const MAX_THRESHOLD: i16 = 1000;
 
 /// The most thresholds of one webhook.
 const MAX_THRESHOLDS: usize = 20;
@@ -219,10 +219,10 @@ fn thresholds(wanted: &[i16]) -> Result<Vec<i16>, ControlError> {
     if thresholds.len() > MAX_THRESHOLDS
         || thresholds
             .iter()
-            .any(|percent| !(1..=HIGHEST_THRESHOLD).contains(percent))
+            .any(|percent| !(1..=MAX_THRESHOLD).contains(percent))
     {
         return Err(ControlError::Invalid(format!(
-            "thresholds are at most {MAX_THRESHOLDS} percents from 1 to {HIGHEST_THRESHOLD}"
+            "thresholds are at most {MAX_THRESHOLDS} percents from 1 to {MAX_THRESHOLD}"
         )));
     }
     Ok(thresholds)

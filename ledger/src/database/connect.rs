@@ -223,10 +223,10 @@ impl Database {
              SET lock_timeout = {}; SHOW transaction_read_only",
             lock_millis(lock_timeout)
         );
-        let said = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&setup))
+        let messages = tokio::time::timeout(CONNECT_TIMEOUT, client.simple_query(&setup))
             .await
             .map_err(|_| DatabaseError::Timeout(CONNECT_TIMEOUT))??;
-        let is_writable = said.iter().any(|message| match message {
+        let is_writable = messages.iter().any(|message| match message {
             SimpleQueryMessage::Row(row) => row.get(0) == Some("off"),
             _ => false,
         });

@@ -738,8 +738,8 @@ mod tests {
             ("port=x", "port \"x\""),
             ("pool_timeout=3", "pool_timeout is not a connection parameter"),
         ] {
-            let said = fault(&format!("host=db {text}"));
-            assert!(said.contains(wanted), "{text}: {said}");
+            let message = fault(&format!("host=db {text}"));
+            assert!(message.contains(wanted), "{text}: {message}");
         }
         for text in [
             "mysql://root:hunter2@db/weir",
@@ -747,10 +747,10 @@ mod tests {
             "hunter2",
             "a='hunter2",
         ] {
-            let said = fault(text);
+            let message = fault(text);
             assert!(
-                said.contains("it must be a URL") && !said.contains("hunter2"),
-                "{said}"
+                message.contains("it must be a URL") && !message.contains("hunter2"),
+                "{message}"
             );
         }
     }

@@ -24,12 +24,12 @@ impl Schemas {
         let led = |table| format!("coalesce({}, quote_ident(current_schema()))", schema_of(table));
         let weir = self.weir.as_deref().map_or_else(|| led("weir_schema"), quoted);
         let river = self.river.as_deref().map_or_else(|| led("river_job"), quoted);
-        let told = |schema: &Option<String>| literal(schema.as_deref().unwrap_or_default());
+        let quoted = |schema: &Option<String>| literal(schema.as_deref().unwrap_or_default());
         Some(format!(
             "SELECT set_config('search_path', concat_ws(', ', {weir}, {river}), false), \
                     set_config('weir.schema', {}, false), set_config('weir.river_schema', {}, false)",
-            told(&self.weir),
-            told(&self.river)
+            quoted(&self.weir),
+            quoted(&self.river)
         ))
     }
 

@@ -26,7 +26,7 @@ pub const MAX_ENDED: i64 = 10_000;
 const SLICES_OF_A_SWEEP: i64 = 1200;
 
 /// How many reservations a slice of the sweep has at least: a retry that another client records frees its slot here.
-const LEAST_SWEPT: i64 = 1000;
+const MIN_SWEPT: i64 = 1000;
 
 /// And at most, however many there are.
 const MAX_SWEPT: i64 = 20_000;
@@ -144,7 +144,7 @@ pub async fn renew(client: &Client, after: i64, last: i64, ttl: Duration) -> Res
 ///
 /// When the database cannot be asked.
 pub async fn sweep(client: &Client, after: i64, total: i64, ttl: Duration) -> Result<Sweep, Error> {
-    let wanted = (total / SLICES_OF_A_SWEEP).clamp(LEAST_SWEPT, MAX_SWEPT);
+    let wanted = (total / SLICES_OF_A_SWEEP).clamp(MIN_SWEPT, MAX_SWEPT);
     let row = client
         .query_one(
             include_str!("sql/sweep.sql"),

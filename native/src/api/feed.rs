@@ -25,7 +25,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(100);
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 
 /// Between two looks at least, however much is submitted here.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
+const MIN_PAUSE: Duration = Duration::from_millis(25);
 
 /// How many of a holder's newest jobs are looked at; older ones only when they were followed before.
 pub(super) const NEWEST: i64 = 100;
@@ -197,7 +197,7 @@ impl Drop for Watch {
 
 /// How long nobody looks again after a look that took so long, however much happens.
 fn rest_after(took: Duration) -> Duration {
-    (took * RESTS_FOR).max(SHORTEST_PAUSE)
+    (took * RESTS_FOR).max(MIN_PAUSE)
 }
 
 /// Looks once, tells the streams, and says when to look again; nothing when nobody watches.

@@ -25,7 +25,7 @@ pub(super) fn reworded(message: &str) -> String {
     ];
     let named = names
         .into_iter()
-        .find_map(|(kind, said)| Some(format!("{said}{}", message.strip_prefix(kind)?)));
+        .find_map(|(kind, wording)| Some(format!("{wording}{}", message.strip_prefix(kind)?)));
     named.map_or_else(
         || message.to_owned(),
         |named| named.replace('`', "").replace(", expected ", "; expected "),
@@ -86,8 +86,8 @@ mod tests {
         Other,
     }
 
-    /// What is said of a value that is to be a `T`.
-    fn said<T: DeserializeOwned + std::fmt::Debug>(value: &str) -> String {
+    /// What is wording of a value that is to be a `T`.
+    fn wording<T: DeserializeOwned + std::fmt::Debug>(value: &str) -> String {
         let mut file: toml::Table = format!("value = {value}").parse().unwrap();
         let error = T::deserialize(file.remove("value").unwrap()).unwrap_err();
         reworded(error.message())
@@ -96,36 +96,42 @@ mod tests {
     #[test]
     fn what_is_wanted_and_what_is_there_are_values_of_toml() {
         assert_eq!(
-            said::<u32>("\"5\""),
+            wording::<u32>("\"5\""),
             "expected a whole number, not the string \"5\""
         );
-        assert_eq!(said::<i64>("1.5"), "expected a whole number, not the number 1.5");
-        assert_eq!(said::<f64>("true"), "expected a number, not true");
-        assert_eq!(said::<bool>("1"), "expected true or false, not the number 1");
-        assert_eq!(said::<String>("[]"), "expected a string, not an array");
-        assert_eq!(said::<Vec<String>>("{}"), "expected an array, not a table");
-        assert_eq!(said::<toml::Table>("3"), "expected a table, not the number 3");
-        assert_eq!(said::<Table>("3"), "expected a table, not the number 3");
-        assert_eq!(said::<Table>("[]"), "expected a table, not an array");
         assert_eq!(
-            said::<u8>("\"`a`, expected f64\""),
+            wording::<i64>("1.5"),
+            "expected a whole number, not the number 1.5"
+        );
+        assert_eq!(wording::<f64>("true"), "expected a number, not true");
+        assert_eq!(wording::<bool>("1"), "expected true or false, not the number 1");
+        assert_eq!(wording::<String>("[]"), "expected a string, not an array");
+        assert_eq!(wording::<Vec<String>>("{}"), "expected an array, not a table");
+        assert_eq!(wording::<toml::Table>("3"), "expected a table, not the number 3");
+        assert_eq!(wording::<Table>("3"), "expected a table, not the number 3");
+        assert_eq!(wording::<Table>("[]"), "expected a table, not an array");
+        assert_eq!(
+            wording::<u8>("\"`a`, expected f64\""),
             "expected a whole number, not the string \"`a`, expected f64\""
         );
     }
 
     #[test]
     fn a_whole_number_beyond_its_type_is_no_other_kind_of_value() {
-        assert_eq!(said::<u32>("-1"), "-1 is too small");
-        assert_eq!(said::<i16>("100000"), "100000 is too large");
+        assert_eq!(wording::<u32>("-1"), "-1 is too small");
+        assert_eq!(wording::<i16>("100000"), "100000 is too large");
     }
 
     #[test]
     fn members_and_choices_are_named_with_what_there_is() {
-        assert_eq!(said::<Table>("{}"), "it has no count");
+        assert_eq!(wording::<Table>("{}"), "it has no count");
         assert_eq!(
-            said::<Table>("{ cuont = 1 }"),
+            wording::<Table>("{ cuont = 1 }"),
             "there is no member cuont; expected count"
         );
-        assert_eq!(said::<Choice>("\"on\""), "there is no on; expected one or other");
+        assert_eq!(
+            wording::<Choice>("\"on\""),
+            "there is no on; expected one or other"
+        );
     }
 }

@@ -108,7 +108,7 @@ const COUNTERS: [(&str, &str); 19] = [
     ("weir_orphans_total", "Reservations whose job was gone"),
     (
         "weir_reclaimed_total",
-        "Jobs taken back from processes that died, and from handlers that said nothing",
+        "Jobs taken back from processes that died, and from handlers that reported nothing",
     ),
     (
         "weir_fenced_attempts_total",

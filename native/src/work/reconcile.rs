@@ -115,11 +115,11 @@ fn report_silent(taken: Result<Silent, (i64, AttemptError)>) {
             tracing::warn!(
                 job = job_id,
                 outcome,
-                "taken back from a handler that said nothing"
+                "taken back from a handler that reported nothing"
             );
         }
         Err((job_id, error)) => {
-            tracing::warn!(job = job_id, %error, "could not be taken back from a handler that said nothing");
+            tracing::warn!(job = job_id, %error, "could not be taken back from a handler that reported nothing");
         }
     }
 }
@@ -416,7 +416,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Attempts whose handler wanted to answer later and has said nothing for too long have failed.
+    /// Attempts whose handler wanted to answer later and has reported nothing for too long have failed.
     async fn take_back_silent(&self) -> Result<(), DatabaseError> {
         self.context
             .pool

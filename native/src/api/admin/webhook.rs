@@ -1,4 +1,4 @@
-//! Webhooks: who is told what.
+//! Webhooks: who is sent what.
 
 use std::sync::Arc;
 
@@ -31,12 +31,12 @@ pub(super) struct WebhookView {
     url: String,
     /// What of.
     events: Vec<String>,
-    /// The percents of a limit that `quota.threshold` is told at.
+    /// The percents of a limit that `quota.threshold` is sent at.
     thresholds: Vec<i16>,
     created_at: Timestamp,
     /// Until when the secret before the last rotation signs besides.
     previous_secret_until: Option<Timestamp>,
-    /// Since when it is told nothing.
+    /// Since when it is sent nothing.
     disabled_at: Option<Timestamp>,
     /// Why.
     disabled_because: Option<String>,
@@ -101,7 +101,7 @@ pub(super) struct WantedWebhook {
     #[serde(default)]
     #[schema(schema_with = wanted_events)]
     events: Vec<String>,
-    /// The percents of a limit that `quota.threshold` is told at; absent is 80 and 100.
+    /// The percents of a limit that `quota.threshold` is sent at; absent is 80 and 100.
     #[serde(default)]
     thresholds: Vec<i16>,
 }
@@ -124,7 +124,7 @@ fn wanted_events() -> Array {
 pub(super) struct WantedReplay {
     /// The id of an event, also of one that was delivered.
     event: Option<String>,
-    /// All that were told since then and not delivered.
+    /// All that were sent since then and not delivered.
     undelivered_since: Option<Timestamp>,
 }
 
@@ -172,7 +172,7 @@ pub(super) async fn list(
     Ok(Json(Webhooks { webhooks }))
 }
 
-/// Makes a webhook, which is told what is committed from now on. The answer has its secret, this once.
+/// Makes a webhook, which is sent what is committed from now on. The answer has its secret, this once.
 #[utoipa::path(
     post,
     path = "/admin/webhooks",
@@ -204,7 +204,7 @@ pub(super) async fn add(
     Ok((StatusCode::CREATED, Json(WebhookView::from(made))).into_response())
 }
 
-/// Removes a webhook with what it was to be told yet.
+/// Removes a webhook with what it was to be sent yet.
 #[utoipa::path(
     delete,
     path = "/admin/webhooks/{id}",
@@ -247,7 +247,7 @@ pub(super) async fn rotate(
     Ok(Json(revealed.into()))
 }
 
-/// Has a disabled webhook told again what is committed from now on.
+/// Has a disabled webhook sent again what is committed from now on.
 #[utoipa::path(
     post,
     path = "/admin/webhooks/{id}/enable",
@@ -281,15 +281,15 @@ pub(super) async fn test(
     operator: Operator,
 ) -> Result<Response, ApiError> {
     let id = named(id)?;
-    let told = api
+    let sent = api
         .changes
         .of::<_, ApiError, _>(id, || {
             async |client| Ok(control::test_webhook(client, &operator.actor, id).await?)
         })
         .await?;
     let view = TestEvent {
-        event: told.event,
-        job_id: told.job_id,
+        event: sent.event,
+        job_id: sent.job_id,
     };
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
