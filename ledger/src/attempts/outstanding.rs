@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Transaction};
 
-use crate::database::{DatabaseError, FromDatabase};
+use crate::database::{DatabaseError, FromDatabase, unstorable};
 
 /// How many attempts one look for silent ones returns.
 const MAX_SILENT: i64 = 200;
@@ -90,18 +89,9 @@ impl FromDatabase for AttemptError {
 
 impl From<Error> for AttemptError {
     fn from(error: Error) -> Self {
-        match error.as_db_error() {
-            Some(said)
-                if [
-                    SqlState::UNTRANSLATABLE_CHARACTER,
-                    SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-                ]
-                .contains(said.code()) =>
-            {
-                Self::Invalid("text must not hold a NUL character".to_owned())
-            }
-            Some(said) if said.code().code().starts_with("22") => Self::Invalid(said.message().to_owned()),
-            _ => Self::Database(error.into()),
+        match unstorable(&error) {
+            Some(reason) => Self::Invalid(reason),
+            None => Self::Database(error.into()),
         }
     }
 }
@@ -318,7 +308,7 @@ pub async fn extend(client: &mut Client, claim: Claim<'_>, needs: Needs) -> Resu
     Err(AttemptError::Over(over(client, claim).await?.0))
 }
 
-/// An attempt that was taken back, because its handler said nothing for too long.
+/// An attempt that was taken back, because its handler reported nothing for too long.
 #[derive(Clone, Debug)]
 pub struct Silent {
     /// River's job id.
@@ -327,7 +317,7 @@ pub struct Silent {
     pub outcome: String,
 }
 
-/// Takes back the attempts whose handler has said nothing for too long, each in a transaction of its own: a holder that
+/// Takes back the attempts whose handler has reported nothing for too long, each in a transaction of its own: a holder that
 /// somebody has locked keeps no other's from being taken back, and is looked at again. `each` is told of every one, and of
 /// what could not be done.
 ///
@@ -374,7 +364,7 @@ async fn take_back(
         return Ok(None);
     };
     let failure = Failure {
-        error: format!("the handler said nothing for {} s", patience.as_secs().max(1)),
+        error: format!("the handler reported nothing for {} s", patience.as_secs().max(1)),
         retry_at: None,
         is_permanent: false,
     };

@@ -180,10 +180,7 @@ pub async fn repair(client: &mut Client) -> Result<usize, DatabaseError> {
             .execute(include_str!("sql/repair_holders.sql"), &[holder])
             .await?;
         transaction
-            .query(
-                "SELECT 1 FROM holders WHERE holder = $1 ORDER BY event_type FOR NO KEY UPDATE",
-                &[holder],
-            )
+            .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[holder])
             .await?;
         transaction
             .execute(include_str!("../settlement/sql/rebuild_holders.sql"), &[holder])

@@ -1,10 +1,9 @@
 //! Why a change was not made.
 
 use jiff::Timestamp;
-use tokio_postgres::error::SqlState;
 use uuid::Uuid;
 
-use crate::database::DatabaseError;
+use crate::database::{DatabaseError, unstorable};
 
 /// Why a change was not made. Nothing of it was.
 #[derive(Debug, thiserror::Error)]
@@ -37,16 +36,10 @@ pub enum ControlError {
 
 impl From<tokio_postgres::Error> for ControlError {
     fn from(error: tokio_postgres::Error) -> Self {
-        let is_unstorable = [
-            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-            SqlState::UNTRANSLATABLE_CHARACTER,
-        ]
-        .iter()
-        .any(|state| error.code() == Some(state));
-        if is_unstorable {
-            return Self::Invalid("text must not hold a NUL character".to_owned());
+        match unstorable(&error) {
+            Some(reason) => Self::Invalid(reason),
+            None => Self::Database(error.into()),
         }
-        Self::Database(error.into())
     }
 }
 

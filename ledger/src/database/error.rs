@@ -175,15 +175,12 @@ impl DatabaseError {
         }
     }
 
-    /// Why PostgreSQL cannot store a value: class 22 is about data, 54 about its size. `None` for other errors.
+    /// Why PostgreSQL cannot store a value of the caller. `None` for other errors.
     pub(crate) fn unstorable(&self) -> Option<String> {
-        let Self::Postgres(error) = self else {
-            return None;
-        };
-        let db = error.as_db_error()?;
-        let code = db.code().code();
-        let is_data = code.starts_with("22") || code.starts_with("54");
-        is_data.then(|| db.message().to_owned())
+        match self {
+            Self::Postgres(error) => unstorable(error),
+            _ => None,
+        }
     }
 
     /// Whether the same may succeed later: a statement that took too long, or a server without memory or disk.
@@ -205,6 +202,16 @@ fn spoils_connection(db: &DbError) -> bool {
     let is_outdated =
         *code == SqlState::FEATURE_NOT_SUPPORTED && db.routine() == Some("RevalidateCachedQuery");
     is_outdated || matches!(&code.code()[..2], "08" | "25" | "26" | "57") && *code != SqlState::QUERY_CANCELED
+}
+
+/// As [`DatabaseError::unstorable`]: class 22 is about data, 54 about its size.
+pub(crate) fn unstorable(error: &tokio_postgres::Error) -> Option<String> {
+    let db = error.as_db_error()?;
+    let code = db.code();
+    if *code == SqlState::CHARACTER_NOT_IN_REPERTOIRE || *code == SqlState::UNTRANSLATABLE_CHARACTER {
+        return Some("text must not contain a NUL character".to_owned());
+    }
+    matches!(&code.code()[..2], "22" | "54").then(|| db.message().to_owned())
 }
 
 /// Whether a transaction has lost against another one: a deadlock, say, or a row that the other inserted or deleted.

@@ -13,7 +13,7 @@ mod tls;
 pub use connect::Database;
 pub use connection_pool::{ConnectionPool, FromDatabase};
 pub use error::DatabaseError;
-pub(crate) use error::{Failure, Phase, message_of};
+pub(crate) use error::{Failure, Phase, message_of, unstorable};
 pub use parameters::with_environment;
 pub use schemas::{MAX_RIVER_SCHEMA, Schemas};
 pub use tls::client_config;

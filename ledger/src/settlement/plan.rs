@@ -460,5 +460,10 @@ mod tests {
         };
         let changes = plan(&accounts(1, 350_000, None), &[], &[], &lifted);
         assert_eq!(changes.promotions.counts, [1000]);
+        let sql = include_str!("../../schema/functions/settlement/pass_on_slots.sql");
+        assert!(
+            sql.contains(&format!("n := least({MAX_PROMOTED}, ")),
+            "another limit in SQL"
+        );
     }
 }

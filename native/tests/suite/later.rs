@@ -70,7 +70,7 @@ async fn a_silent_attempt_is_taken_over_and_its_late_answer_refused() {
     stage.outstanding(job).await;
     let seen = stage.job(job, who).await;
     assert_eq!(seen["status"], "running", "{seen}");
-    assert_eq!(seen["error"]["message"], "the handler said nothing for 2 s");
+    assert_eq!(seen["error"]["message"], "the handler reported nothing for 2 s");
     for (what, body) in [
         ("complete", json!({ "output": 1 })),
         ("fail", json!({ "error": "late" })),

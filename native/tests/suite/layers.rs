@@ -644,3 +644,27 @@ fn each_function_of_the_schema_names_its_callers() {
         assert!(named, "{} names no callers", file.display());
     }
 }
+
+#[test]
+fn each_function_of_the_schema_that_uses_a_table_states_its_cost() {
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/schema");
+    let mut tables = vec!["river_job".to_owned()];
+    for file in files_under(&schema.join("tables")) {
+        tables.push(file.file_stem().unwrap().to_string_lossy().into_owned());
+    }
+    let uses = Regex::new(&format!(
+        r"(?:FROM|JOIN|INTO|UPDATE|LOCK TABLE) (?:{})\b",
+        tables.join("|")
+    ))
+    .unwrap();
+    let mut using = 0;
+    for file in files_under(&schema.join("functions")) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (header, body) = text.split_once("CREATE ").unwrap();
+        if uses.is_match(body) {
+            using += 1;
+            assert!(header.contains("Cost:"), "{} states no cost", file.display());
+        }
+    }
+    assert!(using > 30, "only {using} functions were found");
+}

@@ -7,7 +7,10 @@
 -- arrays from spans on have all windows, the month first. grant_…: the grants in the order in which they are drawn on.
 --
 -- One SELECT and not STRICT, so that the planner inlines it and computes only what its caller reads: pass no volatile
--- expression. Callers: weir_submit, weir_extend, windows_with_limits; ledger/src/reservation/sql/read.sql,
+-- expression.
+-- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window; with draws also the
+-- index range of the grants that have something left.
+-- Callers: weir_submit, weir_extend, windows_with_limits; ledger/src/reservation/sql/read.sql,
 -- ledger/src/attempts/sql/reserved.sql, ledger/src/read/sql/usage.sql.
 CREATE OR REPLACE FUNCTION account_of(of_user uuid, meter text, draws boolean, at timestamptz,
                                       of_month timestamptz DEFAULT NULL, of_windows smallint DEFAULT NULL,

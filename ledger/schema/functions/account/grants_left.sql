@@ -1,6 +1,7 @@
 -- The grants of a user and meter that have something left, in the order in which they are drawn on: the earliest
 -- expiry first. n counts from 1; before is the sum of all grants in front.
--- Callers: account_of, weir_extend, weir_submit.
+-- Cost: the index range of the grants that are not used up.
+-- Callers: account_of, draw_grants.
 CREATE OR REPLACE FUNCTION grants_left(of_user uuid, meter text, moment timestamptz)
 RETURNS TABLE (id uuid, amount bigint, expires_at timestamptz, created_at timestamptz, n bigint, before numeric)
 LANGUAGE sql STABLE AS $$

@@ -1,7 +1,9 @@
 -- The plan of a user and its limits for a meter at a moment: by the active subscription, else the default plan. The
 -- user's overrides replace the plan's limits, and are hard. No row when the plan has no limits for the meter.
--- attributes: the plan's row, for its optional attributes. counted: the windows in which the meter is counted besides the month. anchor: where billing periods are counted from.
+-- attributes: the plan's row, for its optional attributes. counted: the windows in which the meter is counted besides
+-- the month. anchor: where billing periods are counted from.
 -- One SELECT and not STRICT, so that the planner inlines it and drops the columns that its caller does not use.
+-- Cost: five look-ups by key.
 -- Callers: account_of, pass_on_slots; statements of ledger/src.
 CREATE OR REPLACE FUNCTION plan_of(of_user uuid, meter text, at timestamptz)
 RETURNS TABLE (tier text, lane text, slots int, own_slots int, attributes subscription_plans, anchor timestamptz, counted smallint,

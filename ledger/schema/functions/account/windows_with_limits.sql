@@ -1,5 +1,7 @@
 -- The current month and day of a user and meter, with their limits; a window without a limit is left out. No row when
--- the plan has no limits for the meter. Callers: emit_thresholds, emit_renewals.
+-- the plan has no limits for the meter.
+-- Cost: as account_of().
+-- Callers: emit_thresholds, emit_renewals.
 CREATE OR REPLACE FUNCTION windows_with_limits(of_user uuid, meter text, moment timestamptz)
 RETURNS TABLE (span text, period_start timestamptz, ends_at timestamptz, most bigint, used bigint)
 LANGUAGE sql STABLE AS $$

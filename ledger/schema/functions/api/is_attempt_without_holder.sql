@@ -1,4 +1,6 @@
--- Whether this attempt at a service's job that has no reservation is running. Callers: weir_extend, weir_progress.
+-- Whether this attempt at a service's job that has no reservation is running.
+-- Cost: three look-ups by key.
+-- Callers: weir_extend, weir_progress.
 CREATE OR REPLACE FUNCTION is_attempt_without_holder(job_id bigint, attempt int)
 RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT NOT EXISTS (SELECT 1 FROM quota_reservations q WHERE q.job_id = is_attempt_without_holder.job_id)

@@ -1,5 +1,7 @@
 -- Whether jobs of this kind are a service's. The functions for other languages work on those alone: other jobs, such as
--- deliveries to webhooks, are not for role weir_worker. Callers: the functions of this folder.
+-- deliveries to webhooks, are not for role weir_worker.
+-- Cost: a scan of weir_services, which has one row a service.
+-- Callers: the functions of this folder.
 CREATE OR REPLACE FUNCTION is_service_kind(kind text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM weir_services s WHERE s.kind = is_service_kind.kind)
 $$;

@@ -115,19 +115,7 @@ BEGIN
     PERFORM reserve_in_windows(r.user_id, r.event_type, more, account.spans, account.starts, account.limits,
                                account.ceilings, account.used_in);
     IF drawn > 0 THEN
-        -- After what it has drawn before.
-        WITH draws AS (
-            INSERT INTO grant_draws (job_id, position, grant_id, amount)
-            SELECT r.job_id, d.n + g.n - 1, g.id, least(g.amount, drawn - g.before)
-            FROM grants_left(r.user_id, r.event_type, account.at) g
-            CROSS JOIN (SELECT coalesce(max(o.position) + 1, 0) AS n FROM grant_draws o WHERE o.job_id = r.job_id) d
-            WHERE g.before < drawn
-            RETURNING grant_id, amount
-        )
-        UPDATE grants g SET reserved = g.reserved + d.amount FROM draws d WHERE g.id = d.grant_id;
-        UPDATE quota_balances b SET from_grants = b.from_grants + drawn
-        WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = 'month'
-          AND b.period_start = r.period_start;
+        PERFORM draw_grants(r.user_id, r.event_type, r.job_id, drawn, account.at, r.period_start);
     END IF;
     quota := quota_json(account.used, account.reserved + more, account.monthly_limit, account.period_end,
                         account.from_grants + drawn, account.granted - drawn, account.monthly_ceiling);

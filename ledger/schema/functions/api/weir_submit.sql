@@ -204,17 +204,7 @@ BEGIN
                                    account.ceilings, account.used_in);
     END IF;
     IF drawn > 0 THEN
-        WITH draws AS (
-            INSERT INTO grant_draws (job_id, position, grant_id, amount)
-            SELECT weir_submit.job_id, g.n - 1, g.id, least(g.amount, drawn - g.before)
-            FROM grants_left(this_holder, made.event_type, account.at) g
-            WHERE g.before < drawn
-            RETURNING grant_id, amount
-        )
-        UPDATE grants g SET reserved = g.reserved + d.amount FROM draws d WHERE g.id = d.grant_id;
-        UPDATE quota_balances b SET from_grants = b.from_grants + drawn
-        WHERE b.user_id = this_holder AND b.event_type = made.event_type AND b.span = 'month'
-          AND b.period_start = account.period_start;
+        PERFORM draw_grants(this_holder, made.event_type, job_id, drawn, account.at, account.period_start);
     END IF;
     IF admits THEN
         PERFORM wake_queue(lane_queue);

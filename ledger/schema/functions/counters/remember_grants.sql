@@ -1,5 +1,6 @@
 -- Trigger: a holders row that was deleted and is created again remembers whether its user has grants. Used-up grants
 -- need not be found, and the index does not contain them.
+-- Cost: one look-up by index.
 CREATE OR REPLACE FUNCTION remember_grants() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

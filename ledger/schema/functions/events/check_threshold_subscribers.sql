@@ -1,5 +1,6 @@
 -- Trigger: notes once a statement whether any webhook wants thresholds, in weir.thresholds, which the row triggers
 -- read. Most installations have none, and every settlement updates balances.
+-- Cost: a scan of webhooks, a small table.
 CREATE OR REPLACE FUNCTION check_threshold_subscribers() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $$

@@ -1,4 +1,5 @@
 -- Trigger: more was used, so thresholds may be reached.
+-- Cost: as emit_thresholds(), only with a subscriber.
 CREATE OR REPLACE FUNCTION emit_usage() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $$

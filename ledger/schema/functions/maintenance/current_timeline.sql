@@ -1,4 +1,6 @@
--- The server's timeline; null on a replica, and where the server does not tell. Callers: statements of
+-- The server's timeline; null on a replica, and where the server does not tell.
+-- Cost: none: the server knows it.
+-- Callers: statements of
 -- ledger/src.
 CREATE OR REPLACE FUNCTION current_timeline() RETURNS int
 LANGUAGE plpgsql STABLE

@@ -5,7 +5,7 @@
 CREATE OR REPLACE FUNCTION attempt_started_at(metadata jsonb, attempt smallint, attempted_by text[], attempted_at timestamptz)
 RETURNS timestamptz
 LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN metadata #>> '{weir:started,claim}' = concat(attempt, '.', cardinality(attempted_by))
+    SELECT CASE WHEN metadata #>> '{weir:started,claim}' = claim_of(attempt, attempted_by)
                 THEN (metadata #>> '{weir:started,at}')::timestamptz
                 ELSE attempted_at END
 $$;

@@ -1,5 +1,5 @@
 -- Names an attempt at a job. The attempt's number is not enough: an attempt that ended with its process starts again
 -- under the same number.
--- Callers: weir_extend; statements of ledger/src.
+-- Callers: attempt_started_at, weir_extend; statements of ledger/src.
 CREATE OR REPLACE FUNCTION claim_of(attempt smallint, attempted_by text[]) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$ SELECT concat(attempt, '.', coalesce(cardinality(attempted_by), 0)) $$;

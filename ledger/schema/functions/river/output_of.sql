@@ -1,4 +1,5 @@
 -- A job's output, wherever it is stored by now.
+-- Cost: one look-up by key.
 -- Callers: ledger/src/read/jobs.rs.
 CREATE OR REPLACE FUNCTION output_of(job_id bigint) RETURNS jsonb
 LANGUAGE sql STABLE AS $$

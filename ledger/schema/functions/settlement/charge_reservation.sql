@@ -1,6 +1,7 @@
 -- Deletes the reservation of a job that has ended and charges `used` of it; null charges all of it. The caller holds
 -- the lock of of_holder and passes the slot on. A job is charged once: a second charge is 0.
 -- Errors: 40001 when another transaction moved the job to another holder meanwhile.
+-- Cost: one delete, one insert, one look-up and one write a window; two writes more for a job that drew on grants.
 -- Callers: end_reservation.
 CREATE OR REPLACE FUNCTION charge_reservation(job bigint, of_holder uuid, is_completed boolean, used bigint,
                        OUT charged bigint, OUT meter text, OUT freed int, OUT unparked int)
@@ -55,8 +56,10 @@ BEGIN
                            r.from_grants);
         UPDATE usage_events u SET from_grants = to_grants WHERE u.job_id = job AND to_grants > 0;
         UPDATE quota_balances b SET from_grants = b.from_grants - (r.from_grants - to_grants)
-        WHERE b.user_id = r.user_id AND b.event_type = r.event_type AND b.span = 'month'
-          AND b.period_start = r.period_start;
+        WHERE b.ctid = (SELECT k.ctid FROM quota_balances k
+                        WHERE k.user_id = r.user_id AND k.event_type = r.event_type AND k.span = 'month'
+                          AND k.period_start = r.period_start
+                        ORDER BY k.generation DESC LIMIT 1);
         PERFORM settle_draws(ARRAY[job], ARRAY[to_grants]);
     END IF;
 END

@@ -1,4 +1,5 @@
 -- Records a failed attempt as River does, and frees its slot: weir_fail() for jobs of any kind.
+-- Cost: some six look-ups by key and three writes. Waits for the account's lock.
 -- Callers: weir_fail; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION fail_attempt(job_id bigint, attempt int, error text, retry_at timestamptz, OUT outcome text)
 LANGUAGE plpgsql
@@ -47,15 +48,14 @@ BEGIN
         scheduled_at = CASE WHEN ends = 'retryable' THEN again ELSE j.scheduled_at END,
         finalized_at = CASE WHEN ends <> 'retryable' THEN clock_timestamp() END,
         errors = array_append(j.errors, jsonb_build_object(
-            'at', to_char(attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at) AT TIME ZONE 'UTC',
-                          'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+            'at', utc_text(attempt_started_at(j.metadata, j.attempt, j.attempted_by, j.attempted_at)),
             'attempt', j.attempt, 'error', left(coalesce(fail_attempt.error, ''), 10000), 'trace', ''))
     WHERE j.id = job.id;
     IF ends = 'retryable' THEN
         outcome := 'retry';
         -- It keeps its quota and gives its slot. Shortly before it is due, it asks for one.
         UPDATE quota_reservations r
-        SET admitted_at = NULL, due_at = again - interval '500 milliseconds'
+        SET admitted_at = NULL, due_at = again - retry_lead()
         FROM quota_reservations o
         WHERE r.job_id = job.id AND o.job_id = r.job_id AND r.parked_at IS NULL
         RETURNING o.holder, o.event_type, o.admitted_at IS NOT NULL AS had_slot INTO held;

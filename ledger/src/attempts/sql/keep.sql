@@ -4,7 +4,7 @@
 WITH unhurried AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), alive AS (
-    SELECT j.id, concat(j.attempt, '.', cardinality(j.attempted_by)) AS claim
+    SELECT j.id, claim_of(j.attempt, j.attempted_by) AS claim
     FROM unhurried
     CROSS JOIN unnest($2::bigint[], $3::smallint[]) AS a (id, attempt)
     JOIN river_job j ON j.id = a.id AND j.attempt = a.attempt

@@ -1,6 +1,6 @@
 -- Makes an attempt run again whose answer is no longer outstanding, for the end that the caller writes in the same
 -- transaction. One that still runs in its process is left as it is. The caller holds the lock of the job's holder.
--- $1 job, $2 claim, $3 whether only if the handler has said nothing for too long, $4 when the job was created.
+-- $1 job, $2 claim, $3 whether only if the handler has reported nothing for too long, $4 when the job was created.
 -- No row when the attempt is not under way; what was outstanding of one that somebody ended by hand is forgotten then.
 WITH answered AS (
     DELETE FROM outstanding_attempts o

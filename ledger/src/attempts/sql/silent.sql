@@ -1,4 +1,4 @@
--- Attempts whose handler has said nothing for too long. $1 how many at most; any of them, so that those that cannot be taken
+-- Attempts whose handler has reported nothing for too long. $1 how many at most; any of them, so that those that cannot be taken
 -- back now keep no others from it.
 SELECT o.job_id, o.claim, extract(epoch FROM o.patience)::float8 AS patience, coalesce(j.created_at, now()) AS created_at
 FROM outstanding_attempts o

@@ -20,7 +20,7 @@ WITH free AS (
         max_attempts = free.most,
         scheduled_at = now(),
         errors = array_append(j.errors, jsonb_build_object(
-            'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+            'at', utc_text(now()),
             'attempt', j.attempt, 'error', 'the answer to its claim was lost', 'trace', ''))
     FROM free
     WHERE j.id = free.id

@@ -1,9 +1,7 @@
 -- The holders with unfinished jobs. $1 whether those with the most running jobs come first, $2 how many holders.
 -- Reads the reservations, of which each unfinished job has one, and looks the running jobs up by River's index of states.
 SELECT held.holder, (SELECT u.subject FROM users u WHERE u.id = held.user_id) AS subject, held.waiting, held.parked, held.running, held.oldest_turn_ms,
-       CASE WHEN held.user_id IS NULL THEN 'anonymous'
-            ELSE (SELECT p.tier::text FROM subscription_of(held.user_id, now()) s
-                  JOIN subscription_plans p ON p.id = s.plan_id) END AS tier
+       (SELECT t.tier FROM tier_of(held.user_id, now()) t) AS tier
 FROM (
     SELECT r.holder,
            (array_agg(r.user_id))[1] AS user_id,

@@ -6,9 +6,7 @@ SELECT s.job_id AS id, $3::text AS kind, CASE WHEN u.job_id IS NULL THEN 'cancel
        CASE WHEN u.job_id IS NULL THEN 'the job was deleted' END AS error, NULL::jsonb AS output, false AS parked,
        NULL::jsonb AS progress, 0::bigint AS reserved, r.job_id IS NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
-       CASE WHEN s.user_id IS NULL THEN 'anonymous'
-            ELSE (SELECT p.tier::text FROM subscription_of(s.user_id, now()) k
-                  JOIN subscription_plans p ON p.id = k.plan_id) END AS tier
+       (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS tier
 FROM submissions s
 LEFT JOIN quota_reservations r ON r.job_id = s.job_id
 LEFT JOIN usage_events u ON u.job_id = s.job_id

@@ -7,9 +7,7 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
             THEN r.progress - 'attempt' END AS progress,
        coalesce(r.reserved_amount, 0) AS reserved, r.job_id IS NULL AS settled,
        coalesce(u.quota_amount, 0) AS charged,
-       CASE WHEN s.user_id IS NULL THEN 'anonymous'
-            ELSE (SELECT p.tier::text FROM subscription_of(s.user_id, now()) k
-                  JOIN subscription_plans p ON p.id = k.plan_id) END AS tier
+       (SELECT t.tier FROM tier_of(s.user_id, now()) t) AS tier
 FROM submissions s
 CROSS JOIN LATERAL (
     SELECT j.kind,

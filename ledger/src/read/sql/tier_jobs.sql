@@ -3,8 +3,7 @@
 -- run has waited. Parked jobs are not looked at: there may be very many. `unknown` is a job of another River client that no
 -- worker has looked at yet.
 SELECT w.queue,
-       CASE WHEN w.unseen THEN 'unknown' WHEN w.user_id IS NULL THEN 'anonymous'
-            ELSE p.tier::text END AS tier,
+       CASE WHEN w.unseen THEN 'unknown' ELSE t.tier END AS tier,
        sum(w.queued)::float8 AS queued,
        sum(w.running)::float8 AS running,
        sum(w.outstanding)::float8 AS outstanding,
@@ -27,6 +26,5 @@ FROM (
     LEFT JOIN quota_reservations r ON r.job_id = j.id
     GROUP BY 1, 2, 3
 ) w
-CROSS JOIN LATERAL subscription_of(w.user_id, now()) s
-JOIN subscription_plans p ON p.id = s.plan_id
+CROSS JOIN LATERAL tier_of(w.user_id, now()) t
 GROUP BY 1, 2

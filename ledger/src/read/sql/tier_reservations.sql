@@ -2,7 +2,7 @@
 -- oldest of them: admitted ones hold a slot, parked ones wait for one, the others are between two attempts.
 -- One pass over the unfinished jobs, and one look-up by key for each owner with parked jobs.
 SELECT g.event_type::text AS meter,
-       CASE WHEN g.user_id IS NULL THEN 'anonymous' ELSE p.tier::text END AS tier,
+       t.tier,
        j.queue AS parked_in,
        sum(g.admitted)::float8 AS admitted,
        sum(g.parked)::float8 AS parked,
@@ -18,8 +18,7 @@ FROM (
     FROM quota_reservations
     GROUP BY 1, 2
 ) g
-CROSS JOIN LATERAL subscription_of(g.user_id, now()) s
-JOIN subscription_plans p ON p.id = s.plan_id
+CROSS JOIN LATERAL tier_of(g.user_id, now()) t
 -- The subquery keeps this a look-up by key, whatever the statistics.
 LEFT JOIN LATERAL (SELECT o.queue FROM river_job o WHERE o.id = g.oldest_job LIMIT 1) j ON true
 GROUP BY 1, 2, 3

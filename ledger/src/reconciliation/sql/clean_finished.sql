@@ -1,7 +1,7 @@
 -- Deletes finished jobs that their users' plans no longer keep. What a plan keeps for longer than it did when this was
--- last looked at stays. A hundred years and more are without end, since their sum may be no time. $1 how many at most.
+-- last looked at stays. $1 how many at most.
 WITH due AS MATERIALIZED (
-    SELECT f.job_id, coalesce(f.finalized_at + CASE WHEN p.retention_days < 36500 THEN p.retention_days END * interval '1 day', 'infinity') AS ends
+    SELECT f.job_id, coalesce(f.finalized_at + retention_of(p.retention_days), 'infinity') AS ends
     FROM finished_jobs f
     CROSS JOIN LATERAL (SELECT s.plan_id FROM subscription_of(f.user_id, now()) s OFFSET 0) s
     JOIN subscription_plans p ON p.id = s.plan_id

@@ -1,6 +1,6 @@
 -- Keeps finished jobs of users before River deletes them: a slice in the order in which they ended. Those of the last
 -- minute are left for later, since a transaction that commits late ended its jobs when it began.
--- A hundred years and more are without end, since their sum may be no time. $1 state, $2 and $3 where the slice before ended (time and job), $4 how many a slice has.
+-- $1 state, $2 and $3 where the slice before ended (time and job), $4 how many a slice has.
 WITH slice AS MATERIALIZED (
     SELECT j.id, j.finalized_at
     FROM river_job j
@@ -10,7 +10,7 @@ WITH slice AS MATERIALIZED (
     ORDER BY j.finalized_at, j.id
     LIMIT $4
 ), missing AS MATERIALIZED (
-    SELECT o.id, s.user_id, least(o.finalized_at + CASE WHEN p.retention_days < 36500 THEN p.retention_days END * interval '1 day', now() + interval '30 days') AS review_at
+    SELECT o.id, s.user_id, least(o.finalized_at + retention_of(p.retention_days), now() + interval '30 days') AS review_at
     FROM slice o
     CROSS JOIN LATERAL (
         SELECT m.user_id FROM submissions m WHERE m.job_id = o.id AND m.user_id IS NOT NULL OFFSET 0

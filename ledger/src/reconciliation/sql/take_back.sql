@@ -35,7 +35,7 @@ WITH ahead AS (
         finalized_at = CASE WHEN j.metadata ? 'cancel_attempted_at' OR j.attempt >= j.max_attempts THEN now() END,
         scheduled_at = now(),
         errors = array_append(j.errors, jsonb_build_object(
-            'at', to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+            'at', utc_text(now()),
             'attempt', j.attempt, 'error', 'the process that worked the job died', 'trace', ''))
     FROM lost l
     WHERE j.id = l.id AND j.id IN (SELECT id FROM free)

@@ -1,6 +1,2 @@
--- Locks the holder of a job, with all its meters, to rebuild its counters. $1 job id.
-SELECT k.holder
-FROM (SELECT holder FROM quota_reservations WHERE job_id = $1) r
-CROSS JOIN LATERAL (
-    SELECT h.holder FROM holders h WHERE h.holder = r.holder ORDER BY h.event_type OFFSET 0 FOR NO KEY UPDATE
-) k
+-- Locks the holder of a job, with all its meters, to rebuild its counters, and returns it. $1 job id.
+SELECT r.holder, lock_holders(ARRAY[r.holder]) AS locked FROM quota_reservations r WHERE r.job_id = $1

@@ -12,10 +12,7 @@ WITH seen AS MATERIALIZED (
                j.finalized_at IS NOT NULL AS ended,
                j.state IN ('retryable', 'scheduled')
                    OR j.state = 'available' AND j.scheduled_at > clock_timestamp() AS waits,
-               CASE WHEN jsonb_typeof(j.metadata -> 'weir:used') = 'number'
-                    -- Any number may stand there: what does not fit is charged as all or as nothing anyway.
-                    THEN least(greatest(trunc((j.metadata ->> 'weir:used')::numeric), 0), 9223372036854775807)::bigint
-               END AS used,
+               used_of(j.metadata) AS used,
                j.metadata ->> 'weir:request_id' AS request_id
         FROM river_job j WHERE j.id = a.job_id OFFSET 0
         FOR NO KEY UPDATE
@@ -36,7 +33,7 @@ WITH seen AS MATERIALIZED (
 ), yielded AS (
     UPDATE quota_reservations r
     -- Shortly before the job is due, it asks for a slot again.
-    SET admitted_at = NULL, due_at = s.scheduled_at - interval '500 milliseconds'
+    SET admitted_at = NULL, due_at = s.scheduled_at - retry_lead()
     FROM seen s
     WHERE r.job_id = s.job_id AND r.admitted_at IS NOT NULL AND s.waits
     RETURNING r.holder, r.event_type, true, false, r.job_id, r.user_id, r.period_start, r.windows,

@@ -1,0 +1,10 @@
+-- The name of a user's plan at a moment, as the API shows it; `anonymous` for a null user. Always one row.
+-- One SELECT and not STRICT, so that the planner inlines it into the statement that joins it.
+-- Cost: three look-ups by key.
+-- Callers: statements of ledger/src/read/.
+CREATE OR REPLACE FUNCTION tier_of(of_user uuid, at timestamptz) RETURNS TABLE (tier text)
+LANGUAGE sql STABLE ROWS 1 AS $$
+    SELECT CASE WHEN of_user IS NULL THEN 'anonymous' ELSE p.tier::text END
+    FROM subscription_of(of_user, at) s
+    JOIN subscription_plans p ON p.id = s.plan_id
+$$;

@@ -1,0 +1,7 @@
+-- The usage that a handler reported for its job, from River's metadata; null when it reported none. Any number may
+-- be there, so it is limited to what a bigint holds.
+-- Callers: emit_job_ends; ledger/src/settlement/sql/release.sql.
+CREATE OR REPLACE FUNCTION used_of(metadata jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN jsonb_typeof(metadata -> 'weir:used') = 'number'
+                THEN least(greatest(trunc((metadata ->> 'weir:used')::numeric), 0), 9223372036854775807)::bigint END
+$$;
