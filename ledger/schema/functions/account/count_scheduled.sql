@@ -3,11 +3,17 @@
 -- Cost: one index range of at most 10 000 entries.
 -- Callers: weir_submit; ledger/src/reservation/sql/read.sql.
 CREATE OR REPLACE FUNCTION count_scheduled(of_holder uuid, meter text, most int) RETURNS int
-LANGUAGE sql STABLE AS $$
-    SELECT count(*)::int
-    FROM (
-        SELECT FROM quota_reservations r
-        WHERE r.holder = of_holder AND r.event_type = meter AND r.due_at IS NOT NULL
-        LIMIT greatest(least(most, 10000), 0)
-    ) waiting
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN (
+        SELECT count(*)
+        FROM (
+            SELECT FROM quota_reservations r
+            WHERE r.holder = of_holder AND r.event_type = meter AND r.due_at IS NOT NULL
+            LIMIT greatest(least(most, 10000), 0)
+        ) waiting
+    );
+END
 $$;

@@ -2,6 +2,10 @@
 -- Cost: two look-ups by key.
 -- Callers: fill_quota_row; ledger/src/control/sql/adjust.sql, ledger/src/control/sql/used.sql.
 CREATE OR REPLACE FUNCTION period_start_of(of_user uuid, at timestamptz) RETURNS timestamptz
-LANGUAGE sql STABLE AS $$
-    SELECT p.period_start FROM subscription_of(of_user, at) s CROSS JOIN LATERAL billing_period(s.anchor, at) p
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN (SELECT p.period_start FROM subscription_of(of_user, at) s CROSS JOIN LATERAL billing_period(s.anchor, at) p);
+END
 $$;

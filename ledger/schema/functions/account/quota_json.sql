@@ -1,9 +1,10 @@
 -- A quota as the API returns it. Timestamps have microseconds only where there are any. Rust writes the same in
 -- native/src/api/quota.rs.
+-- STABLE, because to_char() is: the planner then inlines it.
 -- Callers: weir_extend, weir_submit; ledger/src/attempts/sql/reserved.sql.
 CREATE OR REPLACE FUNCTION quota_json(used bigint, reserved bigint, most bigint, reset_at timestamptz, from_grants bigint DEFAULT 0,
                            granted bigint DEFAULT 0, ceiling bigint DEFAULT NULL) RETURNS jsonb
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
     SELECT jsonb_build_object(
         'used', used, 'reserved', reserved, 'limit', most,
         'ceiling', CASE WHEN ceiling > most THEN ceiling END,

@@ -2,9 +2,12 @@
 -- computes the same in ledger/src/holder.rs.
 -- Callers: weir_holder.
 CREATE OR REPLACE FUNCTION subject_id(namespace uuid, subject text) RETURNS uuid
-LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
-    SELECT encode(set_byte(set_byte(h, 6, get_byte(h, 6) & 15 | 128), 8, get_byte(h, 8) & 63 | 128), 'hex')::uuid
-    FROM (
-        SELECT substr(sha256(uuid_send(namespace) || convert_to('subject:' || subject, 'UTF8')), 1, 16) AS h
-    ) hashed
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path FROM CURRENT
+AS $$
+DECLARE
+    h CONSTANT bytea := substr(sha256(uuid_send(namespace) || convert_to('subject:' || subject, 'UTF8')), 1, 16);
+BEGIN
+    RETURN encode(set_byte(set_byte(h, 6, get_byte(h, 6) & 15 | 128), 8, get_byte(h, 8) & 63 | 128), 'hex')::uuid;
+END
 $$;

@@ -2,4 +2,6 @@
 -- under the same number.
 -- Callers: attempt_started_at, weir_extend; statements of ledger/src.
 CREATE OR REPLACE FUNCTION claim_of(attempt smallint, attempted_by text[]) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$ SELECT concat(attempt, '.', coalesce(cardinality(attempted_by), 0)) $$;
+LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
+    SELECT attempt::text || '.' || coalesce(cardinality(attempted_by), 0)::text
+$$;

@@ -3,7 +3,12 @@
 -- Cost: one look-up by key.
 -- Callers: weir_complete, weir_fail, weir_progress, weir_extend.
 CREATE OR REPLACE FUNCTION is_another_job(job_id bigint, created_at timestamptz) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT 1 FROM river_job j
-                   WHERE j.id = is_another_job.job_id AND j.created_at <> is_another_job.created_at)
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    RETURN is_another_job.created_at IS NOT NULL
+       AND EXISTS (SELECT 1 FROM river_job j
+                   WHERE j.id = is_another_job.job_id AND j.created_at <> is_another_job.created_at);
+END
 $$;

@@ -2,6 +2,6 @@
 -- tables. `weir migrate` puts that schema's name in place of {river_schema}, so that no notification looks it up.
 -- Callers: wake_queue.
 CREATE OR REPLACE FUNCTION river_channel(topic text) RETURNS text
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
     SELECT '{river_schema}.' || topic
 $$;

@@ -2,9 +2,14 @@
 -- Errors: 22023 for a member that is nested more than 100 deep. Rust: ledger/src/unique_key.rs.
 -- Callers: weir_submit.
 CREATE OR REPLACE FUNCTION unique_key_of(holder uuid, kind text, args jsonb, members text[]) RETURNS bytea
-LANGUAGE sql IMMUTABLE STRICT AS $$
-    SELECT CASE WHEN cardinality(members) > 0 AND args ?& members THEN
-        sha256(convert_to('&kind=' || kind || '&args='
-            || go_json((SELECT jsonb_object_agg(m, args -> m) FROM unnest(members) AS m), 0) || '&holder=' || holder, 'UTF8'))
-    END
+LANGUAGE plpgsql IMMUTABLE STRICT
+SET search_path FROM CURRENT
+AS $$
+BEGIN
+    IF cardinality(members) > 0 AND args ?& members THEN
+        RETURN sha256(convert_to('&kind=' || kind || '&args='
+            || go_json((SELECT jsonb_object_agg(m, args -> m) FROM unnest(members) AS m), 0) || '&holder=' || holder, 'UTF8'));
+    END IF;
+    RETURN NULL;
+END
 $$;

@@ -3,7 +3,10 @@
 -- Cost: one index range a job, and one write a draw and grant.
 -- Callers: charge_reservation, count_reservations;
 -- ledger/src/settlement/sql/settle_draws.sql.
-CREATE OR REPLACE FUNCTION settle_draws(jobs bigint[], charges bigint[]) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION settle_draws(jobs bigint[], charges bigint[]) RETURNS void LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $$
+BEGIN
     WITH ended AS MATERIALIZED (
         SELECT d.job_id, d.position, d.grant_id, d.amount,
                least(d.amount, greatest(0, e.charged - (
@@ -19,5 +22,6 @@ CREATE OR REPLACE FUNCTION settle_draws(jobs bigint[], charges bigint[]) RETURNS
     )
     UPDATE grants g SET reserved = g.reserved - s.amount, used = g.used + s.charged
     FROM (SELECT grant_id, sum(amount)::bigint AS amount, sum(charged)::bigint AS charged FROM ended GROUP BY 1) s
-    WHERE g.id = s.grant_id
+    WHERE g.id = s.grant_id;
+END
 $$;
