@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde_json::Value;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Transaction};
+use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Row, Transaction};
 
-use crate::database::{DatabaseError, FromDatabase, unstorable};
+use crate::database::{ConnectionPool, DatabaseError, FromDatabase, PreparedClient, unstorable};
 
 /// How many attempts one look for silent ones returns.
 const MAX_SILENT: i64 = 200;
@@ -325,13 +325,27 @@ pub struct Silent {
 ///
 /// When the database cannot be asked which there are.
 pub async fn take_back_silent(
-    client: &mut Client,
+    look: &PreparedClient,
+    pool: &ConnectionPool,
     mut each: impl FnMut(Result<Silent, (i64, AttemptError)>),
-) -> Result<(), Error> {
+) -> Result<(), DatabaseError> {
+    let silent = look.query(include_str!("sql/silent.sql"), &[&MAX_SILENT]).await?;
+    if silent.is_empty() {
+        return Ok(());
+    }
+    pool.with(async |client| {
+        take_back_all(client, silent, &mut each).await;
+        Ok(())
+    })
+    .await
+}
+
+async fn take_back_all(
+    client: &mut Client,
+    silent: Vec<Row>,
+    each: &mut impl FnMut(Result<Silent, (i64, AttemptError)>),
+) {
     let began = Instant::now();
-    let silent = client
-        .query(include_str!("sql/silent.sql"), &[&MAX_SILENT])
-        .await?;
     for row in silent {
         let (job_id, claim): (i64, String) = (row.get("job_id"), row.get("claim"));
         let patience = Duration::from_secs_f64(row.get::<_, f64>("patience").max(0.0));
@@ -349,7 +363,6 @@ pub async fn take_back_silent(
             break;
         }
     }
-    Ok(())
 }
 
 async fn take_back(

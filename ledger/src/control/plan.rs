@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::error::ControlError;
 use super::log::Change;
 use super::person::Person;
+use crate::database::PreparedClient;
 
 /// How far ahead of this process's clock a payment provider may be. Beyond that a time is a mistake, such as milliseconds
 /// that were taken for seconds, and every later event would count as an earlier one.
@@ -214,7 +215,7 @@ async fn plan_id(transaction: &Transaction<'_>, name: &str) -> Result<Uuid, Cont
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn apply_scheduled(client: &Client) -> Result<u64, tokio_postgres::Error> {
+pub async fn apply_scheduled(client: &PreparedClient) -> Result<u64, tokio_postgres::Error> {
     // The log's writers wait for each other, also one that has nothing to write.
     let due = "SELECT 1 FROM user_subscriptions WHERE next_plan_at <= now() LIMIT 1";
     if client.query_opt(due, &[]).await?.is_none() {

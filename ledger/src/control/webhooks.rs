@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::error::ControlError;
 use super::log::Change;
+use crate::database::PreparedClient;
 
 /// What there is to be told.
 pub const WEBHOOK_EVENTS: [&str; 6] = [
@@ -367,7 +368,7 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn emit_renewals(client: &Client) -> Result<i64, tokio_postgres::Error> {
+pub async fn emit_renewals(client: &PreparedClient) -> Result<i64, tokio_postgres::Error> {
     let row = client.query_one("SELECT emit_renewals() AS gone", &[]).await?;
     Ok(row.get("gone"))
 }

@@ -12,6 +12,7 @@ use tokio_postgres::{Client, SimpleQueryMessage};
 use super::connection_pool::ConnectionPool;
 use super::error::DatabaseError;
 use super::parameters::{Host, Server, Session, Target};
+use super::prepared::PreparedClient;
 use super::relay::Relay;
 use super::schemas::Schemas;
 use super::settings;
@@ -254,6 +255,15 @@ impl Database {
             )
             .await?;
         Ok(client)
+    }
+
+    /// The same, for a session that repeats its statements.
+    ///
+    /// # Errors
+    ///
+    /// When the database cannot be reached in time.
+    pub async fn connect_prepared(&self, lock_timeout: Duration) -> Result<PreparedClient, DatabaseError> {
+        Ok(PreparedClient::new(self.connect_by_key(lock_timeout).await?))
     }
 
     /// A pool of connections that many use in turn. Each statement may take at most 10 s.

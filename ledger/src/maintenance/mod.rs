@@ -6,8 +6,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio_postgres::Error;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error};
+
+use crate::database::PreparedClient;
 
 /// A lease runs out after this long, by the database's clock. It ends sooner with its session.
 const LEASE: Duration = Duration::from_secs(15);
@@ -25,7 +27,7 @@ const RENEWAL_TIMEOUT: Duration = Duration::from_secs(9);
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn hold(client: &Client, process: &str, does: bool) -> Result<bool, Error> {
+pub async fn hold(client: &PreparedClient, process: &str, does: bool) -> Result<bool, Error> {
     let params: [&(dyn ToSql + Sync); 3] = [&process, &LEASE.as_secs_f64(), &does];
     let row = client.query_one(include_str!("hold.sql"), &params).await?;
     Ok(row.get("holds"))
@@ -34,7 +36,7 @@ pub async fn hold(client: &Client, process: &str, does: bool) -> Result<bool, Er
 /// Does some work and renews the lease every `interval` meanwhile. The work may use the session, too. Returns `None` when
 /// the lease is lost, and drops the work.
 pub async fn holding<T>(
-    client: &Client,
+    client: &PreparedClient,
     process: &str,
     interval: Duration,
     work: impl Future<Output = T>,
@@ -62,7 +64,7 @@ pub async fn holding<T>(
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn last_done(client: &Client) -> Result<Option<Timestamp>, Error> {
+pub async fn last_done(client: &PreparedClient) -> Result<Option<Timestamp>, Error> {
     let row = client
         .query_one("SELECT max(done_at) AS done_at FROM maintenance_lease", &[])
         .await?;
@@ -74,7 +76,7 @@ pub async fn last_done(client: &Client) -> Result<Option<Timestamp>, Error> {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn note_timeline(client: &Client) -> Result<Option<i32>, Error> {
+pub async fn note_timeline(client: &PreparedClient) -> Result<Option<i32>, Error> {
     let row = client.query_opt(include_str!("note_timeline.sql"), &[]).await?;
     Ok(row.filter(|row| row.get("is_new")).map(|row| row.get("timeline")))
 }
@@ -84,7 +86,7 @@ pub async fn note_timeline(client: &Client) -> Result<Option<i32>, Error> {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn give_back(client: &Client) -> Result<(), Error> {
+pub async fn give_back(client: &PreparedClient) -> Result<(), Error> {
     client.execute(include_str!("give_back.sql"), &[]).await?;
     Ok(())
 }

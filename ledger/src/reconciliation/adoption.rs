@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tokio_postgres::{Client, Error};
+use tokio_postgres::Error;
 use uuid::Uuid;
 
+use crate::database::PreparedClient;
 use crate::holder::{Holder, Holders, kept_text};
 use crate::meter::Meter;
 use crate::reservation::PROVISION;
@@ -45,7 +46,7 @@ pub struct Adopted {
 ///
 /// When the database cannot be used.
 pub async fn adopt(
-    client: &Client,
+    client: &PreparedClient,
     holders: Holders,
     queues: &[String],
     meter_of: &HashMap<&str, Meter>,

@@ -9,9 +9,10 @@ mod adoption;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio_postgres::{Client, Error};
+use tokio_postgres::Error;
 use uuid::Uuid;
 
+use crate::database::PreparedClient;
 use crate::meter::Meter;
 use crate::pass::Slice;
 use crate::processes::DEAD_AFTER;
@@ -48,7 +49,7 @@ const MAX_TAKEN_BACK: i64 = 10_000;
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn now(client: &Client) -> Result<Timestamp, Error> {
+pub async fn now(client: &PreparedClient) -> Result<Timestamp, Error> {
     let row = client.query_one("SELECT clock_timestamp() AS now", &[]).await?;
     Ok(row.get("now"))
 }
@@ -58,7 +59,7 @@ pub async fn now(client: &Client) -> Result<Timestamp, Error> {
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn next_due(client: &Client) -> Result<Option<Duration>, Error> {
+pub async fn next_due(client: &PreparedClient) -> Result<Option<Duration>, Error> {
     let next = "SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 AS wait \
                 FROM quota_reservations WHERE due_at IS NOT NULL";
     let wait: Option<f64> = client.query_one(next, &[]).await?.get("wait");
@@ -88,7 +89,11 @@ pub struct EndedJobs {
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn ended_since(client: &Client, since: Timestamp, without: &[i64]) -> Result<EndedJobs, Error> {
+pub async fn ended_since(
+    client: &PreparedClient,
+    since: Timestamp,
+    without: &[i64],
+) -> Result<EndedJobs, Error> {
     let rows = client
         .query(
             include_str!("sql/ended_recently.sql"),
@@ -127,7 +132,7 @@ pub struct Sweep {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn renew(client: &Client, after: i64, last: i64, ttl: Duration) -> Result<(), Error> {
+pub async fn renew(client: &PreparedClient, after: i64, last: i64, ttl: Duration) -> Result<(), Error> {
     client
         .execute(
             include_str!("sql/renew.sql"),
@@ -143,7 +148,7 @@ pub async fn renew(client: &Client, after: i64, last: i64, ttl: Duration) -> Res
 /// # Errors
 ///
 /// When the database cannot be asked.
-pub async fn sweep(client: &Client, after: i64, total: i64, ttl: Duration) -> Result<Sweep, Error> {
+pub async fn sweep(client: &PreparedClient, after: i64, total: i64, ttl: Duration) -> Result<Sweep, Error> {
     let wanted = (total / SLICES_OF_A_SWEEP).clamp(MIN_SWEPT, MAX_SWEPT);
     let row = client
         .query_one(
@@ -188,7 +193,10 @@ pub struct TakenBack {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn take_back(client: &Client, longest: &[(&str, Duration)]) -> Result<Vec<TakenBack>, Error> {
+pub async fn take_back(
+    client: &PreparedClient,
+    longest: &[(&str, Duration)],
+) -> Result<Vec<TakenBack>, Error> {
     let (kinds, seconds): (Vec<&str>, Vec<f64>) = longest
         .iter()
         .map(|(kind, longest)| (*kind, longest.as_secs_f64()))
@@ -209,7 +217,12 @@ pub async fn take_back(client: &Client, longest: &[(&str, Duration)]) -> Result<
         .collect())
 }
 
-async fn slice_of_jobs(client: &Client, sql: &str, after: i64, size: i64) -> Result<Slice<i64>, Error> {
+async fn slice_of_jobs(
+    client: &PreparedClient,
+    sql: &'static str,
+    after: i64,
+    size: i64,
+) -> Result<Slice<i64>, Error> {
     let row = client.query_one(sql, &[&after, &size]).await?;
     Ok(Slice {
         next: row.get("last"),
@@ -222,7 +235,7 @@ async fn slice_of_jobs(client: &Client, sql: &str, after: i64, size: i64) -> Res
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_submissions(client: &Client, after: i64) -> Result<Slice<i64>, Error> {
+pub async fn clean_submissions(client: &PreparedClient, after: i64) -> Result<Slice<i64>, Error> {
     slice_of_jobs(
         client,
         include_str!("sql/clean_submissions.sql"),
@@ -245,7 +258,7 @@ pub const FIRST_FINISHED: FinishedCursor = (Timestamp::UNIX_EPOCH, 0);
 ///
 /// When the database cannot be used.
 pub async fn keep_finished(
-    client: &Client,
+    client: &PreparedClient,
     state: &str,
     after: FinishedCursor,
 ) -> Result<Option<FinishedCursor>, Error> {
@@ -264,7 +277,7 @@ pub async fn keep_finished(
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_finished(client: &Client) -> Result<(), Error> {
+pub async fn clean_finished(client: &PreparedClient) -> Result<(), Error> {
     client
         .execute(include_str!("sql/clean_finished.sql"), &[&CLEAN_SLICE])
         .await?;
@@ -276,7 +289,7 @@ pub async fn clean_finished(client: &Client) -> Result<(), Error> {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_outputs(client: &Client, after: i64) -> Result<Slice<i64>, Error> {
+pub async fn clean_outputs(client: &PreparedClient, after: i64) -> Result<Slice<i64>, Error> {
     slice_of_jobs(client, include_str!("sql/clean_outputs.sql"), after, CLEAN_SLICE).await
 }
 
@@ -286,7 +299,7 @@ pub async fn clean_outputs(client: &Client, after: i64) -> Result<Slice<i64>, Er
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn cancel_abandoned(client: &Client, after: i64) -> Result<Slice<i64>, Error> {
+pub async fn cancel_abandoned(client: &PreparedClient, after: i64) -> Result<Slice<i64>, Error> {
     slice_of_jobs(
         client,
         include_str!("sql/cancel_abandoned.sql"),
@@ -307,7 +320,10 @@ pub const FIRST_HOLDER: HolderCursor = (Uuid::nil(), Meter::named(""));
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_holders(client: &Client, after: HolderCursor) -> Result<Slice<HolderCursor>, Error> {
+pub async fn clean_holders(
+    client: &PreparedClient,
+    after: HolderCursor,
+) -> Result<Slice<HolderCursor>, Error> {
     let row = client
         .query_one(
             include_str!("sql/clean_holders.sql"),
@@ -326,7 +342,7 @@ pub async fn clean_holders(client: &Client, after: HolderCursor) -> Result<Slice
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_deleted_users(client: &Client) -> Result<(), Error> {
+pub async fn clean_deleted_users(client: &PreparedClient) -> Result<(), Error> {
     let forget = "DELETE FROM deleted_users WHERE deleted_at < now() - interval '30 days'";
     client.execute(forget, &[]).await?;
     Ok(())
@@ -337,7 +353,7 @@ pub async fn clean_deleted_users(client: &Client) -> Result<(), Error> {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_windows(client: &Client) -> Result<(), Error> {
+pub async fn clean_windows(client: &PreparedClient) -> Result<(), Error> {
     client
         .execute(include_str!("sql/clean_windows.sql"), &[&CLEAN_SLICE])
         .await?;
@@ -349,7 +365,7 @@ pub async fn clean_windows(client: &Client) -> Result<(), Error> {
 /// # Errors
 ///
 /// When the database cannot be used.
-pub async fn clean_cache(client: &Client) -> Result<(), Error> {
+pub async fn clean_cache(client: &PreparedClient) -> Result<(), Error> {
     client
         .execute(include_str!("sql/clean_cache.sql"), &[&CLEAN_SLICE])
         .await?;

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use tokio_postgres::{Client, Error};
-use weir_ledger::database::DatabaseError;
+use tokio_postgres::Error;
+use weir_ledger::database::{DatabaseError, PreparedClient};
 use weir_ledger::pass::{Pass, Slice};
 use weir_ledger::reconciliation::{
     self as ledger, FIRST_FINISHED, FIRST_HOLDER, FinishedCursor, HolderCursor,
@@ -93,7 +93,7 @@ impl Cleaner {
     }
 
     /// The slices of one round. Each is on its own: what one of them cannot do keeps no other from going on.
-    pub(super) async fn round(&mut self, client: &Client) -> Result<(), DatabaseError> {
+    pub(super) async fn round(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let begins = self.passed.is_none_or(|last| last.elapsed() >= PASS_INTERVAL);
         if !begins && !self.is_under_way() {
             self.hurries = false;

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tokio_postgres::Client;
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, PreparedClient};
 use weir_ledger::maintenance::{self, RENEW_INTERVAL};
 
 use super::host;
@@ -15,7 +14,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A session that holds the lease, or is to.
 pub(super) struct Elected {
-    pub(super) client: Client,
+    pub(super) client: PreparedClient,
     process: String,
     /// When the lease was last renewed; `None` while the session does not hold it.
     renewed: Option<Instant>,
@@ -24,7 +23,7 @@ pub(super) struct Elected {
 impl Elected {
     pub(super) async fn open(context: &Context) -> Result<Self, DatabaseError> {
         let opened = async {
-            let client = context.database.connect_bookkeeper(LOCK_TIMEOUT).await?;
+            let client = context.database.connect_prepared(LOCK_TIMEOUT).await?;
             // The lease ends with its session, and a session with a process that vanishes or stands still.
             client
                 .batch_execute(

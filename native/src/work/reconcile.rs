@@ -8,11 +8,10 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use tokio_postgres::Client;
 use tokio_util::sync::CancellationToken;
 use weir_ledger::attempts::{self, AttemptError, Silent};
 use weir_ledger::control;
-use weir_ledger::database::DatabaseError;
+use weir_ledger::database::{DatabaseError, PreparedClient};
 use weir_ledger::maintenance;
 use weir_ledger::reconciliation::{self as ledger, MAX_ENDED, MadeAvailable};
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
@@ -194,7 +193,7 @@ impl Reconciler {
 
     /// Looks from when on ended jobs are to be found: since a process last ran maintenance. Returns whether the connection is
     /// still of use.
-    async fn begin(&mut self, client: &Client) -> bool {
+    async fn begin(&mut self, client: &PreparedClient) -> bool {
         if self.ended_since.is_some() {
             return true;
         }
@@ -208,14 +207,14 @@ impl Reconciler {
 
     /// One round that does everything. A step that fails keeps no other from its turn. Returns whether the connection is
     /// still of use.
-    pub async fn round(&mut self, client: &Client) -> bool {
+    pub async fn round(&mut self, client: &PreparedClient) -> bool {
         self.last_full = None;
         self.has_reservations = true;
         self.next_round(client).await
     }
 
     /// One round. Once a second it does everything; those in between do what cannot wait for a second.
-    async fn next_round(&mut self, client: &Client) -> bool {
+    async fn next_round(&mut self, client: &PreparedClient) -> bool {
         let is_full = self
             .last_full
             .is_none_or(|last| last.elapsed() >= FULL_ROUND_INTERVAL - ROUND_INTERVAL / 2);
@@ -225,7 +224,7 @@ impl Reconciler {
         let mut is_of_use = self.begin(client).await;
         if is_full {
             is_of_use = is_of_use && within("take_back", self.take_back(client)).await;
-            apart("silent", self.take_back_silent()).await;
+            is_of_use = is_of_use && within("silent", Box::pin(self.take_back_silent(client))).await;
         }
         // Most steps are about reservations. The sweep finds the first one, and settles it if its job has ended.
         if self.has_reservations {
@@ -267,7 +266,7 @@ impl Reconciler {
     }
 
     /// A look between two rounds at what ended just now and what falls due. Returns whether the connection is still of use.
-    async fn glance(&mut self, client: &Client) -> bool {
+    async fn glance(&mut self, client: &PreparedClient) -> bool {
         let mut is_of_use = true;
         if self.looks_at_ended() {
             is_of_use = within("just_ended", self.notice_ended(client)).await;
@@ -283,7 +282,7 @@ impl Reconciler {
     }
 
     /// Has settled what ended since the last glance, and waits for none of it.
-    async fn notice_ended(&mut self, client: &Client) -> Result<(), DatabaseError> {
+    async fn notice_ended(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let started = ledger::now(client).await?;
         let since = self.glanced.replace(started).unwrap_or(started);
         let since = since.max(started - MAX_GLANCE_BACK) - GLANCE_OVERLAP;
@@ -307,13 +306,13 @@ impl Reconciler {
     }
 
     /// Remembers when the next job falls due.
-    async fn note_due(&mut self, client: &Client) -> Result<(), DatabaseError> {
+    async fn note_due(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         self.next_due = ledger::next_due(client).await?.map(|wait| Instant::now() + wait);
         Ok(())
     }
 
     /// Puts what other clients inserted in line, as far as it could be claimed next.
-    async fn adopt(&mut self, client: &Client) -> Result<(), DatabaseError> {
+    async fn adopt(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let settings = &self.context.settings;
         if settings.fairness.cluster_limits().is_none() {
             return Ok(());
@@ -381,7 +380,7 @@ impl Reconciler {
     }
 
     /// Rounds until all that is there was gone through once.
-    pub async fn everything(&mut self, client: &Client) {
+    pub async fn everything(&mut self, client: &PreparedClient) {
         self.swept = 0;
         self.cleaner.hurry();
         loop {
@@ -398,7 +397,7 @@ impl Reconciler {
 
     /// Jobs of processes that stopped beating go back to their queues, and so do those that another client has been
     /// running for too long, of the kinds whose timeout is known here.
-    async fn take_back(&mut self, client: &Client) -> Result<(), DatabaseError> {
+    async fn take_back(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let services = &self.context.settings.services;
         let longest: Vec<(&str, Duration)> = services
             .iter()
@@ -417,18 +416,13 @@ impl Reconciler {
     }
 
     /// Attempts whose handler wanted to answer later and has reported nothing for too long have failed.
-    async fn take_back_silent(&self) -> Result<(), DatabaseError> {
-        self.context
-            .pool
-            .with(async |client| {
-                Ok::<_, DatabaseError>(attempts::take_back_silent(client, report_silent).await?)
-            })
-            .await
+    async fn take_back_silent(&self, client: &PreparedClient) -> Result<(), DatabaseError> {
+        attempts::take_back_silent(client, &self.context.pool, report_silent).await
     }
 
     /// Settles what ended since the last look, however much it is: a look that takes long goes on in the next round, so that
     /// other maintenance has its turn.
-    async fn settle_ended(&mut self, client: &Client) -> Result<(), DatabaseError> {
+    async fn settle_ended(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let began = Instant::now();
         let now = ledger::now(client).await?;
         let started = *self.look.started.get_or_insert(now);
@@ -458,7 +452,7 @@ impl Reconciler {
     }
 
     /// Looks at the next slice of all reservations.
-    async fn sweep(&mut self, client: &Client) -> Result<(), DatabaseError> {
+    async fn sweep(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let after = self.swept;
         if after == 0 {
             self.total = std::mem::take(&mut self.seen);
@@ -486,13 +480,13 @@ impl Reconciler {
     }
 }
 
-async fn apply_scheduled(client: &Client) -> Result<(), DatabaseError> {
+async fn apply_scheduled(client: &PreparedClient) -> Result<(), DatabaseError> {
     control::apply_scheduled(client).await?;
     Ok(())
 }
 
 /// Tells which windows are over that webhooks heard of.
-async fn emit_renewals(client: &Client) -> Result<(), DatabaseError> {
+async fn emit_renewals(client: &PreparedClient) -> Result<(), DatabaseError> {
     control::emit_renewals(client).await?;
     Ok(())
 }

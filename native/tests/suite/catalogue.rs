@@ -441,7 +441,9 @@ async fn windows_that_are_over_are_forgotten_and_the_rest_is_kept() {
         )
         .await
         .unwrap();
-    weir_ledger::reconciliation::clean_windows(&client).await.unwrap();
+    weir_ledger::reconciliation::clean_windows(&weir.bookkeeper().await)
+        .await
+        .unwrap();
     let rows = client
         .query(
             "SELECT span, sum(used)::bigint FROM quota_balances WHERE user_id = $1 GROUP BY 1 ORDER BY 1",

@@ -278,7 +278,7 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
     let weir = Weir::new().await;
-    let [mine, theirs] = [weir.client().await, weir.client().await];
+    let [mine, theirs] = [weir.bookkeeper().await, weir.bookkeeper().await];
     mine.batch_execute("SET idle_session_timeout = '2s'")
         .await
         .unwrap();
@@ -305,7 +305,7 @@ async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_lost_its_lease_does_not_go_on() {
     let weir = Weir::new().await;
-    let client = weir.client().await;
+    let client = weir.bookkeeper().await;
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
     weir.maintenance_started().await;

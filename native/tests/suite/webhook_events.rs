@@ -376,7 +376,7 @@ async fn a_window_of_which_a_threshold_was_told_is_renewed_once_whoever_looks() 
         )
         .await
         .unwrap();
-    let others = [weir.client().await, weir.client().await];
+    let others = [weir.bookkeeper().await, weir.bookkeeper().await];
     let looked = futures_util::future::join_all(others.iter().map(control::emit_renewals)).await;
     assert_eq!(looked.into_iter().map(Result::unwrap).sum::<i64>(), 2);
     weir.reconcile().await;

@@ -32,7 +32,7 @@ use weir::config::{Settings, Variables};
 use weir::context::Context;
 use weir::work::reconcile::Reconciler;
 use weir::work::{Role, Working};
-use weir_ledger::database::{Database, Schemas};
+use weir_ledger::database::{Database, PreparedClient, Schemas};
 use weir_ledger::{audit, catalogue, migrate, plans};
 use weir_policy::assertion::{self, AssertionKey, Caller};
 use weir_policy::subject::Identity;
@@ -473,9 +473,9 @@ impl Weir {
     }
 
     /// A connection such as reconciliation has.
-    pub async fn bookkeeper(&self) -> tokio_postgres::Client {
+    pub async fn bookkeeper(&self) -> PreparedClient {
         let patience = Duration::from_secs(1);
-        self.context.database.connect_bookkeeper(patience).await.unwrap()
+        self.context.database.connect_prepared(patience).await.unwrap()
     }
 
     /// What `weir audit` would complain about.
