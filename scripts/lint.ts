@@ -8,9 +8,12 @@ import { cargoInstalled } from "./lib/cargo-tools.ts";
 import { Failure } from "./lib/failure.ts";
 import { onExit, runMain } from "./lib/lifecycle.ts";
 import { deadLinks, filesIn } from "./lib/links.ts";
+import { options } from "./lib/options.ts";
 import { nodeBin, root } from "./lib/paths.ts";
 import { exitCodeOf, stopGroup } from "./lib/process.ts";
 import { say, show } from "./lib/progress.ts";
+import { countsOf, failuresOf, findingsBelow, show as showFinding } from "./lib/prose/check.ts";
+import { cleanPaths, exceptions } from "./lib/prose/clean.ts";
 
 interface Check {
   /** What to do when the check fails. */
@@ -50,6 +53,16 @@ const checks: Record<string, Check> = {
       return dead.length;
     },
   },
+  prose: {
+    remedy: "rewrite the sentences above: CONTRIBUTING.md, Style",
+    run: async () => {
+      const findings = findingsBelow(root);
+      if (flags.counts) console.log(countsOf(findings));
+      const shown = flags.all ? findings.map(showFinding) : failuresOf(findings, cleanPaths, exceptions);
+      for (const line of shown) show(line);
+      return shown.length;
+    },
+  },
   clippy: {
     remedy: "correct what clippy reports above",
     run: () => check("cargo", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]),
@@ -72,10 +85,16 @@ const checks: Record<string, Check> = {
   },
 };
 
+const flags: { counts?: boolean; all?: boolean } = {};
+
 /** Runs the checks that the command line names, or all. A check that fails does not stop the others. */
 await runMain(async () => {
+  const { values, positionals: names } = options({
+    allowPositionals: true,
+    options: { counts: { type: "boolean" }, all: { type: "boolean" } },
+  });
+  Object.assign(flags, values);
   await requireCargo();
-  const names = process.argv.slice(2);
   const all = Object.keys(checks);
   const unknown = names.find((name) => !all.includes(name));
   if (unknown)

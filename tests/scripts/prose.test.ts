@@ -1,0 +1,128 @@
+import assert from "node:assert/strict";
+import { describe, it } from "node:test";
+import { root } from "../../scripts/lib/paths.ts";
+import { countsOf, failuresOf, findingsBelow, findingsOf } from "../../scripts/lib/prose/check.ts";
+import { cleanPaths, exceptions } from "../../scripts/lib/prose/clean.ts";
+import { sentencesOf, wordsIn } from "../../scripts/lib/prose/rules.ts";
+
+function rulesIn(file: string, text: string): string[] {
+  return findingsOf(file, text).map(({ rule }) => rule);
+}
+
+function words(count: number): string {
+  return `Word${" word".repeat(count - 1)}.`;
+}
+
+describe("the prose check", () => {
+  for (const [rule, sentence] of Object.entries({
+    "relative clause as subject": "What waits is promoted.",
+    "somebody, nobody, whose": "It delays nobody.",
+    "tell, say, hear": "The owner is told.",
+    "unless told": "All of it, unless\ntold otherwise.",
+    "for ever": "Jobs stay for ever.",
+    anew: "Start anew.",
+    "beside, besides": "Beside another River.",
+    begun: "A job that was begun.",
+    "in vain": "It waits in vain.",
+    "of its own": "A schema of its own.",
+    "is looked for": "A slot is looked\nfor.",
+    "long sentence": words(31),
+  })) {
+    it(`finds: ${rule}`, () => {
+      assert.ok(rulesIn("page.md", sentence).includes(rule));
+    });
+  }
+
+  it("accepts plain English", () => {
+    const page = `# What it costs\n\nParked jobs wait. What is a lane? ${words(30)}\n\n| who | what |\n|---|---|\n| the edge | signs |`;
+    assert.deepEqual(findingsOf("page.md", page), []);
+  });
+
+  it("accepts names of up to 70 letters", () => {
+    const name = (letters: number): string => `fn ${"a".repeat(letters)}() {}`;
+    assert.deepEqual(rulesIn("a.rs", name(70)), []);
+    assert.deepEqual(rulesIn("a.rs", name(71)), ["long name"]);
+    assert.deepEqual(rulesIn("a.test.ts", `it("${"a".repeat(71)}", () => {});`), ["long name"]);
+    assert.deepEqual(rulesIn(`${"a".repeat(71)}.rs`, "// A comment."), ["long name"]);
+  });
+
+  it("reports the line of the sentence", () => {
+    const page = "A first\nsentence. It delays\nnobody.\n\n- It delays nobody.";
+    assert.deepEqual(
+      findingsOf("page.md", page).map(({ line, text }) => [line, text]),
+      [
+        [2, "It delays nobody."],
+        [5, "It delays nobody."],
+      ],
+    );
+  });
+
+  it("reads the prose of Markdown, not code, link targets or HTML", () => {
+    const nobody = "somebody, nobody, whose";
+    assert.deepEqual(rulesIn("a.md", "| a |\n|---|\n| nobody |"), [nobody]);
+    assert.deepEqual(rulesIn("a.md", "1. nobody"), [nobody]);
+    assert.deepEqual(rulesIn("a.md", "See [nobody](b.md)."), [nobody]);
+    for (const text of ["```\nnobody\n```", "- item\n\n  ```sh\n  nobody\n  ```", "`nobody`", "[a](nobody.md)"])
+      assert.deepEqual(rulesIn("a.md", text), [], text);
+    assert.deepEqual(rulesIn("a.md", '<img alt="nobody">\n'), []);
+  });
+
+  it("reads comments, not code or commented-out settings", () => {
+    const nobody = ["somebody, nobody, whose"];
+    for (const [file, text] of [
+      ["a.rs", "/// It delays\n/// nobody."],
+      ["a.rs", 'let a = "//"; // It delays nobody.'],
+      ["a.ts", "/**\n * It delays\n * nobody.\n */"],
+      ["a.sql", "-- It delays nobody."],
+      ["a.toml", "name = 1 # It delays nobody."],
+      ["run", "#!/bin/sh\n# It delays nobody."],
+    ] as const)
+      assert.deepEqual(rulesIn(file, text), nobody, text);
+    for (const [file, text] of [
+      ["a.rs", 'let nobody = "// nobody";'],
+      ["a.rs", "/// ```\n/// nobody();\n/// ```"],
+      ["a.toml", '# name = "nobody"'],
+      ["a.sh", "nobody"],
+      ["a.json", "nobody"],
+    ] as const)
+      assert.deepEqual(rulesIn(file, text), [], text);
+  });
+
+  it("counts code as one word, and ends sentences only before a new one", () => {
+    const sentences = (text: string): string[] => sentencesOf(text).map(({ original }) => original.trim());
+    assert.equal(wordsIn(sentencesOf("Run `npm run lint -- prose` now.")[0]?.plain ?? ""), 3);
+    assert.deepEqual(sentences("**Fast.** It takes 0.5 s, i.e. little. `weir up` starts."), [
+      "**Fast.**",
+      "It takes 0.5 s, i.e. little.",
+      "`weir up` starts.",
+    ]);
+  });
+
+  it("fails for findings in clean paths and for unused exceptions", () => {
+    const findings = ["a.md", "docs/b.md", "docsy.md"].flatMap((file) => findingsOf(file, "It delays nobody."));
+    const exception = { path: "docs/b.md", rule: "somebody, nobody, whose", text: "delays", reason: "a quotation" };
+    assert.deepEqual(failuresOf(findings, ["docs"], []), ["docs/b.md:1: somebody, nobody, whose: It delays nobody."]);
+    assert.deepEqual(failuresOf(findings, ["docs"], [exception]), []);
+    assert.deepEqual(failuresOf(findings, ["docs"], [exception, { ...exception, path: "a.md" }]), [
+      'a.md: no finding needs the exception "delays"',
+    ]);
+  });
+
+  it("prints counts by folder and rule", () => {
+    const findings = ["a.md", "docs/adr/b.md", "docs/c.md", "docs/d.md"].flatMap((file) => findingsOf(file, "Anew."));
+    const rows = countsOf(findings).split("\n").slice(2);
+    assert.deepEqual(
+      rows.map((row) => row.trim().split(/\s+/)).map(([folder, ...counts]) => [folder, counts.at(-1)]),
+      [
+        [".", "1"],
+        ["docs", "2"],
+        ["docs/adr", "1"],
+        ["all", "4"],
+      ],
+    );
+  });
+
+  it("passes for this repository", () => {
+    assert.deepEqual(failuresOf(findingsBelow(root), cleanPaths, exceptions), []);
+  });
+});
