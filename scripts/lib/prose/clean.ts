@@ -2,7 +2,13 @@
  * Files and folders without findings. `npm run lint -- prose` fails when one of them gets a finding. Add a path when
  * you have rewritten it; `npm run lint -- prose --all` lists the findings of the other files.
  */
-export const cleanPaths: string[] = ["CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/README.md"];
+export const cleanPaths: string[] = [
+  "CONTRIBUTING.md",
+  "README.md",
+  "SECURITY.md",
+  "docs/README.md",
+  "docs/operations.md",
+];
 
 export interface Exception {
   path: string;
