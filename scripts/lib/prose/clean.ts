@@ -7,6 +7,14 @@ export const cleanPaths: string[] = [
   "README.md",
   "SECURITY.md",
   "docs/README.md",
+  "docs/how-to/answer-later.md",
+  "docs/how-to/back-up.md",
+  "docs/how-to/billing.md",
+  "docs/how-to/outages.md",
+  "docs/how-to/read-the-status.md",
+  "docs/how-to/rotate-secrets.md",
+  "docs/how-to/upgrade.md",
+  "docs/how-to/webhooks.md",
   "docs/operations.md",
 ];
 
