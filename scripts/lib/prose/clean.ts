@@ -25,6 +25,7 @@ export const cleanPaths: string[] = [
   "docs/how-to/upgrade.md",
   "docs/how-to/webhooks.md",
   "docs/operations.md",
+  "docs/tutorial",
 ];
 
 export interface Exception {
