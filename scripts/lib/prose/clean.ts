@@ -26,6 +26,9 @@ export const cleanPaths: string[] = [
   "docs/how-to/upgrade.md",
   "docs/how-to/webhooks.md",
   "docs/operations.md",
+  "docs/peers.md",
+  "docs/scale.md",
+  "docs/threat-model.md",
   "docs/tutorial",
 ];
 
