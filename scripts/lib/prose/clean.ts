@@ -27,6 +27,7 @@ export const cleanPaths: string[] = [
   "docs/how-to/webhooks.md",
   "docs/operations.md",
   "docs/peers.md",
+  "docs/performance.md",
   "docs/scale.md",
   "docs/threat-model.md",
   "docs/tutorial",
