@@ -28,6 +28,7 @@ export const cleanPaths: string[] = [
   "docs/operations.md",
   "docs/peers.md",
   "docs/performance.md",
+  "docs/proof.md",
   "docs/scale.md",
   "docs/threat-model.md",
   "docs/tutorial",
