@@ -9,6 +9,7 @@ export const cleanPaths: string[] = [
   "README.md",
   "SECURITY.md",
   "docs/README.md",
+  "docs/adr",
   "docs/how-to/answer-later.md",
   "docs/how-to/any-language.md",
   "docs/how-to/back-up.md",
