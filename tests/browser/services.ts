@@ -11,8 +11,8 @@ export const servicesOfStart = await servicesWithDemo(folder);
 /** The same, with a flood that takes twice as long, beside which it is short how long a busy machine holds it back. */
 export function servicesOfALongFlood(): string {
   const text = readFileSync(servicesOfStart, "utf8");
-  const slower = text.replace("sleep 0.25", "sleep 0.5");
-  if (slower === text) throw new Error("the picture's service sleeps for another time than 0.25 s");
+  const slower = text.replaceAll("sleep 0.25", "sleep 0.5");
+  if (slower === text) throw new Error("the demonstration's services sleep for another time than 0.25 s");
   const path = join(folder, `long-flood-${process.pid}.toml`);
   writeFileSync(path, slower);
   return path;

@@ -27,6 +27,7 @@ mod router;
 mod sending;
 pub mod serve;
 mod service_key;
+mod shared_queue;
 mod state;
 mod system;
 mod usage;

@@ -3,7 +3,7 @@
 use super::problem::ApiError;
 use super::receiving::MAX_BODY;
 use super::state::Api;
-use super::{access, admin, attempts, batch, edge, events, jobs, system, usage};
+use super::{access, admin, attempts, batch, edge, events, jobs, shared_queue, system, usage};
 use crate::config::Environment;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -72,7 +72,9 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .merge(admin::routes());
     // Nowhere else is there such a route, nor a word of it.
     if api.settings.environment == Environment::Development && api.settings.jwt_secret.is_some() {
-        described = described.routes(routes!(system::development_token));
+        described = described
+            .routes(routes!(system::development_token))
+            .routes(routes!(shared_queue::submit, shared_queue::list));
     }
     let (router, mut document) = described.split_for_parts();
     document.info.version = env!("CARGO_PKG_VERSION").to_owned();

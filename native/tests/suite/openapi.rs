@@ -669,6 +669,73 @@ async fn a_token_for_the_asking_is_there_and_described_in_development_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_shared_queue_runs_without_admission_in_development_only() {
+    let route = "/api/dev/shared-queue";
+    let who = Who::Address("198.51.100.9");
+    let run = uuid::Uuid::new_v4();
+    let wanted = json!({ "run": run, "users": [0, 0, 0, 1] });
+    let list = format!("{route}?run={run}");
+    let weir = Weir::new().await;
+    assert_eq!(weir.post(route, who, &wanted).await.status, 404);
+    weir.end().await;
+
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let read = |file: &str| std::fs::read_to_string(format!("{folder}/{file}")).unwrap();
+    let config = std::env::temp_dir().join(format!("weir-{run}.toml"));
+    std::fs::write(&config, read("weir.toml") + &read("scripts/lib/demo.toml")).unwrap();
+    let development = ("WEIR_ENV", "development");
+    let weir = Weir::with(&[development, ("WEIR_CONFIG", config.to_str().unwrap())]).await;
+    let mut described = Described::of(&weir).await;
+    let working = weir.work().await;
+    let submitted = weir.post(route, who, &wanted).await;
+    assert_eq!(submitted.status, 202, "{}", submitted.body);
+    described.check(route, "POST", &submitted);
+    let users = |answer: &Answer| -> Vec<i64> {
+        let jobs = answer.body.as_array().unwrap().iter();
+        jobs.map(|job| job["user"].as_i64().unwrap()).collect()
+    };
+    assert_eq!(users(&submitted), [0, 0, 0, 1]);
+    let done = weir
+        .until("the end of the shared queue", async || {
+            let answer = weir.get(&list, who).await;
+            let jobs = answer.body.as_array()?;
+            let all = jobs.iter().all(|job| job["finished_at"].is_string());
+            (all && jobs.len() == 4).then_some(answer)
+        })
+        .await;
+    described.check(route, "GET", &done);
+    assert_eq!(users(&done), [0, 0, 0, 1]);
+    // One user has as many workers as there are: no slot limits them.
+    let time =
+        |n: usize, name: &str| -> jiff::Timestamp { done.body[n][name].as_str().unwrap().parse().unwrap() };
+    assert!(time(2, "started_at") < time(0, "finished_at"), "{}", done.body);
+    assert_eq!(weir.count("quota_reservations").await, 0);
+    for body in [
+        json!({}),
+        json!({ "run": run, "users": [] }),
+        json!({ "run": run, "users": vec![0; 201] }),
+    ] {
+        let refused = weir.post(route, who, &body).await;
+        assert_eq!(refused.status, 422);
+        described.check(route, "POST", &refused);
+    }
+    let refused = weir.get(&format!("{route}?run=1"), who).await;
+    assert_eq!(refused.status, 422);
+    described.check(route, "GET", &refused);
+    working.stop().await;
+    weir.end().await;
+
+    let weir = Weir::with(&[development]).await;
+    let mut described = Described::of(&weir).await;
+    let absent = weir.post(route, who, &wanted).await;
+    assert_eq!(absent.status, 404, "the shipped catalogue has no service for it");
+    described.check(route, "POST", &absent);
+    described.check(route, "GET", &weir.get(&list, who).await);
+    weir.end().await;
+    std::fs::remove_file(&config).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn no_cache_may_keep_an_answer() {
     let weir = Weir::new().await;
     let who = Who::User(weir.user("free").await);
