@@ -13,7 +13,7 @@ import { sleep } from "./lib/sleep.ts";
 
 // Films the page of the running development stack, for the README.
 
-const size = { width: 1000, height: 760 };
+const size = { width: 1000, height: 860 };
 const framesPerSecond = 6;
 const seconds = 9;
 /** When the newcomer joins: late enough that the lines are seen first. */
@@ -33,7 +33,7 @@ await runMain(async () => {
   });
   await page.getByText("live,").waitFor();
   await page.getByRole("button", { name: "Flood it" }).click();
-  await page.getByText("104 jobs of 3 users are in.").waitFor({ timeout: 60_000 });
+  await page.getByText("104 jobs are queued.").waitFor({ timeout: 60_000 });
   const section = await page.locator("section", { has: page.locator("#flood") }).boundingBox();
   if (!section) throw new Failure("the page has no picture", "look at it in a browser");
 
@@ -49,7 +49,7 @@ await runMain(async () => {
     const shot = await page.screenshot({ clip: section });
     frames.push(await sharp(shot).resize({ width: shownWidth }).toBuffer());
   }
-  await page.getByText(/^Yours is done in/).waitFor({ timeout: 60_000 });
+  await page.getByText("All 105 jobs are done.").waitFor({ timeout: 60_000 });
   const still = await page.screenshot({ clip: section });
 
   const delay = frames.map((_, frame) => (frame === frames.length - 1 ? 4000 : Math.round(1000 / framesPerSecond)));

@@ -1,6 +1,7 @@
+import { randomUUID } from "node:crypto";
 import { writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { Given, Job } from "../www/src/generated/api.d.ts";
+import type { AcceptedBatch, Given, Job, SharedJob } from "../www/src/generated/api.d.ts";
 import { Failure } from "./lib/failure.ts";
 import { runMain } from "./lib/lifecycle.ts";
 import { root } from "./lib/paths.ts";
@@ -9,10 +10,21 @@ import { say } from "./lib/progress.ts";
 import { liveRun } from "./lib/run-file.ts";
 import { sleep } from "./lib/sleep.ts";
 
-// Records a flood of the running development stack, for the page of a server that gives out no development tokens.
+// Records a flood of the running development stack, with Weir and in one shared queue, for the page of a server that has
+// no development routes.
 
 const floods = [50, 34, 20];
+const you = floods.length;
 const workers = 3;
+/** When the newcomer joins, in milliseconds after the flood. */
+const joinAfter = 2500;
+
+interface Times {
+  user: number;
+  created_at: string;
+  started_at?: string | null;
+  finished_at?: string | null;
+}
 
 await runMain(async () => {
   const api = `http://${host}:${(await liveRun())?.edgePort ?? portFrom("WEIR_EDGE_PORT", 8787)}/api`;
@@ -27,32 +39,42 @@ await runMain(async () => {
   };
   const newUser = async (): Promise<string> => (await ask<Given>("/dev/token", undefined, { tier: "free" })).token;
   const tokens = await Promise.all([...floods, 1].map(newUser));
-  const submit = (user: number): Promise<unknown> => ask("/jobs/demo", tokens[user], {});
+  const run = randomUUID();
+  const submitShared = (users: number[]): Promise<unknown> => ask("/dev/shared-queue", tokens[0], { run, users });
 
-  for (let round = 0; round < Math.max(...floods); round++)
-    await Promise.all(floods.map((jobs, user) => (round < jobs ? submit(user) : undefined)));
-  await sleep(500);
-  await submit(floods.length);
+  const submitted = await Promise.all(
+    floods.map(async (count, user) => {
+      const args = Array.from({ length: count }, () => ({}));
+      const { jobs } = await ask<AcceptedBatch>("/jobs/demo/batch", tokens[user], args);
+      return jobs.map(({ id }) => ({ id, user }));
+    }),
+  );
+  const order = submitted.flat().sort((a, b) => a.id - b.id);
+  await submitShared(order.map(({ user }) => user));
+  await sleep(joinAfter);
+  await Promise.all([ask("/jobs/demo", tokens[you], {}), submitShared([you])]);
 
   for (;;) {
     const lists = await Promise.all(tokens.map((token) => ask<Job[]>("/jobs?limit=100", token)));
-    const jobs = lists.flatMap((list, user) => list.map((job) => ({ ...job, user }))).sort((a, b) => a.id - b.id);
-    const lost = jobs.find(({ status }) => status === "failed" || status === "cancelled");
+    const weir = lists.flatMap((list, user) => list.map((job) => ({ ...job, user }))).sort((a, b) => a.id - b.id);
+    const lost = weir.find(({ status }) => status === "failed" || status === "cancelled");
     if (lost)
       throw new Failure(
         `job ${lost.id} is ${lost.status}: ${lost.error?.message}`,
         "see why in .weir/logs, and record again",
       );
-    if (jobs.some((job) => job.status !== "completed")) {
+    const shared = await ask<SharedJob[]>(`/dev/shared-queue?run=${run}`, tokens[0]);
+    if ([...weir, ...shared].some(({ finished_at }) => !finished_at)) {
       await sleep(500);
       continue;
     }
-    const start = Date.parse(jobs[0]?.created_at ?? "");
+    const start = Math.min(...[...weir, ...shared].map(({ created_at }) => Date.parse(created_at)));
     const since = (time: string | null | undefined): number => Date.parse(time ?? "") - start;
-    const rows = jobs.map((job) => [job.user, since(job.created_at), since(job.started_at), since(job.finished_at)]);
+    const rows = (jobs: Times[]): number[][] =>
+      jobs.map((job) => [job.user, since(job.created_at), since(job.started_at), since(job.finished_at)]);
     const path = join(root, "www", "recording.json");
-    await writeFile(path, `${JSON.stringify({ workers, jobs: rows })}\n`);
-    say(`recorded ${rows.length} jobs in ${path}`);
+    await writeFile(path, `${JSON.stringify({ workers, weir: rows(weir), shared: rows(shared) })}\n`);
+    say(`recorded ${weir.length} jobs twice in ${path}`);
     return 0;
   }
 });

@@ -92,7 +92,7 @@ describe("the page for a signed-in user", () => {
     // The quota keeps up with a burst.
     await page.getByText(/left 0 ·/).waitFor();
     await page.getByRole("alert").getByText("Your plan's quota is used up").waitFor();
-    await page.getByText("waiting for your turn").first().waitFor();
+    await page.getByText("waiting for a slot").first().waitFor();
     await page.locator("#jobs").getByText("running").first().waitFor();
     await picture(page, "burst");
     assert.equal(
@@ -102,15 +102,15 @@ describe("the page for a signed-in user", () => {
       0,
       "no button is cut off at 360 px",
     );
-    // What runs is on top, then comes the line, with each job's place in it.
+    // Running jobs come first, then the queue, with each job's place in it.
     const texts = await page.locator("#jobs tr").allTextContents();
     assert.equal(texts.length, 50, "a burst hides nothing");
     const at = (words: string): number => texts.findIndex((text) => text.includes(words));
-    assert.ok(at("running") < at("1 in your line"), texts.slice(0, 4).join("\n"));
-    assert.ok(at("1 in your line") < at("2 in your line"), texts.slice(0, 4).join("\n"));
-    assert.ok(at("2 in your line") < at("done"), texts.slice(0, 4).join("\n"));
-    // The last in line still waits.
-    const last = page.locator("#jobs tr").filter({ hasText: "waiting for your turn" }).last();
+    assert.ok(at("running") < at("1 in your queue"), texts.slice(0, 4).join("\n"));
+    assert.ok(at("1 in your queue") < at("2 in your queue"), texts.slice(0, 4).join("\n"));
+    assert.ok(at("2 in your queue") < at("done"), texts.slice(0, 4).join("\n"));
+    // The last in the queue still waits.
+    const last = page.locator("#jobs tr").filter({ hasText: "waiting for a slot" }).last();
     await last.getByRole("button", { name: /^Cancel/ }).click();
     await page.locator("#jobs").getByText("cancelled").waitFor();
     assert.notEqual(await page.evaluate("document.activeElement.tagName"), "BODY");
@@ -158,11 +158,11 @@ describe("the page for a signed-in user", () => {
         `${job}: ${said.join(", ")}`,
       );
     }
-    const parked = Object.values(states).filter((said) => said[0] === "waiting for your turn");
+    const parked = Object.values(states).filter((said) => said[0] === "waiting for a slot");
     // How many of them wait depends on how fast the machine submits, and how many are seen to, on how late the page is: of a
     // few, perhaps none.
     const told = (await Promise.all(answers)).filter((answer) => answer.job?.waiting_for === "slot").length;
-    assert.ok(parked.length >= (told - 10) / 2, `${parked.length} of ${told} have waited for their turn`);
+    assert.ok(parked.length >= (told - 10) / 2, `${parked.length} of ${told} have waited for a slot`);
     assert.equal(asked.filter((request) => request === "GET /api/jobs/events").length, 1);
     assert.deepEqual(
       asked.filter((request) => request === "GET /api/jobs" || /^GET .api.jobs.\d/.test(request)),
@@ -180,7 +180,7 @@ describe("the page for a signed-in user", () => {
     assert.equal(await page.locator("html").getAttribute("lang"), "ko");
     await picture(page, "korean");
     await page.getByLabel("언어").selectOption("en");
-    await page.getByRole("heading", { name: "Find the tests in a file" }).waitFor();
+    await page.getByRole("heading", { name: "Sample service: find tests in source files" }).waitFor();
     assert.equal(await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"), 0);
   });
 

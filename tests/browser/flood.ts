@@ -2,10 +2,10 @@ import type { Page } from "playwright-core";
 import type postgres from "postgres";
 import { until } from "../harness/until.ts";
 
-/** Three users submit 104 jobs from the page. */
+/** Three users submit 104 jobs from the page, with Weir and to the shared queue. */
 export async function flood(page: Page): Promise<void> {
   await page.getByRole("button", { name: "Flood it" }).click();
-  await page.getByText("104 jobs of 3 users are in.").waitFor();
+  await page.getByText("104 jobs are queued.").waitFor();
 }
 
 /** The same, and a newcomer submits one while all of those wait. */
@@ -24,7 +24,7 @@ export async function joins(sql: postgres.Sql, doing: () => Promise<void>): Prom
   await until("the newcomer's job", async () => (await submissions()) > before);
 }
 
-/** Nobody starts a job of a flood while this is done, however long a browser on a busy machine takes for it. */
+/** No worker starts a job of a flood meanwhile, however slow the browser is on a busy machine. */
 export async function whilePaused(sql: postgres.Sql, doing: () => Promise<void>): Promise<void> {
   const said = (action: "pause" | "resume"): string => JSON.stringify({ action, queue: "*" });
   await sql`UPDATE river_queue SET paused_at = now() WHERE starts_with(name, 'demo_')`;
@@ -35,4 +35,10 @@ export async function whilePaused(sql: postgres.Sql, doing: () => Promise<void>)
     await sql`UPDATE river_queue SET paused_at = NULL WHERE starts_with(name, 'demo_')`;
     await sql`SELECT pg_notify(river_channel('river_control'), ${said("resume")})`;
   }
+}
+
+/** Waits until the pictures show all jobs of both queues as done. */
+export async function allDone(page: Page, jobs: number): Promise<void> {
+  for (const stage of ["#weir-stage", "#shared-stage"])
+    await page.locator(`${stage} .done-count`).getByText(`${jobs} of ${jobs}`).waitFor();
 }

@@ -6,7 +6,7 @@ import { someAddress, startStack } from "../harness/stack.ts";
 import { until } from "../harness/until.ts";
 import { requireAccessible } from "./axe.ts";
 import { openPage, picture } from "./browser.ts";
-import { floodAndJoin } from "./flood.ts";
+import { allDone, floodAndJoin } from "./flood.ts";
 import { servicesOfStart } from "./services.ts";
 
 const stack = await startStack({ after }, { env: { WEIR_CONFIG: servicesOfStart } });
@@ -37,8 +37,9 @@ async function visiblePartOf(page: Page, selector: string, ground: "black" | "wh
 /** What is drawn, without the words that lie over it. */
 async function drawn(page: Page): Promise<number[]> {
   return page.evaluate(`(() => {
-    const { width, height } = document.getElementById("dots");
-    return [...document.getElementById("dots").getContext("2d").getImageData(0, 0, width, height).data];
+    const canvas = document.querySelector("#weir-stage canvas");
+    const { width, height } = canvas;
+    return [...canvas.getContext("2d").getImageData(0, 0, width, height).data];
   })()`);
 }
 
@@ -55,8 +56,8 @@ describe("the page in forced colours", () => {
     await page.goto(stack.edge.url);
     await page.getByText("live,").waitFor();
     await floodAndJoin(page, stack.database.sql);
-    await page.getByText(/^Yours is done in/).waitFor();
-    await page.getByText("105 of 105").waitFor();
+    await page.getByText(/you finished in/).waitFor();
+    await allDone(page, 105);
     for (const [colorScheme, ground] of grounds) {
       await on(colorScheme);
       // It is drawn again when the colours change. A hundred dots of two pixels' radius and more.

@@ -11,7 +11,11 @@ import { attempt } from "../../scripts/lib/process.ts";
 it("a recording ends with a failed job without waiting for it", async (t) => {
   const job = { id: 7, status: "failed", error: { message: "out of paper" } };
   const server = createServer((request, response) => {
-    const answer = request.url?.endsWith("/token") ? { token: "some" } : request.method === "POST" ? job : [job];
+    const answer = request.url?.endsWith("/token")
+      ? { token: "some" }
+      : request.url?.endsWith("/batch")
+        ? { jobs: [job] }
+        : [job];
     response.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(answer));
   });
   await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));

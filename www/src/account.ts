@@ -1,15 +1,16 @@
 import { allowanceFor } from "./allowance.ts";
-import { developmentToken, Refusal, type SourceFile, submit, type Usage } from "./api.ts";
+import { developmentToken, Refusal, submit, type Usage } from "./api.ts";
 import { openApi } from "./api-document.ts";
-import { analysis } from "./demonstration.ts";
+import { analysis, demo } from "./demonstration.ts";
 import { element, make, makeButton } from "./elements.ts";
 import "./jobs.ts";
 import type { WindowQuota } from "./generated/api.d.ts";
-import { onLanes } from "./live.ts";
+import { lanes, onLanes } from "./live.ts";
 import { hideNotice, showProblem } from "./notice.ts";
 import { Pool } from "./pool.ts";
 import { onUsage, refreshUsage, signIn, signOut } from "./session.ts";
 import { someFiles } from "./source.ts";
+import { onShown } from "./tabs.ts";
 import { type Key, language, meterName, onLanguage, planName, t } from "./text.ts";
 
 const burst = 50;
@@ -24,6 +25,7 @@ const tokenForm = element("token-form", HTMLFormElement);
 const tokenInput = element("token", HTMLInputElement);
 const hint = element("account-hint", HTMLElement);
 const bars = element("quotas", HTMLElement);
+const signInLink = element("to-account", HTMLElement);
 const one = element("submit-one", HTMLButtonElement);
 const many = element("submit-many", HTMLButtonElement);
 
@@ -36,7 +38,7 @@ void openApi()
     plans = document.components?.schemas?.Wanted?.properties?.tier?.enum ?? [];
     showPlans();
   })
-  // That the server is away is said elsewhere.
+  // The page shows at the top that the server is away.
   .catch(() => {});
 tokenForm.addEventListener("submit", (event) => {
   event.preventDefault();
@@ -46,8 +48,11 @@ element("sign-out", HTMLButtonElement).addEventListener("click", () => {
   signOut();
   hint.textContent = "";
 });
-one.addEventListener("click", () => void submitMany(1));
-many.addEventListener("click", () => void submitMany(burst));
+one.addEventListener("click", () => void submitFiles());
+many.addEventListener("click", () => void submitMany());
+onShown("account", () => {
+  hint.textContent = "";
+});
 onUsage((now) => {
   usage = now;
   show();
@@ -71,13 +76,13 @@ async function enter(tier: string): Promise<void> {
     await use(await developmentToken(tier));
   } catch (error) {
     if (error instanceof Refusal && error.status === 404) hint.textContent = t("noSignIn");
-    else showProblem(error);
+    else showProblem(error, tierButtons);
   }
 }
 
 async function use(token: string): Promise<void> {
   hint.textContent = "";
-  const accepted = await signIn(token).catch(showProblem);
+  const accepted = await signIn(token).catch((error) => showProblem(error, tierButtons));
   tokenInput.value = "";
   if (accepted === false) hint.textContent = t("badToken");
 }
@@ -91,6 +96,8 @@ function show(): void {
   if (hadFocus) (usage ? one : tierButtons.querySelector("button"))?.focus();
   allowanceFor(usage !== undefined);
   many.textContent = t("submitMany", { n: burst });
+  signInLink.textContent = t(usage ? "tabJobs" : "signIn");
+  signInLink.dataset.t = usage ? "tabJobs" : "signIn";
   who.textContent = usage ? t("tier", { tier: planName(usage.tier) }) : t("signedOut");
   const meters = usage?.meters ?? [];
   bars.replaceChildren(
@@ -122,29 +129,62 @@ function bar(meter: string, { window, used, reserved, limit, remaining, reset_at
   return box;
 }
 
-async function submitMany(count: number): Promise<void> {
+/** Submits the files in the form, or a sample. */
+async function submitFiles(): Promise<void> {
+  await submitEach(1, analysis, () => ({ files: someFiles() }), one);
+}
+
+/** Submits many jobs that take a moment each, so that they can be seen waiting. */
+async function submitMany(): Promise<void> {
+  const isSlow = lanes()?.services[demo] !== undefined;
+  await submitEach(burst, isSlow ? demo : analysis, () => (isSlow ? {} : { files: someFiles() }), many);
+}
+
+/** `args` may throw what is wrong with them. */
+async function submitEach(count: number, service: string, args: () => unknown, button: HTMLElement): Promise<void> {
   if (one.ariaDisabled) return;
   // Not `disabled`, which would take the focus away from the button that was pressed.
   one.ariaDisabled = many.ariaDisabled = "true";
   hideNotice();
-  hint.textContent = t("submitting");
-  let files: SourceFile[];
+  const refusals: unknown[] = [];
   try {
-    files = someFiles();
+    hint.textContent = t("submitting");
+    const each = args();
+    const submitOne = async (): Promise<void> => {
+      await submit(service, each).catch((error) => refusals.push(error));
+      void refreshUsage().catch(() => {});
+    };
+    await new Pool(submitters).all(Array.from({ length: count }, () => submitOne));
+    hint.textContent = t("submitted", { accepted: count - refusals.length, refused: refusals.length });
   } catch (error) {
     hint.textContent = "";
+    refusals.push(error);
+  } finally {
     one.ariaDisabled = many.ariaDisabled = null;
-    showProblem(error);
-    return;
   }
-  const refusals: unknown[] = [];
-  const submitOne = async (): Promise<void> => {
-    await submit(analysis, { files }).catch((error) => refusals.push(error));
-    void refreshUsage().catch(() => {});
-  };
-  await new Pool(submitters).all(Array.from({ length: count }, () => submitOne));
-  hint.textContent = t("submitted", { accepted: count - refusals.length, refused: refusals.length });
-  one.ariaDisabled = many.ariaDisabled = null;
-  if (refusals[0]) showProblem(refusals[0]);
-  await refreshUsage().catch(showProblem);
+  const [refused] = refusals;
+  if (refused) {
+    showProblem(refused, button);
+    if (refused instanceof Refusal && refused.quota) offerLargerPlan();
+  }
+  await refreshUsage().catch((error) => showProblem(error, button));
+}
+
+/** A way on for a user whose quota is used up. */
+function offerLargerPlan(): void {
+  if (usage?.tier !== "free" || !plans.includes("pro")) return;
+  const label = t("signInAsPlan", { plan: planName("pro") });
+  element("notice-text", HTMLElement).append(makeButton(label, () => void signInInstead("pro"), "small"));
+}
+
+/** The jobs and the quota of the previous user go before those of the next come. */
+async function signInInstead(plan: string): Promise<void> {
+  try {
+    const token = await developmentToken(plan);
+    hideNotice();
+    signOut();
+    await use(token);
+  } catch (error) {
+    showProblem(error, many);
+  }
 }

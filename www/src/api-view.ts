@@ -24,7 +24,8 @@ export async function showDocument(): Promise<void> {
 }
 
 function write(document: OpenApi): void {
-  const routes = Object.entries(document.paths).flatMap(([path, operations]) =>
+  const paths = Object.entries(document.paths).toSorted(([a], [b]) => rank(a) - rank(b) || (a < b ? -1 : 1));
+  const routes = paths.flatMap(([path, operations]) =>
     methods.flatMap((method) => {
       const operation = operations[method];
       return operation ? [route(method, path, operation)] : [];
@@ -34,9 +35,22 @@ function write(document: OpenApi): void {
   place.replaceChildren(make("h3", t("routes")), ...routes, make("h3", t("types")), ...types);
 }
 
+/** Jobs first, and last the routes that no edge forwards. */
+function rank(path: string): number {
+  if (isOriginOnly(path)) return 3;
+  if (path.startsWith("/api/dev/")) return 2;
+  return path.startsWith("/api/jobs") ? 0 : 1;
+}
+
+function isOriginOnly(path: string): boolean {
+  return !path.startsWith("/api/");
+}
+
 function route(method: string, path: string, operation: Operation): HTMLElement {
   const summary = make("summary");
-  summary.append(make("b", method.toUpperCase(), `method ${method}`), make("code", path), english(operation.summary));
+  summary.append(make("b", method.toUpperCase(), `method ${method}`), make("code", path));
+  if (isOriginOnly(path)) summary.append(make("span", t("originOnly"), "badge"));
+  summary.append(english(operation.summary));
   const details = make("details", "", "route");
   details.append(summary);
   if (operation.description) details.append(paragraph(operation.description));

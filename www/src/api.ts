@@ -1,6 +1,6 @@
-import type { Accepted, Given, Job, Quota, Usage } from "./generated/api.d.ts";
+import type { Accepted, AcceptedBatch, Given, Job, Quota, SharedJob, Usage } from "./generated/api.d.ts";
 
-export type { Job, LaneState, Lanes, Quota, Usage } from "./generated/api.d.ts";
+export type { Job, LaneState, Lanes, Quota, SharedJob, Usage } from "./generated/api.d.ts";
 
 export interface TestCase {
   file: string;
@@ -114,6 +114,22 @@ export async function submit(
 ): Promise<{ job: Job; jobToken: string | undefined; headers: Headers }> {
   const { body, headers } = await ask<Accepted>(`/api/jobs/${service}`, { method: "POST", body: args, token });
   return { job: body.job, jobToken: body.token, headers };
+}
+
+/** Submits up to 100 jobs at once. */
+export async function submitBatch(service: string, args: unknown[], token: string): Promise<Job[]> {
+  const { body } = await ask<AcceptedBatch>(`/api/jobs/${service}/batch`, { method: "POST", body: args, token });
+  return body.jobs;
+}
+
+/** Submits a job of each of these users to the queue that they share; only a development server has it. */
+export async function submitShared(run: string, users: number[], token: string | undefined): Promise<SharedJob[]> {
+  return (await ask<SharedJob[]>("/api/dev/shared-queue", { method: "POST", body: { run, users }, token })).body;
+}
+
+/** The jobs of one run in the shared queue. */
+export async function listShared(run: string, token: string | undefined): Promise<SharedJob[]> {
+  return (await ask<SharedJob[]>(`/api/dev/shared-queue?run=${run}`, { token })).body;
 }
 
 /** Reads a job, as the signed-in user unless told as whom. */

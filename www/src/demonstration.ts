@@ -9,5 +9,8 @@ export const analysis = "analysis";
 /** Makes a specification of the tests that an analysis has found. */
 export const specview = "specview";
 
-/** Takes what an analysis takes and does nothing with it, for as long as real work takes. */
+/** Does nothing, for a known time. */
 export const demo = "demo";
+
+/** The same work in one queue for all users, without Weir's admission. */
+export const demoShared = "demo_shared";

@@ -1,273 +1,320 @@
-import { developmentToken, isFinished, type Job, listJobs, Refusal, submit } from "./api.ts";
+import {
+  developmentToken,
+  isFinished,
+  type Job,
+  listJobs,
+  listShared,
+  Refusal,
+  type SharedJob,
+  submit,
+  submitBatch,
+  submitShared,
+} from "./api.ts";
 import { openApi } from "./api-document.ts";
-import { analysis, demo } from "./demonstration.ts";
+import { demo, demoShared } from "./demonstration.ts";
 import { element } from "./elements.ts";
-import { firstLanes, heard, lanes } from "./live.ts";
+import { firstLanes, lanes, markAlive } from "./live.ts";
 import { hideNotice, showProblem } from "./notice.ts";
 import { Picture } from "./picture.ts";
-import { Pool, pause } from "./pool.ts";
+import { pause } from "./pool.ts";
 import { Scene, type SceneJob } from "./scene.ts";
-import { conclude, count, inSeconds, tell } from "./scoreboard.ts";
+import { compare, Scoreboard, setSentence } from "./scoreboard.ts";
 import { onLanguage, t } from "./text.ts";
+import { comparisonAt, type Newcomer, sentenceAt, type Tracks } from "./verdict.ts";
 
 /** How many jobs each of the flooding users submits. All are on the Free plan, which allows 50 a month. */
 const floods = [50, 34, 20] as const;
+const total = floods.reduce((sum, jobs) => sum + jobs, 0);
 const you = floods.length;
-/** The picture is this much behind, so that what has happened in between is known and can be shown in its order. */
+/** The pictures are this much behind, so that everything up to then is known and is shown in its order. */
 const lag = 450;
 const pollEvery = 150;
-/** A browser opens six connections to a server. The streams and the looking need theirs. */
-const submitters = 3;
 
 const start = element("flood", HTMLButtonElement);
 const join = element("join", HTMLButtonElement);
 const kind = element("picture-kind", HTMLElement);
 
-const picture = new Picture([...floods, 1]);
+/** A picture and its numbers in words. */
+class Board {
+  readonly picture: Picture;
+  readonly #scoreboard: Scoreboard;
+
+  constructor(stage: HTMLElement) {
+    this.picture = new Picture(stage, [...floods, 1]);
+    this.#scoreboard = new Scoreboard(stage);
+  }
+
+  show(scene: Scene, clock: () => number, onMoment: (at: number) => void): void {
+    this.picture.show(scene, clock, (at) => {
+      this.#scoreboard.count(scene, at);
+      onMoment(at);
+    });
+  }
+}
+
+const boards = {
+  weir: new Board(element("weir-stage", HTMLElement)),
+  shared: new Board(element("shared-stage", HTMLElement)),
+};
 let run: Run | undefined;
-/** Whether real users can be had; else what was recorded is shown. */
+/** Whether this server runs the demonstration; otherwise the recording is shown. */
 let canRun = true;
 
 start.addEventListener("click", () => void begin());
 join.addEventListener("click", () => void newcomer());
-onLanguage(name);
-name();
-tell(() => t("floodIdle"));
-picture.show(
-  emptyScene(),
-  () => 0,
-  () => {},
-);
+onLanguage(showButtons);
+showButtons();
+setSentence(() => t("floodIdle", { total }));
+for (const [name, board] of Object.entries(boards))
+  board.show(
+    emptyScene(name === "shared"),
+    () => 0,
+    () => {},
+  );
 
-/** Finds out what this server allows. One without development tokens gets the recording, once by itself. */
+/** Finds out what this server allows. A server without the demonstration shows the recording, once by itself. */
 export async function preparePicture(): Promise<void> {
   const document = await openApi();
   await Promise.race([firstLanes, pause(2000)]);
-  const isOurs = lanes() === undefined || demoService() !== undefined;
-  canRun = isOurs && document.paths["/api/dev/token"] !== undefined;
-  name();
+  const services = lanes()?.services;
+  const hasServices = services === undefined || (demo in services && demoShared in services);
+  canRun = hasServices && document.paths["/api/dev/shared-queue"] !== undefined;
+  showButtons();
   if (!canRun) await replay();
 }
 
-function name(): void {
-  start.textContent = t(canRun ? "floodIt" : "playRecording");
-  join.classList.toggle("gone", !canRun);
-  kind.hidden = canRun;
-}
-
-function emptyScene(workers = demoWorkers()): Scene {
+function emptyScene(shared: boolean, workers = demoWorkers()): Scene {
   const letters = ["A", "B", "C", "★"];
   return new Scene(
-    letters.map((letter) => ({ letter, turns: 1 })),
+    letters.map((letter) => ({ letter, slots: 1 })),
     workers,
+    shared,
   );
 }
 
-/** The service that takes what the flood sends; another product's catalogue has none. */
-function demoService(): string | undefined {
-  return [demo, analysis].find((name) => lanes()?.services[name]);
-}
-
 function demoWorkers(): number {
-  return lanes()?.services[demoService() ?? ""]?.default.workers || 3;
+  return lanes()?.services[demo]?.default.workers || 3;
 }
 
-/** One flood and whoever joins it. */
-class Run {
-  readonly scene = emptyScene();
-  readonly service = demoService() ?? "";
+/** One flood, with Weir and in the shared queue, and the newcomer who joins it. */
+class Run implements Tracks {
+  readonly id = crypto.randomUUID();
+  readonly weir = emptyScene(false);
+  readonly shared = emptyScene(true);
   /** By the place of the user in the scene. */
   readonly tokens: (string | undefined)[] = [];
-  /** The newcomer's job that is not told of yet; -1 until it is known which that is. */
-  joined: number | undefined;
-  submitting: boolean;
+  readonly recorded = false;
+  newcomer: Newcomer | undefined;
+  submitting = true;
   /** How far the server's clock is behind ours, at most. */
   #skew = Infinity;
   #shownUntil = 0;
 
-  constructor(what: { floods: boolean }) {
-    this.submitting = what.floods;
-    if (!what.floods) this.joined = -1;
-  }
-
-  take(user: number, jobs: Job[]): void {
-    let isNew = this.scene.take(jobs.map((job) => sceneJob(user, job)));
-    // How many turns a user has is the server's setting; as many as are seen to be taken at once.
-    const taken = jobs.filter((job) => !isFinished(job) && job.waiting_for !== "slot").length;
-    const whose = this.scene.users[user];
-    if (whose && whose.turns < taken) {
-      whose.turns = taken;
+  takeJobs(user: number, jobs: Job[]): void {
+    let isNew = this.weir.take(jobs.map((job) => sceneJob(user, job)));
+    // The number of slots is the server's setting; it is at least as many as are in use at once.
+    const used = jobs.filter((job) => !isFinished(job) && job.waiting_for !== "slot").length;
+    const owner = this.weir.users[user];
+    if (owner && owner.slots < used) {
+      owner.slots = used;
       isNew = true;
     }
-    heard();
-    if (this.scene.jobs.length > 0) this.#skew = Math.min(this.#skew, Date.now() - this.scene.newest);
-    if (isNew) picture.wake();
+    this.#take(this.weir, isNew, boards.weir);
   }
 
-  /** The moment that the picture shows, by the server's clock. It never goes back. */
+  takeShared(jobs: SharedJob[]): void {
+    const isNew = this.shared.take(
+      jobs.map(({ id, user, created_at, started_at, finished_at }) => ({
+        id,
+        user,
+        created: Date.parse(created_at),
+        started: time(started_at),
+        finished: time(finished_at),
+      })),
+    );
+    this.#take(this.shared, isNew, boards.shared);
+  }
+
+  #take(scene: Scene, isNew: boolean, board: Board): void {
+    markAlive();
+    if (scene.jobs.length > 0) this.#skew = Math.min(this.#skew, Date.now() - scene.newest);
+    if (isNew) board.picture.wake();
+  }
+
+  /** The moment that the pictures show, by the server's clock. It never goes back. */
   readonly moment = (): number => {
     if (this.#skew !== Infinity) this.#shownUntil = Math.max(this.#shownUntil, Date.now() - this.#skew - lag);
     return this.#shownUntil;
   };
 
   get isOver(): boolean {
-    return (
-      !this.submitting && this.joined === undefined && this.tokens.every((_, user) => !this.scene.unfinished(user))
-    );
+    const at = this.moment();
+    return !this.submitting && this.weir.isOver(at) && this.shared.isOver(at);
   }
 }
 
+function time(text: string | null | undefined): number | undefined {
+  return text ? Date.parse(text) : undefined;
+}
+
 function sceneJob(user: number, job: Job): SceneJob {
-  const time = (text: string | null | undefined): number | undefined => (text ? Date.parse(text) : undefined);
   return {
     id: job.id,
     user,
     created: Date.parse(job.created_at),
     started: job.status === "queued" ? undefined : time(job.started_at),
-    finished: time(job.finished_at),
+    finished: isFinished(job) ? time(job.finished_at) : undefined,
   };
 }
 
 async function begin(): Promise<void> {
   if (run && !run.isOver) return;
   hideNotice();
-  conclude(undefined);
   if (!canRun) return replay();
-  // They tell which services there are.
+  // The lanes list the server's services.
   await Promise.race([firstLanes, pause(2000)]);
   if (run && !run.isOver) return;
-  const mine = open({ floods: true });
-  tell(() => t("floodStarts"));
+  const mine = open();
   try {
-    const pool = new Pool(submitters);
-    await Promise.all(
-      floods.map(async (_, user) => {
-        mine.tokens[user] = await developmentToken("free");
+    const users = await Promise.all(
+      floods.map(async (jobs, user) => {
+        const token = await developmentToken("free");
+        mine.tokens[user] = token;
+        const submitted = await submitBatch(
+          demo,
+          Array.from({ length: jobs }, () => ({})),
+          token,
+        );
+        mine.takeJobs(user, submitted);
+        return submitted.map(({ id }) => ({ id, user }));
       }),
     );
-    // All at the same time, each its next one.
-    const rounds = Array.from({ length: Math.max(...floods) }, (_, n) =>
-      floods.flatMap((jobs, user) => (n < jobs ? [() => submitOne(mine, user).then(() => undefined)] : [])),
+    // The same jobs in the same order.
+    const order = users.flat().sort((a, b) => a.id - b.id);
+    mine.takeShared(
+      await submitShared(
+        mine.id,
+        order.map(({ user }) => user),
+        mine.tokens[0],
+      ),
     );
-    const flood = rounds.flat();
-    await pool.all(flood);
-    const total = flood.length;
-    // Who has joined already is not asked to, and what became of their job stays.
-    if (mine.tokens[you] === undefined) tell(() => t("floodIsIn", { total, users: floods.length }));
   } catch (error) {
-    if (mine.scene.jobs.length === 0 && error instanceof Refusal && error.status === 404) {
-      // The edge lets nobody get such tokens, whatever the server behind it says.
+    run = undefined;
+    if (error instanceof Refusal && error.status === 404) {
+      // The edge does not forward development's routes.
       canRun = false;
-      name();
-      void replay().catch(showProblem);
-    } else showProblem(error);
+      void replay().catch((error) => showProblem(error, start));
+    } else {
+      setSentence(() => t("floodIdle", { total }));
+      showProblem(error, start);
+    }
   } finally {
     mine.submitting = false;
-    showWhetherBusy();
+    showButtons();
   }
 }
 
 async function newcomer(): Promise<void> {
-  if (run?.joined !== undefined) return;
+  const mine = run;
+  if (!mine || !canJoin()) return;
   hideNotice();
-  conclude(undefined);
-  const mine = run && !run.isOver ? run : open({ floods: false });
-  mine.joined = -1;
+  mine.submitting = true;
+  showButtons();
   try {
-    mine.tokens[you] ??= await developmentToken("free");
-    mine.joined = (await submitOne(mine, you)).id;
-    tell(() => t("youJoined"));
-    picture.wake();
+    const token = await developmentToken("free");
+    mine.tokens[you] = token;
+    const [{ job }, [twin]] = await Promise.all([
+      submit(demo, {}, token),
+      submitShared(mine.id, [you], token).then((jobs) => {
+        mine.takeShared(jobs);
+        return jobs;
+      }),
+    ]);
+    mine.takeJobs(you, [job]);
+    if (twin) mine.newcomer = { weir: job.id, shared: twin.id };
   } catch (error) {
-    mine.joined = undefined;
-    showProblem(error);
+    showProblem(error, join);
+  } finally {
+    mine.submitting = false;
+    show(mine, mine.moment());
   }
-  showWhetherBusy();
 }
 
-async function submitOne(mine: Run, user: number): Promise<Job> {
-  const args =
-    mine.service === "demo" ? {} : { files: [{ path: "a_test.go", content: "func TestA(t *testing.T) {}" }] };
-  const { job } = await submit(mine.service, args, mine.tokens[user]);
-  mine.take(user, [job]);
-  return job;
+/** A newcomer joins once the flood is in, and while some of it is left. */
+function canJoin(): boolean {
+  return run !== undefined && !run.submitting && run.newcomer === undefined && !run.isOver;
 }
 
-/** Starts a new picture and follows it until all of its jobs are done. */
-function open(what: { floods: boolean }): Run {
-  const mine = new Run(what);
+/** Starts new pictures and follows the jobs until the pictures show all of them as done. */
+function open(): Run {
+  const mine = new Run();
   run = mine;
-  picture.show(mine.scene, mine.moment, (at) => show(mine, at));
-  showWhetherBusy();
+  for (const name of ["weir", "shared"] as const)
+    boards[name].show(mine[name], mine.moment, () => show(mine, mine.moment()));
   void follow(mine);
   return mine;
 }
 
 /** Not `disabled`, which would take the focus away from the button that was pressed. */
-function showWhetherBusy(): void {
+function showButtons(): void {
+  const words = canRun ? (run?.isOver ? "floodAgain" : "floodIt") : "playRecording";
+  if (start.textContent !== t(words)) start.textContent = t(words);
   start.ariaDisabled = run && !run.isOver ? "true" : null;
-  join.ariaDisabled = run?.joined !== undefined ? "true" : null;
+  join.ariaDisabled = canJoin() ? null : "true";
+  join.classList.toggle("gone", !canRun);
+  kind.hidden = canRun;
 }
 
 async function follow(mine: Run): Promise<void> {
-  while (!mine.isOver) {
+  while (run === mine && !mine.isOver) {
     await pause(pollEvery);
-    // One after the other: more at once would take the connections of those who submit.
+    // One after the other: a browser opens six connections to a server, and others need theirs.
     for (const [user, token] of mine.tokens.entries()) {
-      if (token === undefined || !mine.scene.unfinished(user)) continue;
+      if (token === undefined || !mine.weir.unfinished(user)) continue;
       await listJobs(100, token).then(
-        (jobs) => mine.take(user, jobs),
+        (jobs) => mine.takeJobs(user, jobs),
         () => {},
       );
     }
+    if (!mine.shared.unfinished()) continue;
+    await listShared(mine.id, mine.tokens[0]).then(
+      (jobs) => mine.takeShared(jobs),
+      () => {},
+    );
   }
+  if (run === mine) show(mine, mine.moment());
 }
 
-function show(mine: Run, at: number): void {
-  count(mine.scene, at);
-  const { joined } = mine;
-  const job = joined === undefined ? undefined : mine.scene.job(joined);
-  if (joined !== undefined && job?.finished !== undefined && job.finished <= at) {
-    mine.joined = undefined;
-    announce(mine.scene, joined);
-  }
-  showWhetherBusy();
+/** Writes the sentence and the bars for what the pictures show. */
+function show(tracks: Tracks, at: number): void {
+  const landed = (track: "weir" | "shared", id: number): boolean => boards[track].picture.landed(id);
+  setSentence(() => sentenceAt(tracks, at, landed));
+  compare(comparisonAt(tracks, at, landed));
+  showButtons();
 }
 
-/** Says what became of the newcomer's job, by the server's own times. */
-function announce(scene: Scene, id: number): void {
-  const verdict = scene.verdict(id);
-  if (!verdict) return;
-  conclude(verdict);
-  tell(() =>
-    t(verdict.ahead === 1 ? "youAreDoneOne" : "youAreDone", {
-      time: inSeconds(verdict.seconds),
-      ahead: verdict.ahead,
-      shared: inSeconds(verdict.sharedSeconds),
-    }),
-  );
-}
-
-/** Plays what was recorded from a real flood. */
+/** Plays the recording of a real flood. */
 async function replay(): Promise<void> {
   const { recording } = await import("./recording.ts");
-  const scene = emptyScene(recording.workers);
-  scene.take(
-    recording.jobs.map(([user, created, started, finished], id) => ({ id, user, created, started, finished })),
-  );
-  const joined = scene.jobs.find((job) => job.user === you)?.id;
+  const scene = (name: "weir" | "shared"): Scene => {
+    const empty = emptyScene(name === "shared", recording.workers);
+    empty.take(
+      recording[name].map(([user, created, started, finished], id) => ({ id, user, created, started, finished })),
+    );
+    return empty;
+  };
+  const [weir, shared] = [scene("weir"), scene("shared")];
+  const mine = (of: Scene): number => of.jobs.find(({ user }) => user === you)?.id ?? -1;
+  const tracks: Tracks = {
+    weir,
+    shared,
+    newcomer: { weir: mine(weir), shared: mine(shared) },
+    submitting: false,
+    recorded: true,
+  };
   const began = Date.now();
-  const end = scene.newest;
-  let told = false;
-  tell(() => t("recordingStarts"));
-  picture.show(
-    scene,
-    () => Math.min(Date.now() - began, end),
-    (at) => {
-      count(scene, at);
-      if (told || joined === undefined || (scene.job(joined)?.finished ?? Infinity) > at) return;
-      told = true;
-      announce(scene, joined);
-    },
-  );
+  const end = Math.max(weir.newest, shared.newest);
+  const clock = (): number => Math.min(Date.now() - began, end);
+  boards.weir.show(weir, clock, (at) => show(tracks, at));
+  boards.shared.show(shared, clock, (at) => show(tracks, at));
 }

@@ -1,8 +1,9 @@
 import { onRequest } from "./api.ts";
 import { element } from "./elements.ts";
+import { placeNear, reveal } from "./messages.ts";
 import { t } from "./text.ts";
 
-/** Says when a submission is not answered, as long as it is not. */
+/** Shows next to the pressed button that a submission has no answer yet. */
 
 const patience = 4000;
 
@@ -13,6 +14,7 @@ let timer: ReturnType<typeof setInterval> | undefined;
 onRequest(({ method }, settled) => {
   if (method === "GET") return;
   const request = { since: Date.now() };
+  if (open.size === 0) placeNear(place, document.activeElement);
   open.add(request);
   timer ??= setInterval(show, 1000);
   void settled.then(() => {
@@ -24,9 +26,12 @@ onRequest(({ method }, settled) => {
 function show(): void {
   const waited = Date.now() - Math.min(...[...open].map((request) => request.since));
   place.hidden = !(open.size > 0 && waited > patience);
-  // A screen reader is told once, not every second.
+  // A screen reader reads it once, not every second.
   if (place.hidden) place.textContent = "";
-  else if (place.textContent === "") place.textContent = t("hanging", { n: Math.floor(waited / 1000) });
+  else if (place.textContent === "") {
+    place.textContent = t("hanging", { n: Math.floor(waited / 1000) });
+    reveal(place);
+  }
   if (open.size > 0) return;
   clearInterval(timer);
   timer = undefined;

@@ -32,7 +32,7 @@ for (const name of ["pointerup", "pointercancel"])
     });
   });
 
-/** The running jobs, then those that wait, as their turns come, then those that are over, the newest first. */
+/** The running jobs, then those that wait, in queue order, then those that are over, the newest first. */
 export function inOrder(jobs: Job[]): Job[] {
   const rank = (job: Job): number => {
     if (job.status === "running") return 0;
@@ -111,14 +111,14 @@ function bar(job: Job): HTMLProgressElement[] {
 function details(job: Job, place: number | undefined): string[] {
   const { started_at: started, finished_at: finished, created_at: created, error } = job;
   const time = (from: string, to: string): string => inSeconds(Math.max(0, Date.parse(to) - Date.parse(from)) / 1000);
-  const said: string[] = [];
-  if (place) said.push(t("placeInLine", { n: place }));
-  if (job.progress) said.push(t("progressSoFar", { percent: Math.floor(job.progress.fraction * 100) }));
-  if (job.progress?.message) said.push(job.progress.message);
-  if (started && job.status !== "queued") said.push(t("waited", { time: time(created, started) }));
-  if (started && finished) said.push(t("took", { time: time(started, finished) }));
-  if (error) said.push(error.message);
-  return said;
+  const parts: string[] = [];
+  if (place) parts.push(t("placeInQueue", { n: place }));
+  if (job.progress) parts.push(t("progressSoFar", { percent: Math.floor(job.progress.fraction * 100) }));
+  if (job.progress?.message) parts.push(job.progress.message);
+  if (started && job.status !== "queued") parts.push(t("waited", { time: time(created, started) }));
+  if (started && finished) parts.push(t("took", { time: time(started, finished) }));
+  if (error) parts.push(error.message);
+  return parts;
 }
 
 function actionsFor(job: Job): Action[] {

@@ -1,5 +1,6 @@
 import { cancelJob, isFinished, type Job, listJobs, submit } from "./api.ts";
 import { specview } from "./demonstration.ts";
+import { element } from "./elements.ts";
 import { showJobs } from "./job-table.ts";
 import { showProblem } from "./notice.ts";
 import { showOutput } from "./output.ts";
@@ -10,6 +11,7 @@ import { language, onLanguage } from "./text.ts";
 /** Finished jobs beyond this many are left out, the oldest first; one that is not finished never is. */
 const finishedAtMost = 500;
 const pageSize = 100;
+const table = element("jobs-table", HTMLElement);
 
 const jobs = new Map<number, Job>();
 /** Tells of every change of every job, over one connection: a browser opens no more than six to a server. */
@@ -82,7 +84,7 @@ function show(): void {
       specify: (id) => void act(async () => take((await submit(specview, { analysis_id: id, language })).job)),
       show: (id) => {
         const job = jobs.get(id);
-        if (job) void showOutput(job).catch(showProblem);
+        if (job) void showOutput(job).catch((error) => showProblem(error, table));
       },
     });
   }, 60);
@@ -93,6 +95,6 @@ async function act(action: () => Promise<void>): Promise<void> {
     await action();
     await refreshUsage();
   } catch (error) {
-    showProblem(error);
+    showProblem(error, table);
   }
 }

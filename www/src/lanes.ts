@@ -3,7 +3,7 @@ import { element, make } from "./elements.ts";
 import { onLanes } from "./live.ts";
 import { language, onLanguage, serviceName, t } from "./text.ts";
 
-/** All jobs of everybody, a row for each service that the server has, whatever they are. */
+/** All jobs, with a row for each of the server's services. */
 
 const body = element("services", HTMLElement);
 let latest: Lanes | undefined;

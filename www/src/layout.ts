@@ -1,8 +1,13 @@
-/** Where things of the picture are, in pixels of its canvas, as the style sheet has laid out the boxes for them. */
+/** Where the parts of a picture are, in pixels of its canvas, as the style sheet has laid out their boxes. */
 
 export interface Point {
   x: number;
   y: number;
+}
+
+/** Where a dot is, and its radius. */
+export interface Dot extends Point {
+  r: number;
 }
 
 interface Box {
@@ -15,11 +20,13 @@ interface Box {
 export interface Layout {
   width: number;
   height: number;
-  lines: Box[];
-  walls: Point[];
+  queues: Box[];
+  slots: Point[];
   done: Box;
   /** The colour of the workers' frames. */
   edge: string;
+  /** The colour of places that are still empty. */
+  line: string;
   workers(count: number): Point[];
 }
 
@@ -35,45 +42,64 @@ export function layOut(stage: HTMLElement): Layout {
   return {
     width: origin.width,
     height: origin.height,
-    lines: boxes(".line"),
-    walls: boxes(".turn").map(({ left, top, width, height }) => ({ x: left + width / 2, y: top + height / 2 })),
+    queues: boxes(".queue"),
+    slots: boxes(".slot").map(({ left, top, width, height }) => ({ x: left + width / 2, y: top + height / 2 })),
     done: boxes(".done-box")[0] ?? nowhere,
     edge: getComputedStyle(stage).getPropertyValue("color"),
+    line: getComputedStyle(stage.querySelector(".user") ?? stage).getPropertyValue("border-top-color"),
     workers: (count) => pile(pool, count),
   };
 }
 
-/** As many as there are, in columns from top to bottom, in the middle of the box. */
+/** The workers, in columns from top to bottom, in the middle of the box. */
 function pile(box: Box, count: number): Point[] {
-  const gap = 40;
-  const inColumn = Math.max(1, Math.min(count, Math.floor(box.height / gap)));
-  const columns = Math.ceil(count / inColumn);
+  const widest = 36;
+  const columns = Math.min(Math.ceil((count * widest) / box.height) || 1, Math.floor(box.width / widest) || 1);
+  const inColumn = Math.ceil(count / columns);
+  const gap = Math.min(widest, box.height / inColumn);
   return Array.from({ length: count }, (_, n) => ({
     x: box.left + box.width / 2 + (Math.floor(n / inColumn) - (columns - 1) / 2) * gap,
     y: box.top + box.height / 2 + ((n % inColumn) - (inColumn - 1) / 2) * gap,
   }));
 }
 
-/** The nth of a line, whose head is at the right. Where that is too narrow, the line zigzags. */
-export function queueSpot(box: Box, n: number, longest: number): Point & { r: number } {
-  const step = Math.min(13, box.width / longest);
+/** The nth of a queue, whose head is at the right. Where that is too narrow, the queue zigzags. */
+export function queueSpot(box: Box, n: number, longest: number): Dot {
+  const step = Math.min(13, box.width / (longest + 1));
   const zigzag = step < 7;
   const r = zigzag ? Math.min(step * 0.85, box.height / 4) : step * 0.42;
   return {
-    x: box.left + box.width - step * (n + 0.5),
+    x: box.left + box.width - step * (n + 1),
     y: box.top + box.height / 2 + (zigzag ? (n % 2 ? r : -r) : 0),
     r,
   };
 }
 
-/** The nth of a sequence that is written like text; all of `total` have room. */
-export function sequenceSpot(box: Box, n: number, total: number): Point & { r: number } {
-  let pitch = 26;
-  while (pitch > 6 && Math.floor(box.width / pitch) * Math.floor(box.height / pitch) < total) pitch -= 0.5;
+/** The nth of a queue that fills its box in columns; the head is at the top right. */
+export function blockSpot(box: Box, n: number, total: number): Dot {
+  const pitch = pitchFor(box, total);
+  const inColumn = Math.max(1, Math.floor(box.height / pitch));
+  return {
+    x: box.left + box.width - pitch * (Math.floor(n / inColumn) + 0.5),
+    y: box.top + box.height / 2 + pitch * ((n % inColumn) - (inColumn - 1) / 2),
+    r: pitch * 0.42,
+  };
+}
+
+/** The nth of a sequence that is written like text. */
+export function sequenceSpot(box: Box, n: number, total: number): Dot {
+  const pitch = pitchFor(box, total);
   const inRow = Math.max(1, Math.floor(box.width / pitch));
   return {
     x: box.left + pitch * ((n % inRow) + 0.5),
     y: box.top + pitch * (Math.floor(n / inRow) + 0.5),
     r: pitch * 0.42,
   };
+}
+
+/** The widest pitch at which all dots fit. */
+function pitchFor(box: Box, total: number): number {
+  let pitch = 26;
+  while (pitch > 6 && Math.floor(box.width / pitch) * Math.floor(box.height / pitch) < total) pitch -= 0.5;
+  return pitch;
 }

@@ -3,7 +3,7 @@ import { element } from "./elements.ts";
 import { Stream } from "./stream.ts";
 import { language, onLanguage, t } from "./text.ts";
 
-/** The server tells something about every second; when it has been silent this long, what is shown may be old. */
+/** The server sends data about once a second; after a silence this long, what is shown may be old. */
 const patience = 4000;
 
 const sign = element("live", HTMLElement);
@@ -13,17 +13,17 @@ const notice = element("stale", HTMLElement);
 const listeners: ((lanes: Lanes) => void)[] = [];
 const recoveries: (() => void)[] = [];
 let latest: Lanes | undefined;
-/** When the server was last heard; the page itself is something that it said. */
-let heardAt = Date.now();
-let heardBefore = false;
+/** When the last data arrived from the server; the page itself counts. */
+let aliveAt = Date.now();
+let wasAlive = false;
 
-/** Called with the lanes whenever the server tells them, and at once when they are known. */
+/** Called with the lanes whenever the server sends them, and at once when they are known. */
 export function onLanes(listener: (lanes: Lanes) => void): void {
   listeners.push(listener);
   if (latest) listener(latest);
 }
 
-/** Called when the server is heard again after a silence. */
+/** Called when the server answers again after a silence. */
 export function onRecovery(listener: () => void): void {
   recoveries.push(listener);
 }
@@ -35,11 +35,11 @@ export function lanes(): Lanes | undefined {
   return latest;
 }
 
-/** Says that the server has just been heard. */
-export function heard(): void {
+/** Records that data has just arrived from the server. */
+export function markAlive(): void {
   const wasSilent = isSilent();
-  heardAt = Date.now();
-  heardBefore = true;
+  aliveAt = Date.now();
+  wasAlive = true;
   show();
   if (wasSilent) for (const listener of recoveries) listener();
 }
@@ -48,7 +48,7 @@ export function watchLanes(): void {
   new Stream("/api/lanes/events", {
     lanes: (now: Lanes) => {
       latest = now;
-      heard();
+      markAlive();
       for (const listener of listeners) listener(now);
     },
   });
@@ -57,18 +57,18 @@ export function watchLanes(): void {
 }
 
 function isSilent(): boolean {
-  return Date.now() - heardAt > patience;
+  return Date.now() - aliveAt > patience;
 }
 
 function show(): void {
   const silent = isSilent();
   sign.classList.toggle("silent", silent);
-  const age = (Date.now() - heardAt) / 1000;
+  const age = (Date.now() - aliveAt) / 1000;
   const number = new Intl.NumberFormat(language, { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-  words.textContent = heardBefore ? t(silent ? "silentFor" : "live", { n: number.format(age) }) : t("connecting");
-  const time = new Intl.DateTimeFormat(language, { timeStyle: "medium" }).format(heardAt);
-  const said = silent ? t("stale", { time }) : "";
-  // It is read out when it is written, so only when it is another.
-  if (notice.textContent !== said) notice.textContent = said;
+  words.textContent = wasAlive ? t(silent ? "silentFor" : "live", { n: number.format(age) }) : t("connecting");
+  const time = new Intl.DateTimeFormat(language, { timeStyle: "medium" }).format(aliveAt);
+  const message = silent ? t("stale", { time }) : "";
+  // A screen reader reads it each time it is written, so write it only when it changes.
+  if (notice.textContent !== message) notice.textContent = message;
   notice.hidden = !silent;
 }

@@ -18,5 +18,5 @@ choice.addEventListener("change", () => setLanguage(choice.value as Language));
 
 translatePage();
 watchLanes();
-void refreshUsage().catch(showProblem);
-void preparePicture().catch(showProblem);
+void refreshUsage().catch((error) => showProblem(error));
+void preparePicture().catch((error) => showProblem(error, element("flood", HTMLButtonElement)));

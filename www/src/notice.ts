@@ -1,6 +1,7 @@
 import { Refusal } from "./api.ts";
 import { element, make } from "./elements.ts";
 import { onLanes, onRecovery } from "./live.ts";
+import { placeNear, reveal } from "./messages.ts";
 import { Fault, inWords } from "./problems.ts";
 import { retryAfter } from "./rate-limit.ts";
 import { isSignedIn, onUsage } from "./session.ts";
@@ -8,7 +9,7 @@ import { onLanguage, t } from "./text.ts";
 
 const place = element("notice", HTMLElement);
 const words = element("notice-text", HTMLElement);
-/** What is over before it can be read is shown this long all the same. */
+/** A notice stays at least this long, so that it can be read. */
 const readingTime = 5000;
 let shown: { error: unknown; since: number; until: number | undefined } | undefined;
 let timer: ReturnType<typeof setInterval> | undefined;
@@ -17,7 +18,7 @@ element("notice-close", HTMLButtonElement).addEventListener("click", hideNotice)
 onLanguage(() => {
   if (shown) write();
 });
-// No notice outlives its reason: the server is there again, or the limit was that of somebody else.
+// A notice ends with its reason: the server answers again, or another user has signed in.
 onRecovery(() => {
   if (shown && isUnreachable(shown.error)) hideNotice();
 });
@@ -36,13 +37,15 @@ export function hideNotice(): void {
   place.hidden = true;
 }
 
-/** Shows why something could not be done, and counts down to when to try again. */
-export function showProblem(error: unknown): void {
+/** Shows next to its cause why something failed, and counts down to when to try again. */
+export function showProblem(error: unknown, cause?: Element): void {
   hideNotice();
+  placeNear(place, cause);
   const seconds = error instanceof Refusal ? retryAfter(error.headers) : undefined;
   shown = { error, since: Date.now(), until: seconds === undefined ? undefined : Date.now() + seconds * 1000 };
   write();
   place.hidden = false;
+  reveal(place);
 }
 
 function write(): void {
@@ -51,9 +54,9 @@ function write(): void {
   const { title, text, detail } = inWords(shown.error);
   words.replaceChildren(make("strong", title), make("span", text));
   if (detail) {
-    const said = make("span", detail);
-    said.lang = "en";
-    words.append(said);
+    const english = make("span", detail);
+    english.lang = "en";
+    words.append(english);
   }
   if (shown.until !== undefined) words.append(countdown(shown.until));
   if (isAnonymousLimit(shown.error) && !isSignedIn()) {

@@ -17,6 +17,7 @@ export async function showOutput(listed: Job): Promise<void> {
   title.textContent = `${t("job")} ${job.id}`;
   const output = job.output as (Partial<AnalysisOutput> & Partial<SpecviewOutput>) | null | undefined;
   if (typeof output?.markdown === "string") await showMarkdown(body, output.markdown);
+  else if (output?.tests?.length === 0) body.replaceChildren(make("p", t("noTestsFound"), "status"));
   else if (Array.isArray(output?.tests)) body.replaceChildren(...testList(output.tests));
   else body.replaceChildren(make("pre", JSON.stringify(output ?? null, null, 2)));
   dialog.showModal();

@@ -1,30 +1,29 @@
-import { element, make } from "./elements.ts";
-import { type Layout, layOut, type Point, queueSpot, sequenceSpot } from "./layout.ts";
-import type { Scene, SceneJob, Standing } from "./scene.ts";
+import { make } from "./elements.ts";
+import { blockSpot, type Dot, type Layout, layOut, type Point, queueSpot, sequenceSpot } from "./layout.ts";
+import type { QueueStatus, Scene, SceneJob } from "./scene.ts";
 
-/** Until a dot has gone two thirds of its way, in milliseconds: within a line, and from there on. */
-const [lineTime, wayTime] = [110, 55];
+/** Until a dot has gone two thirds of its way, in milliseconds: within a queue, and from there on. */
+const [queueTime, wayTime] = [110, 55];
 const frameTime = 1000 / 60;
-const rowCount = 4;
-/** As many as one user submits; all lines have the same measure. */
-const longestLine = 50;
+const userCount = 4;
+/** How far the canvas extends beyond its stage, as in the style sheet, so that no dot at an edge is clipped. */
+const margin = 6;
+/** As many as one user submits; all queues have the same measure. */
+const longestQueue = 50;
 
-interface Dot extends Point {
-  r: number;
-}
-
-const stage = element("stage", HTMLElement);
-const canvas = element("dots", HTMLCanvasElement);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 /**
- * Draws where each job is. A canvas, since two hundred moving elements cost a small machine its sixty frames a second;
- * the same is in words beside it.
+ * Draws where each job is. A canvas, because two hundred moving elements are too slow on a small machine; the same is
+ * in words next to it.
  */
 export class Picture {
-  readonly #context = canvas.getContext("2d");
+  readonly #stage: HTMLElement;
+  readonly #canvas: HTMLCanvasElement;
+  readonly #context: CanvasRenderingContext2D | null;
   readonly #dots = new Map<number, Dot>();
   readonly #workerOf = new Map<number, number>();
+  readonly #landed = new Set<number>();
   #scene: Scene | undefined;
   #clock: () => number = () => 0;
   #layout: Layout | undefined;
@@ -32,15 +31,18 @@ export class Picture {
   #ink = "";
   #frame: number | undefined;
   #pause: ReturnType<typeof setTimeout> | undefined;
-  /** When the frame before was, unless there was a rest in between. */
+  /** When the previous frame was, unless there was a rest in between. */
   #last: number | undefined;
-  /** Told at each frame at which moment the picture is. */
+  /** Called at each frame with the moment that the picture shows. */
   #onMoment: (at: number) => void = () => {};
 
   readonly #expected: readonly number[];
 
   /** `expected` is how many jobs each user will submit. */
-  constructor(expected: readonly number[]) {
+  constructor(stage: HTMLElement, expected: readonly number[]) {
+    this.#stage = stage;
+    this.#canvas = stage.querySelector("canvas") ?? stage.appendChild(make("canvas"));
+    this.#context = this.#canvas.getContext("2d");
     this.#expected = expected;
     new ResizeObserver(() => this.#measure()).observe(stage);
     for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"])
@@ -49,23 +51,29 @@ export class Picture {
     void document.fonts.ready.then(() => this.#measure());
   }
 
-  /** Shows a scene from now on; the clock says at which moment of it. */
+  /** Shows a scene from now on; the clock returns the moment to show. */
   show(scene: Scene, clock: () => number, onMoment: (at: number) => void): void {
     this.#scene = scene;
     this.#clock = clock;
     this.#onMoment = onMoment;
     this.#dots.clear();
     this.#workerOf.clear();
+    this.#landed.clear();
     this.wake();
   }
 
-  /** Draws until everything is where it belongs, and again whenever something is known to happen. */
+  /** Whether a job's dot has reached its place among the jobs that are done. */
+  landed(id: number): boolean {
+    return this.#landed.has(id);
+  }
+
+  /** Draws until everything is in its place, and again at the next known change. */
   wake(): void {
     clearTimeout(this.#pause);
     this.#frame ??= requestAnimationFrame((now) => this.#draw(now));
   }
 
-  /** Nothing moves; a browser that draws all the same would use up a battery. Whoever learns of more wakes it. */
+  /** Nothing moves, and drawing on would use up a battery. New data wakes the picture. */
   #rest(scene: Scene, at: number): void {
     this.#last = undefined;
     const next = scene.next(at);
@@ -73,46 +81,47 @@ export class Picture {
   }
 
   #measure(): void {
-    this.#layout = layOut(stage);
+    this.#layout = layOut(this.#stage);
     const ratio = window.devicePixelRatio || 1;
-    canvas.width = Math.round(this.#layout.width * ratio);
-    canvas.height = Math.round(this.#layout.height * ratio);
-    this.#context?.setTransform(ratio, 0, 0, ratio, 0, 0);
-    // Custom properties hold light-dark(); what that is must be asked from an element that has it.
+    this.#canvas.width = Math.round((this.#layout.width + 2 * margin) * ratio);
+    this.#canvas.height = Math.round((this.#layout.height + 2 * margin) * ratio);
+    this.#context?.setTransform(ratio, 0, 0, ratio, margin * ratio, margin * ratio);
+    // Custom properties contain light-dark(), which only an element's computed style resolves.
     const probe = make("i");
-    stage.append(probe);
+    this.#stage.append(probe);
     const colour = (name: string): string => {
       probe.style.color = `var(${name})`;
       return getComputedStyle(probe).color;
     };
-    this.#colours = Array.from({ length: rowCount }, (_, n) => colour(`--user-${n}`));
+    this.#colours = Array.from({ length: userCount }, (_, n) => colour(`--user-${n}`));
     this.#ink = colour("--on-user");
     probe.remove();
-    // What was elsewhere need not fly there.
     this.#dots.clear();
     this.wake();
   }
 
   #draw(now: number): void {
     this.#frame = undefined;
-    const [context, layout, scene] = [this.#context, this.#layout, this.#scene];
-    if (!context || !layout || !scene) return;
+    const [scene, context, layout] = [this.#scene, this.#context, this.#layout];
+    if (!scene || !context || !layout) return;
     const at = this.#clock();
     const elapsed = this.#last === undefined ? frameTime : Math.min(100, now - this.#last);
     this.#last = now;
-    context.clearRect(0, 0, layout.width, layout.height);
-    const standings = scene.users.map((_, user) => scene.standing(user, at));
+    context.clearRect(-margin, -margin, layout.width + 2 * margin, layout.height + 2 * margin);
+    const queues = scene.queues(at);
     const workers = layout.workers(scene.workers);
-    this.#drawWorkers(context, layout, standings, workers);
-    if (scene.jobs.length === 0) this.#drawEmptyLines(context, layout);
+    this.#drawWorkers(context, layout, queues, workers);
+    if (scene.jobs.length === 0) this.#drawEmptyQueues(context, layout, scene.shared);
     let moving = false;
-    for (const [job, spot] of this.#spots(scene, layout, standings, workers, at)) {
+    for (const { job, spot, time, isDone } of this.#spots(scene, layout, queues, workers, at)) {
       const dot = this.#dots.get(job.id) ?? this.#arrival(layout, spot);
-      const part = still.matches ? 1 : 1 - Math.exp(-elapsed / (spot.inLine ? lineTime : wayTime));
+      const part = still.matches ? 1 : 1 - Math.exp(-elapsed / time);
       dot.x += (spot.x - dot.x) * part;
       dot.y += (spot.y - dot.y) * part;
       dot.r += (spot.r - dot.r) * part;
-      moving ||= Math.abs(spot.x - dot.x) + Math.abs(spot.y - dot.y) > 0.3;
+      const distance = Math.abs(spot.x - dot.x) + Math.abs(spot.y - dot.y);
+      moving ||= distance > 0.3;
+      if (isDone && distance <= 1) this.#landed.add(job.id);
       this.#dots.set(job.id, dot);
       this.#drawDot(context, job, scene, dot);
     }
@@ -121,32 +130,38 @@ export class Picture {
     else this.#rest(scene, at);
   }
 
-  /** A job comes in from the left, or stands there at once when nothing is to move. */
+  /** A job comes in from the left, or is in its place at once with reduced motion. */
   #arrival(layout: Layout, spot: Dot): Dot {
-    return still.matches ? { ...spot } : { ...spot, x: Math.max(layout.lines[0]?.left ?? 0, spot.x - 40), r: 0 };
+    return still.matches ? { ...spot } : { ...spot, x: Math.max(layout.queues[0]?.left ?? 0, spot.x - 40), r: 0 };
   }
 
   *#spots(
     scene: Scene,
     layout: Layout,
-    standings: Standing[],
+    queues: QueueStatus[],
     workers: Point[],
     at: number,
-  ): Iterable<[SceneJob, Dot & { inLine?: boolean }]> {
-    const done = scene.done(at);
-    for (const [n, job] of done.entries()) {
+  ): Iterable<{ job: SceneJob; spot: Dot; time: number; isDone?: boolean }> {
+    const total = this.#expected.reduce((sum, jobs) => sum + jobs, 0);
+    for (const [n, job] of scene.done(at).entries()) {
       this.#workerOf.delete(job.id);
-      yield [job, sequenceSpot(layout.done, n, Math.max(48, scene.jobs.length))];
+      yield { job, spot: sequenceSpot(layout.done, n, total), time: wayTime, isDone: true };
     }
-    for (const [user, { waiting, turn, running }] of standings.entries()) {
-      const line = layout.lines[user];
-      const wall = layout.walls[user];
-      if (!line || !wall) continue;
-      for (const [n, job] of waiting.entries()) yield [job, { ...queueSpot(line, n, longestLine), inLine: true }];
-      for (const job of turn) yield [job, { ...wall, r: 6 }];
+    for (const [n, { waiting, inSlot, running }] of queues.entries()) {
+      const box = layout.queues[n];
+      const slot = layout.slots[n];
+      if (!box) continue;
+      for (const [place, job] of waiting.entries()) {
+        // In the block a job keeps its place, because wrapping rows on every step would be hard to follow.
+        const spot = scene.shared
+          ? blockSpot(box, scene.jobs.indexOf(job), total)
+          : queueSpot(box, place, longestQueue);
+        yield { job, spot, time: queueTime };
+      }
+      if (slot) for (const job of inSlot) yield { job, spot: { ...slot, r: 6 }, time: wayTime };
       for (const job of running) {
         const worker = workers[this.#worker(job.id, workers.length)];
-        if (worker) yield [job, { ...worker, r: 11 }];
+        if (worker) yield { job, spot: { ...worker, r: 11 }, time: wayTime };
       }
     }
   }
@@ -155,46 +170,56 @@ export class Picture {
   #worker(id: number, workers: number): number {
     const known = this.#workerOf.get(id);
     if (known !== undefined) return known;
-    const taken = new Set(this.#workerOf.values());
+    const busy = new Set(this.#workerOf.values());
     let free = 0;
-    while (taken.has(free) && free < workers - 1) free++;
+    while (busy.has(free) && free < workers - 1) free++;
     this.#workerOf.set(id, free);
     return free;
   }
 
-  /** A worker has the colour of whom it works for. */
-  #drawWorkers(context: CanvasRenderingContext2D, layout: Layout, standings: Standing[], workers: Point[]): void {
+  /** A busy worker has the colour of the job's user. */
+  #drawWorkers(context: CanvasRenderingContext2D, layout: Layout, queues: QueueStatus[], workers: Point[]): void {
     const busy = new Map<number, number>();
-    for (const [user, { running }] of standings.entries())
-      for (const job of running) busy.set(this.#worker(job.id, workers.length), user);
+    for (const { running } of queues)
+      for (const job of running) busy.set(this.#worker(job.id, workers.length), job.user);
     for (const [n, { x, y }] of workers.entries()) {
       const user = busy.get(n);
       context.strokeStyle = (user === undefined ? undefined : this.#colours[user]) ?? layout.edge;
       context.lineWidth = user === undefined ? 1.5 : 3;
       context.beginPath();
-      context.roundRect(x - 16, y - 16, 32, 32, 7);
+      context.roundRect(x - 15, y - 15, 30, 30, 7);
       context.stroke();
     }
   }
 
-  /** Where the lines will form, so that the picture can be read before anything happens. */
-  #drawEmptyLines(context: CanvasRenderingContext2D, layout: Layout): void {
+  /** Where the jobs will wait and end, so that the picture can be read before the flood. */
+  #drawEmptyQueues(context: CanvasRenderingContext2D, layout: Layout, shared: boolean): void {
     context.lineWidth = 1;
+    const total = this.#expected.reduce((sum, jobs) => sum + jobs, 0);
+    let before = 0;
     for (const [user, jobs] of this.#expected.entries()) {
       context.strokeStyle = this.#colours[user] ?? this.#ink;
-      const line = layout.lines[user];
-      for (let n = 0; line && n < jobs; n++) {
-        const { x, y, r } = queueSpot(line, n, longestLine);
+      const box = layout.queues[shared ? 0 : user];
+      for (let n = 0; box && n < jobs; n++) {
+        const { x, y, r } = shared ? blockSpot(box, before + n, total) : queueSpot(box, n, longestQueue);
         context.beginPath();
         context.arc(x, y, r, 0, 2 * Math.PI);
         context.stroke();
       }
+      before += jobs;
+    }
+    context.strokeStyle = layout.line;
+    for (let n = 0; n < total; n++) {
+      const { x, y, r } = sequenceSpot(layout.done, n, total);
+      context.beginPath();
+      context.arc(x, y, r, 0, 2 * Math.PI);
+      context.stroke();
     }
   }
 
   #drawDot(context: CanvasRenderingContext2D, job: SceneJob, scene: Scene, { x, y, r }: Dot): void {
     const colour = this.#colours[job.user] ?? this.#ink;
-    const isYou = job.user === rowCount - 1;
+    const isYou = job.user === userCount - 1;
     context.fillStyle = colour;
     context.beginPath();
     context.arc(x, y, Math.max(0, r), 0, 2 * Math.PI);

@@ -1,8 +1,11 @@
-/** A flood as it was, in milliseconds from its first submission. */
+/** The user, and when the job was created, started and finished, in milliseconds from the first submission. */
+export type RecordedJob = [user: number, created: number, started: number, finished: number];
+
+/** A flood as it was, with Weir and in one shared queue; the jobs are in the order of submission. */
 export interface Recording {
   workers: number;
-  /** The user, and when the job was created, started and finished; in the order of submission. */
-  jobs: [user: number, created: number, started: number, finished: number][];
+  weir: RecordedJob[];
+  shared: RecordedJob[];
 }
 
 import recorded from "../recording.json";

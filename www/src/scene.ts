@@ -1,8 +1,8 @@
-/** What the picture shows: whose jobs there are, and where each of them is at a moment. No drawing, no network. */
+/** What the picture shows: which jobs there are, and where each of them is at a moment. No drawing, no network. */
 
 export interface SceneJob {
   id: number;
-  /** Its place in `Scene.users`. */
+  /** Its user's place in `Scene.users`. */
   user: number;
   /** By the server's clock, in milliseconds. */
   created: number;
@@ -11,42 +11,41 @@ export interface SceneJob {
 }
 
 export interface SceneUser {
-  /** Drawn on each of the jobs, since a colour alone is no sign. */
+  /** Drawn on each of the user's jobs, because colour alone is not enough. */
   letter: string;
-  /** How many of the user's jobs may have their turn at once. */
-  turns: number;
+  /** How many of the user's jobs may run at once. */
+  slots: number;
 }
 
-export type Place = "line" | "turn" | "worker" | "done";
-
-/** A user at a moment. */
-export interface Standing {
-  /** From the head of the line. */
+/** A queue at a moment. */
+export interface QueueStatus {
+  /** From the head of the queue. */
   waiting: SceneJob[];
-  /** Those whose turn it is, but for whom no worker is free yet. */
-  turn: SceneJob[];
+  /** Jobs with a slot for which no worker is free yet. */
+  inSlot: SceneJob[];
   running: SceneJob[];
   done: number;
 }
 
-/** What a job's way says about fairness, by measured times. */
-export interface Verdict {
+/** What became of one job, by the times that the picture shows. */
+export interface Outcome {
   seconds: number;
-  /** Unfinished jobs that were submitted before it. */
-  ahead: number;
-  /** How long it would have taken behind all of them. */
-  sharedSeconds: number;
+  /** Its place in the order of completion, from 1. */
+  place: number;
 }
 
 export class Scene {
   readonly users: SceneUser[];
   readonly workers: number;
+  /** Whether all users share one queue without slots. */
+  readonly shared: boolean;
   readonly #jobs = new Map<number, SceneJob>();
   #inOrder: SceneJob[] = [];
 
-  constructor(users: SceneUser[], workers: number) {
+  constructor(users: SceneUser[], workers: number, shared = false) {
     this.users = users;
     this.workers = workers;
+    this.shared = shared;
   }
 
   /** Returns whether anything is new. */
@@ -54,7 +53,7 @@ export class Scene {
     let isNew = false;
     for (const job of jobs) {
       const before = this.#jobs.get(job.id);
-      // An answer that comes late must not bring a job back from its end.
+      // A late response must not reopen a finished job.
       if (before?.finished !== undefined) continue;
       isNew ||= before === undefined || before.started !== job.started || before.finished !== job.finished;
       this.#jobs.set(job.id, job);
@@ -71,60 +70,67 @@ export class Scene {
     return this.#jobs.get(id);
   }
 
-  /**
-   * Where a user's jobs are at a moment. The server gives a turn to the oldest job in the line in the transaction that
-   * ends the job before it, so the times of the jobs say who has a turn.
-   */
-  standing(user: number, at: number): Standing {
-    const standing: Standing = { waiting: [], turn: [], running: [], done: 0 };
-    for (const job of this.#inOrder) {
-      if (job.user !== user || job.created > at) continue;
-      if (job.finished !== undefined && job.finished <= at) standing.done++;
-      else if (job.started !== undefined && job.started <= at) standing.running.push(job);
-      else standing.waiting.push(job);
-    }
-    const turns = this.users[user]?.turns ?? 1;
-    standing.turn = standing.waiting.splice(0, Math.max(0, turns - standing.running.length));
-    return standing;
+  /** Each queue's status: one queue per user, or a single one when it is shared. */
+  queues(at: number): QueueStatus[] {
+    return this.shared ? [this.#status(at)] : this.users.map((_, user) => this.#status(at, user));
   }
 
-  /** The jobs that are done at a moment, in the order in which they were done. */
+  /**
+   * Weir gives a free slot to the oldest job in the queue in the transaction that ends the job before it, so the times
+   * of the jobs determine which job has a slot.
+   */
+  #status(at: number, user?: number): QueueStatus {
+    const status: QueueStatus = { waiting: [], inSlot: [], running: [], done: 0 };
+    for (const job of this.#inOrder) {
+      if ((user !== undefined && job.user !== user) || job.created > at) continue;
+      if (job.finished !== undefined && job.finished <= at) status.done++;
+      else if (job.started !== undefined && job.started <= at) status.running.push(job);
+      else status.waiting.push(job);
+    }
+    if (user === undefined) return status;
+    const slots = this.users[user]?.slots ?? 1;
+    status.inSlot = status.waiting.splice(0, Math.max(0, slots - status.running.length));
+    return status;
+  }
+
+  /** How many other jobs waited in the queues when this one was created. */
+  waitingBefore({ id, created }: SceneJob): number {
+    return this.queues(created).reduce((sum, { waiting }) => sum + waiting.filter((job) => job.id !== id).length, 0);
+  }
+
+  /** The jobs that are done at a moment, in the order of completion. */
   done(at: number): SceneJob[] {
     return this.#inOrder
       .filter((job) => job.finished !== undefined && job.finished <= at)
       .sort((a, b) => (a.finished ?? 0) - (b.finished ?? 0) || a.id - b.id);
   }
 
-  /** When the next thing that is known happens after a moment. */
+  /** Whether every job is done at a moment. */
+  isOver(at: number): boolean {
+    return this.#inOrder.every(({ finished }) => finished !== undefined && finished <= at);
+  }
+
+  /** When the next known change happens after a moment. */
   next(at: number): number | undefined {
     const times = this.#inOrder.flatMap(({ created, started, finished }) => [created, started, finished]);
     const later = times.filter((time) => time !== undefined && time > at) as number[];
     return later.length > 0 ? Math.min(...later) : undefined;
   }
 
-  unfinished(user: number): boolean {
-    return this.#inOrder.some((job) => job.user === user && job.finished === undefined);
+  unfinished(user?: number): boolean {
+    return this.#inOrder.some((job) => (user === undefined || job.user === user) && job.finished === undefined);
   }
 
-  /** The newest time that any job tells. */
+  /** The latest time of any job. */
   get newest(): number {
     return Math.max(0, ...this.#inOrder.map((job) => job.finished ?? job.started ?? job.created));
   }
 
-  verdict(id: number): Verdict | undefined {
-    const mine = this.#jobs.get(id);
-    if (mine?.finished === undefined) return undefined;
-    const { created } = mine;
-    const ahead = this.#inOrder.filter((job) => job.id < id && (job.finished ?? Infinity) > created).length;
-    const worked = this.#inOrder.flatMap((job) =>
-      job.finished !== undefined && job.started !== undefined ? [job.finished - job.started] : [],
-    );
-    const mean = worked.reduce((sum, time) => sum + time, 0) / Math.max(1, worked.length);
-    return {
-      seconds: (mine.finished - created) / 1000,
-      ahead,
-      // All workers take from one queue, first come, first served; then it is this job's turn.
-      sharedSeconds: (Math.floor(ahead / this.workers) * mean + mean) / 1000,
-    };
+  /** What became of a job; undefined until it is finished. */
+  outcome(id: number): Outcome | undefined {
+    const job = this.#jobs.get(id);
+    if (job?.finished === undefined) return undefined;
+    const order = this.done(job.finished);
+    return { seconds: (job.finished - job.created) / 1000, place: order.indexOf(job) + 1 };
   }
 }

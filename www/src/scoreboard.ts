@@ -1,62 +1,67 @@
 import { element, make } from "./elements.ts";
-import type { Scene, Verdict } from "./scene.ts";
+import type { Scene } from "./scene.ts";
 import { language, onLanguage, t } from "./text.ts";
 
-/** The users of the picture in words: who waits with how many, and how many turns are taken. */
+/** A picture in words: how many jobs wait in each queue, and how many slots are in use. */
+export class Scoreboard {
+  readonly #rows: { waiting: HTMLElement; slots: HTMLElement | null }[];
+  readonly #done: HTMLElement;
 
-const rows = [...element("rows", HTMLElement).querySelectorAll<HTMLElement>(".user")].map((row) => ({
-  waiting: part(row, ".count"),
-  turns: part(row, ".turn-text"),
-}));
-const doneCount = element("done-count", HTMLElement);
+  constructor(stage: HTMLElement) {
+    this.#rows = [...stage.querySelectorAll<HTMLElement>(".user")].map((row) => ({
+      waiting: part(row, ".count"),
+      slots: row.querySelector<HTMLElement>(".slot-text"),
+    }));
+    this.#done = part(stage, ".done-count");
+  }
+
+  /** Writes the numbers as they are at a moment. */
+  count(scene: Scene, at: number): void {
+    let done = 0;
+    const queues = scene.queues(at);
+    for (const [n, row] of this.#rows.entries()) {
+      const status = queues[n];
+      if (!status) continue;
+      done += status.done;
+      write(row.waiting, t("waitingCount", { n: status.waiting.length }));
+      const used = status.inSlot.length + status.running.length;
+      if (row.slots) write(row.slots, `${used}/${scene.users[n]?.slots ?? 1}`);
+    }
+    write(this.#done, scene.jobs.length > 0 ? t("doneOf", { done, total: scene.jobs.length }) : "");
+  }
+}
+
+/** The newcomer's times in both queues. */
+export interface Comparison {
+  mine: number;
+  shared: number;
+  /** Whether the job in the shared queue has finished, or has taken this long so far. */
+  isFinal: boolean;
+}
+
 const result = element("flood-result", HTMLElement);
-const sentence = element("flood-says", HTMLElement);
-
-let say = (): string => "";
-let verdict: Verdict | undefined;
+const sentence = element("flood-sentence", HTMLElement);
+let words = (): string => "";
+let comparison: Comparison | undefined;
 
 onLanguage(() => {
-  showSentence();
-  showVerdict();
+  write(sentence, words());
+  showComparison();
 });
 
-function part(row: HTMLElement, selector: string): HTMLElement {
-  const found = row.querySelector<HTMLElement>(selector);
-  if (!found) throw new Error(`index.html has no ${selector} in a user's row`);
-  return found;
+/** Shows a sentence; a screen reader reads it when it changes. */
+export function setSentence(now: () => string): void {
+  words = now;
+  write(sentence, words());
 }
 
-/** Writes the numbers as they are at a moment. */
-export function count(scene: Scene, at: number): void {
-  let done = 0;
-  for (const [n, row] of rows.entries()) {
-    const user = scene.users[n];
-    const { waiting, turn, running, done: ofUser } = scene.standing(n, at);
-    done += ofUser;
-    write(row.waiting, t("waitingCount", { n: waiting.length }));
-    write(row.turns, `${turn.length + running.length}/${user?.turns ?? 1}`);
-  }
-  write(doneCount, scene.jobs.length > 0 ? t("doneOf", { done, total: scene.jobs.length }) : "");
-}
-
-function write(place: HTMLElement, words: string): void {
-  if (place.textContent !== words) place.textContent = words;
-}
-
-/** Says what happens, to be read out; called only when something new is to be said. */
-export function tell(words: () => string): void {
-  say = words;
-  showSentence();
-}
-
-function showSentence(): void {
-  write(sentence, say());
-}
-
-/** Shows what became of the newcomer's job. It stays until another takes its place. */
-export function conclude(now: Verdict | undefined): void {
-  verdict = now;
-  showVerdict();
+/** Shows how long the newcomer's job takes in both queues, as bars. */
+export function compare(now: Comparison | undefined): void {
+  const isSame =
+    now?.mine === comparison?.mine && now?.shared === comparison?.shared && now?.isFinal === comparison?.isFinal;
+  if (isSame) return;
+  comparison = now;
+  showComparison();
 }
 
 export function inSeconds(seconds: number): string {
@@ -64,26 +69,40 @@ export function inSeconds(seconds: number): string {
   return t("seconds", { n: new Intl.NumberFormat(language, digits).format(seconds) });
 }
 
-function showVerdict(): void {
-  if (!verdict) {
+function showComparison(): void {
+  if (!comparison) {
     result.replaceChildren();
     return;
   }
-  const { seconds, sharedSeconds } = verdict;
-  const most = Math.max(seconds, sharedSeconds, 0.01);
+  const { mine, shared, isFinal } = comparison;
+  const longest = Math.max(mine, shared, 0.01);
+  const bars = [
+    { label: t("youWithWeir"), time: inSeconds(mine), seconds: mine, name: "mine" },
+    {
+      label: t("youShared"),
+      time: isFinal ? inSeconds(shared) : t("soFar", { time: inSeconds(shared) }),
+      seconds: shared,
+      name: "shared",
+    },
+  ];
   result.replaceChildren(
-    ...(
-      [
-        ["byTurns", seconds, "mine"],
-        ["sharedQueue", sharedSeconds, "shared"],
-      ] as const
-    ).flatMap(([key, time, name]) => {
+    ...bars.flatMap(({ label, time, seconds, name }) => {
       const bar = make("span", "", "bar");
       const length = make("i", "", name);
-      length.style.width = `${Math.max(0.5, (100 * time) / most)}%`;
+      length.style.width = `${Math.max(0.5, (100 * seconds) / longest)}%`;
       bar.append(length);
       bar.setAttribute("aria-hidden", "true");
-      return [make("span", t(key)), make("strong", inSeconds(time)), bar];
+      return [make("span", label), make("strong", time), bar];
     }),
   );
+}
+
+function part(parent: HTMLElement, selector: string): HTMLElement {
+  const found = parent.querySelector<HTMLElement>(selector);
+  if (!found) throw new Error(`index.html has no ${selector} in #${parent.id || parent.className}`);
+  return found;
+}
+
+function write(place: HTMLElement, text: string): void {
+  if (place.textContent !== text) place.textContent = text;
 }

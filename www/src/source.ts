@@ -21,15 +21,19 @@ sample.addEventListener("change", () => {
   const chosen = samples[sample.value];
   if (chosen) fill([chosen]);
 });
-picker.addEventListener("change", () => void take(picker.files).catch(showProblem));
+picker.addEventListener("change", () => void take(picker.files).catch(showFault));
 for (const name of ["dragover", "dragleave", "drop"] as const) {
   drop.addEventListener(name, (event) => {
     event.preventDefault();
     drop.classList.toggle("over", name === "dragover");
-    if (name === "drop") void take(event.dataTransfer?.files).catch(showProblem);
+    if (name === "drop") void take(event.dataTransfer?.files).catch(showFault);
   });
 }
 onLanguage(showOthers);
+
+function showFault(error: unknown): void {
+  showProblem(error, picker);
+}
 
 async function take(files: FileList | null | undefined): Promise<void> {
   hideNotice();

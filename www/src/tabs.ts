@@ -1,4 +1,5 @@
 import { element } from "./elements.ts";
+import { hideNotice } from "./notice.ts";
 
 /** The parts of the page below the picture, one at a time. A part's address is its id: `#api`. */
 
@@ -35,6 +36,8 @@ function follow(): void {
 }
 
 function choose(chosen: HTMLButtonElement): void {
+  // A message is about what was in view.
+  if (chosen.ariaSelected !== "true") hideNotice();
   for (const tab of tabs) {
     const isChosen = tab === chosen;
     tab.ariaSelected = String(isChosen);

@@ -29,7 +29,7 @@ export async function run(button: HTMLButtonElement, service: string, args: () =
     await follow(job.id, jobToken);
   } catch (error) {
     if (error instanceof Refusal) showAllowance(allowanceOf(error.headers));
-    showProblem(error);
+    showProblem(error, button);
   } finally {
     button.ariaDisabled = null;
   }
@@ -44,7 +44,7 @@ async function follow(id: number, jobToken: string | undefined): Promise<void> {
       showJob(job);
       if (isFinished(job)) return;
     } catch (error) {
-      // The job goes on while the server is away; that it is, is said elsewhere.
+      // The job goes on while the server is away, which the page shows at the top.
       if (error instanceof Refusal && error.status < 500) throw error;
     }
   }

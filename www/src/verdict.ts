@@ -1,0 +1,70 @@
+import type { Scene } from "./scene.ts";
+import { type Comparison, inSeconds } from "./scoreboard.ts";
+import { t } from "./text.ts";
+
+/** What a demonstration proves, from the same scenes that the pictures show. */
+
+/** The newcomer's job in each queue. */
+export interface Newcomer {
+  weir: number;
+  shared: number;
+}
+
+export interface Tracks {
+  weir: Scene;
+  shared: Scene;
+  newcomer: Newcomer | undefined;
+  submitting: boolean;
+  recorded: boolean;
+}
+
+/** Whether a job's dot has reached its place among the jobs that are done. */
+export type Landed = (track: "weir" | "shared", id: number) => boolean;
+
+/** With fewer jobs waiting, both queues are about equally fast. */
+const leastWaiting = 3;
+
+/** One sentence or two about what the pictures show at a moment. */
+export function sentenceAt(tracks: Tracks, at: number, landed: Landed): string {
+  const { weir, shared, submitting, recorded } = tracks;
+  const mine = joined(tracks, at);
+  const total = weir.jobs.filter(({ created }) => created <= at).length;
+  if (!mine && submitting) return t("floodStarts");
+  const words: string[] = [];
+  const isOver = !submitting && weir.isOver(at) && shared.isOver(at);
+  if (mine) {
+    const values = { n: mine.waiting };
+    const isOne = mine.waiting === 1;
+    const outcome = landed("weir", mine.weir) ? weir.outcome(mine.weir) : undefined;
+    if (outcome) {
+      const finished = { ...values, time: inSeconds(outcome.seconds), place: outcome.place };
+      words.push(t(isOne ? "youFinishedOne" : "youFinished", finished));
+      const twin = landed("shared", mine.shared) ? shared.outcome(mine.shared) : undefined;
+      if (twin && mine.waiting >= leastWaiting)
+        words.push(t("sharedFinished", { time: inSeconds(twin.seconds), place: twin.place }));
+    } else words.push(t(isOne ? "youJoinedOne" : "youJoined", values));
+  } else if (recorded) words.push(t("recordingStarts"));
+  else if (!isOver) words.push(t("floodIsIn", { total }));
+  if (isOver) words.push(t("floodOver", { total: weir.jobs.length }));
+  return words.join(" ");
+}
+
+/** The newcomer's times in both queues, once the job is done with Weir; undefined while they prove nothing. */
+export function comparisonAt(tracks: Tracks, at: number, landed: Landed): Comparison | undefined {
+  const { weir, shared } = tracks;
+  const mine = joined(tracks, at);
+  if (!mine || mine.waiting < leastWaiting || !landed("weir", mine.weir)) return undefined;
+  const outcome = weir.outcome(mine.weir);
+  const twin = shared.job(mine.shared);
+  if (!outcome || !twin) return undefined;
+  const final = landed("shared", twin.id) ? shared.outcome(twin.id) : undefined;
+  // In tenths of a second until then, so that the number can be read.
+  const soFar = Math.floor(Math.max(0, Math.min(at, twin.finished ?? Infinity) - twin.created) / 100) / 10;
+  return { mine: outcome.seconds, shared: final?.seconds ?? soFar, isFinal: final !== undefined };
+}
+
+/** The newcomer's jobs, once the pictures show them, and how many others waited then. */
+function joined({ weir, newcomer }: Tracks, at: number): (Newcomer & { waiting: number }) | undefined {
+  const job = newcomer && weir.job(newcomer.weir);
+  return job && job.created <= at ? { ...newcomer, waiting: weir.waitingBefore(job) } : undefined;
+}
