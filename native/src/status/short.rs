@@ -44,6 +44,11 @@ pub(crate) fn duration(milliseconds: i64) -> String {
     }
 }
 
+/// A number of slots.
+pub(crate) fn slots(count: i64) -> String {
+    format!("{} {}", number(count), if count == 1 { "slot" } else { "slots" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

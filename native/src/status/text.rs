@@ -8,7 +8,7 @@ use weir_policy::lane::Lane;
 
 use super::lanes::LaneState;
 use super::overview::Overview;
-use super::short::{duration, number, per_second};
+use super::short::{duration, number, per_second, slots};
 use super::user::UserStatus;
 
 /// Half of a laptop's screen, and all of a phone's.
@@ -76,12 +76,16 @@ pub fn overview_text(status: &Overview, leads_river: bool) -> String {
         );
     }
     for (name, service) in &status.lanes.services {
-        let slots = format!(
-            ": {} slots in use, {} wait for one",
-            number(service.slots_in_use),
+        let use_of_slots = format!(
+            ": {} in use, {} wait for one",
+            slots(service.slots_in_use),
             number(service.parked)
         );
-        let _ = write!(text, "\n{}{slots}\n", cut(name, WIDTH - slots.len()));
+        let _ = write!(
+            text,
+            "\n{}{use_of_slots}\n",
+            cut(name, WIDTH - use_of_slots.len())
+        );
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);

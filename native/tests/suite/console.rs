@@ -116,12 +116,17 @@ async fn the_pages_say_what_waits_and_whose_it_is() {
         &overview,
         &[
             "<strong>nobody</strong>; start <code>weir schedule</code>",
-            "analysis: 4 slots taken, 2 wait for one",
-            "specview: 0 slots taken",
+            "analysis: 4 slots in use, 2 wait for one",
+            "specview: 0 slots in use",
             "<td class=\"held\">no workers</td>",
             "http-equiv=\"refresh\" content=\"5\"",
             "<caption>",
             "<th scope=\"row\">default</th>",
+            "</svg>Weir",
+            "<a href=\"/console\" aria-current=\"page\">Overview</a>",
+            "<a href=\"/console/holders\">Holders</a>",
+            // One row for the lanes without jobs.
+            "<th scope=\"row\">idle</th><td class=\"text\" colspan=\"4\">priority (0 workers), default (0 workers), scheduled (0 workers)</td>",
         ],
     );
     assert!(!page(&weir, "/console?refresh=off").await.contains("http-equiv"));

@@ -147,7 +147,7 @@ fn shares(usage: Option<&Usage>, slots: &[HolderSlots], limits: Option<&SlotLimi
     };
     let columns = [
         "meter",
-        "slots taken",
+        "slots in use",
         "running",
         "wait for a slot",
         "used",

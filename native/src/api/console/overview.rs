@@ -11,7 +11,7 @@ use weir_policy::lane::Lane;
 
 use super::super::state::Api;
 use super::page::{self, ConsoleError};
-use crate::status::{self, HeldBack, Overview, duration, number, per_second};
+use crate::status::{self, HeldBack, LaneState, Overview, duration, number, per_second};
 
 /// Seconds between two looks.
 const REFRESH: u32 = 5;
@@ -91,7 +91,7 @@ fn whole(status: &Overview, leads_river: bool) -> Markup {
         ),
         (
             "slots",
-            html! { (number(status.lanes.slots_in_use)) " taken, " a href="/console/holders" { (waiting) } },
+            html! { (number(status.lanes.slots_in_use)) " in use, " a href="/console/holders" { (waiting) } },
         ),
         (
             "vacuum",
@@ -105,10 +105,14 @@ fn service(status: &Overview, name: &str) -> Markup {
         return html! {};
     };
     let held_back = status.held_back.get(name);
+    let why = |lane: Lane| held_back.and_then(|lanes| lanes.get(lane.as_str()));
+    let (idle, busy): (Vec<Lane>, Vec<Lane>) = Lane::ALL
+        .into_iter()
+        .partition(|lane| is_idle(state.lane(*lane), why(*lane).copied()));
     let rows = html! {
-        @for lane in Lane::ALL {
+        @for lane in busy {
             @let of_lane = state.lane(lane);
-            @let why = held_back.and_then(|lanes| lanes.get(lane.as_str()));
+            @let why = why(lane);
             tr {
                 th scope="row" { (lane.as_str()) }
                 // Next to the name, where it is seen on a phone, too.
@@ -125,17 +129,34 @@ fn service(status: &Overview, name: &str) -> Markup {
                 td { @if of_lane.oldest_wait_ms > 0 { (duration(of_lane.oldest_wait_ms)) } @else { "–" } }
             }
         }
+        @if !idle.is_empty() {
+            tr.soft {
+                th scope="row" { "idle" }
+                td.text colspan="4" {
+                    @for (index, lane) in idle.iter().enumerate() {
+                        @let workers = state.lane(*lane).workers;
+                        @if index > 0 { ", " }
+                        (lane.as_str()) " (" (number(workers)) @if workers == 1 { " worker)" } @else { " workers)" }
+                    }
+                }
+            }
+        }
     };
     let caption = format!(
-        "{name}: {} slots taken, {} wait for one",
-        number(state.slots_in_use),
+        "{name}: {} in use, {} wait for one",
+        status::slots(state.slots_in_use),
         number(state.parked)
     );
     let columns = ["lane", "held back by", "queued", "running / workers", "oldest"];
     page::table(&caption, &columns, &rows)
 }
 
-/// Whether a lane stands still until somebody does something.
+/// Whether a lane has no jobs, and needs no one.
+fn is_idle(lane: &LaneState, why: Option<HeldBack>) -> bool {
+    lane.queued == 0 && lane.busy() == 0 && lane.outstanding == 0 && !why.is_some_and(needs_somebody)
+}
+
+/// Whether a lane stands still until an operator acts.
 fn needs_somebody(why: HeldBack) -> bool {
     matches!(why, HeldBack::Paused | HeldBack::NoWorkers)
 }

@@ -3,13 +3,23 @@
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use jiff::Timestamp;
-use maud::{DOCTYPE, Markup, html};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use weir_ledger::database::{DatabaseError, FromDatabase};
 
 use super::super::job::{Status, WaitingFor};
 use super::super::problem::ApiError;
 
 pub(super) const STYLE: &str = include_str!("style.css");
+
+/// Weir's mark. As an element of the page, because the policy allows no images.
+const MARK: &str = r##"<svg viewBox="0 0 40 40" width="24" height="24" aria-hidden="true"><rect width="40" height="40" rx="9" fill="#0b6e99"/><path d="M6 14c4-4 7-4 10 0s6 4 9 0 6-4 9 0" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round"/><path d="M8 23h24" stroke="#bfe6f5" stroke-width="4" stroke-linecap="round"/><path d="M12 27v6M20 27v6M28 27v6" stroke="#fff" stroke-width="3" stroke-linecap="round"/></svg>"##;
+
+/// The pages that the navigation leads to.
+const PAGES: [(&str, &str); 3] = [
+    ("/console", "Overview"),
+    ("/console/holders", "Holders"),
+    ("/console/failures", "Failures"),
+];
 
 /// Nothing is loaded but the stylesheet, nothing runs, nobody frames it, and no cache keeps what it shows.
 pub(super) const HEADERS: [(HeaderName, &str); 6] = [
@@ -48,10 +58,11 @@ pub(super) fn page(title: &str, refresh: Refresh, body: &Markup) -> Html<String>
             }
             body {
                 header {
+                    span.brand { (PreEscaped(MARK)) "Weir" }
                     nav aria-label="Console" {
-                        a href="/console" { "Overview" }
-                        a href="/console/holders" { "Holders" }
-                        a href="/console/failures" { "Failures" }
+                        @for (href, name) in PAGES {
+                            a href=(href) aria-current=[(name == title).then_some("page")] { (name) }
+                        }
                     }
                     form action="/console/find" method="get" role="search" {
                         input type="search" name="q" required maxlength="200" aria-label="A job's id, a request's id, a user's or a holder's id" placeholder="job, request, user or holder";
