@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => {
-            cli::output::print_error(&format!("weir: {error}"));
+            cli::output::print_failure(&*error);
             ExitCode::from(2)
         }
     }

@@ -18,7 +18,7 @@ pub enum ControlError {
     #[error("there is no meter {0:?}; there are {1}")]
     NoMeter(String, String),
     /// Nobody of this subject has a subscription or a job.
-    #[error("{0} has never been seen here")]
+    #[error("user {0:?} not found")]
     NeverSeen(String),
     /// The user was deleted, and has submitted nothing since.
     #[error("{0} was deleted; nothing was changed")]

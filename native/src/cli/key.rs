@@ -12,19 +12,19 @@ use weir::config::Settings;
 use weir_ledger::control::{self, KEY_PREFIX, Scope, ServiceKey};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print, print_error};
+use super::output::{CommandResult, actor, print, print_error, print_json, table_text};
 
 #[derive(Subcommand)]
 pub(crate) enum Key {
-    /// Make a key and print it, once: the database has its hash only.
+    /// Create a key and print it once; the database stores only its hash.
     Create {
         /// Its name, for the log.
         #[arg(long)]
         name: String,
-        /// What it is good for, comma separated: submit, read, admin.
+        /// Its scopes, comma separated: submit, read, admin.
         #[arg(long, value_delimiter = ',', required = true)]
         scope: Vec<Scope>,
-        /// How long it is good for, such as 90d; for ever unless told.
+        /// How long it is valid, such as 90d [default: never expires].
         #[arg(long, value_parser = some_time)]
         ttl: Option<Duration>,
     },
@@ -34,7 +34,7 @@ pub(crate) enum Key {
         #[arg(long)]
         json: bool,
     },
-    /// End a key at once.
+    /// Revoke a key at once.
     Revoke {
         /// Its name.
         name: String,
@@ -52,14 +52,14 @@ impl Key {
                 let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(secret));
                 control::create_key(&mut client, &actor(), &name, &key, &scope, expires_at).await?;
                 print_error(&format!(
-                    "this is the only time that the key {name} is shown; `weir key revoke {name}` ends it"
+                    "this is the only time that the key {name} is shown; `weir key revoke {name}` revokes it"
                 ));
                 print(&format!("{key}\n"))?;
             }
             Self::List { json } => {
                 let keys = control::keys(&client).await?;
                 if json {
-                    print(&format!("{}\n", serde_json::to_string_pretty(&keys)?))?;
+                    print_json(&keys)?;
                 } else {
                     print(&table(&keys))?;
                 }
@@ -69,9 +69,9 @@ impl Key {
                 print(&format!(
                     "{}\n",
                     if ended {
-                        "it is not accepted any more"
+                        "revoked"
                     } else {
-                        "it was revoked before"
+                        "it was already revoked"
                     }
                 ))?;
             }
@@ -83,13 +83,16 @@ impl Key {
 /// A duration that is not over at once.
 fn some_time(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("a key that ends at once is good for nothing".to_owned()),
+        Ok(Duration::ZERO) => Err("the ttl must be more than 0".to_owned()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(error.to_string()),
     }
 }
 
 fn table(keys: &[ServiceKey]) -> String {
+    if keys.is_empty() {
+        return "there is no key; `weir key create` creates one\n".to_owned();
+    }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     table.set_header(["key", "scopes", "last used", "ends"]);
@@ -111,6 +114,5 @@ fn table(keys: &[ServiceKey]) -> String {
             ends,
         ]);
     }
-    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
-    lines.collect()
+    table_text(&table)
 }

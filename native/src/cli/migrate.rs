@@ -8,7 +8,7 @@ use weir_ledger::catalogue;
 use weir_ledger::migrate::{self, River};
 
 use super::connection::needs_sessions;
-use super::output::{CommandResult, print};
+use super::output::{CommandResult, counted, print, with_progress};
 
 /// What was asked for.
 #[derive(Args)]
@@ -47,7 +47,8 @@ impl Migrate {
             }
             return Ok(ExitCode::SUCCESS);
         }
-        let applied = migrate::migrate_with(&database, river).await?;
+        let applied =
+            with_progress("migrating the database", migrate::migrate_with(&database, river)).await?;
         let is_current = applied.river.is_empty()
             && applied.weir.is_empty()
             && applied.revoked.is_empty()
@@ -58,7 +59,8 @@ impl Migrate {
         }
         // A new database gets them all, which is one thing to a reader.
         if applied.weir.iter().any(|path| path == "rows.sql") {
-            print(&format!("created Weir's schema: {} files\n", applied.weir.len()))?;
+            let files = counted(applied.weir.len() as i128, "file", "files");
+            print(&format!("created Weir's schema: {files}\n"))?;
         } else {
             for path in applied.weir {
                 print(&format!("applied {path}\n"))?;

@@ -1,15 +1,22 @@
 //! How a subcommand ends, and what it prints.
 
 use std::error::Error;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anstyle::{AnsiColor, Style};
+use serde::Serialize;
 
 pub(crate) type CommandResult = Result<ExitCode, Box<dyn Error>>;
 
-/// Writes to standard output, and says whether anybody still reads: `| head` has seen enough at some point, which is
-/// no fault, where `println!` would panic.
+/// How often progress is shown.
+const PROGRESS: Duration = Duration::from_millis(500);
+
+/// Writes to standard output, in colour only on a terminal (and without `NO_COLOR`). Returns whether the output is still
+/// read: `| head` closes it early, which is no error, but would make `println!` panic.
 pub(super) fn print(text: &str) -> std::io::Result<bool> {
-    let mut out = std::io::stdout().lock();
+    let mut out = anstream::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
@@ -17,16 +24,123 @@ pub(super) fn print(text: &str) -> std::io::Result<bool> {
     }
 }
 
-/// Writes a line to standard error, where `eprintln!` would panic if nobody reads it.
-pub(crate) fn print_error(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+/// Writes a value as JSON, indented as every command prints it.
+pub(super) fn print_json(value: &impl Serialize) -> Result<(), Box<dyn Error>> {
+    print(&format!("{}\n", serde_json::to_string_pretty(value)?))?;
+    Ok(())
 }
 
-/// Who changes something from here, as the log of changes has it.
+/// Writes a line to standard error; `eprintln!` would panic on a closed pipe.
+pub(crate) fn print_error(line: &str) {
+    let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+/// The line that a failed command ends with.
+pub(crate) fn print_failure(error: &dyn Error) {
+    let name = Style::new().bold().fg_color(Some(AnsiColor::Red.into()));
+    print_error(&format!("{name}weir:{name:#} {error}"));
+}
+
+/// Text in a colour, where there is colour.
+pub(super) fn colored(text: &str, color: AnsiColor) -> String {
+    let style = Style::new().fg_color(Some(color.into()));
+    format!("{style}{text}{style:#}")
+}
+
+/// Bold text, where there is such.
+pub(super) fn bold(text: &str) -> String {
+    let style = Style::new().bold();
+    format!("{style}{text}{style:#}")
+}
+
+/// A table's lines, the header in bold.
+pub(super) fn table_text(table: &comfy_table::Table) -> String {
+    let lines = table.lines().enumerate().map(|(index, line)| {
+        let line = line.trim_end();
+        match index {
+            0 => format!("{}\n", bold(line)),
+            _ => format!("{line}\n"),
+        }
+    });
+    lines.collect()
+}
+
+/// A number with its noun.
+pub(super) fn counted(count: impl Into<i128>, one: &str, many: &str) -> String {
+    let count = count.into();
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// A line on a terminal's standard error that is overwritten, and removed in the end. Elsewhere nothing is written.
+pub(super) struct ProgressLine {
+    on_terminal: bool,
+    shown: Option<Instant>,
+}
+
+impl ProgressLine {
+    pub(super) fn new() -> Self {
+        Self {
+            on_terminal: std::io::stderr().is_terminal(),
+            shown: None,
+        }
+    }
+
+    /// Whether the line is on a terminal.
+    pub(super) const fn is_shown(&self) -> bool {
+        self.on_terminal
+    }
+
+    /// Shows how far it is, at most twice a second.
+    pub(super) fn show(&mut self, text: impl FnOnce() -> String) {
+        if self.on_terminal && self.shown.is_none_or(|shown| shown.elapsed() >= PROGRESS) {
+            self.shown = Some(Instant::now());
+            let _ = write!(std::io::stderr(), "\r{}\x1b[K", text());
+        }
+    }
+}
+
+impl Drop for ProgressLine {
+    fn drop(&mut self) {
+        if self.on_terminal && self.shown.is_some() {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Shows on a terminal what goes on and for how long, until it is done.
+pub(super) async fn with_progress<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let mut line = ProgressLine::new();
+    let mut work = std::pin::pin!(work);
+    let started = Instant::now();
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = tokio::time::sleep(PROGRESS) => {
+                line.show(|| format!("{what}: {} s", started.elapsed().as_secs()));
+            }
+        }
+    }
+}
+
+/// The author of changes from here, for the log of changes.
 pub(super) fn actor() -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
     user.map_or_else(
         || format!("shell:{}", nix::unistd::getuid()),
         |user| format!("shell:{}", user.name),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_singular() {
+        let of = |count: i64| counted(count, "delivery", "deliveries");
+        assert_eq!(
+            [of(0), of(1), of(2)],
+            ["0 deliveries", "1 delivery", "2 deliveries"]
+        );
+    }
 }

@@ -9,7 +9,7 @@ use weir_ledger::catalogue::{self, Catalogue, PlanLimits};
 use weir_policy::span::Span;
 
 use super::connection::connected;
-use super::output::{CommandResult, print};
+use super::output::{CommandResult, counted, print, print_json, table_text};
 
 /// The database's catalogue, and what `weir.toml` would change.
 #[derive(Serialize)]
@@ -26,7 +26,7 @@ pub(super) async fn show(settings: &Settings, json: bool) -> CommandResult {
     let differs = catalogue.changes_to(&settings.catalogue);
     if json {
         let shown = Shown { catalogue, differs };
-        print(&format!("{}\n", serde_json::to_string_pretty(&shown)?))?;
+        print_json(&shown)?;
         return Ok(ExitCode::SUCCESS);
     }
     print(&table(&catalogue))?;
@@ -36,7 +36,8 @@ pub(super) async fn show(settings: &Settings, json: bool) -> CommandResult {
         .filter(|(plan, _)| catalogue.plans.contains_key(*plan))
     {
         print(&format!(
-            "here the environment gives plan {plan} {slots} slot(s)\n"
+            "here the environment gives plan {plan} {}\n",
+            counted(*slots, "slot", "slots")
         ))?;
     }
     if differs.is_empty() {
@@ -69,8 +70,7 @@ fn table(catalogue: &Catalogue) -> String {
             table.add_row(cells.into_iter().chain(amounts(limits)));
         }
     }
-    let lines = table.lines().map(|line| format!("{}\n", line.trim_end()));
-    lines.collect()
+    table_text(&table)
 }
 
 /// The limit of each span; a month's that is not limited is said.

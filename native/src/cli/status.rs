@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::Args;
 use serde::Serialize;
 use tokio_postgres::Client;
 use weir::config::Settings;
@@ -22,11 +23,17 @@ const EVERY: Duration = Duration::from_secs(1);
 /// A look that takes longer is given up: the database stands still.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What was asked for.
+#[derive(Args)]
 pub(super) struct Status {
-    pub(super) user: Option<Subject>,
-    pub(super) json: bool,
-    pub(super) watch: bool,
+    /// One user instead, by subject or id: slots, parked jobs and quota by meter.
+    #[arg(long)]
+    user: Option<Subject>,
+    /// Machine-readable; with --watch one line each.
+    #[arg(long)]
+    json: bool,
+    /// Again every second, until interrupted; q ends it on a terminal.
+    #[arg(long)]
+    watch: bool,
 }
 
 impl Status {
@@ -67,10 +74,10 @@ impl Status {
     }
 
     fn written<T: Serialize>(&self, status: &T, text: impl Fn(&T) -> String) -> serde_json::Result<String> {
-        if self.json {
-            serde_json::to_string(status)
-        } else {
-            Ok(text(status))
+        match (self.json, self.watch) {
+            (true, true) => serde_json::to_string(status),
+            (true, false) => serde_json::to_string_pretty(status),
+            (false, _) => Ok(text(status)),
         }
     }
 

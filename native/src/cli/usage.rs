@@ -1,4 +1,4 @@
-//! `weir usage`: what everybody has used.
+//! `weir usage`: the usage of all users.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
@@ -14,7 +14,7 @@ use weir::config::Settings;
 use weir_ledger::control::{self, UsageEvent};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print, print_error};
+use super::output::{CommandResult, ProgressLine, actor, counted, print, print_error};
 
 #[derive(Subcommand)]
 pub(crate) enum Usage {
@@ -31,26 +31,29 @@ pub(crate) enum Usage {
     },
 }
 
-/// How often the person who waits is told how far it is.
-const TELL: Duration = Duration::from_secs(5);
+/// How often progress is logged where standard error is no terminal.
+const LOG: Duration = Duration::from_secs(5);
 
 impl Usage {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
         let Self::Archive { before, to } = self;
         let mut client = connected(settings).await?;
         let mut archive = Archive::open(&to).map_err(|error| format!("{}: {error}", to.display()))?;
-        let (mut written, mut told) = (0, Instant::now());
+        let (mut written, mut logged, mut line) = (0, Instant::now(), ProgressLine::new());
         let archived = control::archive_usage(&mut client, &actor(), before, |events| {
             archive.keep(events)?;
             written += events.len();
-            if told.elapsed() >= TELL {
-                told = Instant::now();
+            line.show(|| format!("{written} usage events so far"));
+            if !line.is_shown() && logged.elapsed() >= LOG {
+                logged = Instant::now();
                 print_error(&format!("{written} usage events so far"));
             }
             Ok(())
         })
         .await?;
-        print(&format!("{archived} usage event(s) moved to {}\n", to.display()))?;
+        drop(line);
+        let events = counted(i128::from(archived), "usage event", "usage events");
+        print(&format!("{events} moved to {}\n", to.display()))?;
         Ok(ExitCode::SUCCESS)
     }
 }

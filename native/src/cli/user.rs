@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
+use serde_json::Value;
 use uuid::Uuid;
 use weir::api::admin::holder_view;
 use weir::config::Settings;
@@ -14,7 +15,8 @@ use weir_policy::span::Span;
 use weir_policy::subject::Subject;
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print};
+use super::output::{CommandResult, actor, counted, print, print_json};
+use super::user_text;
 
 #[derive(Args)]
 pub(crate) struct User {
@@ -24,12 +26,15 @@ pub(crate) struct User {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Show plan, windows, slots, parked jobs and the newest jobs, as JSON.
+    /// Show plan, windows, slots, parked jobs and the newest jobs.
     Show {
         /// The text that names the user in tokens.
         subject: Subject,
+        /// Machine-readable.
+        #[arg(long)]
+        json: bool,
     },
-    /// Show what was used, by period and meter, as JSON; the newest first.
+    /// Show what was used, by period and meter; the newest first.
     Usage {
         /// The text that names the user in tokens.
         subject: Subject,
@@ -42,8 +47,11 @@ enum Action {
         /// How many.
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
         limit: i64,
+        /// Machine-readable.
+        #[arg(long)]
+        json: bool,
     },
-    /// Set the plan; the user is made if never seen.
+    /// Set the plan; creates a user who was never seen.
     Plan {
         /// The text that names the user in tokens.
         subject: Subject,
@@ -55,11 +63,11 @@ enum Action {
         /// The payment provider's id of the event: the same again changes nothing.
         #[arg(long)]
         event_id: Option<String>,
-        /// When it happened there: an event older than the last one changes nothing. Now unless told.
+        /// When it happened there: an event older than the last one changes nothing [default: now].
         #[arg(long)]
         occurred_at: Option<Timestamp>,
     },
-    /// Give limits or slots of the user's own, instead of the plan's.
+    /// Set limits or slots for this user, instead of the plan's.
     Override {
         /// The text that names the user in tokens.
         subject: Subject,
@@ -68,17 +76,17 @@ enum Action {
         /// A limit, such as month=2000 or hour=unlimited; once for each window.
         #[arg(long = "limit", value_parser = limit)]
         limits: Vec<(Span, Option<i64>)>,
-        /// How many jobs may be worked on at once.
+        /// How many jobs may run at once.
         #[arg(long)]
         slots: Option<u32>,
-        /// Until when it counts, such as 2027-01-31T00:00:00Z.
+        /// When it ends, such as 2027-01-31T00:00:00Z.
         #[arg(long)]
         until: Option<Timestamp>,
-        /// End what the user has of its own.
+        /// Remove the user's limits and slots.
         #[arg(long, conflicts_with_all = ["limits", "slots", "until"])]
         remove: bool,
     },
-    /// Give an amount beyond the plan, which is drawn on when the month has no room.
+    /// Grant an amount beyond the plan, used when the month's limit is reached.
     Grant {
         /// The text that names the user in tokens.
         subject: Subject,
@@ -89,7 +97,7 @@ enum Action {
         /// Why, for the log.
         #[arg(long)]
         reason: String,
-        /// Until when it can be drawn on, such as 2027-01-31T00:00:00Z; for ever unless told.
+        /// When it expires, such as 2027-01-31T00:00:00Z [default: never].
         #[arg(long)]
         expires: Option<Timestamp>,
         /// The same key books once.
@@ -112,7 +120,7 @@ enum Action {
         #[arg(long)]
         key: Option<String>,
     },
-    /// Cancel every job that waits; what is worked on goes on.
+    /// Cancel every waiting job; running jobs continue.
     Cancel {
         /// The text that names the user in tokens.
         subject: Subject,
@@ -120,11 +128,11 @@ enum Action {
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Delete the user with all jobs; what was billed stays, without a name.
+    /// Delete the user with all jobs; billed usage stays, without a name.
     Delete {
         /// The text that names the user in tokens.
         subject: Subject,
-        /// Really.
+        /// Confirm the deletion.
         #[arg(long, required = true)]
         yes: bool,
     },
@@ -151,7 +159,7 @@ fn limit(text: &str) -> Result<(Span, Option<i64>), String> {
 impl Action {
     fn subject(&self) -> &Subject {
         match self {
-            Self::Show { subject }
+            Self::Show { subject, .. }
             | Self::Usage { subject, .. }
             | Self::Plan { subject, .. }
             | Self::Override { subject, .. }
@@ -163,6 +171,16 @@ impl Action {
     }
 }
 
+/// Prints a value as JSON, or as text.
+fn shown(value: &Value, json: bool, text: impl Fn(&Value) -> String) -> CommandResult {
+    if json {
+        print_json(value)?;
+    } else {
+        print(&text(value))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 impl User {
     pub(crate) async fn run(self, settings: &Settings) -> CommandResult {
         let mut client = connected(settings).await?;
@@ -170,16 +188,20 @@ impl User {
         let person = Person::of(holders, self.action.subject().clone());
         let (actor, client) = (actor(), &mut client);
         let said = match self.action {
-            Action::Show { .. } => {
+            Action::Show { json, .. } => {
                 let view = holder_view(client, settings, &person).await?;
-                serde_json::to_string_pretty(&view)?
+                return shown(&serde_json::to_value(&view)?, json, user_text::holder);
             }
             Action::Usage {
-                window, meter, limit, ..
+                window,
+                meter,
+                limit,
+                json,
+                ..
             } => {
                 let usage =
                     control::usage_by_period(client, &person, window, meter.as_deref(), limit).await?;
-                serde_json::to_string_pretty(&usage)?
+                return shown(&serde_json::to_value(&usage)?, json, user_text::usage);
             }
             Action::Plan {
                 plan,
@@ -201,7 +223,7 @@ impl User {
                 };
                 let outcome = control::set_plan(client, &actor, &person, &change).await?;
                 match (outcome.repeated, outcome.applied) {
-                    (true, _) => "nothing changed: this event was told before".to_owned(),
+                    (true, _) => "nothing changed: this event was applied before".to_owned(),
                     (false, false) => {
                         print("nothing changed: a newer event came before\n")?;
                         return Ok(ExitCode::FAILURE);
@@ -219,7 +241,7 @@ impl User {
                 meter, remove: true, ..
             } => {
                 control::remove_override(client, &actor, &person, &meter).await?;
-                "the plan's limits and slots count".to_owned()
+                "removed; the plan's limits and slots apply".to_owned()
             }
             Action::Override {
                 meter,
@@ -234,7 +256,7 @@ impl User {
                     expires_at: until,
                 };
                 control::set_override(client, &actor, &person, &meter, &wanted).await?;
-                "it counts from now on".to_owned()
+                "set".to_owned()
             }
             Action::Grant {
                 meter,
@@ -251,7 +273,7 @@ impl User {
                     reason: &reason,
                 };
                 let given = control::grant(client, &actor, &person, &wanted, key.as_deref()).await?;
-                let before = if given.repeated { " was given before" } else { "" };
+                let before = if given.repeated { ", granted before" } else { "" };
                 format!("grant {} of {} {meter}{before}", given.made.id, given.made.amount)
             }
             Action::Adjust {
@@ -268,13 +290,14 @@ impl User {
             }
             Action::Cancel { reason, .. } => {
                 let cancelled = control::cancel_waiting(client, &actor, &person, reason.as_deref()).await?;
-                format!("cancelled {cancelled} job(s)")
+                format!("cancelled {}", counted(i128::from(cancelled), "job", "jobs"))
             }
             Action::Delete { .. } => {
                 let deleted = control::delete(client, &actor, &person).await?;
                 format!(
-                    "deleted, with {} job(s); {} usage event(s) stay, without a name",
-                    deleted.jobs, deleted.usage_events
+                    "deleted, with {}; without a name: {}",
+                    counted(i128::from(deleted.jobs), "job", "jobs"),
+                    counted(i128::from(deleted.usage_events), "usage event", "usage events")
                 )
             }
         };

@@ -13,7 +13,7 @@ use weir::webhooks;
 use weir_ledger::control::{self, Replay, TestDelivery, Webhook as Row};
 
 use super::connection::connected;
-use super::output::{CommandResult, actor, print, print_error};
+use super::output::{CommandResult, actor, counted, print, print_error, table_text};
 
 /// How long a test is waited for: longer than a receiver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -119,7 +119,8 @@ impl Webhook {
             .to_owned(),
             Self::Remove { id } => {
                 let cancelled = control::remove_webhook(client, &actor, id).await?;
-                format!("removed, with {cancelled} delivery(ies) that waited")
+                let deliveries = counted(cancelled, "delivery", "deliveries");
+                format!("removed, and cancelled {deliveries}")
             }
             Self::Test { id } => {
                 let told = control::test_webhook(client, &actor, id).await?;
@@ -131,7 +132,7 @@ impl Webhook {
                     (None, since) => Replay::UndeliveredSince(since.unwrap_or_else(Timestamp::now)),
                 };
                 let replayed = control::replay_webhook(client, &actor, id, &what).await?;
-                format!("{replayed} delivery(ies) are made again")
+                format!("{} queued again", counted(replayed, "delivery", "deliveries"))
             }
         };
         print(&format!("{said}\n"))?;
@@ -183,7 +184,7 @@ async fn tested(client: &Client, told: &TestDelivery) -> CommandResult {
 
 fn table(all: &[Row]) -> String {
     if all.is_empty() {
-        return "there is no webhook; `weir webhook add URL` makes one".to_owned();
+        return "there is no webhook; `weir webhook add URL` creates one".to_owned();
     }
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -209,6 +210,5 @@ fn table(all: &[Row]) -> String {
             state,
         ]);
     }
-    let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
-    lines.join("\n")
+    table_text(&table).trim_end().to_owned()
 }

@@ -170,7 +170,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     let said = command(&weir, &["user", "cancel", "auth0|anne", "--reason", "asked for"])
         .output()
         .unwrap();
-    assert_eq!(String::from_utf8(said.stdout).unwrap(), "cancelled 3 job(s)\n");
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), "cancelled 3 jobs\n");
 
     // What billing reads, and who did what.
     let events = weir

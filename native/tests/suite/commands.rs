@@ -200,3 +200,89 @@ fn the_version_is_that_of_weir() {
         .unwrap();
     assert_eq!(said(&output), concat!("weir ", env!("CARGO_PKG_VERSION"), "\n"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_is_shown_as_text_and_as_json() {
+    let weir = Weir::new().await;
+    let user = weir.user("pro").await.to_string();
+    let granted = ["user", "grant", &user, "analysis", "100", "--reason", "a ticket"];
+    assert!(run(&weir, &granted, &[]).status.success());
+    let text = said(&run(&weir, &["user", "show", &user], &[]));
+    assert_eq!(
+        text.lines().next(),
+        Some(&*format!("user {user}, plan pro")),
+        "{text}"
+    );
+    for line in [
+        "analysis, in analyses",
+        "  slots  0 of 3 in use, 0 jobs parked",
+        "  grant  100 of 100 left, never expires: a ticket",
+        "no jobs",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}: {text}");
+    }
+    let json: Value =
+        serde_json::from_str(&said(&run(&weir, &["user", "show", &user, "--json"], &[]))).unwrap();
+    assert_eq!((&json["subject"], &json["plan"]), (&json!(user), &json!("pro")));
+    assert_eq!(said(&run(&weir, &["user", "usage", &user], &[])), "no usage\n");
+    let none: Value =
+        serde_json::from_str(&said(&run(&weir, &["user", "usage", &user, "--json"], &[]))).unwrap();
+    assert_eq!(none, json!([]));
+    let cancelled = said(&run(&weir, &["user", "cancel", &user], &[]));
+    assert_eq!(cancelled, "cancelled 0 jobs\n");
+    let unknown = run(&weir, &["user", "show", "nobody"], &[]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8_lossy(&unknown.stderr),
+        "weir: user \"nobody\" not found\n"
+    );
+    weir.end().await;
+}
+
+/// Without any setting, so that a package can be built from it anywhere.
+#[test]
+fn completions_and_manual_pages_name_every_command() {
+    let weir = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_weir"))
+            .args(arguments)
+            .env_clear()
+            .env("DATABASE_URL", "not a url")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        said(&output)
+    };
+    let help = weir(&["--help"]);
+    assert_eq!(
+        help.lines().next(),
+        Some("Fair quotas, lanes and slots for a product's API, on River and PostgreSQL")
+    );
+    let commands = help
+        .split("Commands:\n")
+        .nth(1)
+        .unwrap()
+        .split("\n\n")
+        .next()
+        .unwrap();
+    let commands: Vec<&str> = commands
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(commands.contains(&"completions"), "{commands:?}");
+    for shell in ["bash", "zsh", "fish", "powershell"] {
+        let script = weir(&["completions", shell]);
+        for command in &commands {
+            assert!(script.contains(command), "{shell}: {command}");
+        }
+    }
+    let folder = std::env::temp_dir().join(format!("weir-manual-{}", std::process::id()));
+    weir(&["manual", "--to", folder.to_str().unwrap()]);
+    for command in &commands {
+        let page = std::fs::read_to_string(folder.join(format!("weir-{command}.1"))).unwrap();
+        assert!(page.contains(".TH"), "{command}: {page}");
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+    // Colour is for terminals.
+    assert!(!help.contains('\x1b'), "{help}");
+}

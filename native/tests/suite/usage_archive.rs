@@ -142,7 +142,7 @@ async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        String::from_utf8_lossy(&output.stdout).starts_with("10003 usage event(s)"),
+        String::from_utf8_lossy(&output.stdout).starts_with("10003 usage events"),
         "{output:?}"
     );
     assert_eq!(counters(&client).await, before);
@@ -168,7 +168,7 @@ async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
     // Again finds nothing; what comes to the same period goes into the same sum; and half a line is no part of another.
     let output = archive(&weir, 40, &file.0);
     assert!(
-        String::from_utf8_lossy(&output.stdout).starts_with("0 usage event(s)"),
+        String::from_utf8_lossy(&output.stdout).starts_with("0 usage events"),
         "{output:?}"
     );
     let mut text = std::fs::read_to_string(&file.0).unwrap();
@@ -177,7 +177,7 @@ async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
     used_long_ago(&client, many, 7, 1).await;
     let output = archive(&weir, 40, &file.0);
     assert!(
-        String::from_utf8_lossy(&output.stdout).starts_with("1 usage event(s)"),
+        String::from_utf8_lossy(&output.stdout).starts_with("1 usage event moved"),
         "{output:?}"
     );
     assert_eq!(total(&client, many).await, (1, 2 * MANY + 7));

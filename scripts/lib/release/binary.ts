@@ -1,7 +1,8 @@
-import { cp, mkdir } from "node:fs/promises";
+import { cp, mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { buildNative } from "../native.ts";
 import { root } from "../paths.ts";
+import { run } from "../process.ts";
 import { archive } from "./archive.ts";
 
 export const targets = ["gnu", "musl"].flatMap((libc) => [
@@ -22,5 +23,20 @@ export async function packBinary(version: string, target: string, output: string
   await cp(weir, join(folder, "weir"));
   for (const name of ["weir.toml", "deploy", "docs/operations.md", "LICENSE-APACHE", "LICENSE-MIT"])
     await cp(join(root, name), join(folder, name), { recursive: true });
+  await writeManuals(weir, folder);
   await archive(folder);
+}
+
+/** Where `man` and the shells expect them below /usr/local/share. The binary writes them, so its machine must run it. */
+async function writeManuals(weir: string, folder: string): Promise<void> {
+  await run(weir, ["manual", "--to", join(folder, "man", "man1")]);
+  const completions = join(folder, "completions");
+  await mkdir(completions, { recursive: true });
+  for (const [shell, name] of [
+    ["bash", "weir.bash"],
+    ["zsh", "_weir"],
+    ["fish", "weir.fish"],
+    ["powershell", "weir.ps1"],
+  ] as const)
+    await writeFile(join(completions, name), await run(weir, ["completions", shell]));
 }

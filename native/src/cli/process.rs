@@ -1,0 +1,247 @@
+//! `weir serve`, `work`, `schedule` and `up`: a process from its start to its stop.
+
+use std::error::Error;
+use std::pin::pin;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use weir::api::probes::{self, Probes};
+use weir::api::serve;
+use weir::config::service::{HandlerSpec, Service};
+use weir::config::{Environment, Settings};
+use weir::context::Context;
+use weir::handler::watch_programs;
+use weir::telemetry::{logs, metrics, traces};
+use weir::work::{Role, Working, reconcile};
+
+use super::connection::ready;
+use super::output::CommandResult;
+use super::signals::StopSignals;
+
+/// How long the end may take beyond the drain time: programs have 10 s after SIGTERM, and their outcomes are recorded.
+const STOP_MARGIN: Duration = Duration::from_secs(20);
+
+/// The start and reconciliation may take this long to end, however short the drain time is.
+const MIN_DRAIN: Duration = Duration::from_secs(1);
+
+/// The exit status of a process that was asked twice to stop, as a shell has it after SIGINT.
+const SIGNALLED: u8 = 130;
+
+/// What one process does.
+pub(super) struct Process {
+    serve: bool,
+    role: Option<Role>,
+    services: Vec<Service>,
+}
+
+/// Tasks that run until the process stops.
+type Tasks = JoinSet<Result<(), Box<dyn Error + Send + Sync>>>;
+
+/// A start that a signal ended.
+enum Started {
+    Running(Option<Working>),
+    Stopped(ExitCode),
+}
+
+impl Process {
+    /// Serves the API.
+    pub(super) const fn serve() -> Self {
+        Self {
+            serve: true,
+            role: None,
+            services: Vec::new(),
+        }
+    }
+
+    /// Works or leads.
+    pub(super) const fn work(role: Role, services: Vec<Service>) -> Self {
+        Self {
+            serve: false,
+            role: Some(role),
+            services,
+        }
+    }
+
+    /// Does everything.
+    pub(super) const fn up(services: Vec<Service>) -> Self {
+        Self {
+            serve: true,
+            role: Some(Role::Both),
+            services,
+        }
+    }
+
+    pub(super) async fn run(self, settings: Settings) -> CommandResult {
+        logs::start(settings.access_log);
+        let mut signals = StopSignals::listen()?;
+        self.prepare(&settings)?;
+        let metrics = metrics::start(&settings)?;
+        let export = settings.traces.as_ref().map(traces::start).transpose()?;
+        let context = Context::new(settings)?;
+        tokio::select! {
+            ready = ready(&context.settings) => ready?,
+            signal = signals.next() => {
+                tracing::info!(signal, "stopping before the start");
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+        let mut working = match self.start(&context, &mut signals).await? {
+            Started::Running(working) => working,
+            Started::Stopped(code) => return Ok(code),
+        };
+        let stopping = CancellationToken::new();
+        // `/readyz` reports it before the listener closes.
+        let unready = CancellationToken::new();
+        let mut tasks = self.tasks(&context, metrics, &unready, &stopping);
+        let early = until_stopped(&mut signals, working.as_mut(), &mut tasks).await;
+        unready.cancel();
+        // A part that has failed is not waited for.
+        let delay = if self.serve && early.is_none() {
+            context.settings.stop_delay
+        } else {
+            Duration::ZERO
+        };
+        let stopped = async {
+            let close = async {
+                tokio::time::sleep(delay).await;
+                stopping.cancel();
+            };
+            let drain = async {
+                if let Some(working) = working {
+                    working.stop().await;
+                }
+            };
+            tokio::join!(close, drain);
+            while tasks.join_next().await.is_some() {}
+            if let Some(export) = export {
+                export.finish().await;
+            }
+        };
+        let limit = delay + context.settings.drain_timeout + STOP_MARGIN;
+        let stopped = async {
+            if tokio::time::timeout(limit, stopped).await.is_err() {
+                tracing::warn!("not everything stopped in time: what still runs is taken back and run again");
+            }
+        };
+        tokio::select! {
+            () = stopped => early.map_or(Ok(ExitCode::SUCCESS), Err),
+            signal = signals.next() => {
+                tracing::warn!(signal, "asked again to stop: what still runs is taken back and run again");
+                Ok(ExitCode::from(SIGNALLED))
+            }
+        }
+    }
+
+    /// Protects the process, and warns about what it cannot do.
+    fn prepare(&self, settings: &Settings) -> Result<(), Box<dyn Error>> {
+        if settings.environment == Environment::Production {
+            // Programs of handlers run as the same user, and must not read this process's memory or environment.
+            if let Err(error) = nix::sys::prctl::set_dumpable(false) {
+                tracing::warn!(%error, "other processes of this user can read this one's secrets");
+            }
+        }
+        let runs_programs = |service: &Service| matches!(service.handler, HandlerSpec::Exec { .. });
+        if self.services.iter().any(runs_programs)
+            && let Err(error) = watch_programs()
+        {
+            tracing::warn!(%error, "programs of handlers will outlive this process if it is killed");
+        }
+        if let Some(warning) = settings.database()?.warning() {
+            tracing::warn!("{warning}");
+        }
+        Ok(())
+    }
+
+    /// Starts to work, unless a signal comes first.
+    async fn start(&self, context: &Context, signals: &mut StopSignals) -> Result<Started, Box<dyn Error>> {
+        let mut starting = pin!(async {
+            match self.role {
+                Some(role) => Working::start(context, role, &self.services).await.map(Some),
+                None => Ok(None),
+            }
+        });
+        tokio::select! {
+            started = &mut starting => Ok(Started::Running(started?)),
+            signal = signals.next() => {
+                tracing::info!(signal, "stopping during the start");
+                let limit = context.settings.drain_timeout.max(MIN_DRAIN);
+                // It may run jobs already, so it is not dropped.
+                let stopped = async {
+                    if let Ok(Ok(Some(working))) = tokio::time::timeout(limit, starting).await {
+                        working.stop().await;
+                    }
+                };
+                Ok(Started::Stopped(tokio::select! {
+                    () = stopped => ExitCode::SUCCESS,
+                    _ = signals.next() => ExitCode::from(SIGNALLED),
+                }))
+            }
+        }
+    }
+
+    /// Starts reconciliation, and the API or the probes.
+    fn tasks(
+        &self,
+        context: &Context,
+        metrics: PrometheusHandle,
+        unready: &CancellationToken,
+        stopping: &CancellationToken,
+    ) -> Tasks {
+        let mut tasks = Tasks::new();
+        if matches!(self.role, Some(Role::Lead | Role::Both)) {
+            let reconciliation = reconcile::run(context.clone(), stopping.clone());
+            let stopping = stopping.clone();
+            let limit = context.settings.drain_timeout.max(MIN_DRAIN);
+            tasks.spawn(async move {
+                // A round may wait for a database that does not answer.
+                let given_up = async {
+                    stopping.cancelled().await;
+                    tokio::time::sleep(limit).await;
+                };
+                tokio::select! {
+                    () = reconciliation => {}
+                    () = given_up => tracing::warn!("stopped in the middle of a round of reconciliation"),
+                }
+                Ok(())
+            });
+        }
+        if self.serve {
+            let serving = serve::run(context.clone(), metrics, unready.clone(), stopping.clone());
+            tasks.spawn(async { Ok(serving.await?) });
+        } else if let Some(address) = context.settings.probes {
+            let probes = Probes::new(context.pool.clone(), &context.settings, metrics, unready.clone());
+            let stopping = stopping.clone();
+            tasks.spawn(async move { Ok(probes::run(probes, address, stopping).await?) });
+        }
+        tasks
+    }
+}
+
+/// Waits for a signal, or for a part that ends early, which is an error.
+async fn until_stopped(
+    signals: &mut StopSignals,
+    working: Option<&mut Working>,
+    tasks: &mut Tasks,
+) -> Option<Box<dyn Error>> {
+    let river_ended = async {
+        match working {
+            Some(working) => working.ended().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        signal = signals.next() => {
+            tracing::info!(signal, "stopping");
+            None
+        }
+        () = river_ended => Some("River's client ended".into()),
+        Some(ended) = tasks.join_next() => match ended {
+            Ok(Ok(())) => Some("a part of the process ended".into()),
+            Ok(Err(error)) => Some(error as Box<dyn Error>),
+            Err(error) => Some(error.into()),
+        },
+    }
+}

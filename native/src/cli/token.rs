@@ -1,0 +1,37 @@
+//! `weir token`: bearer tokens for development and tests.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use uuid::Uuid;
+use weir::config::Settings;
+use weir::token;
+use weir_policy::subject::Subject;
+
+use super::connection::connected;
+use super::output::{CommandResult, print};
+
+#[derive(Args)]
+pub(super) struct Token {
+    /// Plan to assign.
+    #[arg(long)]
+    tier: String,
+    /// The user's subject, as tokens contain it [default: a new UUID].
+    #[arg(long)]
+    user: Option<Subject>,
+    /// How long the token is valid.
+    #[arg(long, default_value = "1h", value_parser = humantime::parse_duration)]
+    ttl: Duration,
+}
+
+impl Token {
+    pub(super) async fn run(self, settings: &Settings) -> CommandResult {
+        let Self { tier, user, ttl } = self;
+        let client = connected(settings).await?;
+        let user = user.unwrap_or_else(|| Uuid::new_v4().into());
+        let token = token::issue(&client, settings, &user, &tier, ttl).await?;
+        print(&format!("{token}\n"))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}

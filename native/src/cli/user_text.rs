@@ -1,0 +1,140 @@
+//! A user as text, from the same JSON that `/admin` answers with.
+
+use std::fmt::Write as _;
+
+use comfy_table::{Table, presets};
+use serde_json::Value;
+
+use super::output::{bold, counted, table_text};
+
+/// A user: the plan, each meter, and the newest jobs.
+pub(super) fn holder(view: &Value) -> String {
+    let mut text = format!(
+        "{}, plan {}{}\n",
+        bold(&format!("user {}", word(&view["subject"]))),
+        word(&view["plan"]),
+        match &view["next_plan"] {
+            Value::Null => String::new(),
+            next => format!(", {} from {}", word(&next["plan"]), moment(&next["at"])),
+        }
+    );
+    for (name, meter) in view["meters"].as_object().into_iter().flatten() {
+        let _ = writeln!(text, "\n{}, in {}", bold(name), word(&meter["unit"]));
+        for window in items(&meter["windows"]) {
+            let limit = match &window["limit"] {
+                Value::Null => "unlimited".to_owned(),
+                limit => format!("of {limit}"),
+            };
+            let _ = writeln!(
+                text,
+                "  {:<7}{} used, {} reserved, {limit}, until {}",
+                word(&window["window"]),
+                window["used"],
+                window["reserved"],
+                moment(&window["reset_at"])
+            );
+        }
+        let slots = &meter["slots"];
+        let limit = match &slots["limit"] {
+            Value::Null => String::new(),
+            limit => format!(" of {limit}"),
+        };
+        let parked = counted(meter["parked"].as_i64().unwrap_or_default(), "job", "jobs");
+        let _ = writeln!(
+            text,
+            "  slots  {}{limit} in use, {parked} parked",
+            slots["in_use"]
+        );
+        for grant in items(&meter["grants"]) {
+            let expires = match &grant["expires_at"] {
+                Value::Null => "never expires".to_owned(),
+                at => format!("expires {}", moment(at)),
+            };
+            let _ = writeln!(
+                text,
+                "  grant  {} of {} left, {expires}: {}",
+                grant["left"],
+                grant["amount"],
+                word(&grant["reason"])
+            );
+        }
+        if let Value::Object(own) = &meter["overrides"] {
+            let limits = own["limits"].as_object().into_iter().flatten();
+            let mut own_limits: Vec<String> = limits
+                .map(|(window, limit)| match limit {
+                    Value::Null => format!("{window} unlimited"),
+                    limit => format!("{window} {limit}"),
+                })
+                .collect();
+            if let Some(slots) = own["slots"].as_i64() {
+                own_limits.push(counted(slots, "slot", "slots"));
+            }
+            let _ = writeln!(text, "  own    {}", own_limits.join(", "));
+        }
+    }
+    let jobs: Vec<&Value> = items(&view["jobs"]).collect();
+    if jobs.is_empty() {
+        text.push_str("\nno jobs\n");
+        return text;
+    }
+    let mut table = plain(&["job", "service", "status", "created", "charged"]);
+    for job in jobs {
+        let waiting = job["waiting_for"].as_str();
+        let status = match waiting {
+            Some(reason) => format!("waiting for {}", if reason == "slot" { "a slot" } else { reason }),
+            None => word(&job["status"]),
+        };
+        table.add_row([
+            job["id"].to_string(),
+            word(&job["service"]),
+            status,
+            moment(&job["created_at"]),
+            job["charged"].to_string(),
+        ]);
+    }
+    text.push('\n');
+    text.push_str(&table_text(&table));
+    text
+}
+
+/// The usage of a user, a line for each period and meter.
+pub(super) fn usage(rows: &Value) -> String {
+    let rows: Vec<&Value> = items(rows).collect();
+    if rows.is_empty() {
+        return "no usage\n".to_owned();
+    }
+    let names = ["start", "end", "meter", "used", "reserved", "from_grants"];
+    let mut table = plain(&names.map(|name| name.trim_start_matches("from_")));
+    for row in rows {
+        table.add_row(names.iter().map(|name| match &row[*name] {
+            text @ Value::String(at) if at.ends_with('Z') => moment(text),
+            other => word(other),
+        }));
+    }
+    table_text(&table)
+}
+
+fn plain(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(header);
+    table
+}
+
+fn items(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
+}
+
+fn word(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "–".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// A time to the minute.
+fn moment(value: &Value) -> String {
+    let at: Option<jiff::Timestamp> = value.as_str().and_then(|text| text.parse().ok());
+    at.map_or_else(|| word(value), |at| at.strftime("%Y-%m-%d %H:%M UTC").to_string())
+}
