@@ -4,6 +4,7 @@ use http::Uri;
 use thiserror::Error;
 use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
+use weir_policy::header::{DEFAULT_IDENTITY_HEADERS, IdentityHeaders};
 use weir_policy::prefix_counters::Limits;
 use weir_policy::route::LimitedRoutes;
 use weir_policy::token::{Expected, Keys, RequiredClaim, RequiredClaimError};
@@ -45,6 +46,8 @@ pub(crate) struct Config {
     pub(crate) counter_fallback: CounterFallback,
     /// Which header has the client's address.
     pub(crate) client_ip_source: ClientIpSource,
+    /// Request headers that name an identity to the origin, and that the edge therefore removes.
+    pub(crate) identity_headers: IdentityHeaders,
     /// Which pages of other origins may read responses.
     pub(crate) allowed_origins: AllowedOrigins,
     /// The keys that verify users' tokens, if there is a shared secret.
@@ -131,6 +134,7 @@ impl Config {
             ],
         );
         let allowed_origins = reader.parsed("CORS_ORIGINS", "*");
+        let identity_headers = reader.parsed("IDENTITY_HEADERS", DEFAULT_IDENTITY_HEADERS);
         let development = reader.one_of("DEVELOPMENT", &[("off", false), ("on", true)]);
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
         let access_log = reader.one_of(
@@ -156,10 +160,20 @@ impl Config {
         let assertion_key = reader.assertion_key();
         reader.misspelt();
 
-        match (origin, limited_routes, allowed_origins, assertion_key) {
-            (Some(origin), Some(limited_routes), Some(allowed_origins), Some(assertion_key))
-                if reader.errors.is_empty() =>
-            {
+        match (
+            origin,
+            limited_routes,
+            identity_headers,
+            allowed_origins,
+            assertion_key,
+        ) {
+            (
+                Some(origin),
+                Some(limited_routes),
+                Some(identity_headers),
+                Some(allowed_origins),
+                Some(assertion_key),
+            ) if reader.errors.is_empty() => {
                 let development = development && url::is_loopback(origin.host().unwrap_or_default());
                 Ok(Self {
                     origin_host: url::usual_host(&origin),
@@ -181,6 +195,7 @@ impl Config {
                     counter_timeout_ms,
                     counter_fallback,
                     client_ip_source,
+                    identity_headers,
                     allowed_origins,
                     token_keys,
                     jwks_url,

@@ -334,7 +334,7 @@ async fn api(
     let (edge, origin) = (before_origin - started, clock::now_ms() - before_origin);
     fields.append("server-timing", &format!("edge;dur={edge}, origin;dur={origin}"));
     let response = match forwarded {
-        Forwarded::Response(response) => forward::pass(&response, &fields),
+        Forwarded::Response(response) => forward::pass(context, &response, &fields),
         Forwarded::Problem(problem) => {
             // The origin may be there again soon.
             if matches!(problem.status, 502 | 504) {

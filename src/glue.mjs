@@ -43,39 +43,76 @@ export function cacheControl(response) {
   return response.headers.get("cache-control") ?? undefined;
 }
 
-/**
- * The listed headers of `from`, with changes: pairs of lines, a name and a value. "+" before a name appends to the
- * header, "-" removes it, and a name alone sets it. A plain object, which the runtime reads in one call.
- */
-function headersOf(from, listed, changes) {
-  const headers = {};
-  if (from) {
-    // Look up the listed names: browsers and Cloudflare send dozens of others.
-    for (const name of listed) {
-      const value = from.get(name);
-      if (value !== null) headers[name] = value;
-    }
+/** Remembers by name which headers pass. `decide` is Rust's, and calling it costs more than anything else here. */
+export class HeaderFilter {
+  #decide;
+  #known = new Map();
+
+  constructor(decide) {
+    this.#decide = decide;
   }
-  if (changes === "") return headers;
-  const lines = changes.split("\n");
-  for (let line = 0; line < lines.length; line += 2) {
-    const value = lines[line + 1];
-    const how = lines[line][0];
-    const name = how === "+" || how === "-" ? lines[line].slice(1) : lines[line];
+
+  passes(name) {
+    let known = this.#known.get(name);
+    if (known === undefined) {
+      // Clients choose the names.
+      if (this.#known.size >= 1000) this.#known.clear();
+      known = this.#decide(name);
+      this.#known.set(name, known);
+    }
+    return known;
+  }
+}
+
+/** The names that a header Connection lists: headers for this connection only. */
+const listedBy = (connection) =>
+  connection
+    .toLowerCase()
+    .split(",", 100)
+    .map((name) => name.trim());
+
+/**
+ * Headers as a plain object, which the runtime reads in one call, after changes: pairs of lines, a name and a value. "+"
+ * before a name appends to the header, "-" removes it, "?" sets it if it is absent, and a name alone sets it.
+ */
+function changed(headers, changes) {
+  eachChange(changes, (how, name, value) => {
     if (how === "-") delete headers[name];
     else if (how === "+" && Object.hasOwn(headers, name)) headers[name] += `, ${value}`;
-    else headers[name] = value;
-  }
+    else if (how !== "?" || !Object.hasOwn(headers, name)) headers[name] = value;
+  });
   return headers;
+}
+
+function eachChange(changes, apply) {
+  if (changes === "") return;
+  const lines = changes.split("\n");
+  for (let line = 0; line < lines.length; line += 2) {
+    const how = lines[line][0];
+    const hasMark = how === "+" || how === "-" || how === "?";
+    apply(hasMark ? how : "", hasMark ? lines[line].slice(1) : lines[line], lines[line + 1]);
+  }
+}
+
+/** The headers of a request that pass, with changes. */
+function headersOf(request, filter, changes) {
+  const headers = {};
+  let connection = "";
+  request.headers.forEach((value, name) => {
+    if (filter.passes(name)) headers[name] = value;
+    else if (name === "connection") connection = value;
+  });
+  if (connection !== "") for (const name of listedBy(connection)) delete headers[name];
+  return changed(headers, changes);
 }
 
 /**
  * Forwards a request. Resolves to the response; rejects with the error of the origin, or with one of the texts that
  * glue.rs lists.
  */
-export function forward(url, request, listed, changes, maxBytes, uploadMs, originMs) {
+export function forward(url, request, filter, changes, maxBytes, uploadMs, originMs) {
   const { method } = request;
-  const init = { method, headers: headersOf(request.headers, listed, changes), redirect: "manual" };
+  const init = { method, headers: headersOf(request, filter, changes), redirect: "manual" };
   if (method === "GET" || method === "HEAD") {
     // Clients may send a body without a meaning (RFC 9110, 9.3.1). Even an empty one would make `fetch` fail.
     // Without no-store, a cache rule of the origin's zone may answer one caller with what another one was answered.
@@ -138,22 +175,31 @@ function send(reader, writer, chunk, maxBytes, uploadMs) {
   return Promise.race([copy(), timer]);
 }
 
-/** The same response with other headers, its body unread. */
-export function pass(response, listed, changes) {
-  return new Response(response.body, {
-    status: response.status,
-    headers: headersOf(response.headers, listed, changes),
+/** The same response with the headers that pass and changes, its body unread. Set-Cookie remains several headers. */
+export function pass(response, filter, changes) {
+  const passed = new Response(response.body, response);
+  const { headers } = passed;
+  for (const name of response.headers.keys()) {
+    if (filter.passes(name)) continue;
+    if (name === "connection") for (const listed of listedBy(headers.get(name))) headers.delete(listed);
+    headers.delete(name);
+  }
+  eachChange(changes, (how, name, value) => {
+    if (how === "-") headers.delete(name);
+    else if (how === "+") headers.append(name, value);
+    else if (how !== "?" || !headers.has(name)) headers.set(name, value);
   });
+  return passed;
 }
 
 /** A response that the edge makes itself. */
 export function respond(status, changes, body) {
-  return new Response(body, { status, headers: headersOf(undefined, undefined, changes) });
+  return new Response(body, { status, headers: changed({}, changes) });
 }
 
 /** Posts a text. Resolves to the status of the response. */
 export async function post(url, changes, body) {
-  const headers = headersOf(undefined, undefined, changes);
+  const headers = changed({}, changes);
   const response = await fetch(url, { method: "POST", headers, body, redirect: "manual" });
   // An unread body would hold on to the connection.
   await response.body?.cancel();

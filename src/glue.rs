@@ -28,22 +28,32 @@ extern "C" {
     #[wasm_bindgen(js_name = cacheControl)]
     pub(crate) fn cache_control(response: &Response) -> Option<String>;
 
-    /// Forwards a request with its listed headers and these changes. The promise resolves to the response. It rejects with
+    /// Knows which headers pass.
+    pub(crate) type HeaderFilter;
+
+    #[wasm_bindgen(constructor)]
+    fn new(passes: &JsValue) -> HeaderFilter;
+
+    /// Forwards a request with the headers that pass and these changes. The promise resolves to the response. It rejects with
     /// [`TOO_LARGE`], [`CLIENT_ABORTED`], [`CLIENT_SLOW`], [`TIMED_OUT`] or the error of the origin.
     #[wasm_bindgen(catch)]
     pub(crate) fn forward(
         url: &str,
         request: &Request,
-        listed: &Names,
+        filter: &HeaderFilter,
         changes: &str,
         max_body_bytes: u32,
         upload_timeout_ms: u32,
         origin_timeout_ms: u32,
     ) -> Result<Promise, JsValue>;
 
-    /// The same response with its listed headers and these changes.
+    /// The same response with the headers that pass and these changes.
     #[wasm_bindgen(catch)]
-    pub(crate) fn pass(response: &Response, listed: &Names, changes: &str) -> Result<Response, JsValue>;
+    pub(crate) fn pass(
+        response: &Response,
+        filter: &HeaderFilter,
+        changes: &str,
+    ) -> Result<Response, JsValue>;
 
     /// A new response with these headers.
     #[wasm_bindgen(catch)]
@@ -108,6 +118,12 @@ pub(crate) fn facts_of(request: &Request, read: &Names) -> Packed {
     Packed(facts(request, read))
 }
 
+/// A filter of headers that lives as long as the isolate. It calls `passes` once for each name.
+pub(crate) fn header_filter(passes: impl Fn(&str) -> bool + 'static) -> HeaderFilter {
+    let passes = Closure::<dyn Fn(String) -> bool>::new(move |name: String| passes(&name));
+    HeaderFilter::new(&passes.into_js_value())
+}
+
 /// Changes to headers, packed. Names are in lower case: two that differ in case would be two headers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeaderChanges(String);
@@ -116,6 +132,11 @@ impl HeaderChanges {
     /// Sets a header.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> &mut Self {
         self.push("", name, value)
+    }
+
+    /// Sets a header that is absent.
+    pub(crate) fn set_absent(&mut self, name: &str, value: &str) -> &mut Self {
+        self.push("?", name, value)
     }
 
     /// Appends a value to a header.

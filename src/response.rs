@@ -14,7 +14,8 @@ pub(crate) fn base_fields(is_https: bool) -> HeaderChanges {
     let mut fields = HeaderChanges::default();
     fields.set("x-content-type-options", "nosniff");
     if is_https {
-        fields.set("strict-transport-security", "max-age=31536000");
+        // An origin may have a stricter one.
+        fields.set_absent("strict-transport-security", "max-age=31536000");
     }
     fields
 }

@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 31] = [
+pub(crate) const SETTINGS: [&str; 32] = [
     "ACCESS_LOG",
     "ANON_ALGORITHM",
     "ANON_LIMIT",
@@ -27,6 +27,7 @@ pub(crate) const SETTINGS: [&str; 31] = [
     "DRILLS",
     "EDGE_SECRET",
     "HOLDER_CLAIM",
+    "IDENTITY_HEADERS",
     "JWKS_COOLDOWN_MS",
     "JWKS_MAX_AGE_MS",
     "JWKS_URL",

@@ -8,6 +8,7 @@
 pub mod circuit_breaker;
 pub mod counts;
 pub mod grants;
+pub mod header;
 pub mod jwt;
 pub mod misspelling;
 pub mod problem;

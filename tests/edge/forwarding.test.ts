@@ -4,6 +4,7 @@ import { createServer, request as httpRequest } from "node:http";
 import { type AddressInfo, createConnection } from "node:net";
 import { after, test } from "node:test";
 import { setTimeout as wait } from "node:timers/promises";
+import { gzipSync } from "node:zlib";
 import { tokenFor } from "../harness/identity.ts";
 import { freePort } from "../harness/ports.ts";
 import { until } from "../harness/until.ts";
@@ -123,35 +124,110 @@ test("a request has an id and a trace context", async () => {
   assert.match(answer.headers.get("server-timing") ?? "", /^edge;dur=\d+, origin;dur=\d+$/);
 });
 
-test("only listed headers are forwarded in either direction", async () => {
-  const allowed = {
+/** Sends these header lines, which `fetch` would refuse or change, and returns the header lines of the answer. */
+function rawHeaders(url: string, path: string, lines: string[]): Promise<string[]> {
+  const { port } = new URL(url);
+  return new Promise((done, failed) => {
+    const socket = createConnection(Number(port), "127.0.0.1");
+    let text = "";
+    socket.on("data", (data) => (text += String(data)));
+    socket.on("end", () => done((text.split("\r\n\r\n")[0] ?? "").split("\r\n")));
+    socket.on("error", failed);
+    socket.write([`GET ${path} HTTP/1.1`, `Host: 127.0.0.1:${port}`, ...lines, "", ""].join("\r\n"));
+  });
+}
+
+test("end-to-end request headers pass to the origin", async () => {
+  const passing = {
     accept: "text/plain",
+    baggage: "a=b",
     "content-type": "application/json",
     "idempotency-key": "k",
     "if-none-match": '"x"',
     "last-event-id": "7",
-    "user-agent": "test",
     prefer: "wait=1",
+    "sentry-trace": "1-2-1",
+    "stripe-signature": "t=1,v1=2",
+    "user-agent": "test",
     "weir-job-token": "t",
     "weir-priority": "2",
     "weir-run-at": "2027-01-31T08:00:00Z",
+    "x-api-key": "key",
+    "x-csrf-token": "c",
+    "x-two": "1, 2",
   };
-  await ask("/api/jobs/analysis", { method: "POST", body: "{}", headers: allowed });
-  for (const [name, value] of Object.entries(allowed)) assert.equal(origin.last().headers[name], value, name);
+  await ask("/api/jobs/analysis", { method: "POST", body: "{}", headers: passing });
+  for (const [name, value] of Object.entries(passing)) assert.equal(origin.last().headers[name], value, name);
+});
 
+test("hop-by-hop headers and those that Connection lists end at the edge", async () => {
+  const lines = [
+    "Connection: close, X-Hop",
+    "X-Hop: 1",
+    "X-End: 2",
+    "Keep-Alive: timeout=5",
+    "Proxy-Connection: close",
+  ];
+  await rawHeaders(edge.url, "/api/jobs/1", [...lines, "Proxy-Authorization: Basic Og==", "TE: trailers"]);
+  const { headers } = origin.last();
+  assert.equal(headers["x-end"], "2");
+  for (const name of ["x-hop", "keep-alive", "proxy-connection", "proxy-authorization", "te"])
+    assert.equal(headers[name], undefined, name);
+
+  const hops = await startOrigin({ after }, (_, response) => {
+    response.writeHead(200, {
+      connection: "X-Hop",
+      "x-hop": "1",
+      "x-end": "2",
+      "proxy-authenticate": "Basic",
+      "alt-svc": 'h3=":443"',
+      "keep-alive": "timeout=5",
+    });
+    response.end("{}");
+  });
+  const other = await startEdge({ after }, { originUrl: hops.url, secrets: hops.secrets });
+  const answer = (await rawHeaders(other.url, "/api/jobs/1", ["Connection: close"])).map((line) => line.toLowerCase());
+  assert.ok(answer.includes("x-end: 2"));
+  for (const name of ["x-hop", "proxy-authenticate", "alt-svc", "keep-alive", "te"])
+    assert.ok(!answer.some((line) => line.startsWith(`${name}:`)), name);
+});
+
+test("request headers that name an identity or an address end at the edge, however they are spelt", async () => {
+  const claimed = ["X-User-Id", "X_User_Id", "X.User.Id", "X-Remote-User", "X-Forwarded-User", "Weir-On-Behalf-Of"];
+  const addresses = ["Forwarded", "X-Forwarded-Port", "X_Real_IP", "True-Client-IP", "CF-IPCountry", "X-Original-URL"];
+  const all = [...claimed, ...addresses, "Authorization", "Cookie"];
+  await ask("/api/jobs/1", {
+    headers: Object.fromEntries(all.map((name) => [name, name === "Authorization" ? "" : "root"])),
+  });
+  const { headers } = origin.last();
+  for (const name of all) assert.equal(headers[name.toLowerCase()], undefined, name);
+  assert.equal(headers["x-real-ip"], "203.0.113.20");
+
+  const other = await startEdge(
+    { after },
+    { originUrl: origin.url, secrets: origin.secrets, vars: { IDENTITY_HEADERS: ["X-Org", "X-Tenant-*"] } },
+  );
+  await other.from("203.0.113.20")("/api/jobs/1", {
+    headers: { "x-org": "a", "x-tenant-id": "b", "x-user-id": "c" },
+  });
+  assert.equal(origin.last().headers["x-org"], undefined);
+  assert.equal(origin.last().headers["x-tenant-id"], undefined);
+  assert.equal(origin.last().headers["x-user-id"], "c", "the list replaces the default one");
+});
+
+test("end-to-end response headers pass to the client, Set-Cookie as several", async () => {
   const chatty = await startOrigin({ after }, (_, response) => {
     response.writeHead(201, {
       location: "/api/jobs/17",
       etag: '"e"',
       "content-type": "application/json",
+      "content-security-policy": "default-src 'none'",
       "retry-after": "5",
       "cache-control": "public, max-age=60, s-maxage=60",
-      "set-cookie": "a=b",
-      server: "origin/1.0",
-      "x-powered-by": "x",
-      "x-internal": "x",
+      "set-cookie": ["a=b; Expires=Thu, 01 Jan 2032 00:00:00 GMT", "c=d; HttpOnly"],
+      "x-total-count": "7",
+      vary: "Accept",
       "server-timing": "db;dur=1",
-      "proxy-authenticate": "Basic",
       ratelimit: '"fake";r=1;t=1',
       "access-control-allow-origin": "*",
     });
@@ -163,18 +239,31 @@ test("only listed headers are forwarded in either direction", async () => {
   assert.equal(answer.headers.get("location"), "/api/jobs/17");
   assert.equal(answer.headers.get("etag"), '"e"');
   assert.equal(answer.headers.get("retry-after"), "5");
+  assert.equal(answer.headers.get("content-security-policy"), "default-src 'none'");
+  assert.equal(answer.headers.get("x-total-count"), "7");
+  assert.deepEqual(answer.headers.getSetCookie(), ["a=b; Expires=Thu, 01 Jan 2032 00:00:00 GMT", "c=d; HttpOnly"]);
   assert.equal(answer.headers.get("cache-control"), "private, max-age=60", "no shared cache may store it");
+  assert.equal(answer.headers.get("vary"), "Accept, Origin");
   assert.match(answer.headers.get("server-timing") ?? "", /db;dur=1, edge;dur=\d+, origin;dur=\d+/);
   assert.equal(answer.headers.get("ratelimit"), '"anon";r=9;t=60');
-  for (const name of [
-    "set-cookie",
-    "server",
-    "x-powered-by",
-    "x-internal",
-    "proxy-authenticate",
-    "access-control-allow-origin",
-  ])
-    assert.equal(answer.headers.get(name), null, name);
+  assert.equal(answer.headers.get("access-control-allow-origin"), null);
+});
+
+test("a compressed response reaches clients that accept it, and others get plain text", async () => {
+  const text = "a".repeat(5000);
+  const zipped = await startOrigin({ after }, (request, response) => {
+    const zips = /gzip/.test(String(request.headers["accept-encoding"]));
+    response.writeHead(200, zips ? { "content-encoding": "gzip" } : {}).end(zips ? gzipSync(text) : text);
+  });
+  const other = await startEdge({ after }, { originUrl: zipped.url, secrets: zipped.secrets });
+  for (const [encoding, answered] of [
+    ["gzip", "gzip"],
+    ["identity", null],
+  ] as const) {
+    const answer = await other.from("203.0.113.21")("/api/x", { headers: { "accept-encoding": encoding } });
+    assert.equal(answer.headers.get("content-encoding"), answered, encoding);
+    assert.equal(await answer.text(), text, encoding);
+  }
 });
 
 test("no cache before the origin mixes up two callers' responses", async () => {

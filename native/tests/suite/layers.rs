@@ -28,6 +28,7 @@ const POLICY: &[&str] = &[
     "circuit_breaker",
     "counts",
     "grants",
+    "header",
     "jwt",
     "misspelling",
     "problem",

@@ -1,0 +1,285 @@
+//! Headers: which ones pass between client and origin (RFC 9110, 7.6.1), and which of a client's could be taken for
+//! what only the edge knows.
+//!
+//! Names are compared in the spelling that gateways to CGI, WSGI and PHP give them: upper and lower case are the same,
+//! and so are `-`, `_` and `.`. Otherwise `X_User_Id` would reach such a backend as `X-User-Id`.
+
+use std::str::FromStr;
+
+use thiserror::Error;
+
+/// Headers for one connection only, or for the message as it was sent on it.
+const HOP_BY_HOP: [&str; 11] = [
+    "connection",
+    "content-length",
+    "http2-settings",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Request headers that end at the edge.
+const FOR_THE_EDGE: [&str; 25] = [
+    // The edge has checked them. A route may let them pass.
+    "authorization",
+    "cookie",
+    // The edge has the body already, and knows the host.
+    "expect",
+    "host",
+    // Addresses, as other proxies name them.
+    "cf-*",
+    "client-ip",
+    "fastly-client-ip",
+    "forwarded",
+    "true-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-forwarded*",
+    "x-original-forwarded-for",
+    "x-originating-ip",
+    "x-real-ip",
+    "x-remote-addr",
+    "x-remote-ip",
+    // Another method or path than the edge has counted and signed.
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-uri",
+    "x-original-url",
+    "x-rewrite-url",
+    // The edge's own statements, and in whose name a backend calls.
+    "weir-*",
+    "x-request-id",
+];
+
+/// Weir's own headers that clients may send: what an anonymous submitter proves itself with, which only the origin can
+/// verify, and wishes about a job.
+const OF_CLIENTS: [&str; 3] = ["weir-job-token", "weir-priority", "weir-run-at"];
+
+/// Response headers that end at the edge: its own cross-origin access decides, and a client must not be sent around it.
+const RESPONSE_FOR_THE_EDGE: [&str; 2] = ["access-control-*", "alt-svc"];
+
+/// The request headers in which backends commonly take a user's name from a proxy that they trust.
+pub const DEFAULT_IDENTITY_HEADERS: &str = "Remote-*, X-Auth-Request-*, X-Auth-User*, X-Authenticated-*, X-Remote-*, \
+     X-User, X-User-Email, X-User-Groups, X-User-Id, X-User-Name, X-User-Role*, X-Webauth-*";
+
+/// Request headers that name an identity to the backend, besides those that every proxy sets: names, or the start of
+/// names with `*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentityHeaders(Vec<String>);
+
+/// What is no name of a header.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "`{0}` is not a header; expected a name such as `X-User-Id`, or the start of names such as `X-User-*`"
+)]
+pub struct HeaderError(String);
+
+impl FromStr for IdentityHeaders {
+    type Err = HeaderError;
+
+    /// Names separated by commas.
+    fn from_str(text: &str) -> Result<Self, HeaderError> {
+        let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
+        names
+            .map(|name| {
+                let start = name.strip_suffix('*').unwrap_or(name);
+                let is_valid = is_name(start) && !start.contains('*');
+                is_valid
+                    .then(|| folded(name))
+                    .ok_or_else(|| HeaderError(name.to_owned()))
+            })
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+}
+
+impl IdentityHeaders {
+    /// Whether a request header passes to the origin. `name` is the header's name in any spelling.
+    pub fn pass_to_origin(&self, name: &str) -> bool {
+        let name = folded(name);
+        let ends_here = || {
+            let configured = self.0.iter().map(String::as_str);
+            HOP_BY_HOP
+                .into_iter()
+                .chain(FOR_THE_EDGE)
+                .chain(configured)
+                .any(|pattern| matches(pattern, &name))
+        };
+        OF_CLIENTS.contains(&name.as_str()) || !ends_here()
+    }
+}
+
+/// Whether a response header passes to the client.
+pub fn passes_to_client(name: &str) -> bool {
+    let name = folded(name);
+    !HOP_BY_HOP
+        .into_iter()
+        // The length of the body belongs to it. The body is passed as it is.
+        .filter(|hop| *hop != "content-length")
+        .chain(RESPONSE_FOR_THE_EDGE)
+        .any(|pattern| matches(pattern, &name))
+}
+
+/// Whether a text is a header's name (RFC 9110, 5.1).
+pub fn is_name(text: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !text.is_empty() && text.bytes().all(is_token)
+}
+
+/// A name, or with `*` at its end the start of names, against a folded name.
+fn matches(pattern: &str, name: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => name.starts_with(start),
+        None => name == pattern,
+    }
+}
+
+/// The name in lower case with `-` for every other mark. An asterisk stays.
+fn folded(name: &str) -> String {
+    name.chars()
+        .map(|letter| match letter {
+            '*' => '*',
+            letter if letter.is_ascii_alphanumeric() => letter.to_ascii_lowercase(),
+            _ => '-',
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn passes(name: &str) -> bool {
+        let identity: IdentityHeaders = DEFAULT_IDENTITY_HEADERS.parse().unwrap();
+        identity.pass_to_origin(name)
+    }
+
+    #[test]
+    fn end_to_end_headers_pass_to_the_origin() {
+        for name in [
+            "Accept",
+            "Accept-Encoding",
+            "Baggage",
+            "Content-Type",
+            "Idempotency-Key",
+            "Origin",
+            "Referer",
+            "Sec-Fetch-Site",
+            "Stripe-Signature",
+            "User-Agent",
+            "Weir-Job-Token",
+            "Weir-Priority",
+            "Weir-Run-At",
+            "X-Api-Key",
+            "X-CSRF-Token",
+            "X-Requested-With",
+            "X-User-Agent",
+        ] {
+            assert!(passes(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_header_that_names_an_identity_or_an_address_passes_to_the_origin() {
+        for name in [
+            "Authorization",
+            "CF-Connecting-IP",
+            "CF-Access-Authenticated-User-Email",
+            "Cookie",
+            "Forwarded",
+            "Proxy-Authorization",
+            "Remote-User",
+            "True-Client-IP",
+            "Weir-Assertion",
+            "Weir-On-Behalf-Of",
+            "X-Forwarded",
+            "X-Forwarded-For",
+            "X-Forwarded-User",
+            "X-Http-Method-Override",
+            "X-Original-URL",
+            "X-Real-IP",
+            "X-Request-Id",
+            "X-User-Id",
+        ] {
+            assert!(!passes(name), "{name}");
+            assert!(!passes(&name.replace('-', "_")), "{name} with underscores");
+            assert!(
+                !passes(&name.to_uppercase().replace('-', ".")),
+                "{name} with dots"
+            );
+        }
+    }
+
+    #[test]
+    fn the_list_of_identity_headers_can_be_replaced() {
+        let identity: IdentityHeaders = "X-Org, X-Tenant-*,".parse().unwrap();
+        for (name, passes) in [
+            ("x-org", false),
+            ("x-org-id", true),
+            ("x-tenant-id", false),
+            ("X_TENANT_ID", false),
+            ("x-user-id", true),
+            ("authorization", false),
+        ] {
+            assert_eq!(identity.pass_to_origin(name), passes, "{name}");
+        }
+        for wrong in ["X User", "*", "X-*-Id", "é"] {
+            let error = wrong.parse::<IdentityHeaders>().unwrap_err();
+            assert_eq!(error, HeaderError(wrong.to_owned()));
+        }
+    }
+
+    #[test]
+    fn the_origin_decides_on_all_response_headers_but_the_hops_and_the_edges() {
+        for (name, passes) in [
+            ("set-cookie", true),
+            ("content-security-policy", true),
+            ("content-length", true),
+            ("x-total-count", true),
+            ("www-authenticate", true),
+            ("connection", false),
+            ("keep-alive", false),
+            ("transfer-encoding", false),
+            ("proxy-authenticate", false),
+            ("access-control-allow-origin", false),
+            ("alt-svc", false),
+        ] {
+            assert_eq!(passes_to_client(name), passes, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_spelling_of_a_name_changes_nothing(
+            place in 0..(HOP_BY_HOP.len() + FOR_THE_EDGE.len()), rest in "[a-z-]{0,8}",
+            marks in proptest::collection::vec(0..3_usize, 40), upper in proptest::collection::vec(any::<bool>(), 40),
+        ) {
+            let all: Vec<_> = HOP_BY_HOP.into_iter().chain(FOR_THE_EDGE).collect();
+            let name = match all[place].strip_suffix('*') {
+                Some(start) => format!("{start}{rest}"),
+                None => all[place].to_owned(),
+            };
+            prop_assume!(!OF_CLIENTS.contains(&name.as_str()));
+            let spelt: String = name.chars().zip(marks.iter().zip(&upper)).map(|(letter, (mark, upper))| match letter {
+                '-' => ['-', '_', '.'][*mark],
+                letter if *upper => letter.to_ascii_uppercase(),
+                letter => letter,
+            }).collect();
+            prop_assert!(!passes(&spelt), "{}", spelt);
+        }
+
+        #[test]
+        fn any_text_is_decided_on(name in ".{0,40}", list in ".{0,40}") {
+            let _ = list.parse::<IdentityHeaders>();
+            passes(&name);
+            passes_to_client(&name);
+        }
+    }
+}
