@@ -8,7 +8,8 @@ use crate::credential_headers::{bearer, cookie, is_service_key};
 use crate::jwks;
 
 /// Whoever sends a service key here has the wrong address, and had better know: it has left the backend.
-const SERVICE_KEY: TokenError = TokenError::Malformed("it is a service key, which is for the origin alone");
+pub(crate) const SERVICE_KEY: TokenError =
+    TokenError::Malformed("it is a service key, which is for the origin alone");
 
 /// The result of checking the credentials of a request.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
 use weir_policy::header::{DEFAULT_IDENTITY_HEADERS, IdentityHeaders};
 use weir_policy::prefix_counters::Limits;
-use weir_policy::route::LimitedRoutes;
+use weir_policy::route::{Route, Routes};
 use weir_policy::token::{Expected, Keys, RequiredClaim, RequiredClaimError};
 use weir_policy::window::{Algorithm, MAX_LIMIT, MAX_SLIDING_LIMIT, MAX_WINDOW_MS};
 
@@ -34,8 +34,10 @@ pub(crate) struct Config {
     pub(crate) reads: Limits,
     /// The exact policy for users' requests to the limited routes, if they are limited.
     pub(crate) users: Option<Limits>,
-    /// The routes under the exact policies.
-    pub(crate) limited_routes: LimitedRoutes,
+    /// The routes of the origin.
+    pub(crate) routes: Routes,
+    /// What happens to requests that match none.
+    pub(crate) unmatched: Unmatched,
     /// Whether denials are enforced or only reported.
     pub(crate) mode: EnforcementMode,
     /// The number of counting objects per region.
@@ -80,6 +82,17 @@ pub(crate) enum EnforcementMode {
     Shadow,
 }
 
+/// What happens to requests that match no route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Unmatched {
+    /// The page's files answer them.
+    Assets,
+    /// They are answered 404.
+    NotFound,
+    /// They are forwarded as those of this route.
+    Forward(Box<Route>),
+}
+
 /// What to do with a submission that cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CounterFallback {
@@ -109,7 +122,8 @@ impl Config {
         let origin_timeout_ms = reader.number("ORIGIN_TIMEOUT_MS", 30_000, 1, 600_000);
         let max_body_bytes = reader.number("MAX_BODY_BYTES", 256 * 1024, 1, u32::MAX);
         let upload_timeout_ms = reader.number("UPLOAD_TIMEOUT_MS", 60_000, 1, 600_000);
-        let limited_routes = reader.parsed("LIMITED_ROUTES", "POST /api/jobs/");
+        let routes = reader.routes();
+        let unmatched = reader.unmatched();
         let mode = reader.one_of(
             "ANON_MODE",
             &[
@@ -160,16 +174,10 @@ impl Config {
         let assertion_key = reader.assertion_key();
         reader.misspelt();
 
-        match (
-            origin,
-            limited_routes,
-            identity_headers,
-            allowed_origins,
-            assertion_key,
-        ) {
+        match (origin, routes, identity_headers, allowed_origins, assertion_key) {
             (
                 Some(origin),
-                Some(limited_routes),
+                Some(routes),
                 Some(identity_headers),
                 Some(allowed_origins),
                 Some(assertion_key),
@@ -189,7 +197,8 @@ impl Config {
                         algorithm: Algorithm::Fixed,
                     },
                     users,
-                    limited_routes,
+                    routes,
+                    unmatched,
                     mode,
                     shards,
                     counter_timeout_ms,
@@ -266,6 +275,29 @@ impl Reader<'_> {
             window_ms,
             algorithm: Algorithm::Fixed,
         })
+    }
+
+    fn routes(&mut self) -> Option<Routes> {
+        if !self.is_set("ROUTES") {
+            return self.parsed("LIMITED_ROUTES", "POST /api/jobs/");
+        }
+        if self.is_set("LIMITED_ROUTES") {
+            self.errors
+                .push("LIMITED_ROUTES and ROUTES are both set; expected one of them".to_owned());
+        }
+        let json = self.json("ROUTES")?;
+        Routes::from_json("ROUTES", &json)
+            .map_err(|errors| self.errors.extend(errors))
+            .ok()
+    }
+
+    fn unmatched(&mut self) -> Unmatched {
+        let words = [("assets", 0), ("not_found", 1), ("forward", 2)];
+        match self.one_of("UNMATCHED", &words) {
+            1 => Unmatched::NotFound,
+            2 => Unmatched::Forward(Box::new(Route::unmatched())),
+            _ => Unmatched::Assets,
+        }
     }
 
     fn origin(&mut self, name: &str) -> Option<Uri> {

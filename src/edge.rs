@@ -7,14 +7,14 @@ use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
 use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_address};
 use weir_policy::counts::RequestOutcome;
-use weir_policy::route::{Exposure, RouteClass, exposure};
+use weir_policy::route::{Exposure, Found, Route, RouteClass, exposure};
 use weir_policy::subject::Identity;
 
 use crate::access_log::{LogLine, RequestSummary};
 use crate::bindings::{Bindings, random_uuid};
-use crate::caller::{CredentialHeaders, Credentials, Unverifiable, credentials};
+use crate::caller::{CredentialHeaders, Credentials, SERVICE_KEY, Unverifiable, credentials};
 use crate::clock;
-use crate::config::{Config, EnforcementMode};
+use crate::config::{Config, EnforcementMode, Unmatched};
 use crate::context::RequestContext;
 use crate::cors;
 use crate::events::Event;
@@ -145,7 +145,7 @@ impl Handled {
     }
 }
 
-/// Sends API requests to the origin and all others to the page's files.
+/// Sends requests that match a route to the origin, and the others where the configuration says.
 async fn route(
     context: &RequestContext<'_>,
     request: &Request,
@@ -157,9 +157,15 @@ async fn route(
     let Some(target) = target else {
         return not_found(context, origin);
     };
-    if !target.is_api() {
-        return page(context, request, method, origin).await;
-    }
+    let found = match (
+        context.config.routes.find(method, target.path()),
+        &context.config.unmatched,
+    ) {
+        (Found::Route(route), _) => route,
+        (Found::None, Unmatched::Forward(route)) => route,
+        (Found::None, Unmatched::Assets) => return page(context, request, method, origin).await,
+        (Found::OtherSpelling, _) | (Found::None, Unmatched::NotFound) => return not_found(context, origin),
+    };
     let is_forwarded = match exposure(target.path()) {
         Exposure::Public => true,
         Exposure::Development => context.config.development && is_same_site(target, origin),
@@ -169,6 +175,7 @@ async fn route(
         return not_found(context, origin);
     }
     let api_request = ApiRequest {
+        route: found,
         method,
         target,
         credentials: CredentialHeaders {
@@ -210,6 +217,7 @@ fn not_found(context: &RequestContext<'_>, origin: Option<&str>) -> Result<Handl
 /// What the edge reads of a request to the API.
 #[derive(Debug)]
 struct ApiRequest<'a> {
+    route: &'a Route,
     method: &'a str,
     target: Target<'a>,
     credentials: CredentialHeaders<'a>,
@@ -247,13 +255,19 @@ async fn api(
     let target = api_request.target;
     let mut fields = fields(context, api_request.credentials.origin);
     let address = address(context, &api_request.address);
-    let credentials = credentials(context, &api_request.credentials, target.origin()).await;
+    let route = api_request.route;
+    let credentials = match credentials(context, &api_request.credentials, target.origin()).await {
+        // The origin knows what it is.
+        Credentials::Refused(error) if route.passes_authorization && error != SERVICE_KEY => {
+            Credentials::Anonymous
+        }
+        credentials => credentials,
+    };
     let signed_in = match &credentials {
         Credentials::User(user) => Some(user),
         Credentials::Anonymous | Credentials::Refused(_) | Credentials::Unverifiable(_) => None,
     };
     let user = signed_in.map(|user| &user.identity);
-    let class = config.limited_routes.class(api_request.method, target.path());
     let answered = |outcome, problem, fields: &HeaderChanges| {
         Ok(Handled {
             outcome,
@@ -271,6 +285,10 @@ async fn api(
         );
         return answered(RequestOutcome::Failed, response::misconfigured(), &fields);
     }
+    if route.signed_in && matches!(credentials, Credentials::Anonymous) {
+        fields.set("www-authenticate", "Bearer realm=\"weir\"");
+        return answered(RequestOutcome::Other, response::sign_in_required(), &fields);
+    }
     // Without keys, no user's token can be verified, so these are not counted as bad tokens.
     if matches!(credentials, Credentials::Unverifiable(Unverifiable::NoKeys)) {
         fields.set("retry-after", &jwks::retry_after_secs(context).to_string());
@@ -281,7 +299,7 @@ async fn api(
         (_, Some(_)) => response::TOO_MANY_OF_USER,
         (_, None) => response::TOO_MANY_ANONYMOUS,
     };
-    match decide(context, request, class, address.key, &credentials).await {
+    match decide(context, request, route.class, address.key, &credentials).await {
         None => {}
         Some(RateLimitDecision::Admitted(status)) => {
             response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
@@ -289,11 +307,11 @@ async fn api(
         Some(RateLimitDecision::Denied(status)) => {
             response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
             fields.set("retry-after", &status.retry_after().to_string());
-            let outcome = match (&credentials, class, user) {
+            let outcome = match (&credentials, route.class, user) {
                 (Credentials::Refused(_) | Credentials::Unverifiable(_), _, _) => RequestOutcome::BadToken,
                 (_, _, Some(_)) => RequestOutcome::DeniedUser,
                 (_, RouteClass::Limited, None) => RequestOutcome::Denied,
-                (_, RouteClass::Other, None) => RequestOutcome::DeniedRead,
+                (_, RouteClass::Other | RouteClass::Unlimited, None) => RequestOutcome::DeniedRead,
             };
             return answered(outcome, response::too_many_requests(&status, detail), &fields);
         }
@@ -326,6 +344,11 @@ async fn api(
         scheme: target.scheme(),
         path_and_query: target.path_and_query(),
         user: signed_in,
+        authorization: api_request
+            .credentials
+            .authorization
+            .filter(|_| route.passes_authorization),
+        cookie: api_request.credentials.cookie.filter(|_| route.passes_cookie),
         address,
         trace: &trace,
     };
@@ -357,7 +380,7 @@ async fn api(
     })
 }
 
-/// Decides by the policy of the route's class; `None` for a user's request without one. In shadow mode, a denial is
+/// Decides by the policy of the route's class; `None` for a request without one. In shadow mode, a denial is
 /// reported and the request admitted.
 async fn decide(
     context: &RequestContext<'_>,
@@ -372,7 +395,7 @@ async fn decide(
             let key = AddressKey::user(&user.identity.holder);
             limiter::user(context, incoming, key, limits).await
         }
-        (Credentials::User(_), _, _) => return None,
+        (Credentials::User(_), _, _) | (Credentials::Anonymous, RouteClass::Unlimited, _) => return None,
         (Credentials::Refused(_) | Credentials::Unverifiable(_), _, _) => {
             limiter::bad_token(context, address).await
         }

@@ -50,6 +50,10 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) scheme: &'a str,
     pub(crate) path_and_query: &'a str,
     pub(crate) user: Option<&'a User>,
+    /// The client's header, if the route passes it.
+    pub(crate) authorization: Option<&'a str>,
+    /// The client's header, if the route passes it.
+    pub(crate) cookie: Option<&'a str>,
     pub(crate) address: ClientAddress,
     pub(crate) trace: &'a Trace,
 }
@@ -166,6 +170,15 @@ fn request_changes(context: &RequestContext<'_>, outgoing: &Outgoing<'_>) -> Res
         .set("x-request-id", context.request_id)
         .set("x-forwarded-host", outgoing.host)
         .set("x-forwarded-proto", outgoing.scheme);
+    let credentials = [
+        ("authorization", outgoing.authorization),
+        ("cookie", outgoing.cookie),
+    ];
+    for (name, value) in credentials {
+        if let Some(value) = value {
+            changes.set(name, value);
+        }
+    }
     if let Some(address) = outgoing.address.address {
         let address = address.to_string();
         changes

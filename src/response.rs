@@ -93,6 +93,11 @@ pub(crate) fn challenge(error: &TokenError) -> String {
     format!("Bearer realm=\"weir\", error=\"invalid_token\", error_description=\"{error}\"")
 }
 
+/// Only users may send the request.
+pub(crate) fn sign_in_required() -> Problem {
+    Problem::new(401, "Unauthorized", "Please sign in.")
+}
+
 /// The path does not exist.
 pub(crate) fn not_found() -> Problem {
     Problem::new(404, "Not Found", "There is nothing at this path.")

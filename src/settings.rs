@@ -11,7 +11,7 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 32] = [
+pub(crate) const SETTINGS: [&str; 34] = [
     "ACCESS_LOG",
     "ANON_ALGORITHM",
     "ANON_LIMIT",
@@ -40,6 +40,8 @@ pub(crate) const SETTINGS: [&str; 32] = [
     "ORIGIN_TIMEOUT_MS",
     "ORIGIN_URL",
     "REPORT_INTERVAL_MS",
+    "ROUTES",
+    "UNMATCHED",
     "UPLOAD_TIMEOUT_MS",
     "USER_LIMIT",
     "USER_WINDOW",
@@ -50,7 +52,7 @@ pub(crate) const SETTINGS: [&str; 32] = [
 pub(crate) const SECRETS: [&str; 2] = ["EDGE_SECRET", "JWT_SECRET"];
 
 /// Settings whose names are common elsewhere. Other code in the same Worker may have a variable of nearly the same name.
-const COMMON: [&str; 11] = [
+const COMMON: [&str; 13] = [
     "ACCESS_LOG",
     "CORS_ORIGINS",
     "DEVELOPMENT",
@@ -60,6 +62,8 @@ const COMMON: [&str; 11] = [
     "JWT_ISSUER",
     "JWT_SECRET",
     "ORIGIN_URL",
+    "ROUTES",
+    "UNMATCHED",
     "USER_LIMIT",
     "USER_WINDOW",
 ];
@@ -172,6 +176,16 @@ impl<'a> Reader<'a> {
                     .push(format!("{name} is `{text}`; expected {expected}"));
                 default
             }
+        }
+    }
+
+    /// A setting in JSON: its value, or that of its text.
+    pub(crate) fn json(&mut self, name: &str) -> Option<Value> {
+        match self.value(name)? {
+            Value::String(text) => serde_json::from_str(text)
+                .map_err(|error| self.errors.push(format!("{name} is not JSON: {error}")))
+                .ok(),
+            value => Some(value.clone()),
         }
     }
 

@@ -35,11 +35,6 @@ impl<'a> Target<'a> {
         })
     }
 
-    /// Whether the request is for the API; everything else is for the page's files.
-    pub(crate) fn is_api(&self) -> bool {
-        self.path.starts_with("/api/")
-    }
-
     pub(crate) fn scheme(&self) -> &'a str {
         self.scheme
     }
@@ -79,25 +74,5 @@ mod tests {
             Target::of("http://x/api/jobs?").map(|target| target.path_and_query()),
             Some("/api/jobs")
         );
-    }
-
-    #[test]
-    fn only_paths_below_api_are_for_the_api() {
-        for (url, is_api) in [
-            ("http://x/api/jobs", true),
-            ("http://x/api/", true),
-            ("http://x/api", false),
-            ("http://x/apix/", false),
-            ("http://x/metrics", false),
-            ("http://x//api/jobs", false),
-            ("http://x/?/api/", false),
-            ("http://x", false),
-        ] {
-            assert_eq!(
-                Target::of(url).map(|target| target.is_api()),
-                Some(is_api),
-                "{url}"
-            );
-        }
     }
 }

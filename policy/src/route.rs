@@ -1,31 +1,117 @@
-//! Routes: which of the policies for anonymous requests applies, and which paths are reserved.
+//! Routes: who may send which requests to the origin, how they are counted, and which paths are reserved.
 
 use std::str::FromStr;
 
 use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// The class of an API request. Each class has its own policy for anonymous requests.
+/// How a route's requests are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteClass {
     /// Starts work and costs money. Counted exactly (web ADR-21).
     Limited,
-    /// Any other API request, such as polling a job. The policy is looser.
+    /// Any other request, such as polling a job. The policy is looser, and for anonymous clients alone.
     Other,
+    /// Not counted.
+    Unlimited,
 }
 
-/// The routes under the exact policy: methods with path prefixes, separated by commas, such as `POST /api/jobs/`. The
-/// method `*` matches any method.
+/// A route of the origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LimitedRoutes(Vec<Route>);
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Route {
-    method: Option<String>,
-    prefix: String,
+pub struct Route {
+    /// Any method if there is none.
+    methods: Vec<String>,
+    path: Pattern,
+    /// How its requests are counted.
+    pub class: RouteClass,
+    /// Whether anonymous requests are refused.
+    pub signed_in: bool,
+    /// Whether the header `Authorization` passes to the origin. The edge then leaves a token that it cannot verify to the
+    /// origin.
+    pub passes_authorization: bool,
+    /// Whether the header `Cookie` passes to the origin.
+    pub passes_cookie: bool,
 }
 
-/// Routes of the configuration that cannot be used.
+/// A path, or with `is_prefix` the start of paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pattern {
+    text: String,
+    is_prefix: bool,
+}
+
+impl Pattern {
+    /// A path that starts with `/`, without a query. `*` at its end stands for any text.
+    fn parse(text: &str) -> Option<Self> {
+        let start = text.strip_suffix('*').unwrap_or(text);
+        // Requests are matched in a normalised spelling, which a pattern in another one would never match.
+        let is_path =
+            start.starts_with('/') && !start.contains(['*', '?', '#']) && normalized(start) == start;
+        is_path.then(|| Self {
+            text: start.to_owned(),
+            is_prefix: start.len() < text.len(),
+        })
+    }
+
+    /// Whether it matches a path, by a comparison of equally long texts.
+    fn matches(&self, path: &str, equals: fn(&str, &str) -> bool) -> bool {
+        if self.is_prefix {
+            let start = path.get(..self.text.len());
+            return start.is_some_and(|start| equals(start, &self.text));
+        }
+        // To many servers, a slash at the end makes no difference.
+        let without_slash = |path: &'_ str| path.strip_suffix('/').unwrap_or(path).len();
+        let (path, text) = (
+            &path[..without_slash(path)],
+            &self.text[..without_slash(&self.text)],
+        );
+        equals(path, text)
+    }
+}
+
+impl Route {
+    fn new(methods: Vec<String>, path: Pattern, class: RouteClass) -> Self {
+        Self {
+            methods,
+            path,
+            class,
+            signed_in: false,
+            passes_authorization: false,
+            passes_cookie: false,
+        }
+    }
+
+    /// The route for requests that match no other, if they are forwarded at all.
+    pub fn unmatched() -> Self {
+        let any = Pattern {
+            text: "/".to_owned(),
+            is_prefix: true,
+        };
+        Self::new(Vec::new(), any, RouteClass::Unlimited)
+    }
+
+    fn is_for(&self, method: &str) -> bool {
+        self.methods.is_empty() || self.methods.iter().any(|wanted| wanted == method)
+    }
+}
+
+/// Routes in their order: the first one that matches a request decides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes(Vec<Route>);
+
+/// The route of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found<'a> {
+    /// This one.
+    Route(&'a Route),
+    /// None, but the path may be another spelling of one that a route has.
+    OtherSpelling,
+    /// None.
+    None,
+}
+
+/// Routes of `LIMITED_ROUTES` that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RouteError {
     /// One is malformed.
@@ -36,70 +122,215 @@ pub enum RouteError {
     None,
 }
 
-impl FromStr for LimitedRoutes {
+impl FromStr for Routes {
     type Err = RouteError;
 
+    /// The routes under the exact policy: methods with path prefixes, separated by commas, such as `POST /api/jobs/`. The
+    /// method `*` matches any method. Everything else below `/api/` is a route, too.
     fn from_str(text: &str) -> Result<Self, RouteError> {
-        let routes = text
+        let mut routes = text
             .split(',')
             .map(str::trim)
             .filter(|route| !route.is_empty())
-            .map(route)
+            .map(limited)
             .collect::<Result<Vec<_>, _>>()?;
         if routes.is_empty() {
             return Err(RouteError::None);
         }
+        let api = Pattern {
+            text: "/api/".to_owned(),
+            is_prefix: true,
+        };
+        routes.push(Route::new(Vec::new(), api, RouteClass::Other));
         Ok(Self(routes))
     }
 }
 
-fn route(text: &str) -> Result<Route, RouteError> {
+fn limited(text: &str) -> Result<Route, RouteError> {
     let wrong = || RouteError::Malformed(text.to_owned());
     let (method, prefix) = text.split_once(char::is_whitespace).ok_or_else(wrong)?;
     let prefix = prefix.trim();
-    let is_method =
-        method == "*" || (!method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase()));
-    if !is_method || !prefix.starts_with("/api/") {
+    if !(method == "*" || is_method(method)) || !prefix.starts_with("/api/") {
         return Err(wrong());
     }
-    Ok(Route {
-        method: (method != "*").then(|| method.to_owned()),
-        prefix: prefix.to_owned(),
-    })
+    let methods = (method != "*").then(|| method.to_owned()).into_iter().collect();
+    let path = Pattern {
+        text: prefix.to_owned(),
+        is_prefix: true,
+    };
+    Ok(Route::new(methods, path, RouteClass::Limited))
 }
 
-impl LimitedRoutes {
-    /// The class of an API request. `path` is the request's path without its query. Case is ignored, since the origin may
-    /// ignore it, too.
-    pub fn class(&self, method: &str, path: &str) -> RouteClass {
-        let normalized = normalized(path);
-        let limited = self.0.iter().any(|route| {
-            route.method.as_deref().is_none_or(|wanted| wanted == method)
-                && is_below(&normalized, &route.prefix)
-        });
-        if limited {
-            RouteClass::Limited
+fn is_method(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_uppercase())
+}
+
+impl Routes {
+    /// Reads routes from JSON: a list of objects with the members `methods`, `path`, `callers`, `limits`, `skip` and `pass`.
+    /// `name` is that of the setting.
+    ///
+    /// # Errors
+    /// All errors, each with the path of the faulty member.
+    pub fn from_json(name: &str, json: &Value) -> Result<Self, Vec<String>> {
+        let mut errors = Vec::new();
+        let routes = match json {
+            Value::Array(routes) if !routes.is_empty() => routes
+                .iter()
+                .enumerate()
+                .filter_map(|(place, route)| {
+                    Members::of(format!("{name}[{place}]"), route, &mut errors).and_then(Members::route)
+                })
+                .collect(),
+            _ => {
+                errors.push(format!("{name}: expected a list of one route at least"));
+                Vec::new()
+            }
+        };
+        if errors.is_empty() {
+            Ok(Self(routes))
         } else {
-            RouteClass::Other
+            Err(errors)
+        }
+    }
+
+    /// The route of a request. `path` is its path without the query.
+    ///
+    /// A server behind the edge may accept other spellings of a path, so a route is chosen by a normalised one. If no route
+    /// has the path as it is spelt, the request must not be forwarded: not all servers agree on what it means.
+    pub fn find(&self, method: &str, path: &str) -> Found<'_> {
+        let normalized = normalized(path);
+        let matching = |route: &&Route| route.path.matches(&normalized, str::eq_ignore_ascii_case);
+        let has_spelling = || self.0.iter().any(|route| route.path.matches(path, |a, b| a == b));
+        match self.0.iter().filter(matching).find(|route| route.is_for(method)) {
+            Some(route) if has_spelling() => Found::Route(route),
+            Some(_) => Found::OtherSpelling,
+            None => Found::None,
         }
     }
 }
 
-/// Who may send requests to a path of the origin through the edge.
+/// The members of a route in JSON.
+struct Members<'a> {
+    at: String,
+    members: &'a Map<String, Value>,
+    errors: &'a mut Vec<String>,
+}
+
+impl<'a> Members<'a> {
+    fn of(at: String, route: &'a Value, errors: &'a mut Vec<String>) -> Option<Self> {
+        match route {
+            Value::Object(members) => Some(Self { at, members, errors }),
+            _ => {
+                errors.push(format!(
+                    "{at}: expected an object, such as {{\"path\": \"/v1/*\"}}"
+                ));
+                None
+            }
+        }
+    }
+
+    fn route(mut self) -> Option<Route> {
+        const KNOWN: [&str; 5] = ["methods", "path", "callers", "skip", "pass"];
+        for name in self.members.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
+            let expected = KNOWN.join(", ");
+            self.errors.push(format!(
+                "{}.{name}: this member does not exist; expected {expected}",
+                self.at
+            ));
+        }
+        let methods = self.methods();
+        let path = match self
+            .members
+            .get("path")
+            .and_then(Value::as_str)
+            .and_then(Pattern::parse)
+        {
+            Some(path) => Some(path),
+            None => self.wrong(
+                "path",
+                "a path such as `/v1/users`, or the start of paths such as `/v1/*`",
+            ),
+        };
+        let signed_in = match self.members.get("callers") {
+            None => false,
+            Some(Value::String(word)) if word == "anyone" => false,
+            Some(Value::String(word)) if word == "signed_in" => true,
+            Some(_) => self
+                .wrong("callers", "`anyone` or `signed_in`")
+                .unwrap_or_default(),
+        };
+        let class = match self.members.get("skip") {
+            None | Some(Value::Bool(false)) => RouteClass::Other,
+            Some(Value::Bool(true)) => RouteClass::Unlimited,
+            Some(_) => self.wrong("skip", "true or false").unwrap_or(RouteClass::Other),
+        };
+        let passes = self.words("pass", &["authorization", "cookie"]);
+        Some(Route {
+            signed_in,
+            passes_authorization: passes.contains(&"authorization"),
+            passes_cookie: passes.contains(&"cookie"),
+            ..Route::new(methods, path?, class)
+        })
+    }
+
+    fn wrong<T>(&mut self, name: &str, expected: &str) -> Option<T> {
+        self.errors
+            .push(format!("{}.{name}: expected {expected}", self.at));
+        None
+    }
+
+    fn methods(&mut self) -> Vec<String> {
+        const EXPECTED: &str = "a list of methods such as [\"GET\", \"POST\"]";
+        let Some(value) = self.members.get("methods") else {
+            return Vec::new();
+        };
+        let methods = value.as_array().map_or_else(Vec::new, |methods| {
+            methods
+                .iter()
+                .filter_map(Value::as_str)
+                .filter(|text| is_method(text))
+                .collect()
+        });
+        if methods.is_empty() || value.as_array().map(Vec::len) != Some(methods.len()) {
+            return self.wrong("methods", EXPECTED).unwrap_or_default();
+        }
+        // A server answers HEAD as it answers GET, and does the same work for it.
+        let head = (methods.contains(&"GET") && !methods.contains(&"HEAD")).then_some("HEAD");
+        methods.into_iter().chain(head).map(str::to_owned).collect()
+    }
+
+    /// A list of some of these words.
+    fn words(&mut self, name: &str, words: &[&'static str]) -> Vec<&'static str> {
+        let Some(value) = self.members.get(name) else {
+            return Vec::new();
+        };
+        let chosen = value.as_array().and_then(|chosen| {
+            let known = |chosen: &Value| words.iter().copied().find(|word| chosen.as_str() == Some(word));
+            chosen.iter().map(known).collect()
+        });
+        chosen.unwrap_or_else(|| {
+            let expected: Vec<_> = words.iter().map(|word| format!("`{word}`")).collect();
+            let expected = format!("a list of {}", expected.join(" and "));
+            self.wrong(name, &expected).unwrap_or_default()
+        })
+    }
+}
+
+/// Who may send requests to a path of the origin through the edge, whatever the routes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposure {
     /// Any client.
     Public,
     /// Clients of a development stack, while development is switched on.
     Development,
-    /// No client: routes of the edge itself, of operators, of workers, and any path outside `/api/`.
+    /// No client: what the edge itself sends to Weir's origin.
     Private,
 }
 
 /// The exposure of a path. It is the same for every spelling of the path that a server behind the edge might accept.
 pub fn exposure(path: &str) -> Exposure {
     let path = normalized(path);
-    if !path.starts_with("/api/") || is_below(&path, "/api/edge/") {
+    if is_below(&path, "/api/edge/") {
         Exposure::Private
     } else if is_below(&path, "/api/dev/") {
         Exposure::Development
@@ -139,6 +370,19 @@ fn normalized(path: &str) -> std::borrow::Cow<'_, str> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::json;
+
+    fn default_routes() -> Routes {
+        "POST /api/jobs/".parse().unwrap()
+    }
+
+    /// Who reaches a path by the default routes.
+    fn reached(path: &str) -> Exposure {
+        match default_routes().find("GET", path) {
+            Found::Route(_) => exposure(path),
+            Found::OtherSpelling | Found::None => Exposure::Private,
+        }
+    }
 
     #[test]
     fn no_spelling_of_a_path_exposes_a_private_route() {
@@ -168,7 +412,7 @@ mod tests {
             "/",
             "",
         ] {
-            assert_eq!(exposure(path), Exposure::Private, "{path}");
+            assert_eq!(reached(path), Exposure::Private, "{path}");
         }
         for path in [
             "/api/dev/token",
@@ -179,7 +423,7 @@ mod tests {
             "/api/jobs%2f..%5Cdev%2ftoken",
             "/api/./dev/",
         ] {
-            assert_eq!(exposure(path), Exposure::Development, "{path}");
+            assert_eq!(reached(path), Exposure::Development, "{path}");
         }
         for path in [
             "/api/edges",
@@ -195,15 +439,19 @@ mod tests {
             } else {
                 Exposure::Public
             };
-            assert_eq!(exposure(path), expected, "{path}");
+            assert_eq!(reached(path), expected, "{path}");
+        }
+    }
+
+    fn class_by(routes: &Routes, method: &str, path: &str) -> Option<RouteClass> {
+        match routes.find(method, path) {
+            Found::Route(route) => Some(route.class),
+            Found::OtherSpelling | Found::None => None,
         }
     }
 
     fn class(method: &str, path: &str) -> RouteClass {
-        "POST /api/jobs/"
-            .parse::<LimitedRoutes>()
-            .unwrap()
-            .class(method, path)
+        class_by(&default_routes(), method, path).unwrap()
     }
 
     #[test]
@@ -222,18 +470,28 @@ mod tests {
             "/api/%6Aobs%2Fanalysis",
             "/api/Jobs/analysis",
             "/api/JOBS/analysis",
-            "//api/jobs//x",
         ] {
             assert_eq!(class("POST", path), RouteClass::Limited, "{path}");
+        }
+        for path in ["//api/jobs//x", "/API/jobs/x", "/%61pi/jobs/x"] {
+            assert_eq!(
+                default_routes().find("POST", path),
+                Found::OtherSpelling,
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn several_routes_and_any_method_can_be_configured() {
-        let routes: LimitedRoutes = "POST /api/jobs/, * /api/lanes,".parse().unwrap();
-        assert_eq!(routes.class("GET", "/api/lanes"), RouteClass::Limited);
-        assert_eq!(routes.class("POST", "/api/jobs/x"), RouteClass::Limited);
-        assert_eq!(routes.class("GET", "/api/jobs/1"), RouteClass::Other);
+        let routes: Routes = "POST /api/jobs/, * /api/lanes,".parse().unwrap();
+        for (method, path, class) in [
+            ("GET", "/api/lanes", RouteClass::Limited),
+            ("POST", "/api/jobs/x", RouteClass::Limited),
+            ("GET", "/api/jobs/1", RouteClass::Other),
+        ] {
+            assert_eq!(class_by(&routes, method, path), Some(class));
+        }
     }
 
     #[test]
@@ -246,7 +504,7 @@ mod tests {
             "POST /jobs/",
         ] {
             assert_eq!(
-                text.parse::<LimitedRoutes>(),
+                text.parse::<Routes>(),
                 Err(RouteError::Malformed(text.to_owned())),
                 "{text}"
             );
@@ -256,14 +514,106 @@ mod tests {
     #[test]
     fn a_list_without_a_route_is_refused_since_it_would_limit_nothing() {
         for text in ["", ",", " , "] {
-            assert_eq!(text.parse::<LimitedRoutes>(), Err(RouteError::None), "{text}");
+            assert_eq!(text.parse::<Routes>(), Err(RouteError::None), "{text}");
+        }
+    }
+
+    fn routes(json: Value) -> Result<Routes, Vec<String>> {
+        Routes::from_json("ROUTES", &json)
+    }
+
+    #[test]
+    fn the_first_route_that_matches_decides() {
+        let routes = routes(json!([
+            {"methods": ["GET"], "path": "/v1/status", "skip": true},
+            {"methods": ["POST", "DELETE"], "path": "/v1/*", "callers": "signed_in", "pass": ["authorization"]},
+            {"path": "/v1/*", "callers": "anyone", "pass": ["cookie", "authorization"], "skip": false},
+        ]))
+        .unwrap();
+        let found = |method, path| match routes.find(method, path) {
+            Found::Route(route) => routes.0.iter().position(|other| other == route),
+            Found::OtherSpelling | Found::None => None,
+        };
+        for (method, path, place) in [
+            ("GET", "/v1/status", Some(0)),
+            ("HEAD", "/v1/status/", Some(0)),
+            ("GET", "/v1/status/x", Some(2)),
+            ("POST", "/v1/status", Some(1)),
+            ("PUT", "/v1/", Some(2)),
+            ("GET", "/v1", None),
+            ("GET", "/v2/x", None),
+            ("GET", "/v1/../admin", None),
+        ] {
+            assert_eq!(found(method, path), place, "{method} {path}");
+        }
+        let [skipped, users, others] = &routes.0[..] else {
+            panic!("three routes");
+        };
+        assert_eq!(
+            (skipped.class, others.class),
+            (RouteClass::Unlimited, RouteClass::Other)
+        );
+        assert!(users.signed_in && users.passes_authorization && !users.passes_cookie);
+        assert!(!others.signed_in && others.passes_authorization && others.passes_cookie);
+    }
+
+    #[test]
+    fn all_errors_of_routes_name_their_member() {
+        let errors = routes(json!([
+            {"path": "/v1/*"},
+            {"methods": ["get"], "path": "v1", "callers": "users", "skip": 1, "pass": ["cookies"], "limit": 5},
+            7,
+            {},
+        ]))
+        .unwrap_err();
+        let starts = [
+            "ROUTES[1].limit: this member does not exist",
+            "ROUTES[1].methods: expected a list of methods",
+            "ROUTES[1].path: expected a path",
+            "ROUTES[1].callers: expected `anyone` or `signed_in`",
+            "ROUTES[1].skip: expected true or false",
+            "ROUTES[1].pass: expected a list of `authorization` and `cookie`",
+            "ROUTES[2]: expected an object",
+            "ROUTES[3].path: expected a path",
+        ];
+        assert_eq!(errors.len(), starts.len(), "{errors:?}");
+        for (error, start) in errors.iter().zip(starts) {
+            assert!(error.starts_with(start), "{error}");
+        }
+        for wrong in [
+            json!([]),
+            json!({}),
+            json!("x"),
+            json!([{"path": "/a/../b"}]),
+            json!([{"path": "/a*b"}]),
+        ] {
+            assert_eq!(routes(wrong.clone()).unwrap_err().len(), 1, "{wrong}");
         }
     }
 
     proptest! {
         #[test]
-        fn classifying_an_arbitrary_path_does_not_panic(path in ".{0,80}") {
-            class("POST", &path);
+        fn finding_an_arbitrary_path_does_not_panic(path in ".{0,80}") {
+            default_routes().find("POST", &path);
+            routes(json!([{"path": "/é*"}, {"path": "/v1/users/"}])).unwrap().find("POST", &path);
+        }
+
+        #[test]
+        fn no_spelling_of_a_route_is_taken_for_another_or_for_none(
+            escape in proptest::collection::vec(0..3_usize, 12), slashes in 1..3_usize,
+        ) {
+            let routes = routes(json!([{"path": "/v1/invoices", "callers": "signed_in"}, {"path": "/v1/*"}])).unwrap();
+            let spelt: String = "/v1/invoices".bytes().zip(escape).map(|(byte, escape)| match escape {
+                0 => (byte as char).to_string(),
+                1 => (byte as char).to_ascii_uppercase().to_string(),
+                _ => format!("%{byte:02X}"),
+            }).collect();
+            let spelt = format!("{}{}", "/".repeat(slashes - 1), spelt);
+            match routes.find("GET", &spelt) {
+                Found::Route(route) => prop_assert!(route.signed_in, "{}", spelt),
+                Found::OtherSpelling => {}
+                Found::None => prop_assert!(false, "{} would be forwarded as if no route had it", spelt),
+            }
         }
 
         #[test]
@@ -273,7 +623,11 @@ mod tests {
                 .zip(escape)
                 .map(|(byte, escape)| if escape { format!("%{byte:02x}") } else { (byte as char).to_string() })
                 .collect();
-            prop_assert_eq!(class("POST", &path), RouteClass::Limited);
+            let routes = default_routes();
+            match routes.find("POST", &path) {
+                Found::Route(route) => prop_assert_eq!(route.class, RouteClass::Limited),
+                found => prop_assert_eq!(found, Found::OtherSpelling),
+            }
         }
     }
 }
