@@ -170,6 +170,11 @@ impl Config {
             audiences: reader.audiences(),
             claims: reader.required_claims(),
             holder_claim: reader.holder_claim(),
+            kept_claims: routes
+                .iter()
+                .flat_map(Routes::claims)
+                .map(str::to_owned)
+                .collect(),
         };
         let assertion_key = reader.assertion_key();
         reader.misspelt();
@@ -226,6 +231,12 @@ impl Config {
     pub(crate) fn submissions(variables: &Variables) -> Limits {
         // Errors were found when the edge read its configuration; with any, no request reaches an object.
         Reader::new(variables).submissions()
+    }
+
+    /// The limits of a group of a route, for their counting object.
+    pub(crate) fn limits(variables: &Variables, group: u64) -> Option<Vec<Limits>> {
+        let routes = Reader::new(variables).routes()?;
+        routes.limits(group).map(<[Limits]>::to_vec)
     }
 
     /// The exact policy for users alone, for their counting object.

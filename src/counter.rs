@@ -16,7 +16,7 @@ use js_sys::Uint8Array;
 use serde_json::json;
 use wasm_bindgen::prelude::*;
 use weir_policy::address::AddressKey;
-use weir_policy::prefix_counters::PrefixCounters;
+use weir_policy::limit_set::LimitSet;
 use weir_policy::window::KnownUsage;
 use weir_policy::write_budget::{ALARM_DELAY_MS, Write, WriteBudget};
 use worker::worker_sys::DurableObjectState;
@@ -27,7 +27,7 @@ use crate::clock;
 use crate::config::Config;
 use crate::panics;
 use crate::settings;
-use crate::shard::counts_users;
+use crate::shard::{counts_users, group};
 use crate::timeout::message;
 
 /// The name of the one value that an object writes.
@@ -37,7 +37,7 @@ const SNAPSHOT: &str = "snapshot";
 #[wasm_bindgen]
 pub struct AddressCounter {
     state: State,
-    counters: Rc<RefCell<PrefixCounters>>,
+    counters: Rc<RefCell<LimitSet>>,
     budget: RefCell<WriteBudget>,
     /// Whether there are counts that are not written.
     dirty: Cell<bool>,
@@ -57,14 +57,17 @@ impl AddressCounter {
     pub fn new(state: DurableObjectState, env: Bindings) -> Self {
         let state = State::from(state);
         let variables = settings::variables(&env);
-        let users = counts_users(state.id().name().as_deref())
+        let id = state.id();
+        let name = id.name();
+        let users = counts_users(name.as_deref())
             .then(|| Config::users(&variables))
             .flatten();
-        // Once users are not limited any more, their last windows may end under any limit.
-        let limits = users.unwrap_or_else(|| Config::submissions(&variables));
+        let own = group(name.as_deref()).and_then(|id| Config::limits(&variables, id));
+        // Once users or routes are not limited any more, their last windows may end under any limit.
+        let limits = own.unwrap_or_else(|| vec![users.unwrap_or_else(|| Config::submissions(&variables))]);
         let counter = Self {
             state,
-            counters: Rc::new(RefCell::new(PrefixCounters::new(limits))),
+            counters: Rc::new(RefCell::new(LimitSet::new(&limits))),
             budget: RefCell::default(),
             dirty: Cell::new(false),
             flush_scheduled: Cell::new(false),
@@ -83,7 +86,7 @@ impl AddressCounter {
         counter
     }
 
-    /// Counts one request and returns a packed [`weir_policy::prefix_counters::ScopedResult`]. The address arrives as
+    /// Counts one request and returns a packed [`weir_policy::limit_set::SetResult`]. The address arrives as
     /// [`AddressKey::to_parts`]; `known_used` is 0 when the caller remembers nothing of it. A negative number is the
     /// same result and asks the caller for a call of [`Self::flush`] in [`weir_policy::write_budget::BATCH_DELAY_MS`],
     /// which saves a second call across the language boundary per request.
@@ -95,9 +98,11 @@ impl AddressCounter {
             used: known_used,
             reset_at_ms: known_reset_at_ms as u64,
         });
-        let scoped = self.counters.borrow_mut().take(key, known, now);
-        let flush = scoped.result.admitted && self.schedule_write(now);
-        let packed = scoped.pack();
+        let decided = self.counters.borrow_mut().take(key, known, now);
+        // Without any limit there is nothing to count. No set is without one, and the caller knows the number for no result.
+        let Some(decided) = decided else { return f64::MAX };
+        let flush = decided.scoped.result.admitted && self.schedule_write(now);
+        let packed = decided.pack();
         if flush { -packed } else { packed }
     }
 

@@ -299,7 +299,7 @@ async fn api(
         (_, Some(_)) => response::TOO_MANY_OF_USER,
         (_, None) => response::TOO_MANY_ANONYMOUS,
     };
-    match decide(context, request, route.class, address.key, &credentials).await {
+    match decide(context, request, route, address.key, &credentials).await {
         None => {}
         Some(RateLimitDecision::Admitted(status)) => {
             response::add_rate_limit_fields(&status, user.is_some(), &mut fields);
@@ -310,7 +310,7 @@ async fn api(
             let outcome = match (&credentials, route.class, user) {
                 (Credentials::Refused(_) | Credentials::Unverifiable(_), _, _) => RequestOutcome::BadToken,
                 (_, _, Some(_)) => RequestOutcome::DeniedUser,
-                (_, RouteClass::Limited, None) => RequestOutcome::Denied,
+                (_, RouteClass::Limited | RouteClass::Own, None) => RequestOutcome::Denied,
                 (_, RouteClass::Other | RouteClass::Unlimited, None) => RequestOutcome::DeniedRead,
             };
             return answered(outcome, response::too_many_requests(&status, detail), &fields);
@@ -380,17 +380,23 @@ async fn api(
     })
 }
 
-/// Decides by the policy of the route's class; `None` for a request without one. In shadow mode, a denial is
+/// Decides by the policies of the route; `None` for a request without one. In shadow mode, a denial is
 /// reported and the request admitted.
 async fn decide(
     context: &RequestContext<'_>,
     request: &Request,
-    class: RouteClass,
+    route: &Route,
     address: AddressKey,
     credentials: &Credentials,
 ) -> Option<RateLimitDecision> {
     let incoming = request.unchecked_ref();
-    let decision = match (credentials, class, context.config.users) {
+    let decision = match (credentials, route.class, context.config.users) {
+        (Credentials::User(user), RouteClass::Own, _) => {
+            limiter::own(context, incoming, &route.limits, address, Some(user)).await?
+        }
+        (Credentials::Anonymous, RouteClass::Own, _) => {
+            limiter::own(context, incoming, &route.limits, address, None).await?
+        }
         (Credentials::User(user), RouteClass::Limited, Some(limits)) => {
             let key = AddressKey::user(&user.identity.holder);
             limiter::user(context, incoming, key, limits).await

@@ -13,7 +13,10 @@ use wasm_bindgen::{JsCast, JsValue};
 use weir_policy::address::AddressKey;
 use weir_policy::circuit_breaker::CircuitBreaker;
 use weir_policy::limit_cache::LimitCache;
+use weir_policy::limit_set::SetResult;
 use weir_policy::prefix_counters::{Limits, PrefixCounters, Scope, ScopedResult};
+use weir_policy::route::{CountedBy, LimitGroup};
+use weir_policy::token::User;
 use weir_policy::window::{KnownUsage, LimitResult};
 
 use crate::bindings::{Bindings, CounterNamespace, IncomingRequest, NativeLimiter, object};
@@ -35,10 +38,13 @@ const BAD_TOKEN: &str = "bad-token";
 /// How many addresses and users an isolate remembers, and how many prefixes: a few megabytes of its 128.
 const MAX_CACHED_ADDRESSES: usize = 20_000;
 
+/// The group of a route's own limits, the place of the limit in it, and the address, user or prefix.
+type Remembered = (Option<u64>, usize, AddressKey);
+
 thread_local! {
-    static ADDRESSES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
-    static PREFIXES: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
-    static NATIVE_DENIALS: RefCell<LimitCache> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static ADDRESSES: RefCell<LimitCache<Remembered>> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static PREFIXES: RefCell<LimitCache<Remembered>> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
+    static NATIVE_DENIALS: RefCell<LimitCache<Remembered>> = RefCell::new(LimitCache::new(MAX_CACHED_ADDRESSES));
     static BREAKERS: RefCell<BTreeMap<String, CircuitBreaker>> = const { RefCell::new(BTreeMap::new()) };
     static READS: IsolateCount = const { IsolateCount::new("reads") };
     static BAD_TOKENS: IsolateCount = const { IsolateCount::new("bad-tokens") };
@@ -111,18 +117,47 @@ impl NamedLimits {
     }
 }
 
+/// Limits that are counted exactly: one or several at once.
+struct Exact<'a> {
+    /// The group of a route's own limits.
+    group: Option<u64>,
+    /// The policies' names for an address or user, and for a prefix.
+    names: (&'static str, &'static str),
+    limits: &'a [Limits],
+    /// Decides when no counting object answers.
+    fallback: fn(&Bindings) -> Option<NativeLimiter>,
+}
+
+impl Exact<'_> {
+    fn named(&self, place: usize) -> Option<NamedLimits> {
+        let (address, prefix) = self.names;
+        let limits = *self.limits.get(place)?;
+        Some(NamedLimits {
+            address,
+            prefix,
+            limits,
+        })
+    }
+
+    /// What the isolate remembers of a limit is under this key.
+    fn remembered(&self, place: usize, key: AddressKey) -> Remembered {
+        (self.group, place, key)
+    }
+}
+
 /// Decides on an anonymous submission, exactly.
 pub(crate) async fn submission(
     context: &RequestContext<'_>,
     request: &IncomingRequest,
     key: AddressKey,
 ) -> RateLimitDecision {
-    let limits = NamedLimits {
-        address: "anon",
-        prefix: "anon-prefix",
-        limits: context.config.submissions,
+    let limits = Exact {
+        group: None,
+        names: ("anon", "anon-prefix"),
+        limits: &[context.config.submissions],
+        fallback: Bindings::submission_limiter,
     };
-    exact(context, request, key, limits, Bindings::submission_limiter).await
+    exact(context, request, key, &limits).await
 }
 
 /// Decides on a user's submission, exactly.
@@ -132,39 +167,97 @@ pub(crate) async fn user(
     key: AddressKey,
     limits: Limits,
 ) -> RateLimitDecision {
-    let limits = NamedLimits {
-        address: "user",
-        prefix: "user",
-        limits,
+    let limits = Exact {
+        group: None,
+        names: ("user", "user"),
+        limits: &[limits],
+        fallback: Bindings::user_limiter,
     };
-    exact(context, request, key, limits, Bindings::user_limiter).await
+    exact(context, request, key, &limits).await
+}
+
+/// Decides on a request by a route's own limits, exactly. `user` is the user that sent it, if one did. Returns `None` if none
+/// of the limits applies to the caller.
+///
+/// The limits of a group are counted together. Groups are counted one after the other, by different objects: a request
+/// that a later one denies has been counted by those before.
+pub(crate) async fn own(
+    context: &RequestContext<'_>,
+    request: &IncomingRequest,
+    groups: &[LimitGroup],
+    address: AddressKey,
+    user: Option<&User>,
+) -> Option<RateLimitDecision> {
+    let mut nearest: Option<PolicyStatus> = None;
+    for group in groups {
+        let (key, names) = match (&group.by, user) {
+            (CountedBy::Address, None) => (address, ("address", "address-prefix")),
+            (CountedBy::User, Some(user)) => (AddressKey::user(&user.identity.holder), ("user", "user")),
+            (CountedBy::Claim(name), Some(user)) => match user.claims.get(name) {
+                Some(value) => (AddressKey::claim(value), ("claim", "claim")),
+                None => continue,
+            },
+            (CountedBy::Address, Some(_)) | (CountedBy::User | CountedBy::Claim(_), None) => continue,
+        };
+        let limits = Exact {
+            group: Some(group.id),
+            names,
+            limits: &group.limits,
+            fallback: match group.by {
+                CountedBy::Address => Bindings::submission_limiter,
+                CountedBy::User | CountedBy::Claim(_) => Bindings::user_limiter,
+            },
+        };
+        match exact(context, request, key, &limits).await {
+            RateLimitDecision::Admitted(status) => {
+                if nearest.is_none_or(|nearest| status.remaining() < nearest.remaining()) {
+                    nearest = Some(status);
+                }
+            }
+            refused => return Some(refused),
+        }
+    }
+    nearest.map(RateLimitDecision::Admitted)
 }
 
 async fn exact(
     context: &RequestContext<'_>,
     request: &IncomingRequest,
     key: AddressKey,
-    limits: NamedLimits,
-    fallback: fn(&Bindings) -> Option<NativeLimiter>,
+    limits: &Exact<'_>,
 ) -> RateLimitDecision {
     let now = clock::now_ms();
-    if let Some(denial) = cached_denial(key, now) {
-        return RateLimitDecision::Denied(limits.status(denial));
+    let unknown = limits.named(0).map(|named| named.unknown_status());
+    // No group is without a limit.
+    let Some(unknown) = unknown else {
+        return RateLimitDecision::Unavailable;
+    };
+    let denied = (0..limits.limits.len()).find_map(|place| {
+        let denial = cached_denial(limits, place, key, now)?;
+        Some(limits.named(place)?.status(denial))
+    });
+    if let Some(status) = denied {
+        return RateLimitDecision::Denied(status);
     }
     if NATIVE_DENIALS
-        .with_borrow(|cache| cache.denial(key, now))
+        .with_borrow(|cache| cache.denial(limits.remembered(0, key), now))
         .is_some()
     {
-        return RateLimitDecision::Denied(limits.unknown_status());
+        return RateLimitDecision::Denied(unknown);
     }
 
-    let known = ADDRESSES.with_borrow(|cache| cache.known_usage(key, now));
-    match ask_counter(context, request, key, known).await {
-        Ok(scoped) => {
+    // A counting object restores one limit by it.
+    let is_only = limits.limits.len() == 1;
+    let known = ADDRESSES.with_borrow(|cache| cache.known_usage(limits.remembered(0, key), now));
+    match ask_counter(context, request, limits.group, key, known.filter(|_| is_only)).await {
+        Ok(decided) => {
+            let Some(named) = limits.named(decided.place) else {
+                return RateLimitDecision::Unavailable;
+            };
             // With the time before the call, a denial is forgotten too early rather than remembered too long.
-            remember(key, &scoped, &limits.limits, now);
-            let status = limits.status(scoped);
-            if scoped.result.admitted {
+            remember(limits, key, &decided, &named.limits, now);
+            let status = named.status(decided.scoped);
+            if decided.scoped.result.admitted {
                 RateLimitDecision::Admitted(status)
             } else {
                 RateLimitDecision::Denied(status)
@@ -172,36 +265,40 @@ async fn exact(
         }
         Err(error) => {
             context.report(Event::CounterUnavailable, &error.reason());
-            without_counter(context, limits.unknown_status(), key, fallback(context.bindings)).await
+            without_counter(context, unknown, key, limits).await
         }
     }
 }
 
-fn cached_denial(key: AddressKey, now: u64) -> Option<ScopedResult> {
-    let by_address = ADDRESSES.with_borrow(|cache| cache.denial(key, now));
-    let by_prefix = || PREFIXES.with_borrow(|cache| cache.denial(key.prefix()?, now));
+fn cached_denial(limits: &Exact<'_>, place: usize, key: AddressKey, now: u64) -> Option<ScopedResult> {
+    let by_address = ADDRESSES.with_borrow(|cache| cache.denial(limits.remembered(place, key), now));
+    let by_prefix =
+        || PREFIXES.with_borrow(|cache| cache.denial(limits.remembered(place, key.prefix()?), now));
     let scoped = |scope| move |result| ScopedResult { scope, result };
     by_address
         .map(scoped(Scope::Address))
         .or_else(|| by_prefix().map(scoped(Scope::Prefix)))
 }
 
-fn remember(key: AddressKey, scoped: &ScopedResult, limits: &Limits, now: u64) {
+fn remember(exact: &Exact<'_>, key: AddressKey, decided: &SetResult, limits: &Limits, now: u64) {
+    let SetResult { place, scoped } = decided;
     let limit = limits.policy(scoped.scope).limit;
-    match (scoped.scope, key.prefix()) {
-        (Scope::Prefix, Some(prefix)) => {
-            PREFIXES.with_borrow_mut(|cache| cache.remember(prefix, &scoped.result, limit, now));
-        }
-        _ => ADDRESSES.with_borrow_mut(|cache| cache.remember(key, &scoped.result, limit, now)),
-    }
+    let (cache, key) = match (scoped.scope, key.prefix()) {
+        (Scope::Prefix, Some(prefix)) => (&PREFIXES, prefix),
+        _ => (&ADDRESSES, key),
+    };
+    cache.with_borrow_mut(|cache| {
+        cache.remember(exact.remembered(*place, key), &scoped.result, limit, now);
+    });
 }
 
 async fn ask_counter(
     context: &RequestContext<'_>,
     request: &IncomingRequest,
+    group: Option<u64>,
     key: AddressKey,
     known: Option<KnownUsage>,
-) -> Result<ScopedResult, WaitError> {
+) -> Result<SetResult, WaitError> {
     let namespace = context
         .bindings
         .address_counters()
@@ -212,7 +309,7 @@ async fn ask_counter(
         .as_ref()
         .and_then(|location| location.longitude())
         .and_then(|degrees| degrees.parse().ok());
-    let shard = shard(key, context.config.shards, continent.as_deref(), longitude);
+    let shard = shard(key, group, context.config.shards, continent.as_deref(), longitude);
     if !breaker(&shard.name, |breaker| breaker.may_ask(clock::now_ms())) {
         return Err(WaitError::Failed("skipped after failures in a row".into()));
     }
@@ -238,7 +335,7 @@ async fn ask_shard(
     shard: &Shard,
     key: AddressKey,
     known: Option<KnownUsage>,
-) -> Result<ScopedResult, WaitError> {
+) -> Result<SetResult, WaitError> {
     let stub = match shard.hint {
         Some(hint) => namespace.get_by_name_with_options(&shard.name, &object("locationHint", &hint.into())),
         None => namespace.get_by_name(&shard.name),
@@ -249,7 +346,7 @@ async fn ask_shard(
         .and_then(|stub| stub.take(kind, upper, lower, known_used, known_reset_at_ms as f64))
         .map_err(WaitError::Failed)?;
     let packed = with_timeout(taken, context.config.counter_timeout_ms).await?;
-    let result = packed.as_f64().and_then(ScopedResult::unpack);
+    let result = packed.as_f64().and_then(SetResult::unpack);
     result.ok_or_else(|| WaitError::Failed("the counting object returned no result".into()))
 }
 
@@ -258,9 +355,14 @@ async fn without_counter(
     context: &RequestContext<'_>,
     status: PolicyStatus,
     key: AddressKey,
-    native: Option<NativeLimiter>,
+    limits: &Exact<'_>,
 ) -> RateLimitDecision {
-    match ask_native(native, &key.to_string(), context.config.counter_timeout_ms).await {
+    let native_key = match limits.group {
+        Some(id) => format!("{id:016x}:{key}"),
+        None => key.to_string(),
+    };
+    let native = (limits.fallback)(context.bindings);
+    match ask_native(native, &native_key, context.config.counter_timeout_ms).await {
         Ok(true) => RateLimitDecision::Admitted(status),
         Ok(false) => {
             let denial = LimitResult {
@@ -268,7 +370,9 @@ async fn without_counter(
                 used: 0,
                 reset_after_ms: NATIVE_DENIAL_MS,
             };
-            NATIVE_DENIALS.with_borrow_mut(|cache| cache.remember(key, &denial, 0, clock::now_ms()));
+            NATIVE_DENIALS.with_borrow_mut(|cache| {
+                cache.remember(limits.remembered(0, key), &denial, 0, clock::now_ms());
+            });
             RateLimitDecision::Denied(status)
         }
         Err(error) => {

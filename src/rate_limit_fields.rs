@@ -35,6 +35,11 @@ impl PolicyStatus {
         ))
     }
 
+    /// The requests left; `None`, less than any number, if that is not known.
+    pub(crate) fn remaining(&self) -> Option<u32> {
+        Some(self.result?.remaining(self.named.policy.limit))
+    }
+
     /// The value of `Retry-After` in seconds, at least 1: the end of the window, or the longest period that a native
     /// limiter can have.
     pub(crate) fn retry_after(&self) -> u64 {

@@ -18,12 +18,30 @@ pub(crate) fn counts_users(name: Option<&str>) -> bool {
     name.is_some_and(|name| name.starts_with(USERS))
 }
 
+/// The id of the group of limits that the object of this name counts by, if they are a route's.
+pub(crate) fn group(name: Option<&str>) -> Option<u64> {
+    let (_, id) = name?.split_once(':')?;
+    u64::from_str_radix(id, 16).ok()
+}
+
 /// The object for `key`. Its region depends on the location that Cloudflare's data gives for the address, not on
 /// the data centre that received the request: routes change, but one address must always have the same object.
 ///
 /// A user may send from several regions at once, and has one object for all of them. It is made near whoever comes first.
-pub(crate) fn shard(key: AddressKey, shards: u32, continent: Option<&str>, longitude: Option<f64>) -> Shard {
+///
+/// Each group of a route's limits has objects for itself.
+pub(crate) fn shard(
+    key: AddressKey,
+    group: Option<u64>,
+    shards: u32,
+    continent: Option<&str>,
+    longitude: Option<f64>,
+) -> Shard {
     let number = key.spread() % u64::from(shards.max(1));
+    let number = match group {
+        Some(id) => format!("{number}:{id:016x}"),
+        None => number.to_string(),
+    };
     if let AddressKey::User(_) = key {
         return Shard {
             name: format!("{USERS}{number}"),
@@ -62,8 +80,8 @@ mod tests {
 
     #[test]
     fn an_address_always_has_the_same_object_in_its_region() {
-        let berlin = shard(ANNE, 8, Some("EU"), Some(13.4));
-        assert_eq!(berlin, shard(ANNE, 8, Some("EU"), Some(13.4)));
+        let berlin = shard(ANNE, None, 8, Some("EU"), Some(13.4));
+        assert_eq!(berlin, shard(ANNE, None, 8, Some("EU"), Some(13.4)));
         assert_eq!(berlin.hint, Some("weur"));
         assert!(berlin.name.starts_with("weur-"));
     }
@@ -71,10 +89,22 @@ mod tests {
     #[test]
     fn a_user_has_one_object_wherever_the_requests_come_from() {
         let user = AddressKey::User(7);
-        let berlin = shard(user, 1, Some("EU"), Some(13.4));
-        assert_eq!(berlin, shard(user, 1, Some("OC"), Some(151.0)));
+        let berlin = shard(user, None, 1, Some("EU"), Some(13.4));
+        assert_eq!(berlin, shard(user, None, 1, Some("OC"), Some(151.0)));
         assert!(counts_users(Some(&berlin.name)));
-        assert!(!counts_users(Some(&shard(ANNE, 1, None, None).name)) && !counts_users(None));
+        assert!(!counts_users(Some(&shard(ANNE, None, 1, None, None).name)) && !counts_users(None));
+    }
+
+    #[test]
+    fn the_limits_of_a_route_have_objects_for_themselves() {
+        let own = shard(AddressKey::User(7), Some(0x2a), 1, None, None);
+        assert_eq!(own.name, "user-0:000000000000002a");
+        assert_eq!(
+            (group(Some(&own.name)), counts_users(Some(&own.name))),
+            (Some(0x2a), true)
+        );
+        let other = shard(ANNE, None, 1, None, None);
+        assert_eq!((group(Some(&other.name)), group(None)), (None, None));
     }
 
     #[test]
@@ -98,7 +128,7 @@ mod tests {
     fn an_address_of_unknown_location_also_has_one_object() {
         for continent in [None, Some("T1"), Some("AN"), Some("")] {
             assert_eq!(
-                shard(ANNE, 1, continent, None),
+                shard(ANNE, None, 1, continent, None),
                 Shard {
                     name: "any-0".into(),
                     hint: None

@@ -10,6 +10,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::subject::Subject;
@@ -176,9 +177,12 @@ impl AddressKey {
     /// The key of a user. Subjects may be chosen by their users, so no other subject with the same hash can be found in
     /// practice.
     pub fn user(holder: &Subject) -> Self {
-        let digest = Sha256::digest(holder.as_str());
-        let (first, _) = digest.split_at(8);
-        Self::User(first.iter().fold(0, |hash, byte| (hash << 8) + u64::from(*byte)))
+        Self::User(digest(holder.as_str()))
+    }
+
+    /// The key of all users whose tokens have this value of a claim. It is counted apart from users.
+    pub fn claim(value: &Value) -> Self {
+        Self::User(digest(&value.to_string()))
     }
 
     /// The key as three numbers that JavaScript represents exactly: its kind, and its upper and lower half.
@@ -224,6 +228,13 @@ impl AddressKey {
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         x ^ (x >> 31)
     }
+}
+
+/// The first 64 bits of a text's SHA-256.
+pub(crate) fn digest(text: &str) -> u64 {
+    let digest = Sha256::digest(text);
+    let (first, _) = digest.split_at(8);
+    first.iter().fold(0, |hash, byte| (hash << 8) + u64::from(*byte))
 }
 
 /// FNV-1a. Cloudflare assigns zone names, so a collision cannot be chosen.

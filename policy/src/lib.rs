@@ -20,9 +20,11 @@ pub mod address;
 pub mod admission;
 pub mod assertion;
 pub mod lane;
-pub mod route;
 pub mod token;
 pub mod window;
 
 pub mod limit_cache;
 pub mod prefix_counters;
+
+pub mod limit_set;
+pub mod route;

@@ -15,13 +15,13 @@ struct Entry {
 /// The latest results for a bounded number of addresses. An evicted entry costs a call of the counting object and
 /// nothing else.
 #[derive(Clone, Debug)]
-pub struct LimitCache {
+pub struct LimitCache<K = AddressKey> {
     capacity: usize,
-    entries: BTreeMap<AddressKey, Entry>,
+    entries: BTreeMap<K, Entry>,
     prune_at: u64,
 }
 
-impl LimitCache {
+impl<K: Ord> LimitCache<K> {
     /// An empty cache for at most `capacity` addresses.
     pub fn new(capacity: usize) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl LimitCache {
     }
 
     /// The denial of an address that is known to be over its limit at `now_ms` (milliseconds since the Unix epoch).
-    pub fn denial(&self, key: AddressKey, now_ms: u64) -> Option<LimitResult> {
+    pub fn denial(&self, key: K, now_ms: u64) -> Option<LimitResult> {
         let Entry { usage, blocked } = self.entries.get(&key)?;
         (*blocked && usage.reset_at_ms > now_ms).then(|| LimitResult {
             admitted: false,
@@ -42,7 +42,7 @@ impl LimitCache {
     }
 
     /// The usage of an address in its window, if it has not ended at `now_ms`.
-    pub fn known_usage(&self, key: AddressKey, now_ms: u64) -> Option<KnownUsage> {
+    pub fn known_usage(&self, key: K, now_ms: u64) -> Option<KnownUsage> {
         self.entries
             .get(&key)
             .map(|entry| entry.usage)
@@ -51,7 +51,7 @@ impl LimitCache {
 
     /// Stores a result of `now_ms` under `limit`. An admission that uses up the limit blocks the address like a
     /// denial does. Results may arrive out of order: within one window, the highest count wins.
-    pub fn remember(&mut self, key: AddressKey, result: &LimitResult, limit: u32, now_ms: u64) {
+    pub fn remember(&mut self, key: K, result: &LimitResult, limit: u32, now_ms: u64) {
         let fresh = Entry {
             usage: KnownUsage {
                 used: result.used,

@@ -108,10 +108,18 @@ pub struct PrefixCounters {
 impl PrefixCounters {
     /// Empty counters for as many addresses and prefixes as a snapshot has room for.
     pub fn new(limits: Limits) -> Self {
+        Self::for_one_of(1, limits)
+    }
+
+    /// The same for counters that share a snapshot with others; `sharing` counts them all.
+    pub fn for_one_of(sharing: usize, limits: Limits) -> Self {
+        let counters = |scope, bytes, capacity| {
+            Counters::for_snapshot(limits.policy(scope), bytes / sharing, capacity / sharing)
+        };
         Self {
             limits,
-            addresses: Counters::for_snapshot(limits.policy(Scope::Address), ADDRESS_BYTES, MAX_ADDRESSES),
-            prefixes: Counters::for_snapshot(limits.policy(Scope::Prefix), PREFIX_BYTES, MAX_PREFIXES),
+            addresses: counters(Scope::Address, ADDRESS_BYTES, MAX_ADDRESSES),
+            prefixes: counters(Scope::Prefix, PREFIX_BYTES, MAX_PREFIXES),
             latest: 0,
         }
     }
@@ -142,15 +150,8 @@ impl PrefixCounters {
         let Some(prefix) = key.prefix() else {
             return of_address(self.addresses.take(key, known, now));
         };
-        let denial = self.prefixes.peek(prefix, now);
-        if !denial.admitted {
-            let own = self.addresses.peek(key, now);
-            let own_is_longer = !own.admitted && own.reset_after_ms > denial.reset_after_ms;
-            return if own_is_longer {
-                of_address(own)
-            } else {
-                of_prefix(denial)
-            };
+        if !self.prefixes.peek(prefix, now).admitted {
+            return self.peek(key, now);
         }
         let result = self.addresses.take(key, known, now);
         if !result.admitted {
@@ -161,6 +162,27 @@ impl PrefixCounters {
             of_prefix(prefix_result)
         } else {
             of_address(result)
+        }
+    }
+
+    /// The result that [`Self::take`] would have, without counting the request. On an admission, it may be that of the
+    /// other limit.
+    pub fn peek(&mut self, key: AddressKey, now_ms: u64) -> ScopedResult {
+        let now = now_ms.max(self.latest);
+        let own = ScopedResult {
+            scope: Scope::Address,
+            result: self.addresses.peek(key, now),
+        };
+        let Some(prefix) = key.prefix() else { return own };
+        let of_prefix = ScopedResult {
+            scope: Scope::Prefix,
+            result: self.prefixes.peek(prefix, now),
+        };
+        let is_shorter = own.result.admitted || own.result.reset_after_ms <= of_prefix.result.reset_after_ms;
+        if !of_prefix.result.admitted && is_shorter {
+            of_prefix
+        } else {
+            own
         }
     }
 

@@ -6,6 +6,11 @@ use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
+use crate::address::digest;
+use crate::limit_set::MAX_LIMITS;
+use crate::prefix_counters::Limits;
+use crate::window::{Algorithm, MAX_LIMIT, MAX_WINDOW_MS};
+
 /// How a route's requests are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteClass {
@@ -13,8 +18,32 @@ pub enum RouteClass {
     Limited,
     /// Any other request, such as polling a job. The policy is looser, and for anonymous clients alone.
     Other,
+    /// Counted exactly, by the route's own limits.
+    Own,
     /// Not counted.
     Unlimited,
+}
+
+/// What the requests of a route are counted by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CountedBy {
+    /// The client's address, for anonymous requests.
+    Address,
+    /// The holder, for users' requests.
+    User,
+    /// The value of a claim, for users whose tokens have it.
+    Claim(String),
+}
+
+/// The limits of a route that count by the same. A request passes all of them or counts in none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitGroup {
+    /// What they count by.
+    pub by: CountedBy,
+    /// The limits: one at least.
+    pub limits: Vec<Limits>,
+    /// A number that no other group of the routes has, and that a change of its limits does not change.
+    pub id: u64,
 }
 
 /// A route of the origin.
@@ -25,6 +54,8 @@ pub struct Route {
     path: Pattern,
     /// How its requests are counted.
     pub class: RouteClass,
+    /// Its own limits.
+    pub limits: Vec<LimitGroup>,
     /// Whether anonymous requests are refused.
     pub signed_in: bool,
     /// Whether the header `Authorization` passes to the origin. The edge then leaves a token that it cannot verify to the
@@ -76,6 +107,7 @@ impl Route {
             methods,
             path,
             class,
+            limits: Vec::new(),
             signed_in: false,
             passes_authorization: false,
             passes_cookie: false,
@@ -193,6 +225,24 @@ impl Routes {
         }
     }
 
+    /// The group of limits with this id.
+    pub fn limits(&self, id: u64) -> Option<&[Limits]> {
+        let groups = self.0.iter().flat_map(|route| &route.limits);
+        groups
+            .into_iter()
+            .find(|group| group.id == id)
+            .map(|group| &group.limits[..])
+    }
+
+    /// The claims that requests are counted by.
+    pub fn claims(&self) -> impl Iterator<Item = &str> {
+        let groups = self.0.iter().flat_map(|route| &route.limits);
+        groups.filter_map(|group| match &group.by {
+            CountedBy::Claim(name) => Some(name.as_str()),
+            CountedBy::Address | CountedBy::User => None,
+        })
+    }
+
     /// The route of a request. `path` is its path without the query.
     ///
     /// A server behind the edge may accept other spellings of a path, so a route is chosen by a normalised one. If no route
@@ -230,7 +280,7 @@ impl<'a> Members<'a> {
     }
 
     fn route(mut self) -> Option<Route> {
-        const KNOWN: [&str; 5] = ["methods", "path", "callers", "skip", "pass"];
+        const KNOWN: [&str; 6] = ["methods", "path", "callers", "limits", "skip", "pass"];
         for name in self.members.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
             let expected = KNOWN.join(", ");
             self.errors.push(format!(
@@ -265,11 +315,27 @@ impl<'a> Members<'a> {
             Some(_) => self.wrong("skip", "true or false").unwrap_or(RouteClass::Other),
         };
         let passes = self.words("pass", &["authorization", "cookie"]);
+        let limits = self.limits();
+        let class = match (class, limits.is_empty()) {
+            (class, true) => class,
+            (RouteClass::Unlimited, false) => self
+                .wrong("skip", "no `skip: true` with limits")
+                .unwrap_or(RouteClass::Unlimited),
+            (_, false) => RouteClass::Own,
+        };
+        let path = path?;
+        let own = |(by, limits): (CountedBy, _)| LimitGroup {
+            // With the methods and the path as they match: only the first of two such routes ever does.
+            id: digest(&format!("{methods:?} {path:?} {by:?}")),
+            by,
+            limits,
+        };
         Some(Route {
+            limits: limits.into_iter().map(own).collect(),
             signed_in,
             passes_authorization: passes.contains(&"authorization"),
             passes_cookie: passes.contains(&"cookie"),
-            ..Route::new(methods, path?, class)
+            ..Route::new(methods, path, class)
         })
     }
 
@@ -299,6 +365,78 @@ impl<'a> Members<'a> {
         methods.into_iter().chain(head).map(str::to_owned).collect()
     }
 
+    /// Its limits, those with the same key together.
+    fn limits(&mut self) -> Vec<(CountedBy, Vec<Limits>)> {
+        let mut groups: Vec<(CountedBy, Vec<Limits>)> = Vec::new();
+        let list = match self.members.get("limits") {
+            None => return groups,
+            Some(Value::Array(list)) if !list.is_empty() => list,
+            Some(_) => {
+                return self
+                    .wrong(
+                        "limits",
+                        "a list such as [{\"by\": \"address\", \"limit\": 10, \"window\": \"1m\"}]",
+                    )
+                    .unwrap_or_default();
+            }
+        };
+        for (place, json) in list.iter().enumerate() {
+            let at = format!("limits[{place}]");
+            let known = ["by", "limit", "window"];
+            for name in json.as_object().into_iter().flat_map(|members| members.keys()) {
+                if !known.contains(&name.as_str()) {
+                    let _: Option<()> = self.wrong(&format!("{at}.{name}"), &known.join(", "));
+                }
+            }
+            let by = match json.get("by") {
+                Some(Value::String(word)) if word == "address" => Some(CountedBy::Address),
+                Some(Value::String(word)) if word == "user" => Some(CountedBy::User),
+                Some(Value::Object(by)) if by.len() == 1 => by
+                    .get("claim")
+                    .and_then(Value::as_str)
+                    .filter(|name| !name.is_empty())
+                    .map(|name| CountedBy::Claim(name.to_owned())),
+                _ => None,
+            };
+            let by = by.or_else(|| self.wrong(&format!("{at}.by"), "`address`, `user` or {\"claim\": NAME}"));
+            let limit = json
+                .get("limit")
+                .and_then(Value::as_u64)
+                .and_then(|limit| u32::try_from(limit).ok());
+            let limit = limit.filter(|limit| (1..=MAX_LIMIT).contains(limit)).or_else(|| {
+                self.wrong(
+                    &format!("{at}.limit"),
+                    &format!("a whole number from 1 to {MAX_LIMIT}"),
+                )
+            });
+            let window = json.get("window").and_then(window_ms).or_else(|| {
+                self.wrong(
+                    &format!("{at}.window"),
+                    "a duration up to a day, such as `30s`, `1m`, `2h` or `1d`",
+                )
+            });
+            let (Some(by), Some(limit), Some(window_ms)) = (by, limit, window) else {
+                continue;
+            };
+            let limits = Limits {
+                address: limit,
+                // As many as ten /64s. Other keys have no prefix.
+                prefix: limit.saturating_mul(10).min(MAX_LIMIT),
+                window_ms,
+                algorithm: Algorithm::Fixed,
+            };
+            match groups.iter_mut().find(|(other, _)| *other == by) {
+                Some((_, others)) if others.len() == MAX_LIMITS => {
+                    let _: Option<()> =
+                        self.wrong(&at, &format!("at most {MAX_LIMITS} limits with the same `by`"));
+                }
+                Some((_, others)) => others.push(limits),
+                None => groups.push((by, vec![limits])),
+            }
+        }
+        groups
+    }
+
     /// A list of some of these words.
     fn words(&mut self, name: &str, words: &[&'static str]) -> Vec<&'static str> {
         let Some(value) = self.members.get(name) else {
@@ -314,6 +452,22 @@ impl<'a> Members<'a> {
             self.wrong(name, &expected).unwrap_or_default()
         })
     }
+}
+
+/// The length of a window in milliseconds: a whole number with a unit, up to [`MAX_WINDOW_MS`].
+fn window_ms(value: &Value) -> Option<u64> {
+    let text = value.as_str()?;
+    let unit = text.chars().last()?;
+    let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        _ => return None,
+    };
+    let length = number.checked_mul(seconds)?.checked_mul(1000)?;
+    (1..=MAX_WINDOW_MS).contains(&length).then_some(length)
 }
 
 /// Who may send requests to a path of the origin through the edge, whatever the routes are.
@@ -555,6 +709,78 @@ mod tests {
         );
         assert!(users.signed_in && users.passes_authorization && !users.passes_cookie);
         assert!(!others.signed_in && others.passes_authorization && others.passes_cookie);
+    }
+
+    #[test]
+    fn limits_with_the_same_key_are_one_group() {
+        let routes = |limit| {
+            routes(json!([
+                {"path": "/v1/*", "limits": [
+                    {"by": "address", "limit": 10, "window": "1m"},
+                    {"by": "user", "limit": 60, "window": "60s"},
+                    {"by": "address", "limit": limit, "window": "1d"},
+                    {"by": {"claim": "org.id"}, "limit": 5, "window": "2h"},
+                ]},
+                {"path": "/v2/*", "limits": [{"by": "address", "limit": 10, "window": "1m"}]},
+            ]))
+            .unwrap()
+        };
+        let some = routes(200);
+        let (first, second) = (&some.0[0], &some.0[1]);
+        assert_eq!(first.class, RouteClass::Own);
+        let seen: Vec<Vec<_>> = first
+            .limits
+            .iter()
+            .map(|group| {
+                group
+                    .limits
+                    .iter()
+                    .map(|limits| (limits.address, limits.window_ms))
+                    .collect()
+            })
+            .collect();
+        let expected = [
+            vec![(10, 60_000), (200, 86_400_000)],
+            vec![(60, 60_000)],
+            vec![(5, 7_200_000)],
+        ];
+        assert_eq!(seen, expected);
+        assert_eq!(some.claims().collect::<Vec<_>>(), ["org.id"]);
+        let ids: std::collections::BTreeSet<_> = first
+            .limits
+            .iter()
+            .chain(&second.limits)
+            .map(|group| group.id)
+            .collect();
+        assert_eq!(ids.len(), 4, "each group has its own id");
+        let id = first.limits[0].id;
+        assert_eq!(routes(300).0[0].limits[0].id, id, "whatever its limits");
+        assert_eq!(some.limits(id).map(<[Limits]>::len), Some(2));
+
+        let errors = super::Routes::from_json(
+            "ROUTES",
+            &json!([
+                {"path": "/a", "skip": true, "limits": [{"by": "user", "limit": 1, "window": "1m"}]},
+                {"path": "/b", "limits": []},
+                {"path": "/c", "limits": [{"by": {"claim": ""}, "limit": 0, "window": "2d", "per": 1}, 5]},
+            ]),
+        )
+        .unwrap_err();
+        let starts = [
+            "ROUTES[0].skip",
+            "ROUTES[1].limits:",
+            "ROUTES[2].limits[0].per",
+            "ROUTES[2].limits[0].by",
+            "ROUTES[2].limits[0].limit",
+            "ROUTES[2].limits[0].window",
+            "ROUTES[2].limits[1].by",
+            "ROUTES[2].limits[1].limit",
+            "ROUTES[2].limits[1].window",
+        ];
+        assert_eq!(errors.len(), starts.len(), "{errors:?}");
+        for (error, start) in errors.iter().zip(starts) {
+            assert!(error.starts_with(start), "{error}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, ES384, RS256 to
 //! RS512, PS256 to PS512). The key determines which algorithms are accepted, never the token (RFC 8725, 3.1). Times are seconds since the Unix epoch.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use base64::Engine;
@@ -38,6 +39,8 @@ pub struct Expected {
     /// The claim that names on whose account the subject acts: its name, or a path such as `o.id`. The subject acts for
     /// itself without it, and in a token that does not have it.
     pub holder_claim: Option<String>,
+    /// Claims to keep, by name or path.
+    pub kept_claims: Vec<String>,
 }
 
 /// An invalid secret or key set.
@@ -105,6 +108,8 @@ pub struct User {
     pub identity: Identity,
     /// The claim `exp`.
     pub expires_at: u64,
+    /// The kept claims that the token has.
+    pub claims: BTreeMap<String, Value>,
 }
 
 /// A key that verifies tokens, with its algorithms: several only for an RSA key whose set does not name one.
@@ -511,6 +516,11 @@ fn check(claims: &Claims, expected: &Expected, now: u64) -> Result<User, TokenEr
     Ok(User {
         identity: identity(claims, expected.holder_claim.as_deref())?,
         expires_at,
+        claims: expected
+            .kept_claims
+            .iter()
+            .filter_map(|name| Some((name.clone(), claims.named(name)?.clone())))
+            .collect(),
     })
 }
 
@@ -584,7 +594,8 @@ mod tests {
             user,
             User {
                 identity: Identity::own(USER.parse().unwrap()),
-                expires_at: NOW + 60
+                expires_at: NOW + 60,
+                claims: BTreeMap::new(),
             }
         );
     }

@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 import { after, test } from "node:test";
+import { setTimeout as wait } from "node:timers/promises";
 import { tokenFor } from "../harness/identity.ts";
 import { startOrigin } from "./origin.ts";
 import { type Edge, type EdgeOptions, startEdge, type Variable } from "./workerd.ts";
@@ -72,6 +73,68 @@ test("requests that match no route get the page, 404, or the backend", async () 
   for (const path of ["/V1/x", "//v1/x", "/%76%31/x", "/api/edge/counts"])
     assert.equal((await all(path)).status, 404, path);
   assert.equal(origin.received.length, before, "no other spelling of a route gets around it");
+});
+
+/** How many of these answers have this status. */
+const count = (answers: Response[], status: number): number =>
+  answers.filter((answer) => answer.status === status).length;
+
+const several = (times: number, send: () => Promise<Response>): Promise<Response[]> =>
+  Promise.all(Array.from({ length: times }, send));
+
+test("several limits of an address hold at once, and a denied request uses up none", { timeout: 120_000 }, async () => {
+  const edge = await start({
+    ROUTES: [
+      {
+        methods: ["POST"],
+        path: "/v1/orders/*",
+        limits: [
+          { by: "address", limit: 4, window: "4s" },
+          { by: "address", limit: 6, window: "1d" },
+        ],
+      },
+      { path: "/v1/*", limits: [{ by: "address", limit: 2, window: "1d" }] },
+    ],
+  });
+  const ask = edge.from("203.0.113.40");
+  const order = (): Promise<Response> => ask("/v1/orders/1", { method: "POST", body: "{}" });
+  const first = await several(30, order);
+  assert.deepEqual([count(first, 200), count(first, 429)], [4, 26]);
+  const denied = first.find((answer) => answer.status === 429);
+  assert.equal(denied?.headers.get("ratelimit-policy"), '"address";q=4;w=4');
+  await wait(4_500);
+  const second = await several(30, order);
+  assert.deepEqual([count(second, 200), count(second, 429)], [2, 28], "26 denials did not count for the day");
+  const last = await order();
+  assert.equal(last.headers.get("ratelimit-policy"), '"address";q=6;w=86400');
+  const others = await several(10, () => ask("/v1/orders/1"));
+  assert.deepEqual([count(others, 200), count(others, 429)], [2, 8], "another route counts apart");
+});
+
+test("users have limits by holder and by claim", async () => {
+  const edge = await start({
+    ROUTES: [
+      {
+        path: "/v1/*",
+        limits: [
+          { by: "user", limit: 5, window: "1m" },
+          { by: { claim: "org.id" }, limit: 7, window: "1d" },
+          { by: "address", limit: 1, window: "1m" },
+        ],
+      },
+    ],
+  });
+  const ask = edge.from("203.0.113.41");
+  const as = async (subject: string, org?: string): Promise<number> => {
+    const token = await tokenFor(origin.secrets.jwt, subject, org ? { org: { id: org } } : {});
+    const headers = { authorization: `Bearer ${token}` };
+    return count(await several(10, () => ask("/v1/things", { headers })), 200);
+  };
+  assert.equal(await as(randomUUID(), "acme"), 5, "by user");
+  assert.equal(await as(randomUUID(), "acme"), 2, "by organisation");
+  assert.equal(await as(randomUUID(), "other"), 5);
+  assert.equal(await as(randomUUID()), 5, "without the claim");
+  assert.equal(count(await several(5, () => ask("/v1/things")), 200), 1, "anonymous");
 });
 
 test("all errors of ROUTES are logged at once, each with the path of its member", async () => {

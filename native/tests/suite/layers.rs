@@ -32,7 +32,6 @@ const POLICY: &[&str] = &[
     "jwt",
     "misspelling",
     "problem",
-    "route",
     "span",
     "subject",
     "write_budget",
@@ -44,6 +43,8 @@ const POLICY: &[&str] = &[
     "window",
     "limit_cache",
     "prefix_counters",
+    "limit_set",
+    "route",
     "lib",
 ];
 const EDGE: &[&str] = &[

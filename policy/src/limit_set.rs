@@ -1,0 +1,252 @@
+//! Counting requests against several limits at once, such as ten a minute and two hundred a day. Exactly:
+//!
+//! - A request is admitted if all limits admit it, and counts in all of them.
+//! - A denied request counts in none.
+
+use crate::address::AddressKey;
+use crate::prefix_counters::{Limits, PrefixCounters, ScopedResult};
+use crate::window::{KnownUsage, SnapshotError};
+
+/// The most limits of one set: a packed result has room for no more, and all counts share the 2 MB of a stored value.
+pub const MAX_LIMITS: usize = 4;
+
+/// The counts of many addresses or users against the same limits.
+#[derive(Clone, Debug)]
+pub struct LimitSet(Vec<(Limits, PrefixCounters)>);
+
+/// The result for the limit that decides: on a denial, the one that denies longest; on an admission, the one with the
+/// fewest requests left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetResult {
+    /// The place of the limit in the set.
+    pub place: usize,
+    /// Its result.
+    pub scoped: ScopedResult,
+}
+
+/// What the place of a limit is multiplied with in a packed result: above the bits of [`ScopedResult::pack`].
+const PLACE: u64 = 1 << 49;
+
+impl SetResult {
+    /// The result as one number that a double represents exactly; see [`ScopedResult::pack`].
+    pub fn pack(&self) -> f64 {
+        self.scoped.pack() + (self.place.min(MAX_LIMITS - 1) as u64 * PLACE) as f64
+    }
+
+    /// Decodes a number that [`SetResult::pack`] returned. Returns `None` for any other number.
+    pub fn unpack(packed: f64) -> Option<Self> {
+        let place = (packed / PLACE as f64).floor();
+        if !(0.0..MAX_LIMITS as f64).contains(&place) {
+            return None;
+        }
+        let scoped = ScopedResult::unpack(packed - place * PLACE as f64)?;
+        Some(Self {
+            place: place as usize,
+            scoped,
+        })
+    }
+}
+
+impl LimitSet {
+    /// Empty counters for as many addresses as a snapshot has room for. Limits after [`MAX_LIMITS`] are ignored.
+    pub fn new(limits: &[Limits]) -> Self {
+        let limits = &limits[..limits.len().min(MAX_LIMITS)];
+        let counters = |each: &Limits| (*each, PrefixCounters::for_one_of(limits.len(), *each));
+        Self(limits.iter().map(counters).collect())
+    }
+
+    /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within all limits. `known` is
+    /// what the caller remembers of the only limit. Returns `None` without any limit.
+    pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> Option<SetResult> {
+        let at = |(place, scoped)| SetResult { place, scoped };
+        if let [(_, only)] = &mut self.0[..] {
+            return Some(at((0, only.take(key, known, now_ms))));
+        }
+        let seen = self.0.iter_mut().map(|(_, counters)| counters.peek(key, now_ms));
+        let denial = seen
+            .enumerate()
+            .filter(|(_, scoped)| !scoped.result.admitted)
+            .max_by_key(|(_, scoped)| scoped.result.reset_after_ms);
+        if denial.is_some() {
+            return denial.map(at);
+        }
+        let taken = self.0.iter_mut().map(|(limits, counters)| {
+            let scoped = counters.take(key, None, now_ms);
+            (scoped.result.remaining(limits.policy(scoped.scope).limit), scoped)
+        });
+        let least = taken.enumerate().min_by_key(|(_, (left, _))| *left);
+        least.map(|(place, (_, scoped))| at((place, scoped)))
+    }
+
+    /// Removes the windows that have ended.
+    pub fn prune(&mut self, now_ms: u64) {
+        self.0.iter_mut().for_each(|(_, counters)| counters.prune(now_ms));
+    }
+
+    /// The number of counts of addresses.
+    pub fn addresses(&self) -> usize {
+        self.0
+            .iter()
+            .map(|(_, counters)| counters.addresses())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// The end of the last window, in milliseconds since the Unix epoch; `None` without any.
+    pub fn over_at(&self) -> Option<u64> {
+        self.0.iter().filter_map(|(_, counters)| counters.over_at()).max()
+    }
+
+    /// Encodes all counts as a snapshot. That of one limit is that of its [`PrefixCounters`].
+    pub fn encode(&self) -> Vec<u8> {
+        if let [(_, only)] = &self.0[..] {
+            return only.encode();
+        }
+        let mut bytes = vec![SNAPSHOT_VERSION];
+        for (limits, counters) in &self.0 {
+            let counts = counters.encode();
+            bytes.extend(limits.window_ms.to_le_bytes());
+            bytes.extend((counts.len() as u32).to_le_bytes());
+            bytes.extend(counts);
+        }
+        bytes
+    }
+
+    /// Replaces the counts by those of a snapshot, without windows that have ended at `now_ms`. Counts belong to the first
+    /// limit with a window of the same length. Those of windows that are not limited any more are dropped.
+    ///
+    /// # Errors
+    /// When the bytes are not a snapshot.
+    pub fn restore(&mut self, bytes: &[u8], now_ms: u64) -> Result<(), SnapshotError> {
+        let Some((&SNAPSHOT_VERSION, mut rest)) = bytes.split_first() else {
+            return match self.0.first_mut() {
+                Some((_, first)) => first.restore(bytes, now_ms),
+                None => Ok(()),
+            };
+        };
+        let mut restored = self.clone();
+        let mut free: Vec<_> = restored.0.iter_mut().collect();
+        while !rest.is_empty() {
+            let (window_ms, more) = rest.split_first_chunk().ok_or(SnapshotError)?;
+            let (length, more) = more.split_first_chunk().ok_or(SnapshotError)?;
+            let length = u32::from_le_bytes(*length) as usize;
+            let (counts, more) = more.split_at_checked(length).ok_or(SnapshotError)?;
+            rest = more;
+            let window_ms = u64::from_le_bytes(*window_ms);
+            if let Some(place) = free.iter().position(|(limits, _)| limits.window_ms == window_ms) {
+                free.remove(place).1.restore(counts, now_ms)?;
+            }
+        }
+        *self = restored;
+        Ok(())
+    }
+}
+
+/// Those of [`PrefixCounters`] have lower ones.
+const SNAPSHOT_VERSION: u8 = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::Algorithm;
+    use proptest::prelude::*;
+
+    const START: u64 = 1_800_000_000_000;
+
+    fn limits(address: u32, window_ms: u64) -> Limits {
+        Limits {
+            address,
+            prefix: address * 2,
+            window_ms,
+            algorithm: Algorithm::Fixed,
+        }
+    }
+
+    fn both() -> LimitSet {
+        LimitSet::new(&[limits(3, 60_000), limits(5, 86_400_000)])
+    }
+
+    const ANNE: AddressKey = AddressKey::V4(7);
+
+    #[test]
+    fn a_request_is_admitted_if_all_limits_admit_it() {
+        let mut set = both();
+        let mut take = |now| {
+            let decided = set.take(ANNE, None, now).unwrap();
+            (decided.scoped.result.admitted, decided.place)
+        };
+        assert_eq!([take(START), take(START), take(START)], [(true, 0); 3]);
+        assert_eq!(take(START), (false, 0));
+        assert_eq!([take(START + 60_000), take(START + 60_000)], [(true, 1); 2]);
+        assert_eq!(
+            take(START + 60_000),
+            (false, 1),
+            "the denied request did not count"
+        );
+        assert_eq!(take(START + 120_000), (false, 1));
+        assert_eq!(take(START + 86_400_000), (true, 0));
+    }
+
+    #[test]
+    fn counts_are_restored_by_the_length_of_their_window() {
+        let mut set = both();
+        for _ in 0..3 {
+            set.take(ANNE, None, START);
+        }
+        let snapshot = set.encode();
+        let mut swapped = LimitSet::new(&[limits(4, 86_400_000), limits(9, 3_600_000)]);
+        swapped.restore(&snapshot, START).unwrap();
+        let decided = swapped.take(ANNE, None, START + 60_000).unwrap();
+        assert_eq!((decided.place, decided.scoped.result.used), (0, 4));
+        assert!(
+            !swapped
+                .take(ANNE, None, START + 60_000)
+                .unwrap()
+                .scoped
+                .result
+                .admitted
+        );
+        let mut one = LimitSet::new(&[limits(3, 60_000)]);
+        one.take(ANNE, None, START);
+        let mut again = LimitSet::new(&[limits(3, 60_000)]);
+        again.restore(&one.encode(), START).unwrap();
+        assert_eq!(again.take(ANNE, None, START).unwrap().scoped.result.used, 2);
+    }
+
+    proptest! {
+        #[test]
+        fn no_limit_is_exceeded_in_any_window_and_no_denial_uses_one_up(
+            requests in proptest::collection::vec((0..6_u64, 0..40_000_u64), 1..200),
+        ) {
+            let all = [limits(3, 60_000), limits(5, 300_000), limits(8, 600_000)];
+            let mut set = LimitSet::new(&all);
+            let mut alone: Vec<_> = all.iter().map(|each| PrefixCounters::new(*each)).collect();
+            let mut now = START;
+            for (subnet, gap) in requests {
+                now += gap;
+                let key = AddressKey::V6(0x2001_0db8_0000_0000 | subnet);
+                let decided = set.take(key, None, now).unwrap();
+                prop_assert_eq!(SetResult::unpack(decided.pack()), Some(decided));
+                let all_admit = alone.iter_mut().all(|counters| counters.peek(key, now).result.admitted);
+                prop_assert_eq!(decided.scoped.result.admitted, all_admit);
+                if all_admit {
+                    for counters in &mut alone {
+                        prop_assert!(counters.take(key, None, now).result.admitted);
+                    }
+                }
+                let mut restored = LimitSet::new(&all);
+                restored.restore(&set.encode(), now).unwrap();
+                set = restored;
+            }
+        }
+
+        #[test]
+        fn any_bytes_and_numbers_are_decided_on(bytes in proptest::collection::vec(any::<u8>(), 0..60), packed: f64) {
+            let _ = both().restore(&bytes, START);
+            let mut versioned = vec![SNAPSHOT_VERSION];
+            versioned.extend(bytes);
+            let _ = both().restore(&versioned, START);
+            SetResult::unpack(packed);
+        }
+    }
+}
