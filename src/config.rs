@@ -4,6 +4,7 @@ use http::Uri;
 use thiserror::Error;
 use weir_policy::address::ClientIpSource;
 use weir_policy::assertion::AssertionKey;
+use weir_policy::cidr::Ranges;
 use weir_policy::header::{DEFAULT_IDENTITY_HEADERS, IdentityHeaders};
 use weir_policy::prefix_counters::Limits;
 use weir_policy::route::{Route, Routes};
@@ -48,6 +49,12 @@ pub(crate) struct Config {
     pub(crate) counter_fallback: CounterFallback,
     /// Which header has the client's address.
     pub(crate) client_ip_source: ClientIpSource,
+    /// Addresses whose anonymous requests are not limited.
+    pub(crate) allow: Ranges,
+    /// Addresses whose requests are refused.
+    pub(crate) deny: Ranges,
+    /// The length of the IPv6 prefix that anonymous requests are counted by, in bits.
+    pub(crate) ipv6_prefix: u32,
     /// Request headers that name an identity to the origin, and that the edge therefore removes.
     pub(crate) identity_headers: IdentityHeaders,
     /// Which pages of other origins may read responses.
@@ -148,6 +155,9 @@ impl Config {
             ],
         );
         let allowed_origins = reader.parsed("CORS_ORIGINS", "*");
+        let allow = reader.parsed("ALLOW", "").unwrap_or_default();
+        let deny = reader.parsed("DENY", "").unwrap_or_default();
+        let ipv6_prefix = reader.number("IPV6_PREFIX", 64, 48, 64);
         let identity_headers = reader.parsed("IDENTITY_HEADERS", DEFAULT_IDENTITY_HEADERS);
         let development = reader.one_of("DEVELOPMENT", &[("off", false), ("on", true)]);
         let drills = reader.one_of("DRILLS", &[("off", false), ("on", true)]);
@@ -209,6 +219,9 @@ impl Config {
                     counter_timeout_ms,
                     counter_fallback,
                     client_ip_source,
+                    allow,
+                    deny,
+                    ipv6_prefix,
                     identity_headers,
                     allowed_origins,
                     token_keys,

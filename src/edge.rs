@@ -6,6 +6,7 @@ use wasm_bindgen::{JsCast, JsValue};
 use wasm_bindgen_futures::JsFuture;
 use web_sys::{Request, Response};
 use weir_policy::address::{AddressHeaders, AddressKey, ClientAddress, client_address};
+use weir_policy::cidr::Ranges;
 use weir_policy::counts::RequestOutcome;
 use weir_policy::route::{Exposure, Found, Route, RouteClass, exposure};
 use weir_policy::subject::Identity;
@@ -255,6 +256,13 @@ async fn api(
     let target = api_request.target;
     let mut fields = fields(context, api_request.credentials.origin);
     let address = address(context, &api_request.address);
+    let is_in = |ranges: &Ranges| address.address.is_some_and(|address| ranges.contain(address));
+    if is_in(&config.deny) {
+        return Handled::new(
+            RequestOutcome::Other,
+            response::problem(&response::denied_address(), &fields),
+        );
+    }
     let route = api_request.route;
     let credentials = match credentials(context, &api_request.credentials, target.origin()).await {
         // The origin knows what it is.
@@ -299,7 +307,14 @@ async fn api(
         (_, Some(_)) => response::TOO_MANY_OF_USER,
         (_, None) => response::TOO_MANY_ANONYMOUS,
     };
-    match decide(context, request, route, address.key, &credentials).await {
+    let is_exempt = matches!(credentials, Credentials::Anonymous) && is_in(&config.allow);
+    let decision = if is_exempt {
+        None
+    } else {
+        let key = address.key.within(config.ipv6_prefix);
+        decide(context, request, route, key, &credentials).await
+    };
+    match decision {
         None => {}
         Some(RateLimitDecision::Admitted(status)) => {
             response::add_rate_limit_fields(&status, user.is_some(), &mut fields);

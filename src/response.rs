@@ -98,6 +98,11 @@ pub(crate) fn sign_in_required() -> Problem {
     Problem::new(401, "Unauthorized", "Please sign in.")
 }
 
+/// The configuration refuses the client's address.
+pub(crate) fn denied_address() -> Problem {
+    Problem::new(403, "Forbidden", "Requests from your address are not accepted.")
+}
+
 /// The path does not exist.
 pub(crate) fn not_found() -> Problem {
     Problem::new(404, "Not Found", "There is nothing at this path.")

@@ -11,8 +11,9 @@ use crate::bindings::Bindings;
 use crate::glue;
 
 /// All settings of the edge.
-pub(crate) const SETTINGS: [&str; 34] = [
+pub(crate) const SETTINGS: [&str; 37] = [
     "ACCESS_LOG",
+    "ALLOW",
     "ANON_ALGORITHM",
     "ANON_LIMIT",
     "ANON_MODE",
@@ -23,11 +24,13 @@ pub(crate) const SETTINGS: [&str; 34] = [
     "CORS_ORIGINS",
     "COUNTER_SHARDS",
     "COUNTER_TIMEOUT_MS",
+    "DENY",
     "DEVELOPMENT",
     "DRILLS",
     "EDGE_SECRET",
     "HOLDER_CLAIM",
     "IDENTITY_HEADERS",
+    "IPV6_PREFIX",
     "JWKS_COOLDOWN_MS",
     "JWKS_MAX_AGE_MS",
     "JWKS_URL",
@@ -52,9 +55,11 @@ pub(crate) const SETTINGS: [&str; 34] = [
 pub(crate) const SECRETS: [&str; 2] = ["EDGE_SECRET", "JWT_SECRET"];
 
 /// Settings whose names are common elsewhere. Other code in the same Worker may have a variable of nearly the same name.
-const COMMON: [&str; 13] = [
+const COMMON: [&str; 15] = [
     "ACCESS_LOG",
+    "ALLOW",
     "CORS_ORIGINS",
+    "DENY",
     "DEVELOPMENT",
     "EDGE_SECRET",
     "JWKS_URL",

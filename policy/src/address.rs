@@ -209,6 +209,15 @@ impl AddressKey {
         }
     }
 
+    /// The key of all addresses with the same first bits, for an IPv6 prefix of 48 to 64 bits. Other keys stay as they are.
+    #[must_use]
+    pub fn within(self, ipv6_prefix: u32) -> Self {
+        match self {
+            Self::V6(bits) => Self::V6(bits & (u64::MAX << (64 - ipv6_prefix.clamp(48, 64)))),
+            other => other,
+        }
+    }
+
     /// The key of the /48 that an IPv6 address is in: its first /64. `None` for other keys. Sites are assigned at
     /// most a /48 (RFC 6177), so all /64s of one may belong to one subscriber.
     pub fn prefix(self) -> Option<Self> {
@@ -436,6 +445,20 @@ mod tests {
         assert_eq!(by(None, Some("198.51.100.2")), "198.51.100.2");
         assert_eq!(by(Some(""), Some("")), "192.0.2.1");
         assert_eq!(by(None, None), "192.0.2.1");
+    }
+
+    #[test]
+    fn an_ipv6_prefix_can_be_shorter_than_a_64() {
+        let key = AddressKey::V6(0x2001_0db8_0001_02ff);
+        for (length, bits) in [
+            (64, 0x2001_0db8_0001_02ff),
+            (60, 0x2001_0db8_0001_02f0),
+            (56, 0x2001_0db8_0001_0200),
+            (48, 0x2001_0db8_0001_0000),
+        ] {
+            assert_eq!(key.within(length), AddressKey::V6(bits), "{length}");
+        }
+        assert_eq!(AddressKey::V4(7).within(48), AddressKey::V4(7));
     }
 
     proptest! {

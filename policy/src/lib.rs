@@ -5,6 +5,7 @@
 //!
 //! The modules below are in their order: each one imports only from modules above it.
 
+pub mod cidr;
 pub mod circuit_breaker;
 pub mod counts;
 pub mod grants;

@@ -111,6 +111,31 @@ test("several limits of an address hold at once, and a denied request uses up no
   assert.deepEqual([count(others, 200), count(others, 429)], [2, 8], "another route counts apart");
 });
 
+test("addresses may be exempt from limits or refused, and IPv6 prefixes may be shorter", async () => {
+  const edge = await start({
+    ROUTES: [{ path: "/v1/*", limits: [{ by: "address", limit: 2, window: "1m" }] }],
+    ALLOW: ["203.0.113.0/24", "2001:db8:9::/48"],
+    DENY: "203.0.113.7, 198.51.100.0/24",
+    IPV6_PREFIX: 56,
+  });
+  const statuses = async (address: string): Promise<number[]> => {
+    const answers = [];
+    for (let sent = 0; sent < 3; sent++) answers.push((await edge.from(address)("/v1/x")).status);
+    return answers;
+  };
+  assert.deepEqual(await statuses("203.0.113.1"), [200, 200, 200]);
+  assert.deepEqual(await statuses("2001:db8:9:1::1"), [200, 200, 200]);
+  const before = origin.received.length;
+  assert.deepEqual(await statuses("203.0.113.7"), [403, 403, 403]);
+  const refused = await edge.from("198.51.100.1")("/v1/x", { headers: { authorization: bearer } });
+  assert.equal(refused.status, 403);
+  assert.equal(origin.received.length, before);
+  assert.deepEqual(await statuses("2001:db8:1:1::1"), [200, 200, 429]);
+  assert.deepEqual(await statuses("2001:db8:1:ff::1"), [429, 429, 429], "the same /56");
+  assert.deepEqual(await statuses("2001:db8:1:100::1"), [200, 200, 429], "another /56");
+  assert.equal(origin.last().claims.client_address, "2001:db8:1:100::/64");
+});
+
 test("users have limits by holder and by claim", async () => {
   const edge = await start({
     ROUTES: [

@@ -25,6 +25,7 @@ const APART: [(&str, &str); 3] = [
 ];
 
 const POLICY: &[&str] = &[
+    "cidr",
     "circuit_breaker",
     "counts",
     "grants",
