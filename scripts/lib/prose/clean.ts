@@ -8,6 +8,8 @@ export const cleanPaths: string[] = [
   "CONTRIBUTING.md",
   "README.md",
   "SECURITY.md",
+  "bench/edge/README.md",
+  "bench/peers/README.md",
   "docs/README.md",
   "docs/adr",
   "docs/how-to/answer-later.md",
@@ -33,6 +35,9 @@ export const cleanPaths: string[] = [
   "docs/scale.md",
   "docs/threat-model.md",
   "docs/tutorial",
+  "examples/billing/README.md",
+  "examples/images/README.md",
+  "ledger/upgrades/README.md",
 ];
 
 export interface Exception {
