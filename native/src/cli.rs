@@ -21,7 +21,7 @@ mod webhook;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use weir::config::Settings;
 use weir::config::service::Service;
@@ -208,8 +208,8 @@ impl Command {
 pub(crate) async fn run(cli: Cli) -> CommandResult {
     match cli.command {
         // These need no settings.
-        Command::Completions { shell } => documents::completions(shell),
-        Command::Manual { to } => documents::manual(&to),
+        Command::Completions { shell } => documents::completions(Cli::command(), shell),
+        Command::Manual { to } => documents::manual(Cli::command(), &to),
         command => {
             let mut settings = Settings::from_env()?;
             settings.application_name = command.application_name();
