@@ -460,7 +460,7 @@ async fn write_progress(
     let message = progress.and_then(|progress| progress.message.as_deref());
     let row = transaction
         .query_opt(
-            include_str!("sql/hear.sql"),
+            include_str!("sql/record_progress.sql"),
             &[
                 &claim.job_id,
                 &claim.claim,

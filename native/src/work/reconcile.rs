@@ -20,7 +20,7 @@ use weir_ledger::settlement::Promoter;
 use super::clean::Cleaner;
 use super::elected::Elected;
 use super::settlements::Settlements;
-use super::step::{apart, within};
+use super::step::{separately, within};
 use crate::context::Context;
 
 /// Between two rounds. What others end is settled within about a second, and an upgrade helps the jobs that wait.
@@ -233,14 +233,14 @@ impl Reconciler {
         is_of_use = is_of_use && within("sweep", self.sweep(client)).await;
         is_of_use = is_of_use && within("adopt", self.adopt(client)).await;
         if self.is_due() || is_full && self.has_reservations {
-            apart("due", self.start_due()).await;
+            separately("due", self.start_due()).await;
         }
         // A change of plan that fell due counts already; what waits is looked at right after.
         if is_full {
             is_of_use = is_of_use && within("plans", apply_scheduled(client)).await;
         }
         if self.has_reservations {
-            apart("promote", self.promote()).await;
+            separately("promote", self.promote()).await;
         }
         if is_full {
             is_of_use = is_of_use
@@ -275,7 +275,7 @@ impl Reconciler {
             is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
         }
         if self.is_due() {
-            apart("due", self.start_due()).await;
+            separately("due", self.start_due()).await;
             is_of_use = is_of_use && within("next_due", self.note_due(client)).await;
         }
         is_of_use

@@ -18,8 +18,8 @@ pub(super) async fn within(
         .is_none_or(|failure| failure.keeps_connection())
 }
 
-/// Runs a step that has a connection of its own, and says nothing of the leader's.
-pub(super) fn apart(
+/// Runs a step on another connection than the leader's.
+pub(super) fn separately(
     name: &'static str,
     step: impl Future<Output = Result<(), DatabaseError>>,
 ) -> impl Future<Output = ()> {

@@ -14,7 +14,7 @@
 -- Cost: one update by key. It locks only this job's reservation.
 --
 -- Callers: other languages, as role weir_worker. The body of this rule for handlers that answer later is
--- ledger/src/attempts/sql/hear.sql.
+-- ledger/src/attempts/sql/record_progress.sql.
 CREATE OR REPLACE FUNCTION weir_progress(job_id bigint, attempt int, fraction double precision, message text DEFAULT NULL,
                               created_at timestamptz DEFAULT NULL, OUT outcome text)
 LANGUAGE plpgsql SECURITY DEFINER
