@@ -132,7 +132,7 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
         with_weir.push(rate(&program, &ours, "weir", warm_up, effort.span).await?);
         for (how, rates) in [("river-tx", &mut in_transactions), ("river", &mut in_batches)] {
             bare.clear().await?;
-            fill_bare(&bare, jobs, effort.filling()).await?;
+            fill_bare(&bare, None, jobs, effort.filling()).await?;
             bare.tidy().await?;
             rates.push(rate(&program, &bare, how, warm_up, effort.span).await?);
         }

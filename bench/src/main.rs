@@ -10,6 +10,7 @@ mod fairness;
 mod faults;
 mod growth;
 mod languages;
+mod literal;
 mod path;
 mod peers;
 mod process;

@@ -123,6 +123,10 @@ pub(super) struct BareArgs {
 }
 
 impl BareArgs {
+    pub(super) fn user(&self) -> Uuid {
+        self.user_id
+    }
+
     pub(super) fn of(user: Uuid) -> Self {
         Self {
             user_id: user,

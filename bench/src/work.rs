@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
+use super::literal::{self, with_literal};
 use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, median};
 use super::reserve::BareArgs;
@@ -37,7 +38,7 @@ const MIN_JOBS: usize = 20_000;
 #[derive(Clone, Default)]
 pub(super) struct Count {
     takes: Duration,
-    done: Arc<AtomicU64>,
+    pub(super) done: Arc<AtomicU64>,
 }
 
 impl Count {
@@ -48,7 +49,7 @@ impl Count {
         }
     }
 
-    async fn run(&self) {
+    pub(super) async fn run(&self) {
         if !self.takes.is_zero() {
             tokio::time::sleep(self.takes).await;
         }
@@ -84,10 +85,11 @@ pub(crate) async fn work(settings: &Settings, effort: Effort) -> Result<Report, 
     let mut conditions = conditions(&ours.database.connect().await?).await?;
     conditions.push(format!(
         "no-op jobs of 1 000 users; fetch cooldown {} ms on both sides; {} turns of {} s each side; \
-         a pool is how many handlers run at once",
+         a pool is how many handlers run at once; the handlers of the decisions taken literally have {} connections",
         FETCH_COOLDOWN.as_millis(),
         effort.turns,
-        effort.span.as_secs_f64()
+        effort.span.as_secs_f64(),
+        literal::CONNECTIONS
     ));
     let mut lines = Vec::new();
     for (workers, takes, target) in [
@@ -118,6 +120,21 @@ pub(crate) async fn work(settings: &Settings, effort: Effort) -> Result<Report, 
             Some(target) => Line::at_least(name, our_rate, their_rate, "1/s", target),
             None => Line::compared(name, our_rate, their_rate, "1/s"),
         });
+    }
+    for workers in [10, 100, 1000] {
+        let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
+        for turn in 1..=effort.turns {
+            progress(&format!(
+                "the decisions literally through {workers} workers, turn {turn} of {}",
+                effort.turns
+            ));
+            let count = Count::new(Duration::ZERO);
+            our_rates.push(with_weir(settings, &ours, &users, workers, &count, effort).await?);
+            let count = Count::new(Duration::ZERO);
+            their_rates.push(with_literal(&ours, &users, workers, &count, effort).await?);
+        }
+        let name = format!("jobs through {workers} workers, against the decisions literally on riverqueue");
+        lines.push(Line::at_least(name, median(our_rates), median(their_rates), "1/s", 2.0));
     }
     lines.push(with_webhook(settings, &ours, &users, effort).await?);
     ours.end().await?;
@@ -166,7 +183,7 @@ async fn with_webhook(
 }
 
 /// Jobs for one turn. If a machine works them before the span is over, `counted` ends earlier.
-fn enough(workers: u32, takes: Duration, effort: Effort) -> usize {
+pub(super) fn enough(workers: u32, takes: Duration, effort: Effort) -> usize {
     let most_a_second: f64 = match (workers < 100, effort.is_quick) {
         (true, true) => 7_000.0,
         (true, false) => 14_000.0,
@@ -211,17 +228,23 @@ pub(super) async fn fill_within(
 }
 
 /// Inserts this many jobs by River's client, rounded up to thousands, until this time is over and `MIN_JOBS` are there.
-/// Returns how many.
-pub(super) async fn fill_bare(stage: &Stage, jobs: usize, within: Duration) -> Result<usize, BenchError> {
+/// The jobs are those of these users in turn, or of a new user each. Returns how many.
+pub(super) async fn fill_bare(
+    stage: &Stage,
+    users: Option<&[Uuid]>,
+    jobs: usize,
+    within: Duration,
+) -> Result<usize, BenchError> {
     let started = Instant::now();
     let pool = stage.database.river_pool(2)?;
     let filler = Client::builder(pool.clone()).build()?;
     let mut count = 0;
     while count < jobs && (count < MIN_JOBS || started.elapsed() < within) {
         let mut batch = riverqueue::InsertBatch::default();
-        for _ in 0..1000 {
+        for n in count..count + 1000 {
+            let user = users.map_or_else(Uuid::new_v4, |users| users[n % users.len()]);
             let opts = riverqueue::InsertOpts::default().with_queue("analysis_default");
-            batch.push_with(BareArgs::of(Uuid::new_v4()), opts);
+            batch.push_with(BareArgs::of(user), opts);
         }
         filler.insert_batch(batch).await?;
         count += 1000;
@@ -231,7 +254,7 @@ pub(super) async fn fill_bare(stage: &Stage, jobs: usize, within: Duration) -> R
 }
 
 /// Jobs a second, from a moment after the first is done until the span is over or a tenth of these jobs is left.
-async fn counted(done: &AtomicU64, span: Duration, jobs: usize) -> Result<f64, BenchError> {
+pub(super) async fn counted(done: &AtomicU64, span: Duration, jobs: usize) -> Result<f64, BenchError> {
     while done.load(Ordering::Relaxed) == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -273,7 +296,7 @@ async fn with_weir(
 async fn with_river(stage: &Stage, workers: u32, count: &Count, effort: Effort) -> Result<f64, BenchError> {
     stage.clear().await?;
     let jobs = enough(workers, count.takes, effort);
-    let jobs = fill_bare(stage, jobs, effort.filling()).await?;
+    let jobs = fill_bare(stage, None, jobs, effort.filling()).await?;
     stage.tidy().await?;
     let pool = stage.database.river_pool(10)?;
     let counting = count.clone();
