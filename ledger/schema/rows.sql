@@ -1,5 +1,5 @@
--- The rows of a new database: the settings, and the catalogue that Weir ships with. `weir migrate` then brings the
--- catalogue of weir.toml here.
+-- The rows of a new database: the settings, and the catalogue that Weir ships with. `weir migrate` then writes the
+-- catalogue of weir.toml.
 
 INSERT INTO weir_settings DEFAULT VALUES;
 
@@ -15,7 +15,7 @@ VALUES
     ('pro_plus', 'priority', false, 5000, 500000, 365, 59),
     ('enterprise', 'priority', false, NULL, NULL, NULL, NULL);
 
--- The plans' trigger has made their limits, with the month's.
+-- The plans' trigger has inserted these rows, with the month's limits.
 UPDATE plan_limits l
 SET slots = s.slots
 FROM subscription_plans p

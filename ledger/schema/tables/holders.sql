@@ -9,7 +9,7 @@ CREATE TABLE holders (
     changes bigint NOT NULL DEFAULT 0,
     generation bigint GENERATED ALWAYS AS (changes / 64) STORED,
     PRIMARY KEY (holder, event_type),
-    -- is_address_id(), which a table cannot call: its functions come after it.
+    -- The rule of is_address_id(). A table cannot call it, because functions are created after tables.
     CONSTRAINT holders_kind CHECK ((user_id IS NULL) = (get_byte(uuid_send(holder), 8) >= 224)),
     CONSTRAINT holders_parked_check CHECK (parked >= 0),
     CONSTRAINT holders_slots_in_use_check CHECK (slots_in_use >= 0),
@@ -38,8 +38,8 @@ COMMENT ON COLUMN holders.generation IS
     'Orders the row''s versions in holders_newest.';
 
 -- While a session holds an old snapshot, every version of a row stays, and a look-up walks over them from the oldest to
--- the newest. This index has the newest generation last, so a backward scan finds the living version within 64 steps. The planner may
--- prefer the primary key and a sort: statements that need the index run with enable_sort off.
+-- the newest. This index puts the newest generation last, so a backward scan finds the live version within 64 steps.
+-- The planner may prefer the primary key and a sort, so statements that need the index run with enable_sort off.
 CREATE INDEX holders_newest ON holders (holder, event_type, generation);
 
 CREATE TRIGGER remember_grants BEFORE INSERT ON holders

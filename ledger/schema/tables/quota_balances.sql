@@ -38,7 +38,7 @@ COMMENT ON COLUMN quota_balances.changes IS
 COMMENT ON COLUMN quota_balances.generation IS
     'Orders the row''s versions in quota_balances_newest.';
 
--- As holders_newest.
+-- See holders_newest.
 CREATE INDEX quota_balances_newest ON quota_balances (user_id, event_type, span, period_start, generation);
 CREATE INDEX quota_balances_over ON quota_balances (period_start) WHERE span <> 'month';
 

@@ -4,7 +4,7 @@ CREATE TABLE users (
     subject text COLLATE "C",
     PRIMARY KEY (id),
     UNIQUE (subject),
-    -- Ids of client addresses: is_address_id().
+    -- Excludes ids of client addresses: see is_address_id().
     CONSTRAINT users_kind CHECK (get_byte(uuid_send(id), 8) < 224),
     CONSTRAINT users_subject_check CHECK (octet_length(subject) BETWEEN 1 AND 255)
 );

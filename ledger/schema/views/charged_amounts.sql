@@ -1,4 +1,4 @@
--- What was charged, one row per usage event and window that it counts in: the rows that quota_balances.used adds up.
+-- One row per usage event and window that it counts in: the rows that quota_balances.used adds up.
 CREATE OR REPLACE VIEW charged_amounts AS
 SELECT user_id, event_type, 'month' AS span, period_start, quota_amount AS amount, from_grants
 FROM usage_events

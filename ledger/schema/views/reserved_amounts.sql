@@ -1,4 +1,4 @@
--- What is reserved, one row per reservation and window that it counts in: the rows that quota_balances.reserved adds up.
+-- One row per reservation and window that it counts in: the rows that quota_balances.reserved adds up.
 CREATE OR REPLACE VIEW reserved_amounts AS
 SELECT user_id, event_type, 'month' AS span, period_start, reserved_amount AS amount, from_grants
 FROM quota_reservations

@@ -1,13 +1,17 @@
--- An account: what a user's plan allows of a meter now, and what of it is used. No row for a client address (of_user is
--- null), and none when the plan has no limits for the meter. The caller holds the account's lock if it decides by this.
+-- An account: what a user's plan allows of a meter now, and how much of it is used. Returns no row for a client address
+-- (of_user is null) or when the plan has no limits for the meter. A caller that decides by this row holds the account's
+-- lock.
 --
--- draws: whether to look for grants. of_month, of_windows, around: the windows of a reservation, as its columns
--- period_start, windows and created_at have them; null: the windows around `at`, the moment of the decision.
--- The month has separate columns. The short_ arrays have the shorter counted windows, null without any; the
--- arrays from spans on have all windows, the month first. grant_…: the grants in the order in which they are drawn on.
+-- - draws: whether to look up grants.
+-- - of_month, of_windows, around: the windows of a reservation, as in its columns period_start, windows and created_at.
+--   Null: the windows around `at`, the moment of the decision.
+-- - period_start to from_grants: the month.
+-- - short_…: arrays of the shorter counted windows, null when there are none.
+-- - spans and the arrays after it: all windows, the month first.
+-- - grant_…: the grants in the order in which they are drawn on.
 --
--- One SELECT and not STRICT, so that the planner inlines it and computes only what its caller reads: pass no volatile
--- expression.
+-- One SELECT and not STRICT, so that the planner inlines it and computes only the columns that the caller reads. Pass
+-- no volatile expression.
 -- Cost: look-ups by key: the subscription, its plan, the limits, overrides, one balance a window; with draws also the
 -- index range of the grants that have something left.
 -- Callers: weir_submit, weir_extend, windows_with_limits; ledger/src/reservation/sql/read.sql,
@@ -57,7 +61,7 @@ LANGUAGE sql STABLE ROWS 1 AS $$
                array_agg(c.ceiling ORDER BY c.bit) AS ceilings,
                array_agg(coalesce(
                    q.used,
-                   -- A short window is deleted when it is long over and nothing is reserved in it.
+                   -- A short window's row is deleted long after its end, when it has no reservations.
                    CASE WHEN date_trunc(c.span, around, 'UTC') < now() - interval '2 days' THEN (
                        SELECT sum(a.amount)::bigint FROM charged_amounts a
                        WHERE a.user_id = of_user AND a.event_type = meter AND a.span = c.span AND a.period_start = c.start

@@ -1,6 +1,6 @@
--- The billing period around a moment: calendar months in UTC, counted from the anchor and not from the period before,
--- so an anchor on the 31st is the 31st again after February. No row for a null. Rust computes the same in
--- policy/src/window.rs.
+-- The billing period around a moment, in calendar months and UTC. Months are counted from the anchor and not from the
+-- previous period, so an anchor on the 31st is the 31st again after February. Returns no row for a null. Rust computes
+-- the same in policy/src/window.rs.
 -- Callers: account_of, period_start_of; ledger/src/control/sql/set_plan.sql,
 -- ledger/src/control/sql/usage_by_period.sql.
 CREATE OR REPLACE FUNCTION billing_period(anchor timestamptz, at timestamptz)

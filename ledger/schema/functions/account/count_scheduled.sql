@@ -1,5 +1,5 @@
--- How many jobs of a holder and meter wait for their time or their next attempt, counted up to `most` and never beyond
--- 10 000: a submission, and the others of its group, wait for this count.
+-- The number of a holder's jobs of a meter that wait for their time or a retry. Counts up to `most`, at most 10 000,
+-- because a submission and its group wait for this count.
 -- Cost: one index range of at most 10 000 entries.
 -- Callers: weir_submit; ledger/src/reservation/sql/read.sql.
 CREATE OR REPLACE FUNCTION count_scheduled(of_holder uuid, meter text, most int) RETURNS int

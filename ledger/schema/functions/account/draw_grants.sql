@@ -1,5 +1,5 @@
--- Draws an amount for a job on its user's grants, after the draws that the job has already. The caller holds the
--- account's lock, and has checked that the grants have as much. The body of this rule for groups is
+-- Draws an amount for a job on its user's grants, after the job's earlier draws. The caller holds the account's lock
+-- and has checked that the grants cover the amount. The body of this rule for groups is
 -- ledger/src/reservation/decide.rs with ledger/src/reservation/sql/draw.sql.
 -- Cost: one index range over the user's grants, and a write for each grant that pays.
 -- Callers: weir_submit, weir_extend.

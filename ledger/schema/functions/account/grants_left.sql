@@ -1,5 +1,8 @@
--- The grants of a user and meter that have something left, in the order in which they are drawn on: the earliest
--- expiry first. n counts from 1; before is the sum of all grants in front.
+-- The grants of a user and meter that are not used up, in the order in which they are drawn on: earliest expiry first.
+--
+-- - n: counts from 1.
+-- - before: the sum of all earlier grants.
+--
 -- Cost: the index range of the grants that are not used up.
 -- Callers: account_of, draw_grants.
 CREATE OR REPLACE FUNCTION grants_left(of_user uuid, meter text, moment timestamptz)

@@ -1,5 +1,5 @@
--- Whether an id is a client address's: a UUID of the variant that RFC 9562 reserves, which no issuer of UUIDs uses. So an
--- address and a user never share an id. Rust decides the same in policy/src/subject.rs.
+-- Whether an id is a client address's: a UUID of the variant that RFC 9562 reserves, which no UUID issuer uses. An
+-- address and a user therefore never share an id. Rust decides the same in policy/src/subject.rs.
 -- Callers: weir_holder.
 CREATE OR REPLACE FUNCTION is_address_id(id uuid) RETURNS boolean LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
     SELECT get_byte(uuid_send(id), 8) >= 224

@@ -1,6 +1,5 @@
--- Locks an account. A holder that was never seen is created, as a user on the default plan.
--- known_as: the subject's text, when it is not the id. The body of this rule for groups is
--- ledger/src/reservation/sql/provision.sql.
+-- Locks an account. Creates an unknown holder as a user on the default plan. known_as: the subject's text, if it is not
+-- the id. The body of this rule for groups is ledger/src/reservation/sql/provision.sql.
 -- Cost: one look-up by key; three inserts for a new user. Waits for the account's lock.
 -- Callers: weir_submit.
 CREATE OR REPLACE FUNCTION lock_account(of_holder uuid, meter text, known_as text) RETURNS void

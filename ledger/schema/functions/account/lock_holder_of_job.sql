@@ -23,7 +23,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    -- Somebody deleted the holder. It is made again, with what its rows say.
+    -- The row was deleted. Create it again from its reservations.
     INSERT INTO holders (holder, event_type, user_id, slots_in_use, parked)
     SELECT r.holder, r.event_type, max(r.user_id::text)::uuid, count(r.admitted_at), count(r.parked_at)
     FROM quota_reservations r

@@ -1,7 +1,8 @@
--- Locks all accounts of these holders, in order. Whoever writes reservations or usage events takes these locks before
--- it touches a balance: one order everywhere, and one row that shows who is blocked.
+-- Locks all accounts of these holders, in order. Every writer of reservations or usage events takes these locks before
+-- it touches a balance. So all writers use one order, and one row shows who is blocked.
 -- Cost: one index range a holder. Waits for the locks.
--- Callers: the triggers that count; changes of ledger/src/control/; repairs in ledger/src/audit/ and ledger/src/settlement/.
+-- Callers: the triggers that count; changes of ledger/src/control/; repairs in ledger/src/audit/ and
+-- ledger/src/settlement/.
 CREATE OR REPLACE FUNCTION lock_holders(of_holders uuid[]) RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

@@ -1,7 +1,10 @@
--- The plan of a user and its limits for a meter at a moment: by the active subscription, else the default plan. The
--- user's overrides replace the plan's limits, and are hard. No row when the plan has no limits for the meter.
--- attributes: the plan's row, for its optional attributes. counted: the windows in which the meter is counted besides
--- the month. anchor: where billing periods are counted from.
+-- A user's plan at a moment and its limits for a meter: the plan of the active subscription, else the default plan. The
+-- user's overrides replace the plan's limits, and are hard. Returns no row when the plan has no limits for the meter.
+--
+-- - attributes: the plan's row, for its optional attributes.
+-- - counted: the windows other than the month in which the meter is counted.
+-- - anchor: the start from which billing periods are counted.
+--
 -- One SELECT and not STRICT, so that the planner inlines it and drops the columns that its caller does not use.
 -- Cost: five look-ups by key.
 -- Callers: account_of, pass_on_slots; statements of ledger/src.

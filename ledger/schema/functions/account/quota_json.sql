@@ -1,6 +1,5 @@
--- A quota as the API returns it. Timestamps have microseconds only where there are any. Rust writes the same in
--- native/src/api/quota.rs.
--- STABLE, because to_char() is: the planner then inlines it.
+-- A quota as the API returns it. Timestamps have microseconds only if they are not zero. Rust writes the same in
+-- native/src/api/quota.rs. STABLE like to_char(), so that the planner inlines it.
 -- Callers: weir_extend, weir_submit; ledger/src/attempts/sql/reserved.sql.
 CREATE OR REPLACE FUNCTION quota_json(used bigint, reserved bigint, most bigint, reset_at timestamptz, from_grants bigint DEFAULT 0,
                            granted bigint DEFAULT 0, ceiling bigint DEFAULT NULL) RETURNS jsonb

@@ -1,6 +1,6 @@
--- Reserves an amount in the windows of a user: spans, starts, limits, ceilings and used_in as account_of() has them. A
--- window without a balance gets one. The caller holds the account's lock, so a balance stays at its place (ctid), and
--- no other transaction creates one. The body of this rule for groups is ledger/src/reservation/sql/update_balances.sql.
+-- Reserves an amount in a user's windows. spans, starts, limits, ceilings and used_in are as in account_of(). Creates
+-- the missing balances. The caller holds the account's lock, so a balance keeps its place (ctid), and no other
+-- transaction creates one. The body of this rule for groups is ledger/src/reservation/sql/update_balances.sql.
 -- Cost: one look-up by key and one write a window.
 -- Callers: weir_submit, weir_extend.
 CREATE OR REPLACE FUNCTION reserve_in_windows(of_user uuid, meter text, amount bigint, spans text[], starts timestamptz[],
@@ -12,7 +12,7 @@ AS $$
 BEGIN
     WITH wanted AS MATERIALIZED (
         SELECT w.span, w.start, w.used, coalesce(max_accepted(w.most, w.ceiling), 9223372036854775807) AS accepted,
-               -- The text parameters have the meter's collation, which the index has not for spans.
+               -- Text parameters have the meter's collation, which the index does not have for spans.
                (SELECT k.ctid FROM quota_balances k
                 WHERE k.user_id = of_user AND k.event_type = meter AND k.span = w.span COLLATE "default"
                   AND k.period_start = w.start
@@ -21,7 +21,7 @@ BEGIN
     ), updated AS (
         UPDATE quota_balances b
         SET reserved = b.reserved + amount,
-            -- Usage that a lowered limit left above it stays allowed.
+            -- Usage above a limit that was lowered later stays allowed.
             granted_limit = greatest(n.accepted, b.used + b.reserved - b.from_grants),
             changes = b.changes + 1
         FROM wanted n

@@ -1,4 +1,4 @@
--- The slot limit of a holder: its override, else what the configuration sets for its plan, else the plan's. A holder
+-- The slot limit of a holder: its override, else the configured limit of its plan, else the plan's own. A holder
 -- without a plan for the meter, such as a client address, has the limit of an address. Rust decides the same in
 -- ledger/src/rules.rs.
 -- Callers: slots_in_force; statements of ledger/src.

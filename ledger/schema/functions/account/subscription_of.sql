@@ -1,7 +1,9 @@
--- The plan of a user at a moment, and the anchor of its billing periods: those of the active subscription, whose scheduled
--- plan is in force from its time on, even before it is written to plan_id. Otherwise, and for a null user, the default plan
--- and calendar months. Always one row. This is the one place that decides which plan counts.
--- One SELECT and not STRICT, so that the planner inlines it into the statement that joins it.
+-- A user's plan at a moment, and the anchor of its billing periods. Both come from the active subscription. Its
+-- scheduled plan is in force from its time on, even before it is written to plan_id. Without a subscription, and for a
+-- null user: the default plan and calendar months. Always one row.
+--
+-- This is the one place that decides which plan counts. One SELECT and not STRICT, so that the planner inlines it into
+-- the statement that joins it.
 -- Cost: two look-ups by key.
 -- Callers: period_start_of, plan_of; statements of ledger/src.
 CREATE OR REPLACE FUNCTION subscription_of(of_user uuid, at timestamptz)

@@ -1,4 +1,4 @@
--- The UUID that a subject is, in any of its spellings; null for another text.
+-- A subject as a UUID, in any spelling; null for any other text.
 -- Callers: weir_holder, weir_submit.
 CREATE OR REPLACE FUNCTION uuid_of_subject(subject text) RETURNS uuid
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE

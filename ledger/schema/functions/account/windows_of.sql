@@ -1,4 +1,4 @@
--- The windows that an amount counts in: the month, and those that the bits name around a moment.
+-- The windows that an amount counts in: the month, and the windows around a moment that the bits name.
 -- Callers: count_reservations, count_usage_events, charge_reservation.
 CREATE OR REPLACE FUNCTION windows_of(month_start timestamptz, windows smallint, at timestamptz)
 RETURNS TABLE (span text, period_start timestamptz)

@@ -1,4 +1,4 @@
--- The current month and day of a user and meter, with their limits; a window without a limit is left out. No row when
+-- The current month and day of a user and meter, with their limits. Omits windows without a limit. Returns no row when
 -- the plan has no limits for the meter.
 -- Cost: as account_of().
 -- Callers: emit_thresholds, emit_renewals.

@@ -1,4 +1,4 @@
--- Whether this attempt at a service's job that has no reservation is running.
+-- Whether this attempt is running and belongs to a service's job without a reservation.
 -- Cost: three look-ups by key.
 -- Callers: weir_extend, weir_progress.
 CREATE OR REPLACE FUNCTION is_attempt_without_holder(job_id bigint, attempt int)

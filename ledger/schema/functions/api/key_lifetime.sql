@@ -1,6 +1,7 @@
--- How long an idempotency key finds its job. Then the same key makes another one.
--- Callers: weir_submit; ledger/src/reservation/sql/earlier.sql and free_keys.sql, ledger/src/reconciliation/sql/clean_submissions.sql.
--- Documents that name the 24 hours: weir_submit.sql, tables/submissions.sql, native/src/api/jobs.rs and batch.rs.
+-- How long an idempotency key finds its job. After that, the same key creates another job.
+-- Callers: weir_submit; ledger/src/reservation/sql/earlier.sql and free_keys.sql,
+-- ledger/src/reconciliation/sql/clean_submissions.sql. Documents that name the 24 hours: weir_submit.sql,
+-- tables/submissions.sql, native/src/api/jobs.rs and batch.rs.
 CREATE OR REPLACE FUNCTION key_lifetime() RETURNS interval LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT interval '24 hours'
 $$;

@@ -1,6 +1,12 @@
--- Checks the options of weir_submit: idempotency_key (1 to 255 bytes), run_at (within 366 days; the past is now),
--- priority (1, the first, to 4). asked_for is run_at as it was written, also when it has passed. Errors: 22023 for
--- anything else. Callers: weir_submit.
+-- Checks the options of weir_submit:
+--
+-- - idempotency_key: 1 to 255 bytes.
+-- - run_at: within 366 days; the past is now.
+-- - priority: 1, the first, to 4.
+--
+-- asked_for is run_at as the caller wrote it, even if it has passed.
+-- Errors: 22023 for anything else.
+-- Callers: weir_submit.
 CREATE OR REPLACE FUNCTION submit_options(options jsonb, OUT idempotency_key text, OUT run_at timestamptz, OUT asked_for timestamptz, OUT priority smallint)
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT

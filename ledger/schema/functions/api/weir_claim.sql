@@ -1,5 +1,5 @@
--- Starts attempts at the next available jobs of a queue, by priority and time, and skips jobs that other workers
--- claim. Commit before you work, so that others see that the jobs run.
+-- Starts attempts at the next available jobs of a queue, by priority and time. Skips jobs that other workers are
+-- claiming. Commit before you start work, so that others see that the jobs run.
 --
 -- | parameter | |
 -- |---|---|
@@ -7,11 +7,11 @@
 -- | `worker` | the process: 1 to 100 letters, digits, `.`, `_` and `-`, not starting with `weir_` |
 -- | `most` | 1 to 1000 jobs. Default: 1 |
 --
--- A job whose arguments name a user needs a slot; a job without a user (`user_id` absent, empty or not a text) needs
+-- A job needs a slot if its arguments name a user. A job without a user (`user_id` absent, empty or not a text) needs
 -- none. A paused queue returns no jobs.
 --
--- Pass `created_at` to the functions that end the attempt. After a failover that lost commits, a new job may have the id
--- and the attempt of a lost one; its time differs. The clients of this repository pass it.
+-- Pass `created_at` to the functions that end the attempt. After a failover that lost commits, a new job may have the
+-- id and the attempt of a lost one; its time differs. The clients of this repository pass it.
 --
 -- Errors: 22023 for invalid arguments.
 --

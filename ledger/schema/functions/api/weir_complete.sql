@@ -31,8 +31,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
-    -- cannot have the setting itself.
+    -- The function updates the counters itself, and turns the triggers off until it returns. A function owned by an
+    -- ordinary role cannot have the setting in its definition.
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     is_large CONSTANT boolean := coalesce(is_large_output(output), false);
     of_holder uuid;
@@ -51,10 +51,10 @@ BEGIN
         outcome := 'fenced_out';
         RETURN;
     END IF;
-    -- The holder first, as every transaction locks; then the job, so that no process takes over its attempt.
+    -- Lock the holder first, as every transaction does. Then lock the job, so that no process takes over its attempt.
     of_holder := (lock_holder_of_job(weir_complete.job_id)).holder;
     PERFORM set_config('weir.counters', 'kept', true);
-    -- As River's JobCompleteTx does it, but only for the attempt that did the work.
+    -- As in River's JobCompleteTx, but only for the attempt that did the work.
     UPDATE river_job j
     SET state = 'completed', finalized_at = clock_timestamp(),
         metadata = j.metadata || jsonb_strip_nulls(jsonb_build_object('weir:used', weir_complete.used))

@@ -31,8 +31,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
-    -- cannot have the setting itself.
+    -- The function updates the counters itself, and turns the triggers off until it returns. A function owned by an
+    -- ordinary role cannot have the setting in its definition.
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     locked record;
     r quota_reservations;
@@ -70,7 +70,7 @@ BEGIN
         outcome := 'extended';
         RETURN;
     END IF;
-    -- In the windows in which the reservation counts, whichever are current now.
+    -- The windows that the reservation counts in, even if others are current now.
     SELECT clock.at, a.* INTO account
     FROM (SELECT * FROM holders k WHERE k.holder = r.holder AND k.event_type = r.event_type
           ORDER BY k.generation DESC LIMIT 1) h
@@ -102,7 +102,7 @@ BEGIN
         RETURN;
     END IF;
     outcome := 'extended';
-    -- What the month has no room for, grants pay, and what they have not is overage.
+    -- Grants pay for the part that exceeds the month. The rest is overage.
     beyond := CASE WHEN account.monthly_limit IS NULL THEN 0 ELSE greatest(more - greatest(
         account.monthly_limit::numeric - (account.used::numeric + account.reserved - account.from_grants), 0), 0) END;
     drawn := least(beyond, account.granted);

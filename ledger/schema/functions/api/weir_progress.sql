@@ -27,8 +27,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
-    -- cannot have the setting itself.
+    -- The function updates the counters itself, and turns the triggers off until it returns. A function owned by an
+    -- ordinary role cannot have the setting in its definition.
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
 BEGIN
     IF fraction IS NULL OR fraction NOT BETWEEN 0 AND 1 OR octet_length(message) > 1000 THEN

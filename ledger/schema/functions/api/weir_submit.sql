@@ -5,7 +5,7 @@
 -- | `subject` | the user: see [identities](../how-to/identities.md). A new user is created on the default plan |
 -- | `service` | the service's name |
 -- | `args` | a JSON object of at most 256 KiB. Its `user_id` is set |
--- | `amount` | the most that the job may use, 0 to 10^15. Default: as the service's handler says |
+-- | `amount` | the most that the job may use, 0 to 10^15. Default: set by the service's handler |
 -- | `options` | a JSON object with the members below. Another member is an error |
 --
 -- | option | |
@@ -25,8 +25,8 @@
 -- | `too_many_waiting` | the user has `max_waiting` jobs that wait for a slot, their time or a retry. Nothing was written |
 -- | `key_reused` | `idempotency_key` belongs to another submission. Nothing was written |
 --
--- Errors: 22023 for invalid arguments; 22003 for a number that no double can hold (1e400) in a member of `unique_by`,
--- which may be nested 100 levels deep; 25000 for another isolation level than READ COMMITTED.
+-- Errors: 22023 for invalid arguments. 22003 for a number in a `unique_by` member that no double can hold (1e400).
+-- 25000 for another isolation level than READ COMMITTED. A `unique_by` member may be nested 100 levels deep.
 --
 -- Cost: some ten lookups by key and five writes. It locks the user's account for the service's meter until the
 -- transaction ends, so the user's other submissions and settlements wait.
@@ -47,8 +47,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
-    -- cannot have the setting itself.
+    -- The function updates the counters itself, and turns the triggers off until it returns. A function owned by an
+    -- ordinary role cannot have the setting in its definition.
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     this_holder CONSTANT uuid := weir_holder(weir_submit.subject);
     is_uuid CONSTANT boolean := uuid_of_subject(weir_submit.subject) IS NOT NULL;
@@ -77,7 +77,7 @@ BEGIN
     IF jsonb_typeof(args) IS DISTINCT FROM 'object' OR octet_length(args::text) > 262144 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the arguments must be a JSON object of at most 256 KiB';
     END IF;
-    -- As the token of the same user would have it.
+    -- As in a token of the same user.
     args := args || jsonb_build_object(
         'user_id', CASE WHEN is_uuid THEN this_holder::text ELSE weir_submit.subject END);
     added := amount_of(made, args, weir_submit.amount);
@@ -110,7 +110,7 @@ BEGIN
             quota := NULL;
             RETURN;
         END IF;
-        -- Not one that was written since it was looked for.
+        -- Keeps a key that another transaction has written since the look-up.
         UPDATE submissions s SET idempotency_key = NULL
         WHERE s.holder = this_holder AND s.idempotency_key = want.idempotency_key
           AND s.created_at <= now() - key_lifetime();
@@ -159,7 +159,7 @@ BEGIN
         RETURN;
     END IF;
     outcome := CASE WHEN admits THEN 'admitted' ELSE 'parked' END;
-    -- What the month has no room for, grants pay, and what they have not is overage.
+    -- Grants pay for the part that exceeds the month. The rest is overage.
     beyond := CASE WHEN account.monthly_limit IS NULL THEN 0 ELSE greatest(added - greatest(
         account.monthly_limit::numeric - (account.used::numeric + account.reserved - account.from_grants), 0), 0) END;
     drawn := least(beyond, account.granted);
@@ -169,7 +169,7 @@ BEGIN
     VALUES (weir_submit.job_id, this_holder, this_holder, made.event_type, added, want.idempotency_key, hash)
     ON CONFLICT (holder, idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING;
     IF NOT FOUND THEN
-        -- Taken since it was looked for, by a submission that another meter's lock lets go on beside this one.
+        -- Another submission took the key after the look-up. It holds another meter's lock, so it ran at the same time.
         outcome := 'key_reused';
         job_id := NULL;
         quota := NULL;

@@ -1,5 +1,5 @@
--- Trigger: keeps used equal to the usage events that others write. Weir's own transactions update the counters
--- themselves and set weir.counters to kept.
+-- Trigger: keeps used equal to the usage events that operators, imports and other programs write. Weir's own
+-- transactions update the counters themselves and set weir.counters to kept.
 -- Cost: one look-up and one write for each account and window of the statement's rows. Waits for the locks of their
 -- holders.
 CREATE OR REPLACE FUNCTION count_usage_events() RETURNS trigger LANGUAGE plpgsql

@@ -1,4 +1,5 @@
--- Trigger: fills in the period, windows and holder of a reservation or usage event that others insert without them.
+-- Trigger: fills in the period, windows and holder of a reservation or usage event that another program inserts without
+-- them.
 -- Cost: three look-ups by key a row that has no period.
 CREATE OR REPLACE FUNCTION fill_quota_row() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -8,7 +9,7 @@ BEGIN
         NEW.period_start := period_start_of(NEW.user_id, NEW.created_at);
         NEW.windows := coalesce((SELECT max(l.counted) FROM plan_limits l WHERE l.event_type = NEW.event_type), 0);
     END IF;
-    -- Nested, since usage_events has no such column to look at.
+    -- Nested, because usage_events does not have the column.
     IF TG_TABLE_NAME = 'quota_reservations' THEN
         NEW.holder := coalesce(NEW.holder, NEW.user_id);
     END IF;

@@ -1,4 +1,4 @@
--- Refuses (23503) names that no meter has: nothing would count them. Asked where others write by hand, so that
+-- Refuses (23503) names that are not a meter, because nothing would count them. Called only for writes by hand, so that
 -- reservations do not pay for it.
 -- Cost: one look-up by key a name.
 -- Callers: the triggers that count.

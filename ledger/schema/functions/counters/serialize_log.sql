@@ -1,5 +1,5 @@
--- Trigger: writers of the log take turns, so ids follow the order of commits and a reader that continues after an id
--- misses no row.
+-- Trigger: serializes the log's writers, so that ids follow the order of commits. A reader that continues after an id
+-- then misses no row.
 -- Cost: one row. Waits until the transaction of the log's last writer has ended.
 CREATE OR REPLACE FUNCTION serialize_log() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

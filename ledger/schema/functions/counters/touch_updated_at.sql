@@ -1,4 +1,5 @@
--- Trigger: maintenance finds a change of plan by its time, however it was written, and promotes parked jobs.
+-- Trigger: notes the time of a change of plan, whoever writes it. Maintenance finds the change by this time and
+-- promotes parked jobs.
 CREATE OR REPLACE FUNCTION touch_updated_at() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$

@@ -1,5 +1,5 @@
--- Trigger: a changed plan_limits.month is written to the plan's ..._monthly_limit at once. If the column lagged
--- behind, setting it to its old value would not be followed.
+-- Trigger: copies a changed plan_limits.month to the plan's ..._monthly_limit at once. If the column lagged behind,
+-- setting it to its old value would have no effect.
 -- Cost: one look-up in the system catalogue, one write.
 CREATE OR REPLACE FUNCTION write_monthly_limit() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

@@ -1,6 +1,5 @@
--- Inserts one job per event and webhook. The first attempt of a delivery is followed by nine more over three days. The
--- body is stored as the text that is signed: as JSON, River's GIN index would index each member, again at every change
--- of state.
+-- Inserts one job per event and webhook. A delivery has ten attempts over three days. The body is stored as the signed
+-- text. As JSON, River's GIN index would index each member, again at every change of state.
 -- Cost: one job a webhook and event.
 -- Callers: emit, emit_job_ends; ledger/src/control/deliveries.rs.
 CREATE OR REPLACE FUNCTION deliver(webhooks_told uuid[], of_holders uuid[], ids text[], bodies text[])

@@ -1,5 +1,5 @@
--- Emits events to all webhooks that subscribe to their types. An event has one id, to however many webhooks it goes.
--- percents: the thresholds of quota.threshold events; a webhook chooses its own.
+-- Emits events to all webhooks that subscribe to their types. An event has the same id for every webhook. percents: the
+-- thresholds of quota.threshold events; each webhook chooses its own.
 -- Cost: a scan of webhooks, a small table; then as deliver().
 -- Callers: the functions of this folder.
 CREATE OR REPLACE FUNCTION emit(types text[], of_holders uuid[], details jsonb[], percents smallint[] DEFAULT NULL)

@@ -1,6 +1,5 @@
--- Trigger: emits job.completed, job.failed and job.cancelled. A job has ended when its reservation is deleted and
--- River has finalized it, whoever did it: a settlement in any language, a cancel, or reconciliation after another
--- River client.
+-- Trigger: emits job.completed, job.failed and job.cancelled. A job has ended when River has finalized it and its
+-- reservation is deleted: by a settlement in any language, a cancel, or reconciliation after another River client.
 -- Cost: a scan of webhooks, a small table; with a subscriber one look-up by key and one job for each job that ended.
 CREATE OR REPLACE FUNCTION emit_job_ends() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
@@ -40,8 +39,8 @@ BEGIN
                    CASE WHEN k.state = 'discarded'
                         THEN left(k.errors[array_upper(k.errors, 1)] ->> 'error', 1000) END AS error,
                    left(reason_of(k.metadata, k.errors), 1000) AS reason, k.metadata ->> 'weir:request_id' AS request_id
-            -- By id alone. With a condition on `finalized_at`, River's index of finished jobs is one way to find it, and
-            -- where statistics are of a time when none was finished, the planner goes through all of them for each job.
+            -- By id alone. A condition on `finalized_at` allows the planner to use River's index of finished jobs. If
+            -- statistics are from a time without finished jobs, it would scan all of them for each job.
             FROM river_job k WHERE k.id = o.job_id
             OFFSET 0
         ) j

@@ -1,5 +1,5 @@
--- Emits quota.renewed for ended windows in which a threshold was reached, and deletes their rows, at most 1000 a call.
--- Returns how many. One caller at a time.
+-- Emits quota.renewed for ended windows in which a threshold was reached, and deletes their rows. Handles at most 1000
+-- per call and returns the number. Only one caller may run at a time.
 -- Cost: one look-up by index when no window has ended; else one account_of() a window.
 -- Callers: maintenance.
 CREATE OR REPLACE FUNCTION emit_renewals() RETURNS bigint LANGUAGE plpgsql
@@ -8,7 +8,7 @@ AS $$
 DECLARE
     ended record;
 BEGIN
-    -- The tests of an index that is mostly ahead of now: nothing more when nothing is over.
+    -- Returns early when no window has ended: most entries of the index are in the future.
     IF NOT EXISTS (SELECT FROM quota_thresholds q WHERE q.ends_at <= now()) THEN
         RETURN 0;
     END IF;

@@ -1,6 +1,5 @@
--- Emits quota.threshold for each threshold that a user has reached in the current month or day and that was not
--- emitted yet. A threshold is emitted again when the limit was raised and it is reached again. Hours and minutes have
--- none.
+-- Emits quota.threshold for each threshold that a user has reached in the current month or day and that was not emitted
+-- yet. After a limit is raised, reaching the threshold again emits it again. Hours and minutes have no thresholds.
 -- Cost: a scan of webhooks, one account_of(), and a write for each threshold that was reached.
 -- Callers: emit_override_thresholds, emit_plan_change, emit_usage.
 CREATE OR REPLACE FUNCTION emit_thresholds(of_user uuid, meter text) RETURNS void LANGUAGE plpgsql

@@ -1,7 +1,6 @@
--- The server's timeline; null on a replica, and where the server does not tell.
--- Cost: none: the server knows it.
--- Callers: statements of
--- ledger/src.
+-- The server's timeline; null on a replica, and on servers that do not report it.
+-- Cost: none: the server has it in memory.
+-- Callers: statements of ledger/src.
 CREATE OR REPLACE FUNCTION current_timeline() RETURNS int
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT

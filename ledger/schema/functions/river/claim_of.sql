@@ -1,4 +1,4 @@
--- Names an attempt at a job. The attempt's number is not enough: an attempt that ended with its process starts again
+-- Identifies an attempt at a job. The attempt's number is not enough: after a process dies, its attempt starts again
 -- under the same number.
 -- Callers: attempt_started_at, weir_extend; statements of ledger/src.
 CREATE OR REPLACE FUNCTION claim_of(attempt smallint, attempted_by text[]) RETURNS text

@@ -1,5 +1,5 @@
--- A job's error as its owner sees it. River reports an error for every job that was cancelled while it ran; the state
--- says that already.
+-- A job's error as its owner sees it. Omits the error that River reports for every job cancelled while it ran, because
+-- the state shows that.
 -- Callers: ledger/src/read/sql/failures.sql, ledger/src/read/sql/job_view.sql,
 -- ledger/src/reconciliation/sql/keep_finished.sql.
 CREATE OR REPLACE FUNCTION error_of(metadata jsonb, errors jsonb[]) RETURNS text LANGUAGE sql IMMUTABLE AS $$

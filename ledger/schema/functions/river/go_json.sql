@@ -1,7 +1,7 @@
--- JSON as Go's encoder writes it: unique keys are derived from it. Keys in byte order, no spaces, the shortest form of
--- numbers. depth: how many values are around this one. Rust: the crate riverqueue.
--- Errors: 22023 for more than 101 levels: those of unique_key_of's object and of its members; 22003 for a number that is
--- larger than any double.
+-- JSON as Go's encoder writes it, for unique keys: keys in byte order, no spaces, the shortest form of numbers. depth:
+-- the number of enclosing values. Rust: the crate riverqueue.
+-- Errors: 22023 for more than 101 levels: those of unique_key_of's object and of its members; 22003 for a number that
+-- is larger than any double.
 -- Callers: unique_key_of.
 CREATE OR REPLACE FUNCTION go_json(value jsonb, depth int) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT SET extra_float_digits = 1
@@ -31,7 +31,7 @@ BEGIN
                AND value::numeric BETWEEN -9223372036854775808 AND 18446744073709551615 THEN
                 RETURN value::text;
             END IF;
-            -- Half of the smallest double: a smaller number is 0 as a double, and PostgreSQL's conversion refuses it.
+            -- Half of the smallest double. A smaller number is 0 as a double, and PostgreSQL's conversion refuses it.
             IF abs(value::numeric) <= 2.47032822920623272088e-324 THEN
                 RETURN '0';
             END IF;

@@ -1,4 +1,4 @@
--- A job's output, wherever it is stored by now.
+-- A job's output, from either place where it may be stored.
 -- Cost: one look-up by key.
 -- Callers: ledger/src/read/jobs.rs.
 CREATE OR REPLACE FUNCTION output_of(job_id bigint) RETURNS jsonb

@@ -1,5 +1,5 @@
--- The name of a notification channel. River's clients listen on channels that are named after the schema of River's
--- tables. `weir migrate` puts that schema's name in place of {river_schema}, so that no notification looks it up.
+-- The name of a notification channel. River's clients listen on channels named after the schema of River's tables.
+-- `weir migrate` replaces {river_schema} with that schema's name, so that notifications need no look-up.
 -- Callers: wake_queue.
 CREATE OR REPLACE FUNCTION river_channel(topic text) RETURNS text
 LANGUAGE sql STABLE AS $$

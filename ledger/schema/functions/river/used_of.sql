@@ -1,5 +1,5 @@
--- The usage that a handler reported for its job, from River's metadata; null when it reported none. Any number may
--- be there, so it is limited to what a bigint holds.
+-- The usage that a handler reported for its job, from River's metadata; null without a report. The metadata may contain
+-- any number, so it is clamped to a bigint.
 -- Callers: emit_job_ends; ledger/src/settlement/sql/release.sql.
 CREATE OR REPLACE FUNCTION used_of(metadata jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
     SELECT CASE WHEN jsonb_typeof(metadata -> 'weir:used') = 'number'

@@ -1,5 +1,5 @@
--- Deletes the reservation of a job that has ended and charges `used` of it; null charges all of it. The caller holds
--- the lock of of_holder and passes the slot on. A job is charged once: a second charge is 0.
+-- Deletes the reservation of an ended job and charges `used` of it; null charges all of it. The caller holds the lock
+-- of of_holder and passes the slot on. A job is charged once: a second call charges 0.
 -- Errors: 40001 when another transaction moved the job to another holder meanwhile.
 -- Cost: one delete, one insert, one look-up and one write a window; two writes more for a job that drew on grants.
 -- Callers: end_reservation.
@@ -32,11 +32,11 @@ BEGIN
         INSERT INTO usage_events (user_id, event_type, quota_amount, job_id, period_start, windows, reserved_at, overage)
         VALUES (r.user_id, r.event_type, charged, r.job_id, r.period_start, r.windows,
                 CASE WHEN r.windows <> 0 THEN r.created_at END,
-                -- Charged last of all.
+                -- Overage is charged last.
                 least(greatest(charged - (r.reserved_amount - r.overage), 0), r.overage))
         ON CONFLICT (job_id) DO NOTHING;
         IF NOT FOUND THEN
-            -- Somebody has charged it already.
+            -- The job is charged already.
             charged := 0;
         END IF;
     END IF;
@@ -51,7 +51,7 @@ BEGIN
             FROM windows_of(r.period_start, r.windows, r.created_at) w));
     END IF;
     IF r.from_grants > 0 THEN
-        -- The plan's part is charged first; what was not used returns to the grants.
+        -- The plan's part is charged first. The unused rest returns to the grants.
         to_grants := least(greatest(charged - greatest(r.reserved_amount - r.overage - r.from_grants, 0), 0),
                            r.from_grants);
         UPDATE usage_events u SET from_grants = to_grants WHERE u.job_id = job AND to_grants > 0;

@@ -1,5 +1,5 @@
--- Deletes the reservation of a job that has ended, charges `used` of it, and promotes the holder's next parked jobs.
--- The caller holds the lock of of_holder. Returns the charge.
+-- Deletes the reservation of an ended job, charges `used` of it, and promotes the holder's next parked jobs. The caller
+-- holds the lock of of_holder. Returns the charge.
 -- Cost: as charge_reservation() and pass_on_slots().
 -- Callers: weir_complete, fail_attempt.
 CREATE OR REPLACE FUNCTION end_reservation(job bigint, of_holder uuid, is_completed boolean, used bigint) RETURNS bigint

@@ -1,4 +1,4 @@
--- Trigger: the reservations of a deleted user end with it, and their slots with them.
+-- Trigger: deletes a deleted user's reservations, which frees their slots.
 -- Cost: one index range a user, and the counting triggers.
 CREATE OR REPLACE FUNCTION end_reservations_of_users() RETURNS trigger LANGUAGE plpgsql
 SET search_path FROM CURRENT

@@ -1,4 +1,4 @@
--- Records a failed attempt as River does, and frees its slot: weir_fail() for jobs of any kind.
+-- Records a failed attempt as River does, and frees its slot. weir_fail() for jobs of any kind.
 -- Cost: some six look-ups by key and three writes. Waits for the account's lock.
 -- Callers: weir_fail; ledger/src/attempts/outstanding.rs.
 CREATE OR REPLACE FUNCTION fail_attempt(job_id bigint, attempt int, error text, retry_at timestamptz, OUT outcome text)
@@ -13,8 +13,8 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- The counters are updated here and not by the triggers, until the caller goes on. A function of an ordinary owner
-    -- cannot have the setting itself.
+    -- The function updates the counters itself, and turns the triggers off until it returns. A function owned by an
+    -- ordinary role cannot have the setting in its definition.
     counters CONSTANT text := coalesce(current_setting('weir.counters', true), '');
     locked record;
     job river_job;
@@ -38,7 +38,7 @@ BEGIN
     ends := CASE WHEN job.metadata ? 'cancel_attempted_at' THEN 'cancelled'
                  WHEN job.attempt >= job.max_attempts THEN 'discarded'
                  ELSE 'retryable' END;
-    -- Not at once: River's client may still report on this attempt, and does not say which one it means.
+    -- Not at once: River's client may still report this attempt, and its report does not identify the attempt.
     again := greatest(
         coalesce(fail_attempt.retry_at,
                  clock_timestamp() + make_interval(secs => retry_pause(job.kind, coalesce(cardinality(job.errors), 0)))),
@@ -53,7 +53,7 @@ BEGIN
     WHERE j.id = job.id;
     IF ends = 'retryable' THEN
         outcome := 'retry';
-        -- It keeps its quota and gives its slot. Shortly before it is due, it asks for one.
+        -- The job keeps its quota and frees its slot. It asks for a slot shortly before it is due.
         UPDATE quota_reservations r
         SET admitted_at = NULL, due_at = again - retry_lead()
         FROM quota_reservations o

@@ -1,10 +1,10 @@
 -- Gives free slots to the oldest parked jobs of the same holders. They become available now, at the tail of the lane of
--- their holder's current plan. Updates the counters of these holders, also by the slots that were freed for the jobs.
--- The caller holds the holders' locks, and has decided how many jobs each gets.
+-- their holder's current plan. Updates these holders' counters, including the freed slots. The caller holds the
+-- holders' locks and has decided how many jobs each gets.
 --
 -- $1 holders, $2 meters, $3 how many jobs each gets, $4 lanes, $5 slot limits, $6 slots freed, $7 no longer parked;
--- distinct pairs. Returns the promoted jobs. Cost: one index range a holder, one primary key look-up a job: nothing here
--- grows with the number of parked jobs.
+-- distinct pairs. Returns the promoted jobs. Cost: one index range a holder, one primary key look-up a job. The cost
+-- does not grow with the number of parked jobs.
 -- Callers: pass_on_slots; ledger/src/settlement/statements.rs.
 CREATE OR REPLACE FUNCTION promote_parked(uuid[], usage_event_type[], int[], text[], int[], int[], int[])
 RETURNS TABLE (job_id bigint, attempt smallint, holder uuid, event_type usage_event_type)
@@ -32,7 +32,7 @@ BEGIN
     ), woken AS (
         UPDATE river_job j
         SET state = 'available',
-            -- A retry has its slot shortly before its time, and keeps the time.
+            -- A retry gets its slot shortly before its time, and keeps the time.
             scheduled_at = CASE WHEN j.state = 'pending' THEN greatest(j.scheduled_at, clock_timestamp())
                                 ELSE clock_timestamp() END,
             queue = queue_in_lane(j.queue, p.lane)
