@@ -1,10 +1,10 @@
 //! Client addresses: which header has the address, and by which key its requests are counted.
 //!
-//! Addresses are parsed, never compared as text, so that all spellings of an address are one. An IPv4 address has
-//! its own key, also as an IPv4-mapped IPv6 address. An IPv6 address is counted by its /64, the smallest prefix
-//! that a subscriber is assigned (RFC 6177): with a longer one, one subscriber would have up to 2^64 keys.
+//! Addresses are parsed, never compared as text, so that all spellings of an address are one. An IPv4 address has its
+//! own key, and its IPv4-mapped IPv6 address has the same one. An IPv6 address is counted by its /64, the smallest
+//! prefix that a subscriber is assigned (RFC 6177): with a longer one, one subscriber would have up to 2^64 keys.
 //!
-//! Where users are counted, too, a user's key stands in the place of the address's.
+//! If users are counted too, a user's requests count under the user's key, not the address's.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::subject::Subject;
 
-/// The source address of subrequests of all other zones' Workers on Cloudflare.
+/// The source address of all subrequests from Workers of other Cloudflare zones.
 const CLOUDFLARE_WORKERS: Ipv6Addr = Ipv6Addr::new(0x2a06, 0x98c0, 0x3600, 0, 0, 0, 0, 0x103);
 
 /// The longest header that is parsed, in bytes. A longer one counts as absent.
@@ -30,7 +30,7 @@ pub enum AddressKey {
     V6(u64),
     /// The Workers of another Cloudflare zone, by a hash of the zone's name: all Workers share one address.
     Worker(u64),
-    /// A user, wherever the requests come from, by a hash of the holder's subject.
+    /// A user at any address, by a hash of the holder's subject.
     User(u64),
     /// No usable address. All such requests share one count.
     Unknown,
@@ -104,7 +104,7 @@ fn from_cloudflare(headers: &AddressHeaders<'_>) -> ClientAddress {
         return ClientAddress::UNKNOWN;
     };
     match address {
-        // Pseudo IPv4 replaces an IPv6 address by a hash in class E. The other header has the real address.
+        // Pseudo IPv4 replaces an IPv6 address with a hash in class E. The other header has the real address.
         IpAddr::V4(v4) if v4.octets()[0] >= 240 => match headers.cf_connecting_ipv6.and_then(parse) {
             Some(real) => ClientAddress::of(real),
             None => ClientAddress::of(address),
@@ -174,13 +174,13 @@ impl fmt::Display for AddressKey {
 }
 
 impl AddressKey {
-    /// The key of a user. Subjects may be chosen by their users, so no other subject with the same hash can be found in
-    /// practice.
+    /// The key of a user. Users may choose their subjects, so the hash is one for which a second subject cannot be
+    /// found in practice.
     pub fn user(holder: &Subject) -> Self {
         Self::User(digest(holder.as_str()))
     }
 
-    /// The key of all users whose tokens have this value of a claim. It is counted apart from users.
+    /// The key of all users with this value of a claim in their tokens. Separate from the keys of users.
     pub fn claim(value: &Value) -> Self {
         Self::User(digest(&value.to_string()))
     }
@@ -197,7 +197,7 @@ impl AddressKey {
         }
     }
 
-    /// The key from its parts. Anything that [`AddressKey::to_parts`] does not return is `Unknown`.
+    /// The key from its parts. Parts that [`AddressKey::to_parts`] does not return become `Unknown`.
     pub fn from_parts(kind: u32, upper: u32, lower: u32) -> Self {
         let bits = (u64::from(upper) << 32) + u64::from(lower);
         match kind {
@@ -227,8 +227,8 @@ impl AddressKey {
         }
     }
 
-    /// A hash that never changes and distributes keys evenly, to choose a shard by. All keys with the same prefix
-    /// have the same hash, so that one counting object has all requests of the prefix.
+    /// A hash that never changes and distributes keys evenly, to choose a shard by. All keys with the same prefix have
+    /// the same hash, so that one counting object gets all requests of the prefix.
     pub fn spread(self) -> u64 {
         let (kind, upper, lower) = self.prefix().unwrap_or(self).to_parts();
         // The finalizer of SplitMix64, which separates neighbouring addresses.
@@ -375,7 +375,7 @@ mod tests {
             by_hand(AddressKey::Worker(0x0123_4567_89ab_cdef)),
             "fe9fb033d300f20a"
         );
-        // Of FNV-1a's own test vectors.
+        // From FNV-1a's own test vectors.
         assert_eq!(fnv1a(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(fnv1a(b"foobar"), 0x8594_4171_f739_67e8);
     }

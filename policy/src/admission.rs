@@ -1,4 +1,4 @@
-//! Admission: whether a submission is accepted, and whether its job may be worked on now (ADR-21 and ADR-10).
+//! Admission: whether a submission is accepted, and whether its job gets a slot now (ADR-21 and ADR-10).
 //!
 //! The caller locks the account, then reads it, decides here, and writes the decision before it releases the lock.
 //! Amounts are in the unit of the meter.
@@ -7,25 +7,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::grants::{self, Draw, Grant};
 
-/// What a plan allows in one window, and what of it is taken.
+/// A plan's limit in one window, and the usage and reservations counted against it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowance {
     /// The plan's limit for the window; `None` is unlimited.
     pub limit: Option<i64>,
-    /// Up to where more is accepted, as overage; `None` is the limit itself.
+    /// The ceiling of a soft limit: more is accepted up to here, as overage. `None` is the limit itself.
     pub ceiling: Option<i64>,
     /// The sum of the window's usage events.
     pub used: i64,
     /// The sum of the window's outstanding reservations.
     pub reserved: i64,
-    /// How much of both grants pay for.
+    /// The part of `used` and `reserved` that grants pay for.
     pub from_grants: i64,
-    /// What grants would pay for besides.
+    /// The further amount that grants would pay for.
     pub granted: i64,
 }
 
 impl Allowance {
-    /// Beyond what nothing is accepted, without what grants pay for: the ceiling of a soft limit, or else the limit.
+    /// The amount above which nothing is accepted, not counting grants: the ceiling of a soft limit, else the limit.
     /// `None` is unlimited.
     #[must_use]
     pub fn most(&self) -> Option<i64> {
@@ -33,7 +33,7 @@ impl Allowance {
             .map(|limit| self.ceiling.map_or(limit, |ceiling| limit.max(ceiling)))
     }
 
-    /// How much of what is taken is beyond a soft limit, and not paid for by grants.
+    /// The usage and reservations above a soft limit that no grant pays for.
     #[must_use]
     pub fn overage(&self) -> i64 {
         let of_plan = self
@@ -46,27 +46,27 @@ impl Allowance {
         }
     }
 
-    /// ADR-21's check: `used + reserved + requested <= limit`, where grants pay for some of it, and a soft limit has a
-    /// ceiling. What is used beyond a limit that was lowered since is no debt: grants pay for what comes after it.
+    /// ADR-21's check, `used + reserved + requested <= limit`, extended by grants and by the ceiling of a soft limit.
+    /// Usage above a limit that was lowered later is not a debt: grants pay for new requests.
     #[must_use]
     pub fn has_room_for(&self, requested: i64) -> bool {
         self.remaining().is_none_or(|left| requested <= left)
     }
 
-    /// What would still be accepted, of the plan's, of grants, and up to the ceiling of a soft limit, never below zero;
+    /// How much more is accepted, from the plan, from grants and up to the ceiling of a soft limit. Never below zero;
     /// `None` is unlimited.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
         Some(self.left_of(self.most()?).saturating_add(self.granted))
     }
 
-    /// What is left of the plan's, never below zero; `None` is unlimited.
+    /// How much is left of the plan's limit, never below zero; `None` is unlimited.
     #[must_use]
     pub fn of_plan(&self) -> Option<i64> {
         self.limit.map(|limit| self.left_of(limit))
     }
 
-    /// How much more `used` and `reserved` can hold together, whatever the plan allows.
+    /// How much more `used` and `reserved` can hold together, by the range of their type.
     #[must_use]
     pub fn capacity(&self) -> i64 {
         self.used
@@ -83,7 +83,7 @@ impl Allowance {
 /// Usage and limits of a holder for one meter, read while its row is locked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// One for each window that the meter is counted in. A submission passes all of them or none.
+    /// One for each window that the meter is counted in. A submission must pass all of them.
     pub allowances: Vec<Allowance>,
     /// The most jobs that may hold a slot at once; `None` when fairness is off.
     pub slot_limit: Option<u32>,
@@ -91,20 +91,20 @@ pub struct Account {
     pub slots_in_use: u32,
     /// The jobs that wait for a slot.
     pub parked: u32,
-    /// The jobs that wait for their time. They matter to `max_waiting` only, and are counted up to it.
+    /// The jobs that wait for their time, counted up to `max_waiting`, the only check that uses them.
     pub scheduled: u32,
     /// The most jobs that may wait, for a slot or for their time; `None` is any number.
     pub max_waiting: Option<u32>,
-    /// What the first window may draw on beyond the plan; most have none.
+    /// The grants that the first window may draw on beyond the plan. Most accounts have none.
     pub grants: Vec<Grant>,
 }
 
-/// What a submission takes that the plan's month has no room for.
+/// The part of a submission that exceeds the plan's month.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Beyond {
-    /// What it draws on grants, which come first.
+    /// Its draws on grants, which come first.
     pub draws: Vec<Draw>,
-    /// What is left then, as far as the ceiling of a soft limit accepts it.
+    /// The rest, up to the ceiling of a soft limit.
     pub overage: i64,
 }
 
@@ -114,7 +114,7 @@ pub struct Beyond {
 pub enum Decision {
     /// Accepted, with a slot: the job is available to workers at once.
     Admitted,
-    /// Accepted without a slot: the job waits for one of its holder's.
+    /// Accepted without a slot: the job waits for one of its holder's slots.
     Parked,
     /// Accepted for later: the job holds its quota, and asks for a slot when it is due.
     Scheduled,
@@ -122,12 +122,12 @@ pub enum Decision {
     OverQuota,
     /// The window's sums cannot hold the amount: nothing is reserved and nothing is enqueued.
     TooLarge,
-    /// As many jobs wait as may: nothing is reserved and nothing is enqueued.
+    /// The most jobs allowed to wait are waiting: nothing is reserved and nothing is enqueued.
     TooManyWaiting,
 }
 
 impl Account {
-    /// Whether every window has room. What needs no quota has room everywhere.
+    /// Whether every window has room. An amount of 0 always has room.
     #[must_use]
     pub fn has_room_for(&self, requested: i64) -> bool {
         requested == 0
@@ -137,20 +137,21 @@ impl Account {
                 .all(|allowance| allowance.has_room_for(requested))
     }
 
-    /// What is left in the window with the least; `None` is unlimited.
+    /// The smallest amount left in any window; `None` is unlimited.
     #[must_use]
     pub fn remaining(&self) -> Option<i64> {
         self.allowances.iter().filter_map(Allowance::remaining).min()
     }
 
-    /// How much more the windows can hold, whatever the plan allows.
+    /// How much more the windows can hold, by the range of their type.
     #[must_use]
     pub fn capacity(&self) -> i64 {
         let capacities = self.allowances.iter().map(Allowance::capacity);
         capacities.min().unwrap_or(i64::MAX)
     }
 
-    /// Whether the next job may start at once. It may not while other jobs of the holder wait: it would overtake them.
+    /// Whether the next job may start at once. It may not while other jobs of the holder wait, because it would
+    /// overtake them.
     #[must_use]
     pub fn has_free_slot(&self) -> bool {
         self.parked == 0 && self.slot_limit.is_none_or(|limit| self.slots_in_use < limit)
@@ -162,7 +163,7 @@ impl Account {
             .is_none_or(|most| self.parked.saturating_add(self.scheduled) < most)
     }
 
-    /// Why a submission is refused, if it is. `waits`: whether its job would wait.
+    /// Why a submission is refused; `None` if it is accepted. `waits`: whether its job would wait.
     fn refusal(&self, requested: i64, waits: bool) -> Option<Decision> {
         if !self.has_room_for(requested) {
             Some(Decision::OverQuota)
@@ -175,7 +176,7 @@ impl Account {
         }
     }
 
-    /// Takes an amount, for which there is room, in every window. Returns what of it is beyond the plan.
+    /// Reserves an amount in every window. The caller has checked that there is room. Returns the part beyond the plan.
     fn reserve(&mut self, requested: i64) -> Option<Beyond> {
         debug_assert!(requested >= 0, "an amount is never negative");
         let beyond = self.draw(requested)?;
@@ -185,8 +186,8 @@ impl Account {
         Some(beyond)
     }
 
-    /// Decides on one submission whose job is to start later: it takes its quota now and no slot. With what is beyond the
-    /// plan.
+    /// Decides on one submission for a later start. It reserves its quota now, and no slot. Also returns the part
+    /// beyond the plan.
     pub fn schedule(&mut self, requested: i64) -> (Decision, Beyond) {
         if let Some(refusal) = self.refusal(requested, true) {
             return (refusal, Beyond::default());
@@ -207,7 +208,7 @@ impl Account {
         self.decide_and_draw(requested).0
     }
 
-    /// The same, with what is beyond the plan.
+    /// Like [`Self::decide`], and also returns the part beyond the plan.
     pub fn decide_and_draw(&mut self, requested: i64) -> (Decision, Beyond) {
         if let Some(refusal) = self.refusal(requested, !self.has_free_slot()) {
             return (refusal, Beyond::default());
@@ -225,8 +226,8 @@ impl Account {
         (decision, beyond)
     }
 
-    /// Draws what the plan has no room for in the first window, the month. What grants have not is overage, for which the
-    /// caller has seen that there is room.
+    /// Draws the part that exceeds the plan in the first window, the month, from grants. The rest is overage. The
+    /// caller has checked that there is room for it.
     fn draw(&mut self, requested: i64) -> Option<Beyond> {
         let Some(month) = self.allowances.first_mut() else {
             return Some(Beyond::default());
@@ -245,7 +246,7 @@ impl Account {
         Some(Beyond { draws, overage })
     }
 
-    /// Leaves the grants alone: the plan has to do.
+    /// Ignores grants, so that only the plan counts.
     pub fn without_grants(&mut self) {
         self.grants.clear();
         for allowance in &mut self.allowances {
@@ -254,23 +255,23 @@ impl Account {
     }
 }
 
-/// How much of a charge is overage: what is more than the part of the reservation that was none. The plan's part is charged
-/// first, then what grants pay for, and overage last.
+/// The overage of a charge: the part above the reservation without its overage. The plan's part is charged first, then
+/// the grants' part, and overage last.
 #[must_use]
 pub fn charged_overage(reserved: i64, overage: i64, charged: i64) -> i64 {
     let before = reserved.saturating_sub(overage).max(0);
     charged.saturating_sub(before).clamp(0, overage.max(0))
 }
 
-/// The amount that a completed job is charged: what its handler reports as used, from 0 to the reserved amount.
-/// Without a report, it is the reserved amount.
+/// The charge for a completed job: the usage that its handler reported, clamped to 0 up to the reserved amount. Without
+/// a report, the reserved amount.
 #[must_use]
 pub fn charge(reserved: i64, used: Option<i64>) -> i64 {
     used.unwrap_or(reserved).clamp(0, reserved.max(0))
 }
 
-/// The number of a holder's parked jobs that get a slot now: one per free slot, and none while more slots are in
-/// use than a lowered limit allows. `None` is no limit.
+/// How many of a holder's parked jobs get a slot now: one per free slot, and none while more slots are in use than a
+/// lowered limit allows. `None` is no limit.
 #[must_use]
 pub fn promotions(slot_limit: Option<u32>, slots_in_use: u32, parked: u32) -> u32 {
     slot_limit.map_or(parked, |limit| parked.min(limit.saturating_sub(slots_in_use)))
@@ -328,7 +329,7 @@ mod tests {
         }
     }
 
-    /// The account after one more job that reserves this much.
+    /// The account after one more job that reserves this amount.
     fn after(before: &Account, requested: i64) -> Account {
         let mut account = before.clone();
         for allowance in &mut account.allowances {
@@ -389,7 +390,7 @@ mod tests {
                     accepted += requested;
                     overage += beyond.overage;
                     drawn += beyond.draws.iter().map(|draw| draw.amount).sum::<i64>();
-                    // Grants come first: as long as they have something, nothing is overage.
+                    // Grants come first: while any grant has something left, nothing is overage.
                     prop_assert!(beyond.overage == 0 || account.allowances[0].granted == 0);
                 }
                 prop_assert_eq!(account.allowances[0].overage(), if above > 0 { overage } else { 0 });
@@ -620,7 +621,7 @@ mod tests {
         assert_eq!(account.decide(51), Decision::OverQuota);
         assert_eq!(account.decide(50), Decision::Admitted);
         assert_eq!(account.allowances[0].remaining(), Some(0));
-        // A shorter window holds whatever was granted.
+        // A shorter window holds the granted amount too.
         let mut account = with_month(Some(50), 50, 0, None);
         account.allowances[0].granted = 100;
         account.grants = vec![grant(100, None)];

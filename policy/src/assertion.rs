@@ -43,8 +43,8 @@ pub struct Caller {
     /// The text of the client's [`AddressKey`](crate::address::AddressKey): an IPv4 address, an IPv6 prefix such as
     /// `2001:db8:1:2::/64`, `worker:` and a hash, or `unknown`.
     pub client_address: String,
-    /// When the user's token expires, in seconds since the Unix epoch; `None` for an anonymous request. What goes on
-    /// for longer than the token is valid ends then.
+    /// When the user's token expires, in seconds since the Unix epoch; `None` for an anonymous request. A response that
+    /// takes longer, such as a stream, ends then.
     pub token_expires_at: Option<u64>,
 }
 
@@ -158,14 +158,14 @@ struct Claims {
     aud: String,
     iat: u64,
     exp: u64,
-    /// The holder: all that an origin reads that does not know `act`.
+    /// The holder. Origins that do not know `act` read only this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     sub: Option<Subject>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     act: Option<Actor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     client_address: Option<String>,
-    /// An edge that does not know this claim leaves it out.
+    /// An edge that does not know this claim omits it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token_exp: Option<u64>,
     htm: String,
@@ -183,7 +183,7 @@ fn target_digest(path_and_query: &str) -> String {
     URL_SAFE_NO_PAD.encode(Sha256::digest(path_and_query))
 }
 
-/// The claim `act` (RFC 8693, 4.1): who acts for the subject, when that is somebody else.
+/// The claim `act` (RFC 8693, 4.1): the acting user, if that is not the subject.
 #[derive(Serialize, Deserialize)]
 struct Actor {
     sub: Subject,
@@ -213,7 +213,7 @@ pub fn sign(
     )
 }
 
-/// Signs an assertion about the edge itself, for one of its own requests. `id` becomes the claim `jti`.
+/// Signs an assertion about the edge itself, for one of its requests. `id` becomes the claim `jti`.
 ///
 /// # Errors
 /// As [`sign`].

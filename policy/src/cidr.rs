@@ -5,21 +5,21 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// A range of addresses. A single address is the range with itself alone.
+/// A range of addresses. A single address is a range of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     is_v6: bool,
-    /// The upper bits of its addresses, above zeros.
+    /// The upper bits, common to all addresses of the range. The lower bits are zero.
     first: u128,
-    /// The bits that its addresses may have set differently.
+    /// A mask of the bits in which its addresses may differ.
     rest: u128,
 }
 
-/// Any number of ranges.
+/// A list of ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(Vec<Range>);
 
-/// What is no range of addresses.
+/// A text that is not a range of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{0}` is not a range of addresses; expected one such as `203.0.113.0/24`, `2001:db8::/32` or `203.0.113.7`"
@@ -38,14 +38,14 @@ impl FromStr for Ranges {
 }
 
 impl Ranges {
-    /// Whether an address is in one of them. An IPv4-mapped IPv6 address is the IPv4 address.
+    /// Whether an address is in one of the ranges. An IPv4-mapped IPv6 address counts as the IPv4 address.
     pub fn contain(&self, address: IpAddr) -> bool {
         self.0.iter().any(|range| range.contains(address))
     }
 }
 
 impl Range {
-    /// Refuses a range whose address has bits set after its prefix: it may mean another length.
+    /// Refuses a range with bits set after its prefix, because a different length may have been meant.
     fn parse(text: &str) -> Option<Self> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),

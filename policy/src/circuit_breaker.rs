@@ -1,9 +1,9 @@
-//! Whether to ask a service that has failed several times in a row.
+//! Whether to call a service that has failed several times in a row.
 
-/// How many failures in a row stop further questions.
+/// How many failures in a row stop further calls.
 const MAX_FAILURES: u32 = 3;
 
-/// How long nothing is asked after the last failure, in milliseconds.
+/// How long no calls are made after the last failure, in milliseconds.
 pub const PAUSE_MS: u64 = 10_000;
 
 /// The recent failures of one service.
@@ -14,7 +14,7 @@ pub struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// Whether to ask at `now_ms` (milliseconds since the Unix epoch). After a pause, one caller may try.
+    /// Whether to call the service at `now_ms` (milliseconds since the Unix epoch). After a pause, one caller may try.
     pub fn may_ask(&mut self, now_ms: u64) -> bool {
         // After the clock has jumped back, a pause must not last longer than usual.
         let pauses = now_ms < self.ask_at && self.ask_at <= now_ms + PAUSE_MS;
@@ -27,12 +27,12 @@ impl CircuitBreaker {
         true
     }
 
-    /// Notes an answer.
+    /// Records a success.
     pub fn succeeded(&mut self) {
         *self = Self::default();
     }
 
-    /// Notes a failure at `now_ms`.
+    /// Records a failure at `now_ms`.
     pub fn failed(&mut self, now_ms: u64) {
         self.failures = self.failures.saturating_add(1);
         self.ask_at = now_ms + PAUSE_MS;

@@ -2,8 +2,8 @@
 //! Isolates cannot be scraped: there are many of them, and they are started and evicted at any time.
 //!
 //! A report contains everything counted since the last one. It keeps its id and its numbers until the origin
-//! acknowledges it, so that a repeated report differs from a new one. Each process of an origin counts it once. Two
-//! processes behind a load balancer may both count it, which is better than losing it.
+//! acknowledges it, so that a repeated report differs from a new one. Each process of an origin counts a report once.
+//! Two processes behind a load balancer may both count it, which is better than losing it.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ pub const PATH: &str = "/api/edge/counts";
 /// The longest report that is accepted, in bytes.
 pub const MAX_BYTES: usize = 4096;
 
-/// How long after the interval a claimed report may be sent, in milliseconds, before another request may claim it:
-/// as long as Cloudflare lets anything run after its request was answered.
+/// How long after the interval a claimed report may still be sent, in milliseconds. Then another request may claim it.
+/// Cloudflare lets work run for this long after a request was answered.
 const CLAIM_GRACE_MS: u64 = 30_000;
 
 /// The outcome of a request at the edge. Each request has exactly one.
@@ -26,25 +26,25 @@ const CLAIM_GRACE_MS: u64 = 30_000;
 pub enum RequestOutcome {
     /// Anonymous, and forwarded.
     Anonymous,
-    /// Of an authenticated user, and forwarded.
+    /// From an authenticated user, and forwarded.
     User,
     /// An anonymous submission over its limit: 429.
     Denied,
-    /// Another anonymous request over the looser limit: 429.
+    /// Any other anonymous request over the looser limit: 429.
     DeniedRead,
     /// A user's submission over the users' limit: 429.
     DeniedUser,
     /// A bearer token that is not valid: 401, or 429 when its address has sent too many.
     BadToken,
-    /// A token that could not be verified, since the issuer's key set was never had: 503.
+    /// A token that could not be verified, because the issuer's key set was never fetched: 503.
     Unverifiable,
-    /// A token that newer keys of the issuer might verify, which may not be fetched yet: 503.
+    /// A token that newer keys of the issuer might verify, while they may not be fetched yet: 503.
     UnknownKey,
     /// A submission that could not be counted: 503.
     Uncountable,
-    /// An error of the edge's own: 500.
+    /// An error in the edge itself: 500.
     Failed,
-    /// Anything else that the edge answers itself: preflights, files of the page, unknown paths.
+    /// Any other request that the edge answers itself: preflights, files of the page, unknown paths.
     Other,
 }
 
@@ -66,13 +66,13 @@ pub enum Event {
     CounterUnavailable,
     /// The native limiter did not answer either.
     LimiterUnavailable,
-    /// A request would have been denied, had the edge not run in shadow mode.
+    /// A request that would have been denied, but the edge runs in shadow mode.
     ShadowDenial,
     /// No header had the client's address: all such requests share one count.
     AddressUnknown,
     /// The issuer's key set could not be fetched.
     KeySetUnavailable,
-    /// A client broke off while it sent a body.
+    /// A client disconnected while it sent a body.
     ClientAborted,
     /// A client took too long to send a body.
     ClientSlow,
@@ -97,8 +97,8 @@ impl Event {
     }
 }
 
-/// Counts by name. An absent name is zero. They are strings rather than enums so that an origin accepts the report of a
-/// newer edge and ignores the names that it does not know.
+/// Counts by name. An absent name is zero. Names are strings rather than enums, so that an origin accepts the report of
+/// a newer edge and ignores unknown names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// By [`RequestOutcome`].
@@ -166,9 +166,9 @@ impl Tally {
             .filter(|count| **count > 0)
     }
 
-    /// Claims the next report, to be sent `interval_ms` after `now_ms`. Returns false when there is nothing to
-    /// report or another request has claimed it. After true, the caller must call [`Self::release_claim`] when it
-    /// takes the report.
+    /// Claims the next report, to be sent `interval_ms` after `now_ms`. Returns false when there is nothing to report
+    /// or another request has claimed it. After true, the caller must call [`Self::release_claim`] when it takes the
+    /// report.
     pub fn claim(&mut self, now_ms: u64, interval_ms: u64) -> bool {
         // After the clock has jumped back, a claim must not last longer than usual.
         let claimed =
@@ -180,7 +180,7 @@ impl Tally {
         true
     }
 
-    /// The report to send: the last one if it is not acknowledged, else everything counted since, with the id that `id`
+    /// The report to send: the last one if it is not acknowledged, else the counts since then, with the id that `id`
     /// returns. `None` when there is nothing to report.
     pub fn report(&mut self, id: impl FnOnce() -> String) -> Option<Report> {
         if self.sent.is_none() && self.fresh().next().is_some() {
@@ -196,7 +196,7 @@ impl Tally {
         self.sent.clone()
     }
 
-    /// The origin has accepted the report with this id.
+    /// Drops the report with this id, because the origin has accepted it.
     pub fn acknowledge(&mut self, id: &str) {
         // The response may arrive after another request has sent the same report, or the next one.
         self.sent.take_if(|sent| sent.id == id);
@@ -315,8 +315,8 @@ mod tests {
     }
 
     proptest! {
-        /// Reports and responses may be lost in any order. Once everything is acknowledged, an origin that counts
-        /// each id once has counted each request once.
+        /// Reports and responses may be lost in any order. Once everything is acknowledged, an origin that counts each
+        /// id once has counted each request once.
         #[test]
         fn no_count_is_lost_or_counted_twice(steps in proptest::collection::vec((0usize..8, 0u8..4), 1..200)) {
             let mut tally = Tally::default();

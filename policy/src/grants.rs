@@ -1,35 +1,36 @@
 //! Grants: amounts beyond the plan, and the order in which they are drawn on and charged.
 //!
-//! A submission that the month has no room for draws on grants: first on those that expire first, then on those that do not
-//! expire, by when they were given. When it ends, the plan's part is charged first and the grants after it, in the order in
-//! which they were drawn on; so what was not used returns to grants before it returns to the plan, and to the one that lasts
-//! longest before the others. That favours who paid for the grants.
+//! A submission that exceeds the month draws on grants: the earliest expiry first, then grants that do not expire,
+//! oldest first. When the job ends, the plan's part is charged first, and then the grants in the order of the draws.
+//! The unused rest therefore returns to grants before it returns to the plan, and to the grant that lasts longest
+//! first. That favours users who paid for grants.
 
-/// A grant of which something is left. Times are in any unit, the same for all.
+/// A grant with something left. Times are in any unit, the same for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What is neither used nor reserved.
+    /// The amount that is neither used nor reserved.
     pub left: i64,
     /// When it expires; `None` is never.
     pub expires_at: Option<i64>,
-    /// When it was given.
+    /// When it was created.
     pub created_at: i64,
 }
 
 /// An amount that was drawn on a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw {
-    /// Its place among the grants.
+    /// Its index in the list of grants.
     pub grant: usize,
-    /// How much; more than 0.
+    /// The amount, more than 0.
     pub amount: i64,
 }
 
-/// Draws an amount, and takes it from what is left. `None`, and nothing is taken, when all of them have less.
+/// Draws an amount, and subtracts it from what is left. Returns `None` and draws nothing if the grants together have
+/// less.
 #[must_use]
 pub fn draw(grants: &mut [Grant], amount: i64) -> Option<Vec<Draw>> {
     let mut order: Vec<usize> = (0..grants.len()).collect();
-    // What does not expire comes after all that does.
+    // Grants without an expiry come last.
     order.sort_by_key(|&place| {
         let grant = &grants[place];
         (
@@ -56,7 +57,7 @@ pub fn draw(grants: &mut [Grant], amount: i64) -> Option<Vec<Draw>> {
     Some(draws)
 }
 
-/// What of a charge grants pay for: what is more than the plan's part of the reservation.
+/// The part of a charge that grants pay for: everything above the plan's part of the reservation.
 #[must_use]
 pub fn charged_to_grants(reserved: i64, drawn: i64, charged: i64) -> i64 {
     let of_plan = reserved.saturating_sub(drawn).max(0);
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_plan_pays_first() {
-        // 30 of the plan and 50 of a grant were reserved.
+        // The reservation: 30 from the plan and 50 from a grant.
         assert_eq!(charged_to_grants(80, 50, 30), 0);
         assert_eq!(charged_to_grants(80, 50, 45), 15);
         assert_eq!(charged_to_grants(80, 50, 80), 50);
@@ -123,7 +124,7 @@ mod tests {
                         prop_assert_eq!(grant.left + taken, before[place].left);
                         prop_assert!(grant.left >= 0);
                     }
-                    // Nothing is left in a grant that comes before one that was drawn on.
+                    // A later grant is drawn on only when the earlier ones are used up.
                     for pair in draws.windows(2) {
                         prop_assert_eq!(after[pair[0].grant].left, 0);
                         let ends = |place: usize| after[place].expires_at.unwrap_or(i64::MAX);

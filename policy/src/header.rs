@@ -1,5 +1,5 @@
-//! Headers: which ones pass between client and origin (RFC 9110, 7.6.1), and which of a client's could be taken for
-//! what only the edge knows.
+//! Headers: which ones pass between client and origin (RFC 9110, 7.6.1), and which client headers could be mistaken for
+//! the edge's own.
 //!
 //! Names are compared in the spelling that gateways to CGI, WSGI and PHP give them: upper and lower case are the same,
 //! and so are `-`, `_` and `.`. Otherwise `X_User_Id` would reach such a backend as `X-User-Id`.
@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Headers for one connection only, or for the message as it was sent on it.
+/// Headers for one connection only, or for the transfer of the message over it.
 const HOP_BY_HOP: [&str; 11] = [
     "connection",
     "content-length",
@@ -23,9 +23,9 @@ const HOP_BY_HOP: [&str; 11] = [
     "upgrade",
 ];
 
-/// Request headers that end at the edge.
+/// Request headers that the edge does not forward.
 const FOR_THE_EDGE: [&str; 25] = [
-    // The edge has checked them. A route may let them pass.
+    // The edge has checked these. A route may let them pass.
     "authorization",
     "cookie",
     // The edge has the body already, and knows the host.
@@ -45,35 +45,36 @@ const FOR_THE_EDGE: [&str; 25] = [
     "x-real-ip",
     "x-remote-addr",
     "x-remote-ip",
-    // Another method or path than the edge has counted and signed.
+    // These replace the method or path that the edge has counted and signed.
     "x-http-method",
     "x-http-method-override",
     "x-method-override",
     "x-original-uri",
     "x-original-url",
     "x-rewrite-url",
-    // The edge's own statements, and in whose name a backend calls.
+    // The edge's own statements, and headers that name the user a backend calls for.
     "weir-*",
     "x-request-id",
 ];
 
-/// Weir's own headers that clients may send: what an anonymous submitter proves itself with, which only the origin can
-/// verify, and wishes about a job.
+/// Weir's own headers that clients may send: an anonymous submitter's job token, which only the origin can verify, and
+/// options of a job.
 const OF_CLIENTS: [&str; 3] = ["weir-job-token", "weir-priority", "weir-run-at"];
 
-/// Response headers that end at the edge: its own cross-origin access decides, and a client must not be sent around it.
+/// Response headers that the edge does not forward. The edge controls cross-origin access itself, and a client must not
+/// be sent around it.
 const RESPONSE_FOR_THE_EDGE: [&str; 2] = ["access-control-*", "alt-svc"];
 
-/// The request headers in which backends commonly take a user's name from a proxy that they trust.
+/// The request headers from which backends commonly read a user's name, set by a proxy that they trust.
 pub const DEFAULT_IDENTITY_HEADERS: &str = "Remote-*, X-Auth-Request-*, X-Auth-User*, X-Authenticated-*, X-Remote-*, \
      X-User, X-User-Email, X-User-Groups, X-User-Id, X-User-Name, X-User-Role*, X-Webauth-*";
 
-/// Request headers that name an identity to the backend, besides those that every proxy sets: names, or the start of
-/// names with `*`.
+/// Request headers that identify a user to the backend, in addition to those that every proxy sets: names, or prefixes
+/// of names with `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentityHeaders(Vec<String>);
 
-/// What is no name of a header.
+/// A text that is not a header name.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "`{0}` is not a header; expected a name such as `X-User-Id`, or the start of names such as `X-User-*`"
@@ -120,7 +121,7 @@ pub fn passes_to_client(name: &str) -> bool {
     let name = folded(name);
     !HOP_BY_HOP
         .into_iter()
-        // The length of the body belongs to it. The body is passed as it is.
+        // The body's length belongs to the body, which is passed unchanged.
         .filter(|hop| *hop != "content-length")
         .chain(RESPONSE_FOR_THE_EDGE)
         .any(|pattern| matches(pattern, &name))
@@ -132,7 +133,7 @@ pub fn is_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_token)
 }
 
-/// A name, or with `*` at its end the start of names, against a folded name.
+/// Whether a pattern matches a folded name. A `*` at its end makes it a prefix.
 fn matches(pattern: &str, name: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -140,7 +141,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The name in lower case with `-` for every other mark. An asterisk stays.
+/// The name in lower case, with `-` for every other mark. An asterisk stays.
 fn folded(name: &str) -> String {
     name.chars()
         .map(|letter| match letter {

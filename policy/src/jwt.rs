@@ -1,4 +1,4 @@
-//! What users' tokens and assertions have in common.
+//! The common parts of users' tokens and assertions.
 
 use jsonwebtoken::errors::{Error as JwtError, ErrorKind};
 use jsonwebtoken::{Algorithm, Validation};
@@ -16,7 +16,7 @@ pub const MIN_SECRET_BYTES: usize = 32;
     "the secret has {got} bytes; it needs at least {MIN_SECRET_BYTES}, for example from `openssl rand -hex 32`"
 )]
 pub struct SecretTooShort {
-    /// How many bytes it has.
+    /// The secret's length in bytes.
     pub got: usize,
 }
 
@@ -28,8 +28,8 @@ pub(crate) fn check_secret(secret: &[u8]) -> Result<(), SecretTooShort> {
     Ok(())
 }
 
-/// A validation of format, algorithm and signature (in constant time) only. The caller checks times, issuer and
-/// audience: for times, the library would read the system's clock.
+/// Validates format, algorithm and signature (in constant time) only. The caller checks times, issuer and audience,
+/// because for times the library would read the system's clock.
 pub(crate) fn signature_only(algorithm: Algorithm) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();
@@ -38,7 +38,7 @@ pub(crate) fn signature_only(algorithm: Algorithm) -> Validation {
     validation
 }
 
-/// Why a token is malformed, without any part of it: the library's own messages quote the token.
+/// Why a token is malformed, without any part of it. The library's own messages quote the token.
 pub(crate) fn malformed_reason(error: &JwtError) -> &'static str {
     match error.kind() {
         ErrorKind::InvalidToken => "it does not have three parts",

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lane {
-    /// Jobs of holders whose plan says so: in ADR-16, paying users.
+    /// Jobs of holders on a plan with this lane: in ADR-16, paying users.
     Priority,
     /// Jobs of all other holders.
     Default,
@@ -21,8 +21,8 @@ impl Lane {
     /// All lanes, in display order.
     pub const ALL: [Self; 3] = [Self::Priority, Self::Default, Self::Scheduled];
 
-    /// The lane of a job by ADR-16: scheduled jobs to `Scheduled`, all others to the lane of their holder's plan, and
-    /// to `Default` without one.
+    /// The lane of a job by ADR-16: `Scheduled` for scheduled jobs, else the lane of its holder's plan, or `Default`
+    /// without a plan.
     #[must_use]
     pub fn select(plan: Option<Self>, is_scheduled: bool) -> Self {
         if is_scheduled {

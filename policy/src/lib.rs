@@ -1,9 +1,9 @@
 //! The rules of Weir, shared by the edge Worker and the origin.
 //!
-//! Everything here is a plain function over plain data: no I/O, no clock and no async, so that each rule can be
-//! tested by itself and behaves the same in wasm and natively. Times are arguments.
+//! All of them are plain functions over plain data, without I/O, clock or async. Times are arguments. Each rule can be
+//! tested alone and behaves the same in wasm and natively.
 //!
-//! The modules below are in their order: each one imports only from modules above it.
+//! The modules below are ordered: each one imports only from modules above it.
 
 pub mod cidr;
 pub mod circuit_breaker;

@@ -1,5 +1,5 @@
 //! A cache of counting results in an isolate of the edge. With it, the isolate denies a blocked address by itself, and
-//! reminds a counting object that has lost its memory.
+//! restores the counts of a counting object that has lost its memory.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,7 @@ struct Entry {
     blocked: bool,
 }
 
-/// The latest results for a bounded number of addresses. An evicted entry costs a call of the counting object and
-/// nothing else.
+/// The latest results for a bounded number of addresses. An evicted entry costs one call of the counting object.
 #[derive(Clone, Debug)]
 pub struct LimitCache<K = AddressKey> {
     capacity: usize,
@@ -49,8 +48,8 @@ impl<K: Ord> LimitCache<K> {
             .filter(|usage| usage.reset_at_ms > now_ms)
     }
 
-    /// Stores a result of `now_ms` under `limit`. An admission that uses up the limit blocks the address like a
-    /// denial does. Results may arrive out of order: within one window, the highest count wins.
+    /// Stores a result of `now_ms` under `limit`. An admission that uses up the limit blocks the address as a denial
+    /// does. Results may arrive out of order: within one window, the highest count wins.
     pub fn remember(&mut self, key: K, result: &LimitResult, limit: u32, now_ms: u64) {
         let fresh = Entry {
             usage: KnownUsage {
@@ -207,7 +206,7 @@ mod tests {
                 "{order:?}"
             );
         }
-        // The same count again is taken for newer: its window may have been extended.
+        // An equal count is treated as newer, because its window may have been extended.
         let mut cache = LimitCache::new(10);
         cache.remember(ANNE, &admitted(4, 5_000), 10, 1_000);
         cache.remember(ANNE, &admitted(4, 6_000), 10, 1_000);

@@ -18,13 +18,13 @@ pub struct LimitSet(Vec<(Limits, PrefixCounters)>);
 /// fewest requests left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetResult {
-    /// The place of the limit in the set.
+    /// The index of the limit in the set.
     pub place: usize,
     /// Its result.
     pub scoped: ScopedResult,
 }
 
-/// What the place of a limit is multiplied with in a packed result: above the bits of [`ScopedResult::pack`].
+/// The factor of the limit's index in a packed result: above the bits of [`ScopedResult::pack`].
 const PLACE: u64 = 1 << 49;
 
 impl SetResult {
@@ -55,8 +55,8 @@ impl LimitSet {
         Self(limits.iter().map(counters).collect())
     }
 
-    /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within all limits. `known` is
-    /// what the caller remembers of the only limit. Returns `None` without any limit.
+    /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within all limits. `known`
+    /// is the usage that the caller remembers, if there is only one limit. Returns `None` without any limit.
     pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> Option<SetResult> {
         let at = |(place, scoped)| SetResult { place, scoped };
         if let [(_, only)] = &mut self.0[..] {
@@ -83,7 +83,7 @@ impl LimitSet {
         self.0.iter_mut().for_each(|(_, counters)| counters.prune(now_ms));
     }
 
-    /// The number of counts of addresses.
+    /// The number of addresses with counts.
     pub fn addresses(&self) -> usize {
         self.0
             .iter()
@@ -97,7 +97,7 @@ impl LimitSet {
         self.0.iter().filter_map(|(_, counters)| counters.over_at()).max()
     }
 
-    /// Encodes all counts as a snapshot. That of one limit is that of its [`PrefixCounters`].
+    /// Encodes all counts as a snapshot. With one limit, it is the snapshot of its [`PrefixCounters`].
     pub fn encode(&self) -> Vec<u8> {
         if let [(_, only)] = &self.0[..] {
             return only.encode();
@@ -112,8 +112,8 @@ impl LimitSet {
         bytes
     }
 
-    /// Replaces the counts by those of a snapshot, without windows that have ended at `now_ms`. Counts belong to the first
-    /// limit with a window of the same length. Those of windows that are not limited any more are dropped.
+    /// Replaces the counts with those of a snapshot, without windows that have ended at `now_ms`. Counts belong to the
+    /// first limit with a window of the same length. Counts without such a limit are dropped.
     ///
     /// # Errors
     /// When the bytes are not a snapshot.
@@ -142,7 +142,7 @@ impl LimitSet {
     }
 }
 
-/// Those of [`PrefixCounters`] have lower ones.
+/// Higher than the versions of [`PrefixCounters`].
 const SNAPSHOT_VERSION: u8 = 3;
 
 #[cfg(test)]

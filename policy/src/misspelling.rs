@@ -1,4 +1,4 @@
-//! Which setting a misspelt name was meant to be.
+//! Suggests the setting that a misspelt name was meant to be.
 
 /// The name in `known` that `name` probably stands for, if one is close enough: one typing error per eight characters, at
 /// most three.
@@ -11,7 +11,7 @@ pub fn meant<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option
         .map(|(_, known)| known)
 }
 
-/// Whether they differ only in their numbers, such as the pools of `RENDER1` and `RENDER2`.
+/// Whether the names differ only in their numbers, such as the pools of `RENDER1` and `RENDER2`.
 fn is_numbered(name: &str, known: &str) -> bool {
     let without = |text: &str| text.replace(|c: char| c.is_ascii_digit(), "");
     without(name) == without(known)

@@ -1,28 +1,28 @@
 //! Counting requests per address and per IPv6 /48.
 //!
-//! A subscriber with a /48 has 65,536 /64s, each with a count of its own (see [`crate::address`]). So all /64s of a /48
+//! A subscriber with a /48 has 65,536 /64s, each with its own count (see [`crate::address`]). So all /64s of a /48
 //! share a second, higher limit over the same window: the prefix limit. Exactly:
 //!
 //! - A request of an IPv6 address is admitted if its /64 and its /48 are both below their limits, and counts in both.
 //! - A denied request counts in neither.
 //! - Each window starts with its own first request, so the windows of a /64 and of its /48 end at different times.
 //! - Requests of other keys (IPv4, Workers, unknown addresses) have no prefix limit.
-//! - A restarted counter restores the prefix count from its snapshot only: [`KnownUsage`] is of the /64.
+//! - A restarted counter restores the prefix count from its snapshot only, because [`KnownUsage`] is that of the /64.
 
 use crate::address::AddressKey;
 use crate::window::{Algorithm, Counters, KnownUsage, LimitResult, Policy, SnapshotError};
 
-/// The most bytes of a snapshot that the counts of addresses take.
+/// The maximum size of the address counts in a snapshot, in bytes.
 const ADDRESS_BYTES: usize = 1_100_000;
 
-/// The most bytes of a snapshot that the counts of prefixes take. Together they stay below the 2 MB limit of a stored
+/// The maximum size of the prefix counts in a snapshot, in bytes. Both together stay below the 2 MB limit of a stored
 /// value.
 const PREFIX_BYTES: usize = 700_000;
 
-/// The most addresses that have counts of their own.
+/// The maximum number of addresses with their own counts.
 const MAX_ADDRESSES: usize = 50_000;
 
-/// The most prefixes that have counts of their own.
+/// The maximum number of prefixes with their own counts.
 const MAX_PREFIXES: usize = 25_000;
 
 /// The limits of an address and of its prefix, over windows of the same length.
@@ -52,7 +52,7 @@ impl Limits {
     }
 }
 
-/// Which of the two limits a result is about.
+/// Which of the two limits a result refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The limit of the address.
@@ -61,8 +61,8 @@ pub enum Scope {
     Prefix,
 }
 
-/// The result for the limit that decides: on a denial, the one that denies (if both do, the one that does so
-/// longer); on an admission, the one with fewer requests left.
+/// The result for the limit that decides. On a denial: the limit that denies, or the one that denies longer. On an
+/// admission: the limit with fewer requests left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScopedResult {
     /// Which limit decides.
@@ -71,7 +71,7 @@ pub struct ScopedResult {
     pub result: LimitResult,
 }
 
-/// The bit of a packed result that says that the prefix limit decides: above the bits of [`LimitResult::pack`].
+/// The bit of a packed result that is set if the prefix limit decides: above the bits of [`LimitResult::pack`].
 const PREFIX_BIT: u64 = 1 << 48;
 
 impl ScopedResult {
@@ -111,7 +111,7 @@ impl PrefixCounters {
         Self::for_one_of(1, limits)
     }
 
-    /// The same for counters that share a snapshot with others; `sharing` counts them all.
+    /// Like [`Self::new`], for counters that share a snapshot with others; `sharing` is the number of all of them.
     pub fn for_one_of(sharing: usize, limits: Limits) -> Self {
         let counters = |scope, bytes, capacity| {
             Counters::for_snapshot(limits.policy(scope), bytes / sharing, capacity / sharing)
@@ -124,7 +124,7 @@ impl PrefixCounters {
         }
     }
 
-    /// Empty counters with counts of their own for at most `capacity` addresses and as many prefixes.
+    /// Empty counters with separate counts for at most `capacity` addresses and as many prefixes.
     pub fn with_capacity(limits: Limits, capacity: usize) -> Self {
         Self {
             limits,
@@ -134,8 +134,8 @@ impl PrefixCounters {
         }
     }
 
-    /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within both limits.
-    /// `known` is what the caller remembers of the address.
+    /// Counts one request of `key` at `now_ms` (milliseconds since the Unix epoch) if it is within both limits. `known`
+    /// is the usage that the caller remembers of the address.
     pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> ScopedResult {
         let now = now_ms.max(self.latest);
         self.latest = now;
@@ -165,8 +165,8 @@ impl PrefixCounters {
         }
     }
 
-    /// The result that [`Self::take`] would have, without counting the request. On an admission, it may be that of the
-    /// other limit.
+    /// The result that [`Self::take`] would return, without counting the request. On an admission, the result may be
+    /// that of the other limit.
     pub fn peek(&mut self, key: AddressKey, now_ms: u64) -> ScopedResult {
         let now = now_ms.max(self.latest);
         let own = ScopedResult {
@@ -192,7 +192,7 @@ impl PrefixCounters {
         self.prefixes.prune(now_ms);
     }
 
-    /// The number of counts of addresses.
+    /// The number of addresses with counts.
     pub fn addresses(&self) -> usize {
         self.addresses.len()
     }
@@ -212,14 +212,14 @@ impl PrefixCounters {
         bytes
     }
 
-    /// Replaces the counts by those of a snapshot, without windows that have ended at `now_ms`.
+    /// Replaces the counts with those of a snapshot, without windows that have ended at `now_ms`.
     ///
     /// # Errors
     /// When the bytes are not a snapshot.
     pub fn restore(&mut self, bytes: &[u8], now_ms: u64) -> Result<(), SnapshotError> {
         let (&version, rest) = bytes.split_first().ok_or(SnapshotError)?;
         if version != SNAPSHOT_VERSION {
-            // Before there were prefixes, a snapshot had the counts of addresses alone.
+            // Older snapshots have only the counts of addresses.
             return self.addresses.restore(bytes, now_ms);
         }
         let (length, rest) = rest.split_first_chunk().ok_or(SnapshotError)?;
@@ -298,7 +298,7 @@ mod tests {
             1,
             "97 denials left the /48 as it was"
         );
-        // The window of the /48 has ended, and that of the last /64, which was denied throughout, has two left.
+        // The window of the /48 has ended. That of the last /64, which was always denied, has two left.
         assert_eq!(admitted(&mut counters, subnet(1, 2), 100, START + 60_000), 3);
     }
 
@@ -332,7 +332,7 @@ mod tests {
             reset_after_ms: 59_960,
         };
         assert_eq!((denied.scope, denied.result), (Scope::Prefix, expected));
-        // Both limits deny, and that of the address does so longer.
+        // Both limits deny. The address's limit denies longer.
         let denied = take(subnet(1, 1), START + 40);
         assert_eq!(
             (denied.scope, denied.result.reset_after_ms),
@@ -360,7 +360,7 @@ mod tests {
         let [address, prefix] = [Scope::Address, Scope::Prefix].map(|scope| ScopedResult { scope, result });
         assert_eq!(ScopedResult::unpack(address.pack()), Some(address));
         assert_eq!(ScopedResult::unpack(prefix.pack()), Some(prefix));
-        // An isolate of the version before prefixes reads a result of an address as ever, and none of a prefix.
+        // An older isolate, without prefixes, can read the result of an address but not that of a prefix.
         assert_eq!(LimitResult::unpack(address.pack()), Some(result));
         assert_eq!(LimitResult::unpack(prefix.pack()), None);
         for number in [
@@ -416,7 +416,7 @@ mod tests {
         for length in 0..snapshot.len() {
             let mut other = fixed();
             admitted(&mut other, subnet(9, 9), 1, START);
-            // Cut between two entries, the rest is a snapshot of fewer prefixes.
+            // If the cut is between two entries, the rest is a snapshot of fewer prefixes.
             if other.restore(&snapshot[..length], START).is_err() {
                 assert_eq!(other.addresses(), 1, "{length}");
             }
@@ -475,7 +475,7 @@ mod tests {
                     admissions.entry((site, None)).or_default().push(now);
                     admissions.entry((site, Some(net))).or_default().push(now);
                 } else {
-                    // A denial says exactly when the request is admitted again.
+                    // A denial states exactly when the request is admitted again.
                     let again = |after_ms| {
                         let mut counters = before.clone();
                         counters.take(subnet(site, net), None, now + after_ms).result.admitted

@@ -31,7 +31,7 @@ pub struct Problem {
     pub title: String,
     /// The HTTP status code.
     pub status: u16,
-    /// What happened this time and what the client can do.
+    /// The cause of this occurrence, and how the client can proceed.
     pub detail: String,
     /// Extension members.
     #[serde(flatten)]
@@ -50,15 +50,14 @@ impl Problem {
         }
     }
 
-    /// The same problem with this type.
+    /// Sets the type.
     #[must_use]
     pub fn with_type(mut self, uri: impl Into<String>) -> Self {
         self.r#type = uri.into();
         self
     }
 
-    /// The same problem with another extension member. The name of a standard member is ignored, so that no body
-    /// contains a name twice.
+    /// Adds an extension member. Ignores the names of standard members, so that no body contains a name twice.
     #[must_use]
     pub fn with(mut self, member: &str, value: impl Into<Value>) -> Self {
         if !STANDARD_MEMBERS.contains(&member) {
@@ -69,7 +68,7 @@ impl Problem {
 
     /// The body of the response, as JSON.
     pub fn to_json(&self) -> String {
-        // This always serialises. The fallback makes sure that an error response never fails itself.
+        // Serialisation never fails here. The fallback makes sure that an error response never fails itself.
         serde_json::to_string(self)
             .unwrap_or_else(|_| format!(r#"{{"type":"{ABOUT_BLANK}","status":{}}}"#, self.status))
     }

@@ -16,7 +16,7 @@ use crate::window::{Algorithm, MAX_LIMIT, MAX_WINDOW_MS};
 pub enum RouteClass {
     /// Starts work and costs money. Counted exactly (web ADR-21).
     Limited,
-    /// Any other request, such as polling a job. The policy is looser, and for anonymous clients alone.
+    /// Any other request, such as polling a job. The policy is looser, and applies only to anonymous clients.
     Other,
     /// Counted exactly, by the route's own limits.
     Own,
@@ -24,32 +24,32 @@ pub enum RouteClass {
     Unlimited,
 }
 
-/// What the requests of a route are counted by.
+/// The key that requests of a route are counted by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CountedBy {
     /// The client's address, for anonymous requests.
     Address,
     /// The holder, for users' requests.
     User,
-    /// The value of a claim, for users whose tokens have it.
+    /// The value of a claim, for users with the claim in their tokens.
     Claim(String),
 }
 
-/// The limits of a route that count by the same. A request passes all of them or counts in none.
+/// The limits of a route with the same key. A request passes all of them or counts in none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitGroup {
-    /// What they count by.
+    /// The key of the limits.
     pub by: CountedBy,
-    /// The limits: one at least.
+    /// At least one limit.
     pub limits: Vec<Limits>,
-    /// A number that no other group of the routes has, and that a change of its limits does not change.
+    /// A number that is unique among the groups of all routes and stays the same when its limits change.
     pub id: u64,
 }
 
 /// A route of the origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Any method if there is none.
+    /// The methods. Empty for any method.
     methods: Vec<String>,
     path: Pattern,
     /// How its requests are counted.
@@ -58,8 +58,8 @@ pub struct Route {
     pub limits: Vec<LimitGroup>,
     /// Whether anonymous requests are refused.
     pub signed_in: bool,
-    /// Whether the header `Authorization` passes to the origin. The edge then leaves a token that it cannot verify to the
-    /// origin.
+    /// Whether the header `Authorization` passes to the origin. The edge then leaves tokens that it cannot verify to
+    /// the origin.
     pub passes_authorization: bool,
     /// Whether the header `Cookie` passes to the origin.
     pub passes_cookie: bool,
@@ -73,10 +73,10 @@ struct Pattern {
 }
 
 impl Pattern {
-    /// A path that starts with `/`, without a query. `*` at its end stands for any text.
+    /// Parses a path that starts with `/`, without a query. `*` at its end stands for any text.
     fn parse(text: &str) -> Option<Self> {
         let start = text.strip_suffix('*').unwrap_or(text);
-        // Requests are matched in a normalised spelling, which a pattern in another one would never match.
+        // Requests are matched in a normalised spelling. A pattern in another spelling would never match.
         let is_path =
             start.starts_with('/') && !start.contains(['*', '?', '#']) && normalized(start) == start;
         is_path.then(|| Self {
@@ -85,13 +85,13 @@ impl Pattern {
         })
     }
 
-    /// Whether it matches a path, by a comparison of equally long texts.
+    /// Whether it matches a path. `equals` compares texts of the same length.
     fn matches(&self, path: &str, equals: fn(&str, &str) -> bool) -> bool {
         if self.is_prefix {
             let start = path.get(..self.text.len());
             return start.is_some_and(|start| equals(start, &self.text));
         }
-        // To many servers, a slash at the end makes no difference.
+        // Many servers ignore a slash at the end.
         let without_slash = |path: &'_ str| path.strip_suffix('/').unwrap_or(path).len();
         let (path, text) = (
             &path[..without_slash(path)],
@@ -128,28 +128,28 @@ impl Route {
     }
 }
 
-/// Routes in their order: the first one that matches a request decides.
+/// Routes in order. The first one that matches a request applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes(Vec<Route>);
 
-/// The route of a request.
+/// The result of [`Routes::find`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found<'a> {
-    /// This one.
+    /// This route matches.
     Route(&'a Route),
-    /// None, but the path may be another spelling of one that a route has.
+    /// No route matches, but the path may be another spelling of a route's path.
     OtherSpelling,
-    /// None.
+    /// No route matches.
     None,
 }
 
-/// Routes of `LIMITED_ROUTES` that cannot be used.
+/// `LIMITED_ROUTES` has an error.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RouteError {
-    /// One is malformed.
+    /// A route is malformed.
     #[error("`{0}` is not a route; expected a method and a path under /api/, such as `POST /api/jobs/`")]
     Malformed(String),
-    /// There is none, so nothing would be limited.
+    /// There is no route, so nothing would be limited.
     #[error("there is no route; expected one at least, such as `POST /api/jobs/`")]
     None,
 }
@@ -157,8 +157,8 @@ pub enum RouteError {
 impl FromStr for Routes {
     type Err = RouteError;
 
-    /// The routes under the exact policy: methods with path prefixes, separated by commas, such as `POST /api/jobs/`. The
-    /// method `*` matches any method. Everything else below `/api/` is a route, too.
+    /// The routes under the exact policy: methods with path prefixes, separated by commas, such as `POST /api/jobs/`.
+    /// The method `*` matches any method. Every other path below `/api/` also has a route.
     fn from_str(text: &str) -> Result<Self, RouteError> {
         let mut routes = text
             .split(',')
@@ -245,8 +245,8 @@ impl Routes {
 
     /// The route of a request. `path` is its path without the query.
     ///
-    /// A server behind the edge may accept other spellings of a path, so a route is chosen by a normalised one. If no route
-    /// has the path as it is spelt, the request must not be forwarded: not all servers agree on what it means.
+    /// A server behind the edge may accept other spellings of a path, so routes match the normalised path. If no route
+    /// matches the path as it is spelt, the request must not be forwarded, because servers differ in how they read it.
     pub fn find(&self, method: &str, path: &str) -> Found<'_> {
         let normalized = normalized(path);
         let matching = |route: &&Route| route.path.matches(&normalized, str::eq_ignore_ascii_case);
@@ -325,7 +325,7 @@ impl<'a> Members<'a> {
         };
         let path = path?;
         let own = |(by, limits): (CountedBy, _)| LimitGroup {
-            // With the methods and the path as they match: only the first of two such routes ever does.
+            // Uses methods and path as they match: of two such routes, only the first ever applies.
             id: digest(&format!("{methods:?} {path:?} {by:?}")),
             by,
             limits,
@@ -360,12 +360,12 @@ impl<'a> Members<'a> {
         if methods.is_empty() || value.as_array().map(Vec::len) != Some(methods.len()) {
             return self.wrong("methods", EXPECTED).unwrap_or_default();
         }
-        // A server answers HEAD as it answers GET, and does the same work for it.
+        // Servers answer HEAD like GET, and do the same work for it.
         let head = (methods.contains(&"GET") && !methods.contains(&"HEAD")).then_some("HEAD");
         methods.into_iter().chain(head).map(str::to_owned).collect()
     }
 
-    /// Its limits, those with the same key together.
+    /// Its limits, grouped by key.
     fn limits(&mut self) -> Vec<(CountedBy, Vec<Limits>)> {
         let mut groups: Vec<(CountedBy, Vec<Limits>)> = Vec::new();
         let list = match self.members.get("limits") {
@@ -470,14 +470,14 @@ fn window_ms(value: &Value) -> Option<u64> {
     (1..=MAX_WINDOW_MS).contains(&length).then_some(length)
 }
 
-/// Who may send requests to a path of the origin through the edge, whatever the routes are.
+/// The clients that may send requests to a path of the origin through the edge, independent of the configured routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exposure {
     /// Any client.
     Public,
-    /// Clients of a development stack, while development is switched on.
+    /// Clients of a development stack, while development mode is on.
     Development,
-    /// No client: what the edge itself sends to Weir's origin.
+    /// No client. Only the edge itself sends requests to this path.
     Private,
 }
 
@@ -499,7 +499,7 @@ fn is_below(path: &str, prefix: &str) -> bool {
 }
 
 /// The path as a server behind the edge might interpret it: percent-decoded, with `\` as `/`, without empty and dot
-/// segments. It only serves to classify requests, so that another spelling of a path has the same policy. The
+/// segments. It is used only to classify requests, so that another spelling of a path has the same policy. The
 /// forwarded path is unchanged.
 fn normalized(path: &str) -> std::borrow::Cow<'_, str> {
     if !path.contains(['%', '\\']) && !path.contains("//") && !path.contains("/.") {
@@ -530,7 +530,7 @@ mod tests {
         "POST /api/jobs/".parse().unwrap()
     }
 
-    /// Who reaches a path by the default routes.
+    /// The exposure of a path with the default routes.
     fn reached(path: &str) -> Exposure {
         match default_routes().find("GET", path) {
             Found::Route(_) => exposure(path),

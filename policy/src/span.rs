@@ -1,6 +1,6 @@
 //! Spans: the kinds of windows in which a meter has limits.
 //!
-//! A month is a subscription's own and begins at its anchor, which the database knows. The others are UTC's.
+//! A month belongs to a subscription and starts at its anchor, which the database knows. The other spans follow UTC.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 pub enum Span {
     /// A billing period.
     Month,
-    /// From midnight to midnight.
+    /// A calendar day, from midnight to midnight.
     Day,
-    /// From full hour to full hour.
+    /// From one full hour to the next.
     Hour,
-    /// From full minute to full minute.
+    /// From one full minute to the next.
     Minute,
 }
 
@@ -22,7 +22,7 @@ impl Span {
     /// All of them, longest first.
     pub const ALL: [Self; 4] = [Self::Month, Self::Day, Self::Hour, Self::Minute];
 
-    /// Those that every clock has, whoever's subscription it is.
+    /// The spans of the clock, which are the same for all subscriptions.
     pub const OF_THE_CLOCK: [Self; 3] = [Self::Day, Self::Hour, Self::Minute];
 
     /// The name in the database, in `weir.toml` and in answers.
@@ -42,7 +42,7 @@ impl Span {
         Self::ALL.into_iter().find(|span| span.as_str() == name)
     }
 
-    /// How many seconds it has; a month has its own number each.
+    /// The length in seconds; `None` for a month, because months differ.
     #[must_use]
     pub fn seconds(self) -> Option<i64> {
         match self {
@@ -53,14 +53,14 @@ impl Span {
         }
     }
 
-    /// The second, since 1970, at which the window around this one starts; `None` for a month.
+    /// The start of the window that contains this second, in seconds since 1970; `None` for a month.
     #[must_use]
     pub fn start(self, second: i64) -> Option<i64> {
         self.seconds()
             .map(|seconds| second.saturating_sub(second.rem_euclid(seconds)))
     }
 
-    /// Its bit in a set of spans. The month is in every set and has none.
+    /// Its bit in a set of spans. The month is in every set and has no bit.
     #[must_use]
     pub fn bit(self) -> i16 {
         match self {
@@ -71,7 +71,7 @@ impl Span {
         }
     }
 
-    /// The spans of a set besides the month.
+    /// The spans of a set, other than the month.
     pub fn of_bits(bits: i16) -> impl Iterator<Item = Self> {
         Self::OF_THE_CLOCK
             .into_iter()

@@ -1,7 +1,7 @@
-//! Subjects: the texts that name users and organisations in tokens, in job arguments and at the command line.
+//! Subjects: the texts that name users and organisations in tokens, in job arguments and on the command line.
 //!
-//! A subject is compared byte by byte: two that differ in case or in Unicode normalisation are two. Only the spellings
-//! of a UUID are one, as they have always been.
+//! Subjects are compared byte by byte, so subjects that differ in case or in Unicode normalisation are different. Only
+//! the spellings of a UUID count as the same subject.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use uuid::{Uuid, Variant};
 /// The longest subject, in bytes.
 pub const MAX_BYTES: usize = 255;
 
-/// Text that is no subject. The message contains no part of it, since it is sent to clients.
+/// Text that is not a subject. The message contains no part of the text, because it is sent to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SubjectError {
     /// It is empty.
@@ -30,14 +30,14 @@ pub enum SubjectError {
     Address,
 }
 
-/// Whether an id is a client address's: a UUID of the variant that RFC 9562 (4.1) reserves, which no issuer of UUIDs uses.
-/// So an address and a user never share an id.
+/// Whether an id is a client address's: a UUID of the variant that RFC 9562 (4.1) reserves, which no UUID issuer uses.
+/// An address and a user therefore never share an id.
 #[must_use]
 pub fn is_address_id(id: Uuid) -> bool {
     id.get_variant() == Variant::Future
 }
 
-/// The id of a client address that this UUID was made from.
+/// The id of a client address, made from this UUID.
 #[must_use]
 pub fn address_id(id: Uuid) -> Uuid {
     let mut bytes = id.into_bytes();
@@ -111,17 +111,17 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Who acts, and on whose account.
+/// The acting user, and the holder that its actions count against.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// Whom everything is counted against: an organisation, or the subject itself.
+    /// The account that everything counts against: an organisation, or the subject itself.
     pub holder: Subject,
-    /// Who it is.
+    /// The acting user.
     pub subject: Subject,
 }
 
 impl Identity {
-    /// Somebody who acts for themself.
+    /// A user who acts for themself.
     #[must_use]
     pub fn own(subject: Subject) -> Self {
         Self {

@@ -1,7 +1,8 @@
 //! Users' tokens: JWTs (RFC 7519) that identify a user until they expire.
 //!
 //! A token is signed with the shared secret (HS256) or with a key of a JSON Web Key Set (EdDSA, ES256, ES384, RS256 to
-//! RS512, PS256 to PS512). The key determines which algorithms are accepted, never the token (RFC 8725, 3.1). Times are seconds since the Unix epoch.
+//! RS512, PS256 to PS512). The key, never the token, determines which algorithms are accepted (RFC 8725, 3.1). Times
+//! are seconds since the Unix epoch.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -21,23 +22,23 @@ use crate::subject::{Identity, Subject, SubjectError};
 /// The tolerated clock difference for `exp` and `nbf`, in seconds.
 pub const LEEWAY_SECS: u64 = 30;
 
-/// What service keys begin with. They are for the origin; the edge refuses them, and forwards none.
+/// The prefix of service keys. They are for the origin. The edge refuses them and never forwards one.
 pub const SERVICE_KEY_PREFIX: &str = "weir_sk_";
 
-/// The most keys that are taken from a key set. It bounds the search for a `kid`.
+/// The most keys that are read from a key set. It bounds the search for a `kid`.
 pub const MAX_KEYS: usize = 32;
 
-/// What is expected of a token's claims besides subject and times. Nothing by default.
+/// Requirements for a token's claims, in addition to subject and times. None by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// The required claim `iss`.
     pub issuer: Option<String>,
-    /// The audiences of which the claim `aud` must name one.
+    /// The accepted audiences. The claim `aud` must name one of them.
     pub audiences: Option<Vec<String>>,
-    /// Other claims that it must have.
+    /// Other required claims.
     pub claims: Vec<RequiredClaim>,
-    /// The claim that names on whose account the subject acts: its name, or a path such as `o.id`. The subject acts for
-    /// itself without it, and in a token that does not have it.
+    /// The claim that names the holder: its name, or a path such as `o.id`. If it is not set, or if a token lacks it,
+    /// the subject acts for itself.
     pub holder_claim: Option<String>,
     /// Claims to keep, by name or path.
     pub kept_claims: Vec<String>,
@@ -52,7 +53,7 @@ pub enum KeyError {
     /// The text is not a JSON Web Key Set.
     #[error("this is not a JSON Web Key Set: {0}")]
     NotAKeySet(String),
-    /// No key of the set can verify a token. The text names the kinds of its keys.
+    /// No key of the set can verify a token. The text lists the kinds of its keys.
     #[error("the key set has no EdDSA, ES256, ES384, RS or PS key for signatures; it has {0}")]
     NoUsableKey(String),
 }
@@ -63,8 +64,8 @@ pub enum TokenError {
     /// It is longer than [`MAX_BYTES`].
     #[error("the token is longer than {MAX_BYTES} bytes")]
     TooLong,
-    /// It is not a signed JWT, or its claims are invalid. The reason is a constant: it is sent to clients, and must not
-    /// contain any part of the token.
+    /// It is not a signed JWT, or its claims are invalid. The reason is a constant, because it is sent to clients and
+    /// must not contain any part of the token.
     #[error("the token is malformed: {0}")]
     Malformed(&'static str),
     /// No key has its `kid` and algorithm.
@@ -79,10 +80,10 @@ pub enum TokenError {
     /// It is not valid yet.
     #[error("the token is not valid yet")]
     NotYetValid,
-    /// It is by another issuer or for another audience.
+    /// It comes from another issuer or is for another audience.
     #[error("the token was not made for this service")]
     OtherService,
-    /// It calls itself a refresh token, an ID token or another kind of token that is no access token.
+    /// Its type is another one than access token, such as refresh token or ID token.
     #[error("the token is not an access token")]
     OtherKind,
     /// It lacks one of the required claims.
@@ -104,7 +105,7 @@ pub enum IssueError {
 /// An authenticated user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// Who it is, by the claim `sub`, and on whose account.
+    /// The user, by the claim `sub`, and the holder.
     pub identity: Identity,
     /// The claim `exp`.
     pub expires_at: u64,
@@ -112,7 +113,8 @@ pub struct User {
     pub claims: BTreeMap<String, Value>,
 }
 
-/// A key that verifies tokens, with its algorithms: several only for an RSA key whose set does not name one.
+/// A key that verifies tokens, with its algorithms. Only an RSA key from a set that does not name its algorithm has
+/// several.
 #[derive(Clone)]
 struct VerifyingKey {
     id: Option<String>,
@@ -120,7 +122,7 @@ struct VerifyingKey {
     key: DecodingKey,
 }
 
-/// The keys that verify tokens: a shared secret's or those of a key set.
+/// The keys that verify tokens: a shared secret or the keys of a key set.
 #[derive(Clone, Default)]
 pub struct Keys(Vec<VerifyingKey>);
 
@@ -133,8 +135,8 @@ impl std::fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// The key of a shared secret, for HS256. It verifies tokens with any `kid` or none: issuers with one secret
-    /// differ in what they put there.
+    /// The key of a shared secret, for HS256. It verifies tokens with any `kid` or none, because issuers with one
+    /// secret differ in what they write there.
     ///
     /// # Errors
     /// When the secret is too short.
@@ -148,8 +150,8 @@ impl Keys {
         }]))
     }
 
-    /// The keys of a JSON Web Key Set (RFC 7517) that verify signatures. Others are ignored, above all symmetric ones:
-    /// anybody who can read a published secret can sign with it.
+    /// The keys of a JSON Web Key Set (RFC 7517) that verify signatures. Other keys are ignored, above all symmetric
+    /// ones: everyone who can read a published secret can sign with it.
     ///
     /// # Errors
     /// When the text is not a key set or has no usable key.
@@ -159,7 +161,7 @@ impl Keys {
             keys: Vec<serde_json::Value>,
         }
         let set: Set = serde_json::from_str(json).map_err(|error| KeyError::NotAKeySet(error.to_string()))?;
-        // Parse each key by itself: one of an unknown type must not invalidate the others.
+        // Parse each key separately: one key of an unknown type must not invalidate the others.
         let keys: Vec<_> = set
             .keys
             .iter()
@@ -179,7 +181,7 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// The keys that may have signed a token with this header. The `kid` must match a key that has an id. A token
+    /// The keys that may have signed a token with this header. If a key has an id, the `kid` must match it. A token
     /// without `kid` matches keys without an id, or the only key of its algorithm.
     fn candidates(&self, kid: Option<&str>, algorithm: Algorithm) -> impl Iterator<Item = &VerifyingKey> {
         let of_algorithm = move |key: &&VerifyingKey| key.algorithms.contains(&algorithm);
@@ -195,7 +197,7 @@ impl Keys {
     }
 }
 
-/// The verifying key of a JWK; `None` if it is for encryption, symmetric, or of an algorithm that is not accepted.
+/// The verifying key of a JWK; `None` if the key is for encryption, symmetric, or of an algorithm that is not accepted.
 fn verifying_key(jwk: &Jwk) -> Option<VerifyingKey> {
     if matches!(
         jwk.common.public_key_use,
@@ -232,7 +234,7 @@ fn verifying_key(jwk: &Jwk) -> Option<VerifyingKey> {
     })
 }
 
-/// What a key set has, for an error: type, curve, use and algorithm of each key.
+/// The contents of a key set, for an error message: type, curve, use and algorithm of each key.
 fn kinds(keys: &[Value]) -> String {
     let mut kinds: Vec<String> = keys
         .iter()
@@ -253,11 +255,12 @@ fn kinds(keys: &[Value]) -> String {
     }
 }
 
-/// The claims of a token whose signature is valid.
+/// The claims of a token with a valid signature.
 struct Claims(Map<String, Value>);
 
 impl Claims {
-    /// The claim of this name. If there is none, the name is a path into an object. A claim that is null counts as none.
+    /// The claim of this name. Without such a claim, the name is read as a path into an object. A null claim counts as
+    /// absent.
     fn named(&self, name: &str) -> Option<&Value> {
         let found = self.0.get(name).or_else(|| {
             let mut steps = name.split('.');
@@ -273,7 +276,7 @@ impl Claims {
             return Ok(None);
         };
         let seconds = value.as_f64().ok_or(TokenError::Malformed(reason))?;
-        // From 2^53 on, a double is not exact to the second.
+        // From 2^53 on, a double cannot represent every second.
         if (0.0..9_007_199_254_740_992.0).contains(&seconds) {
             Ok(Some(seconds as u64))
         } else {
@@ -296,7 +299,7 @@ impl Claims {
             .any(|audience| named.contains(&audience.as_str())))
     }
 
-    /// Whether the token calls itself something else than an access token, by the claims in which issuers say so.
+    /// Whether claims that issuers use for the token's kind name another kind than access token.
     fn are_of_another_kind(&self) -> bool {
         ["token_type", "token_use", "type", "typ"]
             .iter()
@@ -305,7 +308,7 @@ impl Claims {
     }
 }
 
-/// What issuers call tokens that are no access tokens, in a claim.
+/// The names that issuers give tokens other than access tokens, in a claim.
 const OTHER_KINDS: [&str; 6] = [
     "refresh",
     "refresh_token",
@@ -329,7 +332,7 @@ pub struct RequiredClaim {
     value: String,
 }
 
-/// A text that is no [`RequiredClaim`].
+/// A text that is not a [`RequiredClaim`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("`{0}` is not a claim; expected a name and a value, such as `token_use=access`")]
 pub struct RequiredClaimError(String);
@@ -352,7 +355,7 @@ impl FromStr for RequiredClaim {
 }
 
 impl RequiredClaim {
-    /// Whether the claim is this value, or a list with it.
+    /// Whether the claim is this value, or a list that contains it.
     fn is_in(&self, claims: &Claims) -> bool {
         let equals = |value: &Value| match value {
             Value::String(text) => *text == self.value,
@@ -436,13 +439,13 @@ pub fn verify(keys: &Keys, token: &str, expected: &Expected, now_unix_secs: u64)
 }
 
 /// Whether a token that the keys of `keys_from_secs` do not verify may be valid with a newer key set. Both times are in
-/// seconds since the Unix epoch. Anybody can write such a token, so this only decides whether to look for newer keys and,
-/// until then, whether to say that the token cannot be verified instead of refusing it:
+/// seconds since the Unix epoch. Anyone can write such a token. The result therefore decides only whether to fetch
+/// newer keys, and whether the answer until then is "cannot be verified" instead of a refusal.
 ///
 /// - A token that every key set would refuse, for its claims or its algorithm, is refused. So a token cannot be
 ///   unverifiable for longer than it claims to be valid.
-/// - A token that claims to have been issued before the keys were fetched is refused: its key would be among them. So bad
-///   tokens that use up the one fetch per cooldown do not change the answer to older tokens.
+/// - A token that claims to have been issued before the keys were fetched is refused: its key would be among them. So
+///   bad tokens that use up the one fetch per cooldown do not change the answer to older tokens.
 pub fn may_be_valid_with_newer_keys(
     token: &str,
     expected: &Expected,
@@ -465,7 +468,7 @@ pub fn may_be_valid_with_newer_keys(
         && check(&claims, expected, now_unix_secs).is_ok()
 }
 
-/// The library knows the algorithms that it supports and no others.
+/// The library parses only the algorithms that it supports.
 fn unread_header(token: &str, error: jsonwebtoken::errors::Error) -> TokenError {
     #[derive(Deserialize)]
     struct OnlyAlgorithm {
@@ -542,7 +545,7 @@ fn identity(claims: &Claims, holder_claim: Option<&str>) -> Result<Identity, Tok
     let Some(claim) = holder_claim.and_then(|name| claims.named(name)) else {
         return Ok(Identity::own(subject));
     };
-    // To count an unreadable organisation against the person would hide the mistake.
+    // Counting an unreadable organisation's usage against the user would hide the mistake.
     let holder = claim
         .as_str()
         .and_then(|text| text.parse().ok())
@@ -690,7 +693,7 @@ mod tests {
             let refused = verified(&json!({"sub": sub, "exp": NOW + 60}));
             assert!(matches!(refused, Err(TokenError::Malformed(_))), "{sub:?}");
         }
-        // RFC 7519, 4.1.2: a string.
+        // RFC 7519, 4.1.2: `sub` is a string.
         let number = verified(&json!({"sub": 17, "exp": NOW + 60}));
         assert_eq!(number, Err(TokenError::Malformed("its claim sub is not text")));
     }
@@ -712,7 +715,7 @@ mod tests {
         let org = || Ok("org_1".to_owned());
         assert_eq!(holder_by("org_id", json!({"org_id": "org_1"})), org());
         assert_eq!(holder_by("o.id", json!({"o": {"id": "org_1"}})), org());
-        // A name with dots is a name before it is a path.
+        // A name with dots is first looked up as a name, then as a path.
         let url = "https://example.com/org";
         assert_eq!(holder_by(url, json!({url: "org_1"})), org());
     }
@@ -1002,7 +1005,7 @@ mod tests {
 
     #[test]
     fn the_public_key_as_a_shared_secret_verifies_nothing() {
-        // The algorithm confusion: a token signed HS256 with the text of the public key.
+        // Algorithm confusion: a token signed HS256 with the text of the public key.
         let claims = json!({"sub": USER, "exp": NOW + 60});
         let mut header = Header::new(Algorithm::HS256);
         header.kid = Some("rsa-1".into());

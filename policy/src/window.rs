@@ -2,9 +2,9 @@
 //!
 //! The fixed window of an address starts with its first request, so the windows of different addresses do not end
 //! together. The sliding window admits at most the limit in any interval of its length. Both are exact. Times are
-//! milliseconds since the Unix epoch; a clock that jumps back stands still until it has caught up.
+//! milliseconds since the Unix epoch. If the clock jumps back, time stands still until the clock has caught up.
 //!
-//! Memory is bounded: beyond the capacity, new addresses share counts with others. They may be denied early then, but
+//! Memory is bounded: beyond the capacity, new addresses share counts with others. They may then be denied early, but
 //! never admitted beyond the limit.
 
 use std::collections::BTreeMap;
@@ -14,13 +14,13 @@ use thiserror::Error;
 
 use crate::address::AddressKey;
 
-/// The largest limit that can be configured: [`LimitResult::pack`] has room for no more.
+/// The largest limit that can be configured: the most that fits into [`LimitResult::pack`].
 pub const MAX_LIMIT: u32 = (1 << 20) - 1;
 
 /// The longest window that can be configured, in milliseconds: a day.
 pub const MAX_WINDOW_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The most counts that addresses beyond the capacity share.
+/// The maximum number of counts that addresses beyond the capacity share.
 const MAX_SHARED_COUNTS: usize = 1024;
 
 /// The largest limit of a sliding window, which stores the time of each request.
@@ -85,8 +85,8 @@ impl LimitResult {
     }
 }
 
-/// The usage of an address in its current window, as a caller remembers it. Sent with a request, it restores what a
-/// restarted counter has lost.
+/// The usage of an address in its current window, as a caller remembers it. Sent with a request, it restores counts
+/// that a restarted counter has lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownUsage {
     /// The requests counted.
@@ -119,7 +119,7 @@ impl Window {
         }
     }
 
-    /// The time from which on none of its requests counts.
+    /// The time after which none of its requests counts.
     fn over_at(&self, window_ms: u64) -> u64 {
         match self {
             Self::Fixed { start, .. } => start + window_ms,
@@ -145,7 +145,7 @@ impl Window {
                 times.retain(|time| now < time + policy.window_ms);
                 let admitted = times.len() < policy.limit as usize;
                 if admitted {
-                    // Behind those of a clock that was ahead a little.
+                    // Insert after later times, which come from a clock that was slightly ahead.
                     times.insert(times.partition_point(|time| *time <= now), now);
                 }
                 let oldest = times.first().copied().unwrap_or(now);
@@ -158,8 +158,8 @@ impl Window {
         }
     }
 
-    /// Raises the count to what the caller remembers. A sliding window stays as it is: the caller does not know the
-    /// times of its requests.
+    /// Raises the count to the usage that the caller remembers. A sliding window stays as it is, because the caller
+    /// does not know the times of its requests.
     fn catch_up(&mut self, known: KnownUsage, policy: &Policy, now: u64) {
         let Self::Fixed { start, used } = self else { return };
         let current = known.reset_at_ms > now && known.reset_at_ms <= now + policy.window_ms;
@@ -187,8 +187,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Empty counters under `policy` with counts of their own for at most `capacity` addresses, or fewer if a
-    /// snapshot of them would be larger than `max_bytes`.
+    /// Empty counters under `policy` with separate counts for at most `capacity` addresses, or fewer if a snapshot of
+    /// them would be larger than `max_bytes`.
     pub fn for_snapshot(policy: Policy, max_bytes: usize, capacity: usize) -> Self {
         let times = if policy.algorithm == Algorithm::Sliding {
             policy.limit as usize
@@ -203,7 +203,7 @@ impl Counters {
         }
     }
 
-    /// Empty counters under `policy` with counts of their own for at most `capacity` addresses.
+    /// Empty counters under `policy` with separate counts for at most `capacity` addresses.
     pub fn with_capacity(policy: Policy, capacity: usize) -> Self {
         let (windows, shared) = Default::default();
         let shared_capacity = MAX_SHARED_COUNTS;
@@ -218,8 +218,8 @@ impl Counters {
         }
     }
 
-    /// Counts one request of `key` at `now_ms` if it is within the limit. A denied request is not counted.
-    /// `known` is what the caller remembers of the address.
+    /// Counts one request of `key` at `now_ms` if it is within the limit. A denied request is not counted. `known` is
+    /// the usage that the caller remembers of the address.
     pub fn take(&mut self, key: AddressKey, known: Option<KnownUsage>, now_ms: u64) -> LimitResult {
         let now = now_ms.max(self.latest);
         self.latest = now;
@@ -231,7 +231,7 @@ impl Counters {
                 .or_insert_with(|| Window::new(policy.algorithm, now));
             let result = window.take(&policy, now);
             if let (Window::Fixed { start, .. }, true) = (window, result.admitted) {
-                // Several addresses share the window. It must not end less than its length after any request in it.
+                // Several addresses share the window, so it must last its full length after each request in it.
                 *start = now;
             }
             return result;
@@ -246,7 +246,7 @@ impl Counters {
         window.take(&policy, now)
     }
 
-    /// The result that [`Self::take`] would have, without counting the request.
+    /// The result that [`Self::take`] would return, without counting the request.
     pub fn peek(&mut self, key: AddressKey, now_ms: u64) -> LimitResult {
         let now = now_ms.max(self.latest);
         let window = match self.shared_slot(key, now) {
@@ -259,8 +259,8 @@ impl Counters {
             .take(&self.policy, now)
     }
 
-    /// The shared count of an address that has none of its own: while there is no room for one, and as long
-    /// afterwards as requests in the shared count may be its own.
+    /// The shared count of an address without its own count. An address uses it while there is no room for a separate
+    /// count, and afterwards as long as requests in the shared count may belong to it.
     fn shared_slot(&mut self, key: AddressKey, now: u64) -> Option<u64> {
         let full = self.windows.len() >= self.capacity;
         if (!full && self.shared.is_empty()) || self.windows.contains_key(&key) {
@@ -283,7 +283,7 @@ impl Counters {
         let window_ms = self.policy.window_ms;
         self.windows.retain(|_, window| window.over_at(window_ms) > now);
         self.shared.retain(|_, window| window.over_at(window_ms) > now);
-        // Before the first window ends, another pass would remove nothing, yet each new address would cause one.
+        // Until the first window ends, another pass would remove nothing, but each new address would cause one.
         self.prune_at = self
             .windows
             .values()
@@ -316,8 +316,8 @@ impl Counters {
         bytes
     }
 
-    /// Replaces the counts by those of a snapshot, without windows that have ended at `now_ms` and those that end more than
-    /// two windows later. A snapshot of the other algorithm changes nothing.
+    /// Replaces the counts with those of a snapshot, without windows that have ended at `now_ms` and those that end
+    /// more than two windows later. A snapshot of the other algorithm changes nothing.
     ///
     /// # Errors
     /// When the bytes are not a snapshot. Nothing is changed then.
@@ -352,7 +352,8 @@ impl Counters {
             }
         }
         if algorithm == self.policy.algorithm as u8 {
-            // Windows that are over later than that are of a clock that was ahead: nobody is locked out until it is right.
+            // Windows that end later come from a clock that was ahead. Without this, their addresses would stay denied
+            // until the clock is right.
             let latest = now_ms.saturating_add(2 * self.policy.window_ms);
             windows.retain(|_, window| window.over_at(self.policy.window_ms) <= latest);
             shared.retain(|_, window| window.over_at(self.policy.window_ms) <= latest);
@@ -625,7 +626,7 @@ mod tests {
                     let bytes = (counters.capacity + counters.shared_capacity) * (ENTRY_BYTES + times);
                     assert!(bytes <= max_bytes && counters.capacity <= capacity);
                     assert!((1..=MAX_SHARED_COUNTS).contains(&counters.shared_capacity));
-                    // Not more than a quarter is given away to shared counts.
+                    // At most a quarter is used for shared counts.
                     let room = max_bytes / (ENTRY_BYTES + times);
                     assert!(counters.capacity >= capacity.min(room - room / 4 - 1));
                 }
@@ -678,7 +679,7 @@ mod tests {
             let before = counters.peek(ANNE, START);
             assert_eq!(counters.clone().take(ANNE, Some(known), START), before, "{used}");
         }
-        // More than is known here raises the count, but does not move the window that has started here.
+        // A higher known count raises the count, but does not move the window that has started here.
         let known = KnownUsage {
             used: 9,
             reset_at_ms: START + 1_000,
@@ -729,7 +730,7 @@ mod tests {
             [bits(true, 0, 0), bits(false, 1, 0), bits(false, 0, 1)],
             [1.0, 2.0, 2_097_152.0]
         );
-        // What does not fit is cut to the largest value that does.
+        // Values that do not fit are cut to the largest one that does.
         assert_eq!(bits(true, u32::MAX, u64::MAX), largest.pack());
     }
 
@@ -781,7 +782,7 @@ mod tests {
     #[test]
     fn known_usage_of_an_earlier_or_impossible_window_is_ignored() {
         let mut counters = fixed();
-        // A window that has begun, since one that has not would begin anew.
+        // Start a window first, because an unstarted one would start again.
         counters.take(ANNE, None, START);
         for known in [
             KnownUsage {
@@ -826,7 +827,7 @@ mod tests {
             let mut restored = counters(algorithm);
             restored.restore(&ahead.encode(), START).unwrap();
             assert!(restored.take(ANNE, None, START).admitted, "{algorithm:?}");
-            // Clocks of two machines differ by less than a window; that is no reason to forget.
+            // Clocks of two machines differ by less than a window, so such windows are kept.
             let mut restored = counters(algorithm);
             restored.restore(&ahead.encode(), START + HOUR - 30_000).unwrap();
             assert!(
@@ -860,7 +861,7 @@ mod tests {
             let losses: Vec<_> = lose_memory_at.iter().map(|index| index.index(requests.len())).collect();
             let mut clock = START as i64;
             let mut highest = i64::MIN;
-            // For each address, the highest time that the clock had shown when a request was admitted.
+            // For each address, the highest clock time at each admitted request.
             let mut admissions: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
             for (at, (address, step)) in requests.into_iter().enumerate() {
                 clock += step;

@@ -1,12 +1,13 @@
 //! When a counting object writes its snapshot.
 //!
-//! Counts that are not written are lost when the object's process is killed. Written rows are what an object costs,
-//! so it cannot write at every request; and since a snapshot holds all counts, it need not. The object has a budget
-//! of rows. Under low load, time earns rows: each request is written before it is answered, and nothing can be
-//! lost. Under high load, each request earns a fraction of a row, and one write soon afterwards covers all requests
-//! until then. With the budget spent, an alarm writes at most [`ALARM_DELAY_MS`] after a request, at any cost:
-//! sooner than the ten seconds without requests after which Cloudflare evicts an object. Such a write leaves the
-//! budget in debt.
+//! Counts that are not written are lost when the object's process is killed. Written rows are the cost of an object, so
+//! it cannot write at every request. It need not, because a snapshot holds all counts.
+//!
+//! The object has a budget of rows. Under low load, time earns rows: each request is written before it is answered, and
+//! nothing can be lost. Under high load, each request earns a fraction of a row, and one write soon afterwards covers
+//! all requests until then. When the budget is spent, an alarm writes at most [`ALARM_DELAY_MS`] after a request,
+//! whatever it costs. That is sooner than the ten seconds without requests after which Cloudflare evicts an object.
+//! Such a write leaves the budget in debt.
 
 /// The longest time from a request to the write of its count, in milliseconds.
 pub const ALARM_DELAY_MS: u64 = 8_000;
@@ -14,19 +15,19 @@ pub const ALARM_DELAY_MS: u64 = 8_000;
 /// The time from a request to a batched write of its count, in milliseconds.
 pub const BATCH_DELAY_MS: u32 = 250;
 
-/// A request that arrives at least this long after the previous one arrives under low load, in milliseconds.
+/// A request arrives under low load if at least this long has passed since the previous one, in milliseconds.
 const LOW_LOAD_GAP_MS: u64 = 250;
 
 /// The time that earns a row under low load, in milliseconds.
 const ROW_INTERVAL_MS: u64 = 2_000;
 
-/// What a request earns under high load, in thousandths of a row.
+/// The fraction of a row that a request earns under high load, in thousandths.
 const REQUEST_CREDIT: i64 = 6;
 
-/// The largest budget, in thousandths of a row. A new object starts with it: there were no requests before.
+/// The largest budget, in thousandths of a row. A new object starts with it, because it had no requests before.
 const MAX_BUDGET: i64 = 3_000;
 
-/// What batched writes leave in the budget for the first request under low load again, in thousandths of a row.
+/// The budget that batched writes leave for the next request under low load, in thousandths of a row.
 const RESERVE: i64 = 1_000;
 
 /// The largest debt, in thousandths of a row.
@@ -34,7 +35,7 @@ const MIN_BUDGET: i64 = -2_000;
 
 const ROW: i64 = 1_000;
 
-/// Large snapshots are written less often: for each this many bytes, nothing is written for another [`BATCH_DELAY_MS`].
+/// Large snapshots are written less often: for every this many bytes, writes pause for another [`BATCH_DELAY_MS`].
 const SMALL_SNAPSHOT_BYTES: usize = 64 * 1024;
 
 /// When the count of a request is to be written.
@@ -68,9 +69,8 @@ impl Default for WriteBudget {
 }
 
 impl WriteBudget {
-    /// Adds what a request at `now_ms` (milliseconds since the Unix epoch) earns, decides when its count is to be
-    /// written and spends the row for that. Pass `scheduled` while a batched write is pending: it covers this
-    /// request too.
+    /// Adds the credit of a request at `now_ms` (milliseconds since the Unix epoch), decides when its count is written,
+    /// and spends the row for that. Pass `scheduled` while a batched write is pending: it covers this request too.
     pub fn request(&mut self, now_ms: u64, scheduled: bool) -> Write {
         let gap = self
             .last_request_ms
@@ -95,7 +95,7 @@ impl WriteBudget {
         if low_load { Write::Now } else { Write::Batched }
     }
 
-    /// Accounts for this many rows that had to be written.
+    /// Deducts rows that had to be written.
     pub fn spend(&mut self, rows: u32) {
         self.rows = (self.rows - i64::from(rows) * ROW).max(MIN_BUDGET);
     }
@@ -160,7 +160,7 @@ mod tests {
             }
             written.decisions.push(write);
         }
-        // The write of the last alarm.
+        // The last alarm's write.
         written.forced += i64::from(alarm.is_some());
         written
     }

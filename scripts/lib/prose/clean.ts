@@ -39,6 +39,7 @@ export const cleanPaths: string[] = [
   "examples/images/README.md",
   "ledger/schema",
   "ledger/upgrades/README.md",
+  "policy/src",
 ];
 
 export interface Exception {
