@@ -1,8 +1,8 @@
-//! The access log: lines about single requests, attempts and jobs. There are several for each job, so the setting
-//! `ACCESS_LOG` decides which of them are written, apart from the level of the rest of the log.
+//! The access log: lines about single requests, attempts and jobs. Each job writes several, so the setting `ACCESS_LOG`
+//! decides which lines are written, independent of the log level.
 
-/// Writes a line of the access log: as a warning if `$is_notable`, else as an ordinary line, of which there is one for
-/// each job or request.
+/// Writes a line of the access log: as a warning if `$is_notable`, else as an ordinary line. Each job or request writes
+/// one ordinary line.
 #[macro_export]
 macro_rules! access_log {
     ($is_notable:expr, $($fields:tt)+) => {

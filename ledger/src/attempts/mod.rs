@@ -1,7 +1,7 @@
-//! Attempts under way: those of processes, kept out of reach of a leader that does not know them.
+//! Running attempts, protected from a River leader that does not know them.
 //!
-//! River's rescuer takes a job for stuck by its `attempted_at` alone. A leader of another program's knows neither
-//! Weir's kinds nor how long they take: it would discard them, or run them a second time beside the first.
+//! River's rescuer considers a job stuck by its `attempted_at` alone. A leader of another program knows neither Weir's
+//! kinds nor how long they take: it would discard their jobs, or run them a second time concurrently.
 
 mod outstanding;
 
@@ -14,11 +14,11 @@ pub use outstanding::{
     extend, fail, hand_over, record_progress, send_back, take_back_silent,
 };
 
-/// How many attempts one statement keeps.
+/// The maximum number of attempts that one statement keeps.
 pub const MAX_KEPT: usize = 500;
 
-/// Says that these attempts of this River client are alive, by moving their `attempted_at` to now. Returns how many were.
-/// Those that somebody has locked are left out, and so are those that are over or somebody else's by now.
+/// Moves the `attempted_at` of this River client's running attempts to now, and returns how many it moved. Skips locked
+/// jobs, ended attempts and attempts that another process has taken over.
 ///
 /// # Errors
 ///
@@ -29,8 +29,8 @@ pub async fn keep(client: &Client, client_id: &str, jobs: &[i64], attempts: &[i1
         .await
 }
 
-/// Attempts at jobs of these kinds that this River client has had for so long: the jobs, and the claims as [`claim_of`]
-/// has them.
+/// The attempts at jobs of these kinds that this River client has run for at least this long: the jobs, and the claims
+/// in the form of [`claim_of`].
 ///
 /// # Errors
 ///
@@ -53,8 +53,8 @@ pub async fn claimed(
         .collect())
 }
 
-/// Gives jobs back to their queues that were claimed for this River client and never came to it. Returns which were, and
-/// the state of each; those that are somebody else's by now are left out.
+/// Returns jobs to their queues that were claimed for this River client but never reached it. Returns these jobs and
+/// their states. Skips jobs that another process has taken over.
 ///
 /// # Errors
 ///

@@ -1,8 +1,10 @@
-//! Attempts whose handler answers later: begun by a process of Weir's, and ended by whoever has the attempt's token.
+//! Attempts with a handler that answers later: a Weir process starts them, and a caller with the attempt's token ends
+//! them.
 //!
-//! While the answer is outstanding the job is River's `pending`, "waits for something outside": no River client claims it,
-//! rescues it, or writes an outcome over it, whichever process ends meanwhile. It keeps its slot and its quota. What ends
-//! the attempt makes it run again in the transaction that ends it, by the functions that other languages have.
+//! While the answer is outstanding, the job is in River's state `pending`, "waits for something external". No River
+//! client claims it, rescues it or overwrites its outcome, even if a process ends meanwhile. The job keeps its slot and
+//! its quota. The transaction that ends the attempt first makes it run again, and uses the functions for other
+//! languages.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +15,13 @@ use tokio_postgres::{Client, Error, GenericClient, IsolationLevel, Row, Transact
 
 use crate::database::{ConnectionPool, DatabaseError, FromDatabase, PreparedClient, unstorable};
 
-/// How many attempts one look for silent ones returns.
+/// The maximum number of silent attempts that one query returns.
 const MAX_SILENT: i64 = 200;
 
-/// How long one look takes attempts back. The maintenance that comes after it waits meanwhile, and the next look goes on.
+/// How long one round takes attempts back. The next maintenance task waits meanwhile, and the next round continues.
 const MAX_LOOK: Duration = Duration::from_millis(500);
 
-/// How long taking back an attempt waits for the lock of its holder. The next round looks again.
+/// How long a takeover waits for the lock of the holder. The next round tries again.
 const TAKE_BACK_PATIENCE: &str = "SET LOCAL lock_timeout = '20ms'";
 
 /// One attempt at a job, and no other one.
@@ -27,50 +29,50 @@ const TAKE_BACK_PATIENCE: &str = "SET LOCAL lock_timeout = '20ms'";
 pub struct Claim<'a> {
     /// River's job id.
     pub job_id: i64,
-    /// As `claim_of()` has it in the database, and [`claim_of`] here.
+    /// The claim, as returned by `claim_of()` in the database and by [`claim_of`] here.
     pub claim: &'a str,
     /// When the job was created. After a failover, its id may belong to another job.
     pub created_at: Timestamp,
 }
 
-/// Which attempt at a job it is: its number, and how often the job was claimed. The number alone does not tell, since an
-/// attempt that its process's end broke off is begun again under the same one.
+/// Identifies an attempt at a job by its number and by how often the job was claimed. The number alone is not enough:
+/// after a process dies, its attempt starts again under the same number.
 #[must_use]
 pub fn claim_of(attempt: i32, claims: usize) -> String {
     format!("{attempt}.{claims}")
 }
 
-/// What became of a wish to answer later.
+/// The result of a request to answer later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandedOver {
     /// The answer is outstanding.
     Outstanding,
-    /// The handler, or somebody else, has ended the attempt before.
+    /// The attempt has ended already.
     Over,
-    /// Somebody wants the job to be cancelled, and it still runs.
+    /// The job's cancellation was requested. The job still runs.
     Cancelled,
-    /// Its unique key does not count while it is pending, and it still runs.
+    /// The job's unique key does not count while the job is pending, so the job still runs.
     CannotWait,
 }
 
-/// Why an attempt is told nothing more.
+/// Why an attempt receives no further updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     /// The job was cancelled.
     Cancelled,
-    /// The job has ended otherwise, or is gone.
+    /// The job has ended in another way, or was deleted.
     Ended,
-    /// The attempt was taken back, and the job is tried again.
+    /// The attempt was taken back, and the job is retried.
     TakenBack,
 }
 
-/// Why what an attempt says is not taken.
+/// Why a report of an attempt is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
-    /// It is not under way.
+    /// The attempt is not under way.
     #[error("the attempt is over")]
     Over(Over),
-    /// It cannot be right. The text says what is wanted.
+    /// The report is invalid. The text describes a valid one.
     #[error("{0}")]
     Invalid(String),
     /// The database could not be used.
@@ -96,12 +98,12 @@ impl From<Error> for AttemptError {
     }
 }
 
-/// How far an attempt is.
+/// The progress of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
     /// From 0 to 1.
     pub fraction: f64,
-    /// For people.
+    /// The message for people.
     pub message: Option<String>,
 }
 
@@ -109,11 +111,11 @@ impl Progress {
     /// The longest message, in bytes.
     pub const MAX_MESSAGE: usize = 1000;
 
-    /// Whether it is one.
+    /// Checks the progress.
     ///
     /// # Errors
     ///
-    /// What is wanted.
+    /// A description of valid progress.
     pub fn check(&self) -> Result<(), AttemptError> {
         let fits = |message: &String| message.len() <= Self::MAX_MESSAGE;
         if (0.0..=1.0).contains(&self.fraction) && self.message.as_ref().is_none_or(fits) {
@@ -126,36 +128,37 @@ impl Progress {
     }
 }
 
-/// How an attempt has failed.
+/// The failure of an attempt.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What went wrong, for the job's owner.
+    /// The error message for the job's owner.
     pub error: String,
-    /// When it is to be tried again; `None` leaves it to the service.
+    /// The time of the next attempt; `None` uses the service's policy.
     pub retry_at: Option<Timestamp>,
-    /// Whether trying again will not help.
+    /// Whether a retry is useless.
     pub is_permanent: bool,
 }
 
-/// How much quota an attempt asks for.
+/// The quota that an attempt asks for.
 #[derive(Clone, Copy, Debug)]
 pub enum Needs {
-    /// So much more than it has.
+    /// An additional amount.
     More(i64),
-    /// So much in all. Whoever does not know whether an answer was lost says it again, and it is reserved once.
+    /// A total amount. A caller that lost the answer can repeat the request, and the amount is reserved once.
     Total(i64),
 }
 
-/// What more quota an attempt got.
+/// The result of a request for more quota.
 #[derive(Clone, Debug)]
 pub struct Extended {
     /// Whether there was room.
     pub is_extended: bool,
-    /// The billing period's quota now.
+    /// The current quota of the billing period.
     pub quota: Option<Value>,
 }
 
-/// Makes a running attempt one whose handler answers later, and may say nothing for that long.
+/// Marks a running attempt as one with a handler that answers later. The handler must report at least once per
+/// `patience`.
 ///
 /// # Errors
 ///
@@ -180,12 +183,12 @@ pub async fn hand_over(client: &Client, claim: Claim<'_>, patience: Duration) ->
     })
 }
 
-/// An attempt says that it is alive, and how far it is. Returns until when it must say something again; `None` while its
+/// Records a sign of life and the progress of an attempt. Returns the deadline of the next report; `None` while a
 /// process waits for the handler.
 ///
 /// # Errors
 ///
-/// When it is not under way, the progress is none, or the database cannot be used.
+/// When the attempt is not under way, the progress is invalid, or the database cannot be used.
 pub async fn record_progress(
     client: &mut Client,
     claim: Claim<'_>,
@@ -203,8 +206,8 @@ pub async fn record_progress(
     }
 }
 
-/// Completes the job as this attempt's, charges `used` or all that was reserved, and returns what was charged. Saying so
-/// again changes nothing and returns the same.
+/// Completes the job for this attempt, and returns the charge: `used`, or everything that was reserved. A repeated call
+/// changes nothing and returns the same.
 ///
 /// # Errors
 ///
@@ -233,7 +236,7 @@ pub async fn complete(
     }
 }
 
-/// Records that the attempt has failed. Returns what becomes of the job: `retry`, `discarded` or `cancelled`.
+/// Records that the attempt has failed. Returns the outcome for the job: `retry`, `discarded` or `cancelled`.
 ///
 /// # Errors
 ///
@@ -269,7 +272,7 @@ pub async fn send_back(client: &Client, claim: Claim<'_>, pause: Duration) -> Re
 ///
 /// # Errors
 ///
-/// When the attempt is not under way, the amount is none, or the database cannot be used.
+/// When the attempt is not under way, the amount is invalid, or the database cannot be used.
 pub async fn extend(client: &mut Client, claim: Claim<'_>, needs: Needs) -> Result<Extended, AttemptError> {
     let transaction = begin(client).await?;
     lock_holder(&transaction, claim.job_id).await?;
@@ -296,7 +299,7 @@ pub async fn extend(client: &mut Client, claim: Claim<'_>, needs: Needs) -> Resu
                 &[&claim.job_id, &attempt, &more],
             )
             .await?;
-        // A job of nobody's has nothing that could be extended.
+        // A job without an owner has no quota to extend.
         let extended = Extended {
             is_extended: row.get::<_, &str>("outcome") == "extended",
             quota: row.get("quota"),
@@ -313,17 +316,16 @@ pub async fn extend(client: &mut Client, claim: Claim<'_>, needs: Needs) -> Resu
 pub struct Silent {
     /// River's job id.
     pub job_id: i64,
-    /// What becomes of the job: `retry`, `discarded` or `cancelled`.
+    /// The outcome for the job: `retry`, `discarded` or `cancelled`.
     pub outcome: String,
 }
 
-/// Takes back the attempts whose handler has reported nothing for too long, each in a transaction of its own: a holder that
-/// somebody has locked keeps no other's from being taken back, and is looked at again. `each` is told of every one, and of
-/// what could not be done.
+/// Takes back the attempts without a report for too long, each in a separate transaction. A locked holder does not
+/// delay others, and the next round tries it again. Calls `each` for every attempt and every failure.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked which there are.
+/// When the database cannot be queried.
 pub async fn take_back_silent(
     look: &PreparedClient,
     pool: &ConnectionPool,
@@ -392,14 +394,14 @@ async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
         .isolation_level(IsolationLevel::ReadCommitted)
         .start()
         .await?;
-    // The functions update the counters, and a sign of life changes none.
+    // The functions update the counters. A sign of life changes none.
     transaction
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;
     Ok(transaction)
 }
 
-/// As a settlement has it: first the holder, then the job.
+/// Locks the holder first and then the job, as a settlement does.
 async fn lock_holder(transaction: &Transaction<'_>, job_id: i64) -> Result<(), Error> {
     transaction
         .execute("SELECT lock_holder_of_job($1)", &[&job_id])
@@ -407,7 +409,7 @@ async fn lock_holder(transaction: &Transaction<'_>, job_id: i64) -> Result<(), E
     Ok(())
 }
 
-/// The number of the attempt, which runs again; `None` when it is not under way.
+/// Makes the attempt run again, and returns its number; `None` when it is not under way.
 async fn resume(
     transaction: &Transaction<'_>,
     claim: Claim<'_>,
@@ -430,7 +432,7 @@ async fn record(
     failure: &Failure,
 ) -> Result<String, Error> {
     let most: Option<i16> = if failure.is_permanent {
-        // No attempt is left for a moment, so that the job is at its end.
+        // Sets the job's attempts to the maximum for a moment, so that the failure ends it.
         let sql = "UPDATE river_job j SET max_attempts = j.attempt FROM river_job o \
                    WHERE j.id = $1 AND o.id = j.id RETURNING o.max_attempts";
         Some(transaction.query_one(sql, &[&job_id]).await?.get(0))
@@ -450,7 +452,8 @@ async fn record(
     Ok(row.get("outcome"))
 }
 
-/// Hears an attempt: its number, and until when it must say something again. `None` when it is not under way.
+/// Records a sign of life. Returns the attempt's number and the deadline of the next report; `None` when it is not
+/// under way.
 async fn write_progress(
     transaction: &Transaction<'_>,
     claim: Claim<'_>,
@@ -473,7 +476,7 @@ async fn write_progress(
     Ok(row.map(|row| (row.get("attempt"), row.get("deadline_at"))))
 }
 
-/// What became of the job, and what was charged if this attempt has completed it.
+/// The outcome of the job, and the charge if this attempt has completed it.
 async fn over<C: GenericClient>(client: &C, claim: Claim<'_>) -> Result<(Over, Option<i64>), Error> {
     let row = client
         .query_opt(

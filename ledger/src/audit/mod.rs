@@ -1,7 +1,7 @@
 //! The audit: proves the invariants I1 to I7 in one snapshot, and rebuilds counters that have drifted.
 //!
-//! It looks at what is so and not only at Weir's own columns: jobs that run against slots, owners that live, holders
-//! with room and waiting jobs.
+//! It checks actual state and not only Weir's columns: jobs that run against slots, owners that are alive, holders with
+//! room and waiting jobs.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,36 +13,39 @@ use uuid::Uuid;
 use crate::database::DatabaseError;
 use crate::rules::SlotLimits;
 
-/// One invariant and who breaks it.
+/// An invariant and its violations.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// `I1` to `I7`, as in the documentation.
     pub invariant: &'static str,
-    /// What must hold.
+    /// The invariant in words.
     pub claim: &'static str,
-    /// For whom it does not, at most [`MAX_SHOWN`] of them.
+    /// The violations, at most [`MAX_SHOWN`] of them.
     pub violations: Vec<String>,
 }
 
 impl Finding {
-    /// Whether it holds for everybody.
+    /// Whether there are no violations.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.violations.is_empty()
     }
 }
 
-/// More violations than this are not listed.
+/// The maximum number of violations that are listed.
 pub const MAX_SHOWN: i64 = 50;
 
-/// How long a settlement, a promotion or a guard's look may take before the audit calls it missing.
+/// How long a settlement, a promotion or a guard's check may take before the audit reports it as missing.
 pub const GRACE: Duration = Duration::from_secs(5);
 
 const DRIFTED_BALANCES: &str = include_str!("sql/i6_balances.sql");
 const DRIFTED_COUNTERS: &str = include_str!("sql/i6_counters.sql");
 
-/// The first column of each query is a text per violation. $1 is how many at most ([`MAX_SHOWN`]; NULL for all), $2
-/// the slot limits of the tiers and of a client address, $3 the grace in seconds.
+/// The first column of each query is a text per violation. All queries have these parameters:
+///
+/// - $1: the maximum number ([`MAX_SHOWN`]; NULL for all).
+/// - $2: the slot limits of the tiers and of a client address.
+/// - $3: the grace in seconds.
 const CHECKS: [(&str, &str, &str); 15] = [
     (
         "I1",
@@ -117,12 +120,12 @@ const CHECKS: [(&str, &str, &str); 15] = [
     ),
 ];
 
-/// Checks everything in one snapshot, while others go on working. `limits` are the slots that the database counts
-/// against; `None` when it counts none. What happened within `grace` may still be under way.
+/// Checks everything in one snapshot, while other transactions continue. `limits` are the slots that the database
+/// counts against; `None` when it does not count slots. Changes within `grace` may still be in progress.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn audit(
     client: &mut Client,
     limits: Option<&SlotLimits>,
@@ -139,12 +142,12 @@ pub async fn audit(
     let grace = grace.as_secs_f64();
     let mut findings = Vec::new();
     for (invariant, claim, sql) in CHECKS {
-        // Without limits in the database nothing there says who may run or has to wait.
+        // Without limits in the database, nothing there shows which jobs may run and which must wait.
         let counts_slots = sql.contains("$2") && limits.is_none();
         let rows = if counts_slots {
             Vec::new()
         } else {
-            // Not every query uses all parameters, but each is sent all of them.
+            // Every query gets all parameters, although not all queries use all of them.
             let sql = format!(
                 "WITH parameters AS (SELECT $1::bigint, $2::text[], $3::bigint[], $4::bigint, $5::float8)\n{sql}"
             );
@@ -162,12 +165,12 @@ pub async fn audit(
     Ok(findings)
 }
 
-/// Rebuilds the counters of every holder that has drifted from its rows, each in a transaction of its own under that
-/// holder's locks. Returns how many were rebuilt.
+/// Rebuilds the counters of every holder that has drifted from its rows, each in a separate transaction under that
+/// holder's locks. Returns how many it rebuilt.
 ///
 /// # Errors
 ///
-/// When the database cannot be used. Those that were rebuilt before stay so.
+/// When the database cannot be used. Counters that were rebuilt before stay so.
 pub async fn repair(client: &mut Client) -> Result<usize, DatabaseError> {
     let mut drifted = BTreeSet::<Uuid>::new();
     for sql in [DRIFTED_BALANCES, DRIFTED_COUNTERS] {
@@ -193,7 +196,7 @@ pub async fn repair(client: &mut Client) -> Result<usize, DatabaseError> {
     Ok(drifted.len())
 }
 
-/// The findings for people.
+/// The findings as text.
 #[must_use]
 pub fn report(findings: &[Finding]) -> String {
     use std::fmt::Write as _;

@@ -1,5 +1,5 @@
--- Attempts that a River client has had for long, by the database. One look through an index at what runs. $1 the River
--- client, $2 kinds, $3 seconds.
+-- The attempts that a River client has run for long, by the database's clock. One index range of the running jobs.
+-- Parameters: $1 the River client, $2 kinds, $3 seconds.
 SELECT j.id AS job_id, claim_of(j.attempt, j.attempted_by) AS claim
 FROM river_job j
 WHERE j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = $1 AND j.kind = ANY ($2::text[])

@@ -1,7 +1,7 @@
--- Makes a running attempt one whose answer is outstanding, unless somebody has asked for its cancellation. A unique job
--- whose key does not count while it is pending is left alone: another could take its key meanwhile.
--- $1 job, $2 claim, $3 seconds that the handler may say nothing, $4 when the job was created.
--- `handed_over` is null when the attempt is over already.
+-- Marks a running attempt as one with an outstanding answer, unless its cancellation was requested. Skips a unique job
+-- with a key that does not count while it is pending, because another job could take the key meanwhile.
+-- Parameters: $1 job, $2 claim, $3 seconds that the handler may be silent, $4 when the job was created. `handed_over`
+-- is null when the attempt is over already.
 WITH attempt AS MATERIALIZED (
     SELECT j.id,
            j.metadata ? 'cancel_attempted_at' AS is_cancelled,
@@ -20,7 +20,7 @@ WITH attempt AS MATERIALIZED (
     INSERT INTO outstanding_attempts AS o (job_id, claim, patience, deadline_at)
     SELECT w.id, $2, make_interval(secs => $3::float8), clock_timestamp() + make_interval(secs => $3::float8)
     FROM waiting w
-    -- Of an attempt that somebody ended by hand.
+    -- The row of an attempt that was ended by hand.
     ON CONFLICT (job_id) DO UPDATE
         SET claim = excluded.claim, patience = excluded.patience, deadline_at = excluded.deadline_at,
             began_at = excluded.began_at

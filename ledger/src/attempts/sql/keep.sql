@@ -1,6 +1,7 @@
--- Moves attempted_at of attempts that are alive to now. When they started is put into the metadata once, so that the
--- next time no index changes. Nobody waits for it to be on disk: it would keep the rows locked, which may be about to be
--- settled, and what is lost is said again. $1 the River client that runs them, $2 jobs, $3 their attempts.
+-- Moves attempted_at of running attempts to now. Stores their start in the metadata once, so that the next call changes
+-- no index. Does not wait for the disk: that would keep the rows locked, which may be about to be settled, and a lost
+-- write is repeated.
+-- Parameters: $1 the River client that runs them, $2 jobs, $3 their attempts.
 WITH unhurried AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), alive AS (
@@ -8,7 +9,7 @@ WITH unhurried AS MATERIALIZED (
     FROM unhurried
     CROSS JOIN unnest($2::bigint[], $3::smallint[]) AS a (id, attempt)
     JOIN river_job j ON j.id = a.id AND j.attempt = a.attempt
-    -- "IS TRUE" keeps the state out of the choice of an index.
+    -- "IS TRUE" keeps the planner from using the state to choose an index.
     WHERE (j.state = 'running') IS TRUE AND j.attempted_by[array_upper(j.attempted_by, 1)] = $1
     ORDER BY j.id
     FOR NO KEY UPDATE OF j SKIP LOCKED

@@ -1,5 +1,5 @@
--- What became of a job that an attempt was at. $1 job, $2 claim, $3 when the job was created.
--- `charged` is what the attempt was charged that completed it, if that is this one.
+-- The outcome of an attempt's job.
+-- Parameters: $1 job, $2 claim, $3 when the job was created. `charged` is the charge if this attempt completed the job.
 SELECT j.state::text AS state, claim_of(j.attempt, j.attempted_by) = $2 AS is_latest,
        coalesce(u.quota_amount, 0)::bigint AS charged
 FROM river_job j

@@ -1,4 +1,5 @@
--- What a job has reserved, and the quota of its billing period now. $1 job. By keys.
+-- The amount that a job has reserved, and the current quota of its billing period.
+-- Parameters: $1 job. Look-ups by key.
 SELECT r.reserved_amount,
        CASE WHEN r.user_id IS NOT NULL AND coalesce(a.slots, raise_no_limits(r.event_type)) IS NOT NULL THEN
            quota_json(a.used, a.reserved, a.monthly_limit, a.period_end, a.from_grants, a.granted, a.monthly_ceiling)

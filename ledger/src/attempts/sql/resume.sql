@@ -1,7 +1,8 @@
--- Makes an attempt run again whose answer is no longer outstanding, for the end that the caller writes in the same
--- transaction. One that still runs in its process is left as it is. The caller holds the lock of the job's holder.
--- $1 job, $2 claim, $3 whether only if the handler has reported nothing for too long, $4 when the job was created.
--- No row when the attempt is not under way; what was outstanding of one that somebody ended by hand is forgotten then.
+-- Makes an attempt run again, so that the caller can end it in the same transaction. An attempt that still runs in its
+-- process stays as it is. Deletes the row of an attempt that was ended by hand. The caller holds the lock of the job's
+-- holder.
+-- Parameters: $1 job, $2 claim, $3 whether to resume only if the handler has reported nothing for too long, $4 when the
+-- job was created. Returns no row when the attempt is not under way.
 WITH answered AS (
     DELETE FROM outstanding_attempts o
     WHERE o.job_id = $1 AND o.claim = $2 AND (NOT $3::boolean OR o.deadline_at < clock_timestamp())

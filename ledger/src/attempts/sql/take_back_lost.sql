@@ -1,7 +1,7 @@
--- Jobs that were claimed for a River client and never came to it go back to their queues, as those of a process that died.
--- They keep their slots. An attempt that never began is none, so they may have one more: the number of this one fences out
--- a worker that hears of it after all. Not again and again, since what no client can read comes to none.
--- $1 the River client, $2 jobs, $3 their claims.
+-- Returns jobs to their queues that were claimed for a River client but never reached it, like the jobs of a dead
+-- process. They keep their slots. The attempt did not start, so they get one more. Its number fences out a worker that
+-- receives the job late after all. Capped, because a job that no client can decode would loop forever.
+-- Parameters: $1 the River client, $2 jobs, $3 their claims.
 WITH free AS (
     SELECT j.id, LEAST(32767, j.max_attempts + CASE WHEN l.times < 5 THEN 1 ELSE 0 END) AS most
     FROM unnest($2::bigint[], $3::text[]) AS c (id, claim)

@@ -1,5 +1,5 @@
--- Over both the limit of today and the one in force when a reservation was last accepted: a plan that was lowered
--- since is no fault, usage that nobody granted is.
+-- Above both the current limit and the limit in force when a reservation was last accepted. Usage above a plan that was
+-- lowered later is allowed. Usage that was never granted is a violation.
 SELECT format('user %s, %s, %s of %s: used %s + reserved %s - %s from grants > limit %s',
               b.user_id, b.event_type, b.span, b.period_start, b.used, b.reserved, b.from_grants, greatest(b.granted_limit, p.most))
 FROM quota_balances b

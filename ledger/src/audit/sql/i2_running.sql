@@ -1,5 +1,5 @@
--- What runs, against the slots: submitted jobs that run without one. $2 to $4 the slots that the configuration sets, $5 seconds within which a
--- claimed job is looked at by the guard.
+-- Submitted jobs that run without a slot.
+-- Parameters: $2 to $4 the configured slots, $5 seconds within which the guard checks a claimed job.
 SELECT format('job %s of holder %s (%s) runs without a slot', j.id, coalesce(r.holder, s.holder), j.kind)
 FROM river_job j
 LEFT JOIN quota_reservations r ON r.job_id = j.id

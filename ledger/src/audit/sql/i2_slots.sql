@@ -1,5 +1,5 @@
--- Over both the plan's limit of today and the one in force when a slot was last given. $2 plans whose
--- slots the configuration sets, $3 those slots, $4 the slots of a client address.
+-- Above both the plan's current limit and the limit in force when a slot was last given.
+-- Parameters: $2 plans with configured slots, $3 those slots, $4 the slots of a client address.
 SELECT format('holder %s, %s: %s slots in use, limit %s', h.holder, h.event_type, h.slots_in_use, greatest(h.granted_slots, t.slots))
 FROM holders h
 LEFT JOIN LATERAL plan_of(h.user_id, h.event_type, now()) p ON h.user_id IS NOT NULL

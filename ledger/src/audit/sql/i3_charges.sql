@@ -1,6 +1,7 @@
--- What each finished job with a user should have been charged, and was. A job whose reservation still stands is not
--- settled yet. Of one that was charged and ran again, what it used is what its last attempt did, and nothing more was
--- charged for that. $5 seconds that a settlement may take.
+-- Compares the charge of each finished job with a user to the charge it should have. Skips jobs with a reservation,
+-- which are not settled yet. For a job that was charged and ran again, the metadata has the usage of the last attempt,
+-- which was not charged.
+-- Parameters: $5 seconds that a settlement may take.
 SELECT format('job %s (%s) of user %s: charged %s time(s), %s in all, should be %s',
               f.id, f.state, f.user_id, f.times, f.charged, f.due)
 FROM (

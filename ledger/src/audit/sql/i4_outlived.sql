@@ -1,4 +1,5 @@
--- Reservations whose job is at its end or gone. $5 seconds that a settlement may take.
+-- Reservations of ended or deleted jobs.
+-- Parameters: $5 seconds that a settlement may take.
 SELECT format('job %s (%s): reservation of %s for user %s',
               r.job_id, coalesce(j.state::text, 'gone'), r.reserved_amount, r.user_id)
 FROM quota_reservations r

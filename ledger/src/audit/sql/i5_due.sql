@@ -1,4 +1,5 @@
--- Jobs whose time came and that nobody has put in line for a slot. $5 seconds beside the ten that this may take.
+-- Jobs that are due but are neither parked nor admitted.
+-- Parameters: $5 seconds in addition to the ten that this may take.
 SELECT format('job %s of holder %s (%s) has been due since %s', r.job_id, r.holder, j.state, r.due_at)
 FROM quota_reservations r
 JOIN river_job j ON j.id = r.job_id

@@ -1,5 +1,6 @@
--- Jobs that run in a Weir process that is not registered, or whose heartbeat and claims stopped long ago: nobody would
--- take them back. $5 seconds of grace beside the ten after which a process is dead.
+-- Jobs that run in a Weir process that is not registered, or that sent its last heartbeat and claim long ago. No
+-- process would take them over.
+-- Parameters: $5 seconds of grace in addition to the ten after which a process is dead.
 SELECT format('job %s runs in %s, which %s', j.id, a.owner,
               CASE WHEN p.client_id IS NULL THEN 'is not registered' ELSE format('has been silent since %s', p.beat_at) END)
 FROM river_job j

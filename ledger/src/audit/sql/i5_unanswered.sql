@@ -1,5 +1,6 @@
--- Jobs that hold a slot and wait, though no handler is to answer for them; and attempts that nobody takes back although their
--- handler has reported nothing for too long. $5 seconds beside the ten that this may take.
+-- Jobs that hold a slot and wait without an outstanding attempt; and attempts that were not taken back although their
+-- handler has reported nothing for too long.
+-- Parameters: $5 seconds in addition to the ten that this may take.
 SELECT format('job %s of holder %s has a slot, and nobody works on it', r.job_id, r.holder)
 FROM quota_reservations r
 JOIN river_job j ON j.id = r.job_id

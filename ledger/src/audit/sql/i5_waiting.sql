@@ -1,6 +1,6 @@
--- Holders with waiting jobs and a free slot. A slot is given on in the transaction that frees it, so this is never so,
--- except for moments after the limit was raised. $2 to $4 the slots that the configuration sets, $5 seconds that promotion
--- may take after a change of plan or of limits.
+-- Holders with parked jobs and a free slot. The transaction that frees a slot also passes it on, so this happens only
+-- for moments after a limit was raised.
+-- Parameters: $2 to $4 the configured slots, $5 seconds that promotion may take after a change of plan or of limits.
 SELECT format('holder %s, %s: %s job(s) wait although %s of %s slots are in use',
               h.holder, h.event_type, h.parked, h.slots_in_use, t.slots)
 FROM (SELECT * FROM holders WHERE parked > 0) h

@@ -1,4 +1,4 @@
--- Windows shorter than a month are forgotten some time after they are over, and are not looked at then.
+-- Ignores windows shorter than a month after their end, because their rows are deleted some time later.
 SELECT format('user %s, %s, %s of %s: used %s, sum %s; reserved %s, sum %s; from grants %s, sum %s', user_id, event_type, span, period_start,
               coalesce(b.used, 0), coalesce(u.used, 0), coalesce(b.reserved, 0), coalesce(r.reserved, 0),
               coalesce(b.from_grants, 0), coalesce(u.from_grants, 0) + coalesce(r.from_grants, 0)),

@@ -1,4 +1,4 @@
--- Each grant against its draws; and all grants of a user and meter against its reservations and usage.
+-- Each grant against its draws, and all grants of a user and meter against its reservations and usage.
 (
     SELECT format('grant %s of user %s, %s: %s given; reserved %s, drawn %s; used %s, charged %s',
                   g.id, g.user_id, g.event_type, g.amount, g.reserved, coalesce(d.open, 0), g.used, coalesce(d.charged, 0))
