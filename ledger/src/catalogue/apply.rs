@@ -11,13 +11,13 @@ use super::definition::{Catalogue, PLAN_ATTRIBUTES, PlanEntry, PlanLimits};
 use crate::database::DatabaseError;
 use crate::meter::Meter;
 
-/// Why the catalogue was not brought into the database.
+/// Why the catalogue was not applied to the database.
 #[derive(Debug, thiserror::Error)]
 pub enum CatalogueError {
     /// The database could not be used.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// Something that is gone is still used.
+    /// A removed plan or meter is still in use.
     #[error("the catalogue in weir.toml does not fit the database, and nothing of it was changed:\n  {}", .0.join("\n  "))]
     InUse(Vec<String>),
 }
@@ -28,11 +28,11 @@ impl From<tokio_postgres::Error> for CatalogueError {
     }
 }
 
-/// The catalogue as the database has it.
+/// The catalogue in the database.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn load<C: GenericClient + Sync>(client: &C) -> Result<Catalogue, tokio_postgres::Error> {
     let meters = client.query("SELECT name, unit FROM meters", &[]).await?;
     let plans = format!(
@@ -83,15 +83,15 @@ fn plan_limits(row: &Row) -> PlanLimits {
     }
 }
 
-/// Makes the database's catalogue this one, all of it or nothing, and returns what changed, a line each. What is gone
-/// from it must not be used any more.
+/// Replaces the database's catalogue with this one, in one transaction, and returns the changes, one per line. A
+/// removed plan or meter must not be in use.
 ///
 /// # Errors
 ///
-/// When the database cannot be used, or a plan or a meter that is gone is still used.
+/// When the database cannot be used, or a removed plan or meter is still in use.
 pub async fn apply(client: &mut Client, wanted: &Catalogue) -> Result<Vec<String>, CatalogueError> {
     let transaction = client.transaction().await?;
-    // Readers go on; whoever else would change the catalogue waits. Limits first, as whoever writes them by hand has it.
+    // Readers continue. Other changes of the catalogue wait. Locks the limits first, as manual changes do.
     transaction
         .batch_execute("LOCK TABLE plan_limits, meters IN EXCLUSIVE MODE")
         .await?;
@@ -116,7 +116,7 @@ pub async fn apply(client: &mut Client, wanted: &Catalogue) -> Result<Vec<String
     Ok(changes)
 }
 
-/// What is gone and still used, and by whom.
+/// The removed plans and meters that are still in use, and their users.
 async fn in_use(
     transaction: &Transaction<'_>,
     now: &Catalogue,
@@ -159,7 +159,7 @@ async fn in_use(
     Ok(plans.chain(meters).collect())
 }
 
-/// Windows that no plan limits any more, in which somebody has a limit of its own: they would not be counted.
+/// Windows that no plan limits any more, although a user has an override in them. They would not be counted.
 async fn own_limits(
     transaction: &Transaction<'_>,
     now: &Catalogue,
@@ -188,7 +188,7 @@ async fn own_limits(
     Ok(gone)
 }
 
-/// $1 names, $2 lanes, $3 the default one, then the values of each attribute.
+/// Parameters: $1 names, $2 lanes, $3 the default one, then the values of each attribute.
 fn write_plans() -> String {
     let names = PLAN_ATTRIBUTES.map(|attribute| attribute.name);
     let each = |form: &dyn Fn(usize, &str) -> String| {
@@ -211,7 +211,7 @@ async fn write(transaction: &Transaction<'_>, wanted: &Catalogue) -> Result<(), 
     transaction
         .execute(include_str!("sql/write_meters.sql"), &meter_params)
         .await?;
-    // Only one plan may be the default one at any moment.
+    // At any moment, at most one plan may be the default.
     transaction
         .execute(
             "UPDATE subscription_plans SET is_default = false WHERE is_default AND tier IS DISTINCT FROM $1::text",

@@ -1,4 +1,4 @@
-//! What a catalogue says, and what differs between two of them.
+//! The contents of a catalogue, and the differences between two of them.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +28,9 @@ pub struct PlanAttribute {
     pub absent: &'static str,
 }
 
-/// All of them. Those that the decision needs also are in `plan_of()` and in [`weir_policy::admission`].
+/// All attributes. Those that a decision needs are also in `plan_of()` and in [`weir_policy::admission`].
 pub const PLAN_ATTRIBUTES: [PlanAttribute; 2] = [
-    // Days that results are kept.
+    // How many days results are kept.
     PlanAttribute {
         name: "retention_days",
         max: 36_500,
@@ -49,21 +49,22 @@ pub const PLAN_ATTRIBUTES: [PlanAttribute; 2] = [
 pub struct PlanEntry {
     /// The lane of its holders' jobs.
     pub lane: Lane,
-    /// Whether it is the plan of those without a subscription. Exactly one is.
+    /// Whether it is the plan of holders without a subscription. Exactly one plan is.
     pub is_default: bool,
     /// The value of each of [`PLAN_ATTRIBUTES`], by its name.
     #[serde(flatten)]
     pub attributes: BTreeMap<&'static str, Option<i32>>,
-    /// What it allows of each meter, by the meter's name.
+    /// The limits of each meter, by the meter's name.
     pub meters: BTreeMap<String, PlanLimits>,
 }
 
-/// What a plan allows of a meter.
+/// A plan's limits for a meter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanLimits {
-    /// The limit of each window; a window without one is not limited.
+    /// The limit of each window. A window without a limit is unlimited.
     pub limits: BTreeMap<Span, i64>,
-    /// Up to where more is accepted beyond the limit of a window, as overage; a limit without one is hard.
+    /// The ceiling of each soft limit: usage between limit and ceiling is accepted as overage. A limit without a
+    /// ceiling is hard.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ceilings: BTreeMap<Span, i64>,
     /// How many jobs of one holder may be worked on at once.
@@ -71,14 +72,14 @@ pub struct PlanLimits {
 }
 
 impl Catalogue {
-    /// The plan of those without a subscription.
+    /// The plan of holders without a subscription.
     #[must_use]
     pub fn default_plan(&self) -> Option<&str> {
         let mut plans = self.plans.iter();
         plans.find_map(|(name, plan)| plan.is_default.then_some(name.as_str()))
     }
 
-    /// Whether some plan limits the meter in such a window, which is why all are counted in it.
+    /// Whether some plan limits the meter in such a window. Then all plans are counted in it.
     #[must_use]
     pub fn limits(&self, meter: &str, span: Span) -> bool {
         self.plans
@@ -87,7 +88,7 @@ impl Catalogue {
             .any(|limits| limits.limits.contains_key(&span))
     }
 
-    /// What must change to make this catalogue the other one, a line each.
+    /// The changes that turn this catalogue into the other one, one per line.
     #[must_use]
     pub fn changes_to(&self, wanted: &Self) -> Vec<String> {
         let mut changes = Vec::new();
@@ -255,7 +256,7 @@ mod tests {
     fn limits_that_are_missing_are_a_difference() {
         let wanted = catalogue(&[("hobby", plan(&[("renders", &[], 1)]))]);
         let now = catalogue(&[("hobby", plan(&[]))]);
-        // Whoever submits is refused without them, and told to migrate.
+        // Without limits, submissions are refused with the advice to migrate.
         assert_eq!(
             now.changes_to(&wanted),
             ["plan hobby: slots for renders none -> 1"]

@@ -1,7 +1,7 @@
-//! The catalogue: which meters there are, what each plan allows of them, and which services are counted by them.
+//! The catalogue: the meters, each plan's limits for them, and the services that they count.
 //!
-//! It is written in `weir.toml` and brought into the database by `weir migrate`. Transactions read meters and plans there,
-//! so a change holds for every process at once. The services are there for the SQL functions.
+//! It is written in `weir.toml`, and `weir migrate` copies it to the database. Transactions read meters and plans
+//! there, so a change takes effect for every process at once. The services are there for the SQL functions.
 
 mod apply;
 mod definition;

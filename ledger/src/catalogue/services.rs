@@ -1,4 +1,4 @@
-//! The services in the database, for the SQL functions: what can be submitted, and by what the processes count.
+//! The services in the database, for the SQL functions, and the settings by which the processes count.
 
 use postgres_types::ToSql;
 use tokio_postgres::Client;
@@ -7,38 +7,38 @@ use super::apply::CatalogueError;
 use crate::meter::Meter;
 use crate::rules::Rules;
 
-/// A service, as far as a submission has to know it.
+/// The parts of a service that a submission needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceEntry {
     /// The stem of its queues.
     pub name: String,
-    /// What its work is counted as.
+    /// The meter that counts its work.
     pub meter: Meter,
     /// River's job kind.
     pub kind: String,
-    /// How often a job is tried.
+    /// The maximum number of attempts at a job.
     pub max_attempts: i16,
-    /// Members of the arguments by which a job is the same as a live one.
+    /// Members of the arguments that must be equal for a job to fold into an unfinished one.
     pub unique_by: Vec<String>,
-    /// What one job reserves.
+    /// The amount that one job reserves.
     pub amount: ServiceAmount,
-    /// When a failed job is tried again: base and longest pause in seconds, and the factor between them; `None` leaves it
-    /// to River's policy.
+    /// The retry policy: base and longest pause in seconds, and the factor between them; `None` uses River's policy.
     pub retry: Option<(f64, f64, f64)>,
 }
 
-/// What one job of a service reserves.
+/// The amount that one job of a service reserves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAmount {
-    /// Always the same.
+    /// A fixed amount.
     Fixed(i64),
-    /// What this member of the arguments says.
+    /// The value of this member of the arguments.
     Member(String),
-    /// What the caller says.
+    /// The caller's amount.
     Caller,
 }
 
-/// Makes the database's services these, and its settings those of `rules`; returns what changed, a line each.
+/// Replaces the database's services with these, and its settings with those of `rules`. Returns the changes, one per
+/// line.
 ///
 /// # Errors
 ///

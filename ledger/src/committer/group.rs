@@ -1,5 +1,5 @@
-//! Runs one group, from its first transaction to the last member's answer. Finds the member that PostgreSQL refuses, and
-//! leaves out members whose rows are locked by others.
+//! Runs one group until its last member has an answer. Finds the member that PostgreSQL refuses, and drops members with
+//! rows that others have locked.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,12 +10,12 @@ use super::item::{GroupFailure, Locking, Rejection, Transact, Waiting, key};
 use crate::database::session::{Session, with_deadline};
 use crate::database::{DatabaseError, Failure};
 
-/// The most runs of a group that conflicts with another transaction.
+/// The maximum number of runs of a group that conflicts with another transaction.
 const TRIES: usize = 4;
 
-/// The members that the group did not answer.
+/// The members without an answer from the group.
 pub(super) struct Served<T: Transact> {
-    /// Members whose holder is locked, with the holder.
+    /// Members with a locked holder, and the holder.
     pub(super) blocked: Vec<(Uuid, Waiting<T>)>,
     /// Holders with a refused item, including repaired ones.
     pub(super) refused: Vec<Uuid>,
@@ -26,7 +26,8 @@ pub(super) struct Served<T: Transact> {
 /// The holders of a group's members.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Members {
-    /// Several. After a refusal, the other items of that holder are postponed, so that other holders do not wait for them.
+    /// Several holders. After a refusal, the other items of that holder are postponed, so that other holders do not
+    /// wait for them.
     ManyHolders,
     OneHolder,
 }
@@ -42,7 +43,7 @@ pub(super) async fn serve<T: Transact>(
     let (mut blocked, mut refused, mut postponed) = (Vec::new(), Vec::new(), Vec::new());
     let mut parts = vec![group];
     while let Some(mut part) = parts.pop() {
-        // Drop items whose caller left before anything was sent.
+        // Drop items of callers that left before anything was sent.
         part.retain(|one| !one.answer.as_ref().is_some_and(oneshot::Sender::is_closed));
         if part.is_empty() {
             continue;
@@ -66,11 +67,11 @@ pub(super) async fn serve<T: Transact>(
                     parts.push(take_out(part, members, &mut blocked));
                     break;
                 }
-                // A row is locked. Find out first whether it is a holder's.
+                // A row is locked. First find out whether it is a holder's.
                 GroupFailure::Failed(Failure::Blocked) if matches!(locking, Locking::Wait(_)) => {
                     locking = Locking::Skip;
                 }
-                // It is another row: a job or a balance.
+                // Another row is locked: a job or a balance.
                 GroupFailure::Failed(Failure::Blocked) if part.len() > 1 && !asked => {
                     asked = true;
                     let members = blocked_members(session, transact, &part).await;
@@ -90,10 +91,10 @@ pub(super) async fn serve<T: Transact>(
                     }
                 },
                 GroupFailure::Failed(Failure::Conflict(_)) if tries < TRIES => {}
-                // The kept connection was broken. A new one may work.
+                // The connection was broken. A new one may work.
                 GroupFailure::Failed(Failure::Unavailable(_)) if tries < 2 => {}
                 GroupFailure::Failed(Failure::Conflict(error) | Failure::Refused(error)) => {
-                    // A holder is not to blame for an error of the server (disk full, out of memory, timeout) or a conflict.
+                    // The holder is not the cause of a server error (disk full, out of memory, timeout) or a conflict.
                     let is_own = is_refused && !error.is_transient();
                     let one = match halves(part) {
                         Ok(halves) => {
@@ -142,7 +143,7 @@ pub(super) async fn serve<T: Transact>(
     }
 }
 
-/// Takes these members out of a group, and returns the rest.
+/// Removes these members from a group, and returns the rest.
 fn take_out<T: Transact>(
     part: Vec<Waiting<T>>,
     members: Vec<(usize, Uuid)>,
@@ -214,7 +215,7 @@ async fn repair<T: Transact>(
     }
 }
 
-/// The two halves of a group, the first on top; or its only member.
+/// The two halves of a group, the first one on top; or its only member.
 fn halves<T: Transact>(mut part: Vec<Waiting<T>>) -> Result<[Vec<Waiting<T>>; 2], Waiting<T>> {
     if part.len() == 1
         && let Some(one) = part.pop()

@@ -9,38 +9,38 @@ use uuid::Uuid;
 use crate::database::session::{Connection, Statements};
 use crate::database::{DatabaseError, Failure};
 
-/// What the transactions of a committer do.
+/// How a committer runs its transactions.
 pub(crate) trait Transact: Send + Sync + 'static {
-    /// What one caller wants.
+    /// One caller's request.
     type Item: Send + Sync + 'static;
-    /// What one caller gets.
+    /// One caller's result.
     type Output: Send + 'static;
-    /// What the transactions are made of.
+    /// The prepared statements of the transactions.
     type Statements: Statements;
 
-    /// The most items of one transaction.
+    /// The maximum number of items in one transaction.
     const MAX_GROUP: usize;
-    /// The most bytes of one transaction; a larger item goes alone.
+    /// The maximum size of one transaction, in bytes. A larger item is sent alone.
     const MAX_GROUP_BYTES: usize = 8 * 1024 * 1024;
-    /// The most items that wait.
+    /// The maximum number of waiting items.
     const MAX_QUEUE: usize;
-    /// The most bytes that wait.
+    /// The maximum size of all waiting items, in bytes.
     const MAX_QUEUE_BYTES: usize;
     /// How long an item in quarantine waits for its lock.
     const BLOCKED_TIMEOUT: Duration;
 
-    /// The holder whose row the item locks, if that is known before the row is read.
+    /// The holder of the row that the item locks, if it is known before the row is read.
     fn holder(item: &Self::Item) -> Option<Uuid>;
 
-    /// Another name for the item, where the holder is not known.
+    /// A substitute key for items without a known holder.
     fn id(item: &Self::Item) -> Uuid;
 
-    /// Roughly how many bytes the item keeps in memory.
+    /// The approximate size of the item in memory, in bytes.
     fn bytes(item: &Self::Item) -> usize;
 
     /// Runs one transaction over these items and returns an output for each, in their order.
     ///
-    /// `locking` says what to do about holders that are locked by others.
+    /// `locking` determines how to handle holders that others have locked.
     fn run(
         &self,
         connection: &Connection<Self::Statements>,
@@ -48,7 +48,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
         locking: &Locking,
     ) -> impl Future<Output = Result<Vec<Self::Output>, GroupFailure>> + Send;
 
-    /// The members whose other rows, not their holder's, are locked by others.
+    /// The members with locked rows other than their holder's.
     fn blocked(
         &self,
         _connection: &Connection<Self::Statements>,
@@ -57,7 +57,7 @@ pub(crate) trait Transact: Send + Sync + 'static {
         async { Ok(Vec::new()) }
     }
 
-    /// Called when PostgreSQL refuses a single item, before its caller is told. Returns whether to run it again.
+    /// Called when PostgreSQL refuses a single item, before its caller gets the error. Returns whether to run it again.
     fn repair(
         &self,
         _connection: &Connection<Self::Statements>,
@@ -68,17 +68,18 @@ pub(crate) trait Transact: Send + Sync + 'static {
     }
 }
 
-/// What a transaction does about holders that are locked by others.
+/// How a transaction handles holders that others have locked.
 pub(crate) enum Locking {
-    /// Waits for them, up to the session's `lock_timeout`; but not for these, which are known to be blocked.
+    /// Waits for them, up to the session's `lock_timeout`. Does not wait for these holders, which are known to be
+    /// blocked.
     Wait(HashSet<Uuid>),
-    /// Leaves them out, and fails naming them.
+    /// Skips them, and fails with their names.
     Skip,
 }
 
 /// Why a group did not commit.
 pub(crate) enum GroupFailure {
-    /// These members' holders are locked by others, or are among those not to wait for. Nothing is committed.
+    /// The holders of these members are locked by others, or are among those not to wait for. Nothing is committed.
     NotLocked(Vec<(usize, Uuid)>),
     /// Any other failure.
     Failed(Failure),
@@ -93,7 +94,7 @@ impl From<Failure> for GroupFailure {
 /// Why a caller gets no output.
 #[derive(Clone, Debug)]
 pub(crate) enum Rejection {
-    /// Too many items or bytes wait already.
+    /// Too many items or bytes are waiting.
     Full,
     /// PostgreSQL refuses this item.
     Refused(DatabaseError),
@@ -108,15 +109,15 @@ pub(super) struct Waiting<T: Transact> {
     pub(super) item: T::Item,
     pub(super) answer: Option<oneshot::Sender<Answer<T::Output>>>,
     pub(super) since: Instant,
-    /// [`Transact::bytes`] of the item, which walks all of it and is asked once.
+    /// The result of [`Transact::bytes`], which walks the whole item and is called once.
     pub(super) bytes: usize,
-    /// The queue's room, given back when the item is answered.
+    /// The queue's room, released when the item is answered.
     _room: OwnedSemaphorePermit,
 }
 
 impl<T: Transact> Waiting<T> {
     pub(super) fn answer(self, answer: Answer<T::Output>) {
-        // A caller that has gone away is answered just as well.
+        // If the caller has left, the answer is dropped.
         if let Some(caller) = self.answer {
             let _ = caller.send(answer);
         }
@@ -138,7 +139,7 @@ pub(super) fn waiting<T: Transact>(
     }
 }
 
-/// The key of an item's queue: its holder, or its own id where the holder is not known.
+/// The key of an item's queue: its holder, or its own id if the holder is not known.
 pub(super) fn key<T: Transact>(item: &T::Item) -> Uuid {
     T::holder(item).unwrap_or_else(|| T::id(item))
 }

@@ -55,7 +55,7 @@ impl<T: Transact> Clone for Committer<T> {
 }
 
 impl<T: Transact> Committer<T> {
-    /// Starts the task that commits. It ends when the last clone is dropped and all that waits is answered.
+    /// Starts the task that commits. It ends when the last clone is dropped and all waiting items are answered.
     pub(crate) fn start(database: &Database, transact: Arc<T>) -> Self {
         let (queue, mut waiting) = mpsc::channel(T::MAX_QUEUE);
         let mut lane = Lane {
@@ -66,7 +66,7 @@ impl<T: Transact> Committer<T> {
             let mut group = Vec::new();
             while gather::<T>(&mut waiting, &mut group).await {
                 let served = lane.serve(std::mem::take(&mut group));
-                // A panic fails one group, whose callers get an error. The next group is served.
+                // A panic fails one group, and its callers get an error. The next group runs as usual.
                 if AssertUnwindSafe(served).catch_unwind().await.is_err() {
                     tracing::error!("a group panicked; its outcome is unknown");
                     lane.session.close();
@@ -79,12 +79,12 @@ impl<T: Transact> Committer<T> {
         }
     }
 
-    /// How many items wait.
+    /// The number of waiting items.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.max_capacity() - self.queue.capacity()
     }
 
-    /// Commits an item, or refuses it at once when too much waits.
+    /// Commits an item, or refuses it at once when too many wait.
     pub(crate) async fn try_commit(&self, item: T::Item) -> Answer<T::Output> {
         let (answer, answered) = oneshot::channel();
         if !self.try_queue(item, Some(answer)) {
@@ -93,10 +93,10 @@ impl<T: Transact> Committer<T> {
         answered.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Commits an item, and waits for room when too much waits.
+    /// Commits an item. Waits for room when too many wait.
     pub(crate) async fn commit(&self, item: T::Item) -> Answer<T::Output> {
         let bytes = T::bytes(&item);
-        // An item that is larger than the whole queue has the queue for itself.
+        // An item that is larger than the whole queue waits until it is alone in it.
         let wanted = permits(bytes).min(permits(T::MAX_QUEUE_BYTES));
         let Ok(room) = Arc::clone(&self.bytes).acquire_many_owned(wanted).await else {
             return Err(stopped());
@@ -131,12 +131,12 @@ fn stopped() -> Rejection {
     Rejection::Unavailable(DatabaseError::Stopped)
 }
 
-/// Waits for the next item and takes along everything that waits, as far as a group may grow. Returns false when
-/// nothing waits and nothing ever will.
+/// Waits for the next item and adds all waiting items, up to the maximum of a group. Returns false when nothing waits
+/// and the queue is closed.
 ///
 /// Callers that were answered together return together, and jobs that were claimed together end together. Without a
-/// pause, the first of them would go alone while the others wait for a whole transaction. So the group closes only when the
-/// scheduler has run all ready tasks and none of them added an item. This waits for no timer.
+/// pause, the first of them would go alone while the others wait for a whole transaction. So the group closes only when
+/// the scheduler has run all ready tasks and none of them added an item. This waits for no timer.
 async fn gather<T: Transact>(waiting: &mut mpsc::Receiver<Waiting<T>>, group: &mut Vec<Waiting<T>>) -> bool {
     let Some(first) = waiting.recv().await else {
         return false;

@@ -40,8 +40,8 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// How long a holder stays in quarantine after PostgreSQL refused one of its items.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 
-/// How long a holder stays in quarantine after its lock was not free, unless its lock is taken earlier. Until then, its
-/// later items do not make a group wait for that lock again.
+/// How long a holder stays in quarantine after its lock was not free, unless its lock is taken earlier. During this
+/// time, its later items do not make a group wait for that lock again.
 const BLOCKED_FOR: Duration = Duration::from_secs(5);
 
 /// A holder in quarantine uses at most this fraction, one eighth, of a queue's room.
@@ -150,7 +150,7 @@ impl<T: Transact> Quarantine<T> {
         }
     }
 
-    /// Ends the quarantine of a holder whose lock was taken, unless one of its items was refused recently.
+    /// Ends the quarantine of a holder after its lock was taken, unless PostgreSQL refused one of its items recently.
     fn unblock(&self, holder: Uuid) {
         self.known.lock().blocked.end(&holder);
     }
@@ -173,7 +173,7 @@ impl<T: Transact> Quarantine<T> {
             }
             let is_known = |one: &mut Waiting<T>| {
                 let key = key::<T>(&one.item);
-                // A queue whose lock is free is served to its end, but takes no more items.
+                // A queue with a free lock is served until it is empty, but gets no more items.
                 known.contains(key)
             };
             group.extract_if(.., is_known).collect()
@@ -311,7 +311,8 @@ fn is_blocked(holder: Uuid) {
     tracing::warn!(%holder, "another transaction holds a lock of this holder; others go on without it");
 }
 
-/// Counts the time that one holder waited for a lock. A counter holds whole numbers, so the rest of a second is kept.
+/// Counts the time that one holder waited for a lock. A counter holds whole numbers, so the fraction of a second is
+/// carried over.
 fn count_wait(waited: Duration) {
     static MICROSECONDS: AtomicU64 = AtomicU64::new(0);
     const SECOND: u64 = 1_000_000;

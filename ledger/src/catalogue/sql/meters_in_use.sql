@@ -1,5 +1,6 @@
--- Those of these meters that somebody has used: whoever submits has a row in holders, and usage that was written by hand
--- or brought along from elsewhere is in the balances alone. $1 names.
+-- The meters among these that are in use. Every submitter has a row in holders. Usage that was written by hand or
+-- imported is only in the balances.
+-- Parameters: $1 names.
 SELECT u.event_type::text AS meter, count(*) AS holders, min(u.holder::text) AS example
 FROM (
     SELECT h.event_type, h.holder FROM holders h WHERE h.event_type = ANY ($1::text[])

@@ -1,4 +1,5 @@
--- Who has a limit of its own in a window, which counts now. $1 meter, $2 day, hour or minute.
+-- Users with an override in a window that is in force now.
+-- Parameters: $1 meter, $2 day, hour or minute.
 SELECT count(*) AS holders, min(o.user_id::text) AS example
 FROM limit_overrides o
 WHERE o.event_type = $1 AND (o.expires_at IS NULL OR o.expires_at > clock_timestamp())

@@ -1,4 +1,5 @@
--- Those of these plans that subscriptions have, ended ones too. $1 names.
+-- The plans among these that have subscriptions, including ended ones.
+-- Parameters: $1 names.
 SELECT p.tier::text AS tier, count(*) AS subscriptions, count(*) FILTER (WHERE s.status = 'active') AS active,
        (array_agg(s.user_id::text ORDER BY s.status))[1] AS example
 FROM subscription_plans p
