@@ -1,4 +1,4 @@
-//! Adjustments of usage: a refund, a correction.
+//! Adjustments of usage, such as a refund or a correction.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -11,20 +11,21 @@ use super::overrides::MAX_LIMIT;
 use super::person::{self, Person};
 use super::requests::{self, Keyed};
 
-/// An adjustment that was made.
+/// A recorded adjustment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adjustment {
     /// The id of its usage event.
     pub id: Uuid,
-    /// What is used in this billing period since.
+    /// The usage in this billing period after it.
     pub used: i64,
 }
 
-/// Adds a usage event to the current billing period of a user; a negative amount gives back. It counts by the month alone.
+/// Adds a usage event to the current billing period of a user. A negative amount reduces the usage. The event counts in
+/// the month alone.
 ///
 /// # Errors
 ///
-/// When there is no such meter, more is given back than was used, no reason is given, or the database cannot be used.
+/// When there is no such meter, the reduction exceeds the usage, no reason is given, or the database cannot be used.
 pub async fn adjust(
     client: &mut Client,
     actor: &str,
@@ -70,7 +71,7 @@ pub async fn adjust(
             "only {before} of {meter} were used in this period; no more can be given back"
         )));
     };
-    // The balance is booked in the same statement, and not by the table's trigger, which adds only.
+    // This statement updates the balance itself, because the table's trigger only adds.
     transaction
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;

@@ -1,4 +1,4 @@
-//! Cancelling all that waits.
+//! Cancelling all waiting jobs of a user.
 
 use serde_json::json;
 use tokio_postgres::Client;
@@ -11,12 +11,13 @@ use crate::database::session::BOUND_LOCKS;
 /// How many jobs one transaction cancels.
 const SLICE: i64 = 1_000;
 
-/// Cancels every job of a user that is not being worked on, and gives back what it held. Returns how many. What is worked
-/// on goes on.
+/// Cancels every job of a user that is not running, and releases its quota and slot. Returns the number. Running jobs
+/// continue.
 ///
 /// # Errors
 ///
-/// When nobody has seen this user, or the database cannot be used. What was cancelled before stays so, and is in the log.
+/// When the user is unknown, or the database cannot be used. Jobs that were cancelled before the error stay cancelled,
+/// and are in the log.
 pub async fn cancel_waiting(
     client: &mut Client,
     actor: &str,
@@ -31,7 +32,7 @@ pub async fn cancel_waiting(
     while let Some(after) = last {
         let transaction = client.transaction().await?;
         transaction.batch_execute(BOUND_LOCKS).await?;
-        // As a settlement has it: first the holder, then the jobs. The tables' triggers book what is given back.
+        // Locks the holder first and then the jobs, as a settlement does. The tables' triggers book the release.
         transaction
             .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
             .await?;

@@ -1,4 +1,4 @@
-//! Deleting a person: what identifies goes, what was billed stays under another name.
+//! Deleting a user: removes everything that identifies the user, and keeps the charges under another id.
 
 use serde::Serialize;
 use serde_json::json;
@@ -10,24 +10,25 @@ use super::error::ControlError;
 use super::log::Change;
 use super::person::Person;
 
-/// What became of a person's rows.
+/// The number of rows that a deletion affected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Deleted {
-    /// Jobs that waited and were cancelled.
+    /// Waiting jobs that were cancelled.
     pub cancelled: u64,
     /// Jobs that were deleted, with their arguments and outputs.
     pub jobs: i64,
-    /// Usage events that stay, of somebody without a name.
+    /// Usage events that were kept under an anonymous id.
     pub usage_events: i64,
 }
 
-/// Deletes a user: subject, subscription, limits, jobs with their arguments and outputs. Usage events, balances and grants
-/// stay as those of a random id that leads back to nobody. The log keeps the old id, as records of who changed what must.
+/// Deletes a user: subject, subscription, limits, and jobs with their arguments and outputs. Usage events, balances and
+/// grants move to a random id that cannot be traced back. The log keeps the old id, because it must record who changed
+/// what.
 ///
 /// # Errors
 ///
-/// When nobody has seen this user; when a job is being worked on; or when the database cannot be used. What waited is
-/// cancelled by then.
+/// When the user is unknown, when a job is running, or when the database cannot be used. Waiting jobs are cancelled by
+/// then.
 pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result<Deleted, ControlError> {
     let cancelled = cancel_waiting(client, actor, person, Some("the account is deleted")).await?;
     let transaction = person.deletion(client).await?;
@@ -47,16 +48,16 @@ pub async fn delete(client: &mut Client, actor: &str, person: &Person) -> Result
             person.subject
         )));
     }
-    let nobody: Uuid = transaction
+    let anonymous: Uuid = transaction
         .query_one("SELECT gen_random_uuid()", &[])
         .await?
         .get(0);
-    // Balances move with their rows; nothing is to be counted anew.
+    // Balances move together with their rows, so the triggers must not count them again.
     transaction
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;
     let row = transaction
-        .query_one(include_str!("sql/forget.sql"), &[&person.id, &nobody])
+        .query_one(include_str!("sql/forget.sql"), &[&person.id, &anonymous])
         .await?;
     transaction
         .execute("DELETE FROM users WHERE id = $1", &[&person.id])

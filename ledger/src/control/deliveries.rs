@@ -1,4 +1,4 @@
-//! Deliveries to webhooks: what a worker needs for one, and what operators do with them.
+//! Webhook deliveries: the data that a worker needs for one, and the operations on them.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -12,20 +12,20 @@ use super::webhooks::{MAX_AT_ONCE, locked};
 /// The kind of the jobs that deliver.
 pub const DELIVERY_KIND: &str = "weir:webhook";
 
-/// Where a delivery goes.
+/// The destination of a delivery.
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    /// Where to.
+    /// The URL.
     pub url: String,
-    /// What it is signed by, the current one first.
+    /// The secrets that sign it, the current one first.
     pub secrets: Vec<String>,
 }
 
-/// Where deliveries to a webhook go now; nowhere when it was disabled or removed.
+/// The current destination of a webhook's deliveries; `None` when it was disabled or removed.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn receiver(client: &Client, webhook: Uuid) -> Result<Option<Receiver>, tokio_postgres::Error> {
     let row = client
         .query_opt(
@@ -44,12 +44,12 @@ pub async fn receiver(client: &Client, webhook: Uuid) -> Result<Option<Receiver>
     }))
 }
 
-/// The queues that have to be worked: those of all webhooks, and for a while of those that were removed, since a transaction
-/// that had begun before may have told them something yet.
+/// The queues that need workers: those of all webhooks, and for a while those of removed webhooks. A transaction that
+/// started before the removal may still emit events to them.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn delivery_queues(client: &Client) -> Result<Vec<String>, tokio_postgres::Error> {
     let rows = client
         .query(
@@ -61,7 +61,7 @@ pub async fn delivery_queues(client: &Client) -> Result<Vec<String>, tokio_postg
     Ok(rows.iter().map(|row| row.get("queue")).collect())
 }
 
-/// A delivery that was asked for.
+/// A requested delivery.
 #[derive(Clone, Debug)]
 pub struct TestDelivery {
     /// The id of the event.
@@ -70,7 +70,7 @@ pub struct TestDelivery {
     pub job_id: i64,
 }
 
-/// Tells a webhook an event of the type `webhook.test`.
+/// Emits an event of type `webhook.test` to a webhook.
 ///
 /// # Errors
 ///
@@ -122,24 +122,24 @@ fn need_enabled(disabled_because: &Option<String>) -> Result<(), ControlError> {
     }
 }
 
-/// What became of a delivery.
+/// The status of a delivery.
 #[derive(Clone, Debug)]
 pub struct DeliveryState {
-    /// Whether the receiver has answered that it has it.
+    /// Whether the receiver has acknowledged it.
     pub delivered: bool,
-    /// Whether it is not tried again.
+    /// Whether there are no more attempts.
     pub ended: bool,
     /// Why the last attempt failed.
     pub last_error: Option<String>,
-    /// What a delivery that worked said: the status, and how long it took.
+    /// The output of a successful delivery: the status code, and how long it took.
     pub output: Option<Value>,
 }
 
-/// What became of a delivery; `None` when its job is gone.
+/// The status of a delivery; `None` when its job was deleted.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn delivery(client: &Client, job_id: i64) -> Result<Option<DeliveryState>, tokio_postgres::Error> {
     let row = client
         .query_opt(
@@ -157,21 +157,21 @@ pub async fn delivery(client: &Client, job_id: i64) -> Result<Option<DeliverySta
     }))
 }
 
-/// Which deliveries are to be made again.
+/// The deliveries to replay.
 #[derive(Clone, Debug)]
 pub enum Replay {
-    /// That of one event, also if it was delivered.
+    /// The delivery of one event, even if it succeeded.
     Event(String),
-    /// All that were told since then and not delivered.
+    /// All undelivered events since this time.
     UndeliveredSince(Timestamp),
 }
 
-/// Makes deliveries again, at once and by the same ids. River keeps those that were delivered for a day, and those that were
-/// given up for a week. Returns how many.
+/// Replays deliveries at once, under the same ids. River keeps successful deliveries for a day, and failed ones for a
+/// week. Returns the number of replayed deliveries.
 ///
 /// # Errors
 ///
-/// When there is no such webhook, it is disabled, the event is not there any more, or the database cannot be used.
+/// When there is no such webhook, it is disabled, the event no longer exists, or the database cannot be used.
 pub async fn replay_webhook(
     client: &mut Client,
     actor: &str,
@@ -200,8 +200,8 @@ pub async fn replay_webhook(
             let row = client.query_one("SELECT clock_timestamp() AS now", &[]).await?;
             let began: Timestamp = row.get("now");
             let mut replayed = 0;
-            // Some thousands a transaction, since there may be millions, and River waits for what one has locked. Those
-            // that somebody has locked are left out.
+            // A few thousand per transaction: there may be millions, and River waits for locked rows. Skips locked
+            // deliveries.
             loop {
                 let transaction = client.transaction().await?;
                 let again = include_str!("sql/replay_undelivered.sql");

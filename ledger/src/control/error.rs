@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::database::{DatabaseError, unstorable};
 
-/// Why a change was not made. Nothing of it was.
+/// Why a change was refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The database cannot be used right now.
@@ -17,7 +17,7 @@ pub enum ControlError {
     /// There is no such meter.
     #[error("there is no meter {0:?}; there are {1}")]
     NoMeter(String, String),
-    /// Nobody of this subject has a subscription or a job.
+    /// There is no subscription or job of this subject.
     #[error("user {0:?} not found")]
     NeverSeen(String),
     /// The user was deleted, and has submitted nothing since.
@@ -29,7 +29,7 @@ pub enum ControlError {
     /// The change itself cannot be made.
     #[error("{0}")]
     Invalid(String),
-    /// Something else is in the way.
+    /// Another condition prevents the change.
     #[error("{0}")]
     Conflict(String),
 }
@@ -43,7 +43,7 @@ impl From<tokio_postgres::Error> for ControlError {
     }
 }
 
-/// What counts for some time only must not be over already; `None` is for ever.
+/// Refuses an expiry in the past; `None` never expires.
 pub(super) fn need_future(expires_at: Option<Timestamp>) -> Result<(), ControlError> {
     if expires_at.is_some_and(|at| at <= Timestamp::now()) {
         return Err(ControlError::Invalid(

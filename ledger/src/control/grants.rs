@@ -1,4 +1,4 @@
-//! Grants: amounts beyond the plan, bought or given.
+//! Grants: purchased or free amounts beyond the plan.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -18,28 +18,28 @@ use crate::meter::Meter;
 pub struct Granted {
     /// Its id.
     pub id: Uuid,
-    /// Of which meter.
+    /// The meter.
     pub meter: String,
-    /// What was given.
+    /// The granted amount.
     pub amount: i64,
-    /// What is neither used nor held by unfinished jobs.
+    /// The amount that is neither used nor reserved by unfinished jobs.
     pub left: i64,
     /// When it expires; `None` is never.
     pub expires_at: Option<Timestamp>,
-    /// Why it was given.
+    /// Why it was created.
     pub reason: String,
 }
 
-/// What is to be given.
+/// A grant to create.
 #[derive(Clone, Debug)]
 pub struct WantedGrant<'a> {
-    /// Of which meter.
+    /// The meter.
     pub meter: &'a str,
-    /// How much.
+    /// The amount.
     pub amount: i64,
-    /// Until when it can be drawn on; `None` is for ever.
+    /// When it expires; `None` is never.
     pub expires_at: Option<Timestamp>,
-    /// Why.
+    /// The reason.
     pub reason: &'a str,
 }
 
@@ -55,11 +55,11 @@ fn from_row(row: &Row) -> Granted {
     }
 }
 
-/// The grants of a user of which something is left or held, in the order in which they are drawn on.
+/// A user's grants that are not used up or that have reservations, in the order in which they are drawn on.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn grants_of<C: GenericClient + Sync>(
     client: &C,
     person: &Person,
@@ -75,12 +75,11 @@ pub async fn grants_of<C: GenericClient + Sync>(
     Ok(rows.iter().map(from_row).collect())
 }
 
-/// Gives a user an amount beyond its plan. Who was never seen is made.
+/// Creates a grant for a user. Creates an unknown user.
 ///
 /// # Errors
 ///
-/// When there is no such meter, the amount or the moment makes no sense, no reason is given, or the database cannot be
-/// used.
+/// When there is no such meter, the amount or the time is invalid, no reason is given, or the database cannot be used.
 pub async fn grant(
     client: &mut Client,
     actor: &str,
@@ -106,7 +105,7 @@ pub async fn grant(
     if let Some(made) = requests::earlier(&transaction, person.id, key, &request).await? {
         return Ok(Keyed { made, repeated: true });
     }
-    // After the look for an earlier answer: the same request may come again when the grant is over.
+    // After the look-up of an earlier answer, because the same request may be repeated after the grant's expiry.
     need_future(wanted.expires_at)?;
     let meter = person::meter(&transaction, wanted.meter).await?;
     let row = transaction

@@ -1,4 +1,4 @@
-//! Service keys: what a backend proves itself with at the origin.
+//! Service keys, with which backends authenticate at the origin.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,23 +9,23 @@ use tokio_postgres::Client;
 use super::error::ControlError;
 use super::log::Change;
 
-/// What every key begins with, so that scanners of sources and logs know one when they see it.
+/// The prefix of every key, by which scanners of source code and logs recognise one.
 pub const KEY_PREFIX: &str = weir_policy::token::SERVICE_KEY_PREFIX;
 
-/// What a key is good for.
+/// The permission of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
-    /// Submitting and cancelling in somebody's name.
+    /// Submitting and cancelling jobs for a user.
     Submit,
-    /// Reading in somebody's name.
+    /// Reading a user's jobs and quota.
     Read,
     /// The routes below `/admin`.
     Admin,
 }
 
 impl Scope {
-    /// All of them.
+    /// All scopes.
     pub const ALL: [Self; 3] = [Self::Submit, Self::Read, Self::Admin];
 
     /// Its name.
@@ -53,41 +53,41 @@ impl std::str::FromStr for Scope {
 /// A key, without its secret.
 #[derive(Clone, Debug, Serialize)]
 pub struct ServiceKey {
-    /// Its name, which the log has.
+    /// Its name, as in the log.
     pub name: String,
-    /// What it is good for.
+    /// Its permissions.
     pub scopes: Vec<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// When it ends.
+    /// When it expires.
     pub expires_at: Option<Timestamp>,
-    /// When somebody ended it.
+    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
     /// When it was last used, to the minute.
     pub last_used_at: Option<Timestamp>,
 }
 
 impl ServiceKey {
-    /// Whether it may do that.
+    /// Whether the key has this scope.
     #[must_use]
     pub fn may(&self, scope: Scope) -> bool {
         self.scopes.iter().any(|one| one == scope.as_str())
     }
 }
 
-/// Why a key is not accepted.
+/// Why a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRefusal {
     /// There is no such key.
     Unknown,
-    /// Its time is over.
+    /// It has expired.
     Expired,
-    /// Somebody ended it.
+    /// It was revoked.
     Revoked,
 }
 
 impl KeyRefusal {
-    /// As a metric has it.
+    /// The label in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -98,12 +98,12 @@ impl KeyRefusal {
     }
 }
 
-/// SHA-256. The secret has 256 random bits: nobody can try them all, so nothing is won by a slow hash or a salt.
+/// SHA-256. The secret has 256 random bits, which cannot be guessed, so a slow hash or a salt would add nothing.
 fn hash(secret: &str) -> Vec<u8> {
     Sha256::digest(secret.as_bytes()).to_vec()
 }
 
-/// Keeps a key whose secret is this one. `expires_at` is a moment; without one it does not end.
+/// Creates a key with this secret. Without `expires_at`, it never expires.
 ///
 /// # Errors
 ///
@@ -151,11 +151,11 @@ pub async fn create_key(
     Ok(())
 }
 
-/// All keys by name, those that ended too.
+/// All keys by name, including expired and revoked ones.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn keys(client: &Client) -> Result<Vec<ServiceKey>, tokio_postgres::Error> {
     let rows = client
         .query("SELECT * FROM service_keys ORDER BY name", &[])
@@ -174,7 +174,7 @@ fn from_row(row: &tokio_postgres::Row) -> ServiceKey {
     }
 }
 
-/// Ends a key at once. Returns false when it had ended before.
+/// Revokes a key at once. Returns false when it was already revoked.
 ///
 /// # Errors
 ///
@@ -212,7 +212,7 @@ pub async fn revoke_key(client: &mut Client, actor: &str, name: &str) -> Result<
     Ok(true)
 }
 
-/// The key whose secret this is, and notes that it was used.
+/// Finds the key with this secret, and records its use.
 ///
 /// # Errors
 ///

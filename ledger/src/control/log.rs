@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::meter::Meter;
 
-/// A change that is to be written down.
+/// A change to log.
 #[derive(Default)]
 pub(super) struct Change<'a> {
     pub(super) actor: &'a str,
@@ -20,7 +20,7 @@ pub(super) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// Writes it down, last of all in its transaction: whoever else writes waits for the commit.
+    /// Writes the log entry. Call it last in a transaction, because other writers wait for the commit.
     pub(super) async fn write<C: GenericClient + Sync>(
         &self,
         client: &C,
@@ -44,36 +44,36 @@ impl Change<'_> {
     }
 }
 
-/// A change that was made.
+/// A logged change.
 #[derive(Clone, Debug)]
 pub struct LogEntry {
-    /// Grows with every change.
+    /// The entry's id, which grows with every change.
     pub id: i64,
-    /// When.
+    /// The time of the change.
     pub at: Timestamp,
-    /// Who.
+    /// The caller who made the change.
     pub actor: String,
-    /// What.
+    /// The change.
     pub action: String,
-    /// To whom.
+    /// The affected holder.
     pub holder: Option<Uuid>,
     /// The text that names the holder, if that is not its id.
     pub subject: Option<String>,
-    /// Of which meter.
+    /// The affected meter.
     pub meter: Option<Meter>,
-    /// Why.
+    /// The reason.
     pub reason: Option<String>,
-    /// How it was.
+    /// The state before the change.
     pub before: Option<Value>,
-    /// How it is since.
+    /// The state after the change.
     pub after: Option<Value>,
 }
 
-/// The changes after that one, the oldest first.
+/// The changes after an entry, oldest first.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn log_after(
     client: &Client,
     after: i64,

@@ -1,7 +1,7 @@
-//! The control plane: what operators and billing decide about holders, and the keys they act with.
+//! The control plane: changes that operators and billing make to holders, and the keys that authorise them.
 //!
-//! Every change is one transaction, leaves a row in the log that nobody edits, and is the same from the API and from a
-//! shell.
+//! Every change is one transaction and writes a row to an append-only log. The API and the command line make the same
+//! changes.
 
 mod adjustments;
 mod cancel;

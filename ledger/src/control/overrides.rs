@@ -1,4 +1,4 @@
-//! Limits and slots of one user's own.
+//! Overrides: limits and slots of a single user.
 
 use std::collections::BTreeMap;
 
@@ -16,18 +16,18 @@ use crate::meter::Meter;
 /// The largest limit: the largest number that a `RateLimit` field can have (RFC 9651).
 pub const MAX_LIMIT: i64 = 999_999_999_999_999;
 
-/// What counts for one user and meter instead of the plan's.
+/// The values that replace the plan's for one user and meter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Override {
-    /// By window; `None` is unlimited, and a window that is absent is the plan's.
+    /// The limit by window; `None` is unlimited. A window that is absent has the plan's limit.
     pub limits: BTreeMap<Span, Option<i64>>,
-    /// How many jobs may be worked on at once; `None` is the plan's.
+    /// How many jobs may run at once; `None` is the plan's value.
     pub slots: Option<u32>,
-    /// Until when it counts.
+    /// When it expires.
     pub expires_at: Option<Timestamp>,
 }
 
-/// How the columns have what is unlimited.
+/// The value of an unlimited column.
 const UNLIMITED: i64 = -1;
 
 impl Override {
@@ -44,11 +44,11 @@ impl Override {
     }
 }
 
-/// What counts for this user instead of the plan's; `None` when the plan's does.
+/// A user's override; `None` when the plan applies.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn override_of<C: GenericClient + Sync>(
     client: &C,
     person: &Person,
@@ -64,12 +64,12 @@ pub async fn override_of<C: GenericClient + Sync>(
     Ok(row.as_ref().map(Override::from_row))
 }
 
-/// Gives a user limits or slots of its own for a meter, instead of those it had of its own. Who was never seen is made.
+/// Sets a user's override for a meter, and replaces an earlier one. Creates an unknown user.
 ///
 /// # Errors
 ///
-/// When there is no such meter, nothing or too much is given, the meter is not counted in such a window, or the database
-/// cannot be used.
+/// When there is no such meter, the override is empty or too large, the meter is not counted in such a window, or the
+/// database cannot be used.
 pub async fn set_override(
     client: &mut Client,
     actor: &str,
@@ -104,7 +104,7 @@ pub async fn set_override(
     write(client, actor, person, meter, Some(wanted)).await
 }
 
-/// Ends what a user has of its own; the plan's counts again. There may be nothing to end.
+/// Ends a user's override, so that the plan applies again. Succeeds without one.
 ///
 /// # Errors
 ///
@@ -149,12 +149,12 @@ async fn write(
     }
     let column = |span: Span| Some(limits?.get(&span)?.unwrap_or(UNLIMITED));
     let slots = wanted.and_then(|wanted| Some(wanted.slots?.cast_signed()));
-    // What is ended stays for a moment, so that what waits is looked at.
+    // An ended override stays for a moment, so that maintenance checks the user's waiting jobs.
     let expires_at = match wanted {
         Some(wanted) => wanted.expires_at,
         None => Some(Timestamp::UNIX_EPOCH),
     };
-    // Under the lock of whoever reserves: an answer that is under way has the limits of before or of after.
+    // Under the lock that reservations take, so that each of them sees either the old limits or the new ones.
     transaction
         .execute("SELECT lock_holders(ARRAY[$1::uuid])", &[&person.id])
         .await?;

@@ -1,4 +1,4 @@
-//! Whom a change is about.
+//! The user that a change affects.
 
 use tokio_postgres::{Client, GenericClient, Transaction};
 use uuid::Uuid;
@@ -9,17 +9,17 @@ use crate::database::session::BOUND_LOCKS;
 use crate::holder::{Holders, kept_text};
 use crate::meter::Meter;
 
-/// A user, by the subject that names it.
+/// A user, identified by subject.
 #[derive(Clone, Debug)]
 pub struct Person {
-    /// The holder.
+    /// The holder's id.
     pub id: Uuid,
-    /// As it was named.
+    /// The subject, as the caller wrote it.
     pub subject: Subject,
 }
 
 impl Person {
-    /// The user that this subject is.
+    /// The user of this subject.
     #[must_use]
     pub fn of(holders: Holders, subject: Subject) -> Self {
         Self {
@@ -28,11 +28,11 @@ impl Person {
         }
     }
 
-    /// Whether anything was ever decided or submitted for this user.
+    /// Whether the user exists, through a job or a change.
     ///
     /// # Errors
     ///
-    /// When the database cannot be asked.
+    /// When the database cannot be queried.
     pub async fn is_known<C: GenericClient + Sync>(&self, client: &C) -> Result<bool, tokio_postgres::Error> {
         let row = client
             .query_opt("SELECT 1 FROM users WHERE id = $1", &[&self.id])
@@ -40,15 +40,14 @@ impl Person {
         Ok(row.is_some())
     }
 
-    /// Starts a change: makes the user where it is missing, as a first submission would, and keeps others from changing it
-    /// meanwhile. Fails for a user who was deleted and has submitted nothing since.
+    /// Starts a change: creates a missing user as a first submission would, and locks the user against other changes.
+    /// Fails for a user who was deleted and has submitted nothing since.
     pub(super) async fn change<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
         self.lock(client, "SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE")
             .await
     }
 
-    /// The same for a deletion. It waits for whoever submits something for the first time, of any meter, and keeps others
-    /// from that.
+    /// Like [`Self::change`], for a deletion. It waits for first submissions of any meter, and blocks new ones.
     pub(super) async fn deletion<'a>(&self, client: &'a mut Client) -> Result<Transaction<'a>, ControlError> {
         self.lock(client, "SELECT 1 FROM users WHERE id = $1 FOR UPDATE")
             .await

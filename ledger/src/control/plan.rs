@@ -11,18 +11,18 @@ use super::log::Change;
 use super::person::Person;
 use crate::database::PreparedClient;
 
-/// How far ahead of this process's clock a payment provider may be. Beyond that a time is a mistake, such as milliseconds
-/// that were taken for seconds, and every later event would count as an earlier one.
+/// How far ahead of this process's clock the time of a payment provider's event may be. A later time is a mistake, such
+/// as milliseconds read as seconds, after which every other event would count as an older one.
 const FARTHEST: SignedDuration = SignedDuration::from_hours(366 * 24);
 
-/// From when on a plan counts.
+/// When a plan takes effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effective {
     /// At once.
     #[default]
     Now,
-    /// From the end of the billing period on.
+    /// At the end of the billing period.
     PeriodEnd,
 }
 
@@ -37,44 +37,44 @@ impl Effective {
     }
 }
 
-/// A change of plan, as the payment provider tells it.
+/// A change of plan, as the payment provider reports it.
 #[derive(Clone, Debug)]
 pub struct PlanChange<'a> {
     /// The plan's name.
     pub plan: &'a str,
-    /// The provider's id of the event: the same again changes nothing.
+    /// The provider's id of the event. A repeated event changes nothing.
     pub event_id: &'a str,
-    /// When it happened there: an older one than the last changes nothing.
+    /// When it happened at the provider. An event older than the last one changes nothing.
     pub occurred_at: Timestamp,
-    /// From when on it counts.
+    /// When it takes effect.
     pub effective: Effective,
 }
 
-/// What became of a change of plan.
+/// The result of a change of plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanOutcome {
-    /// False when a newer event had come before.
+    /// False if a newer event was applied before.
     pub applied: bool,
-    /// Whether this event had been told before.
+    /// Whether this event is a repetition.
     pub repeated: bool,
 }
 
-/// The plan of a user, and what is to come.
+/// A user's current plan and scheduled plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlanStatus {
-    /// The plan that counts now.
+    /// The current plan.
     pub plan: String,
     /// The plan from `next_at` on, if a change is scheduled.
     pub next: Option<String>,
-    /// When that will be.
+    /// When the scheduled plan takes effect.
     pub next_at: Option<Timestamp>,
 }
 
-/// The plan of a user, and what is to come. Who was never seen has the default one.
+/// A user's current plan and scheduled plan. An unknown user has the default plan.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn plan_status<C: GenericClient + Sync>(
     client: &C,
     user: Uuid,
@@ -89,12 +89,12 @@ pub async fn plan_status<C: GenericClient + Sync>(
     })
 }
 
-/// Changes the plan of a user, who is made if never seen. The billing periods stay. What waits for a slot is looked at
-/// within a second, by the process that runs maintenance.
+/// Changes the plan of a user. Creates an unknown user. The billing periods stay. The process that runs maintenance
+/// checks the user's parked jobs within a second.
 ///
 /// # Errors
 ///
-/// When there is no such plan, the event was told of somebody else or of another plan, or the database cannot be used.
+/// When there is no such plan, the event belongs to another user or another plan, or the database cannot be used.
 pub async fn set_plan(
     client: &mut Client,
     actor: &str,
@@ -209,14 +209,14 @@ async fn plan_id(transaction: &Transaction<'_>, name: &str) -> Result<Uuid, Cont
     }
 }
 
-/// Writes down the changes that fell due. They count from their moment on without it; this makes what waits be looked at,
-/// and tells the log. Returns how many.
+/// Writes due changes to the subscriptions. They apply from their time on in any case. Writing them triggers a check of
+/// parked jobs and a log entry. Returns the number of changes.
 ///
 /// # Errors
 ///
 /// When the database cannot be used.
 pub async fn apply_scheduled(client: &PreparedClient) -> Result<u64, tokio_postgres::Error> {
-    // The log's writers wait for each other, also one that has nothing to write.
+    // The log serializes its writers, even one without an entry to write.
     let due = "SELECT 1 FROM user_subscriptions WHERE next_plan_at <= now() LIMIT 1";
     if client.query_opt(due, &[]).await?.is_none() {
         return Ok(0);

@@ -1,4 +1,4 @@
-//! Changes that are asked for again: the same key gives the same answer, and changes nothing.
+//! Idempotent changes: a repeated key returns the first answer and changes nothing.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -7,16 +7,16 @@ use uuid::Uuid;
 
 use super::error::ControlError;
 
-/// An answer, and whether it is that of an earlier request.
+/// An answer, and whether it repeats that of an earlier request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keyed<T> {
-    /// What was made.
+    /// The created object.
     pub made: T,
-    /// Whether it had been made before, by a request with the same key.
+    /// Whether an earlier request with the same key created it.
     pub repeated: bool,
 }
 
-/// What the same key was answered with. The caller keeps others from changing the user meanwhile.
+/// The earlier answer to this key. The caller has locked the user against other changes.
 pub(super) async fn earlier<T: DeserializeOwned>(
     transaction: &Transaction<'_>,
     user: Uuid,
@@ -44,7 +44,7 @@ pub(super) async fn earlier<T: DeserializeOwned>(
     })
 }
 
-/// Keeps the answer.
+/// Stores the answer.
 pub(super) async fn keep(
     transaction: &Transaction<'_>,
     user: Uuid,

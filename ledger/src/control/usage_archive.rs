@@ -1,7 +1,7 @@
-//! Usage events of long ago leave the database, and their sums stay.
+//! Moves old usage events out of the database, and leaves their sums.
 //!
-//! Balances, grants and the audit's sums are about all periods, so nobody may delete events. A user's events of a period
-//! become one event instead, which counts as much.
+//! Balances, grants and the audit's sums cover all periods, so events must not simply be deleted. One event with the
+//! same sum replaces a user's events of a period.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use super::log::Change;
 use super::usage_feed::{ARCHIVED, UsageEvent};
 use crate::meter::Meter;
 
-/// How many days ago a period is over at least, so that whoever bills by the feed has read it.
+/// The minimum number of days since the end of a period, so that billing has read it from the feed.
 const READ_AFTER_DAYS: u64 = 31;
 
-/// The events of one transaction: what it locks and holds in memory is bounded.
+/// The events of one transaction. It bounds the transaction's locks and memory.
 const BATCH: usize = 10_000;
 
-/// Why an archive ended early.
+/// Why an archive run ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
-    /// The database could not, or it must not be.
+    /// The database failed or refused.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The events could not be kept.
+    /// The events could not be stored.
     #[error("the events cannot be written: {0}")]
     Keep(#[from] std::io::Error),
 }
@@ -38,14 +38,14 @@ impl From<tokio_postgres::Error> for ArchiveError {
     }
 }
 
-/// Moves the usage events of all billing periods that were over before a moment out of the database. `keep` gets them in
-/// batches, each of one user and meter, and has them safe when it returns: they are deleted after that. When the process
-/// dies in between, the next archive has them once more, with the same ids. Returns how many there were.
+/// Moves the usage events of all billing periods that ended before a time out of the database. Calls `keep` with
+/// batches of one user and meter each, and deletes a batch after `keep` has stored it. If the process dies in between,
+/// the next run passes the batch again, with the same ids. Returns the number of events.
 ///
 /// # Errors
 ///
-/// When the moment is less than 31 days ago, the events cannot be kept, or the database cannot be used. What was
-/// kept in earlier batches is archived all the same.
+/// When the time is less than 31 days ago, the events cannot be stored, or the database cannot be used. Earlier batches
+/// stay archived.
 pub async fn archive_usage(
     client: &mut Client,
     actor: &str,
@@ -76,7 +76,7 @@ pub async fn archive_usage(
     Ok(archived)
 }
 
-/// Some users and meters with a period that was over by then, in order.
+/// Some users and meters with a period that ended by then, in order.
 async fn counters(
     client: &Client,
     before: Timestamp,
@@ -98,7 +98,7 @@ async fn counters(
         .collect())
 }
 
-/// One transaction. Returns how many events it moved.
+/// Runs one transaction and returns how many events it moved.
 async fn batch(
     client: &mut Client,
     actor: &str,
@@ -108,15 +108,15 @@ async fn batch(
     keep: &mut impl FnMut(&[UsageEvent]) -> std::io::Result<()>,
 ) -> Result<usize, ArchiveError> {
     let transaction = client.transaction().await?;
-    // Two archives at once would each make a sum. Balances do not change, so the table's triggers have nothing to book. A
-    // process that stands still keeps the feed and vacuum from going on, which is not to last.
+    // Two concurrent archive runs would each write a sum. Balances do not change, so the table's triggers have nothing
+    // to book. A stalled process holds back the feed and vacuum, so the transaction has a time limit.
     transaction
         .batch_execute(
             "SET LOCAL lock_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = '60s'; \
              SELECT FROM weir_locks WHERE name = 'usage_archive' FOR NO KEY UPDATE; SET LOCAL weir.counters = 'kept'",
         )
         .await?;
-    // A deletion of the user meanwhile would not see the sum.
+    // A concurrent deletion of the user would not see the sum.
     transaction
         .execute("SELECT 1 FROM users WHERE id = $1 FOR NO KEY UPDATE", &[&user])
         .await?;
@@ -139,7 +139,7 @@ async fn batch(
         after: Some(json!({ "events": events.len(), "before": before })),
         ..Change::default()
     };
-    // The log is written last: all other changes wait for whoever has.
+    // The log is written last, because all other changes wait for its writer.
     keep(&events)?;
     change.write(&transaction).await?;
     transaction.commit().await?;

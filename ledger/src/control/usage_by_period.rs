@@ -1,4 +1,4 @@
-//! What a user has used, by period.
+//! A user's usage by period.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,29 +9,29 @@ use super::error::ControlError;
 use super::person::Person;
 use crate::meter::Meter;
 
-/// What a user has used of a meter in a period.
+/// A user's usage of a meter in a period.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeriodUsage {
-    /// Of what.
+    /// The meter.
     pub meter: String,
-    /// When the period begins.
+    /// The start of the period.
     pub start: Timestamp,
-    /// When it is over.
+    /// The end of the period.
     pub end: Timestamp,
-    /// What was charged.
+    /// The charged amount.
     pub used: i64,
-    /// What unfinished jobs hold.
+    /// The amount reserved by unfinished jobs.
     pub reserved: i64,
-    /// How much of both grants pay for.
+    /// The part of `used` and `reserved` that grants pay for.
     pub from_grants: i64,
 }
 
-/// The newest periods of a kind in which a user has used something, those that are over too. Months are kept for ever, shorter
-/// windows for some days.
+/// The newest periods of a kind with usage, including ended ones. Months are kept without end, shorter windows for some
+/// days.
 ///
 /// # Errors
 ///
-/// When the user was never seen, or the database cannot be asked.
+/// When the user is unknown, or the database cannot be queried.
 pub async fn usage_by_period(
     client: &Client,
     person: &Person,

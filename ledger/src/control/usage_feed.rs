@@ -1,4 +1,4 @@
-//! Usage events in an order that has no gaps, for billing.
+//! Usage events for billing, in an order without gaps.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,24 +10,24 @@ use uuid::Uuid;
 
 use crate::meter::Meter;
 
-/// The reason of a sum that stands for events which were archived. It has no transaction and no job.
+/// The reason of a sum that replaces archived events. It has no transaction and no job.
 pub(super) const ARCHIVED: &str = "archived";
 
-/// A place between two usage events: nothing turns up before it any more.
+/// A position between two usage events. No event appears before it later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageCursor {
-    /// The transaction that wrote the last one; 0 for rows of before.
+    /// The transaction that wrote the last event; 0 for older rows without one.
     transaction: u64,
-    /// The last one.
+    /// The last event.
     id: Uuid,
-    /// The server's timeline then. After a failover, transaction ids are given out again.
+    /// The server's timeline at that time. After a failover, transaction ids are reused.
     timeline: Option<i32>,
-    /// Events from before this time are left out.
+    /// Events before this time are skipped.
     since: Option<Timestamp>,
 }
 
 impl UsageCursor {
-    /// Before the first event at that time or later.
+    /// The position before the first event at or after this time.
     #[must_use]
     pub fn since(time: Timestamp) -> Self {
         Self {
@@ -86,21 +86,21 @@ pub struct UsageEvent {
     pub user: Uuid,
     /// The text that names the holder, if that is not its id.
     pub subject: Option<String>,
-    /// What was used.
+    /// The meter.
     pub meter: Meter,
-    /// How much; what is negative gives back.
+    /// The amount. A negative one reduces the usage.
     pub amount: i64,
-    /// How much of that grants paid for.
+    /// The part that grants paid for.
     pub from_grants: i64,
-    /// How much of it was beyond a soft limit.
+    /// The part above a soft limit.
     pub overage: i64,
-    /// When.
+    /// When it was charged.
     pub at: Timestamp,
-    /// By which job; `None` for an adjustment.
+    /// The charged job; `None` for an adjustment.
     pub job_id: Option<i64>,
     /// The start of the billing period that it counts in.
     pub period_start: Timestamp,
-    /// Why, of an adjustment.
+    /// The reason of an adjustment.
     pub reason: Option<String>,
 }
 
@@ -122,12 +122,12 @@ impl From<&Row> for UsageEvent {
     }
 }
 
-/// The events after a cursor, and the cursor after them. What transactions that are still open may write comes after all
-/// that is returned: a transaction that lasts holds up what was written since it began, for everybody who reads here.
+/// The events after a cursor, and the cursor after them. Events of open transactions come after all returned ones. A
+/// long transaction therefore delays all events written since its start, for every reader.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn usage_after(
     client: &Client,
     after: UsageCursor,
@@ -159,11 +159,11 @@ pub async fn usage_after(
     Ok((rows.iter().map(UsageEvent::from).collect(), next))
 }
 
-/// The place after all events that are committed. Events of transactions that are still open come after it.
+/// The position after all committed events. Events of open transactions come after it.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn usage_now(client: &Client) -> Result<UsageCursor, tokio_postgres::Error> {
     let now = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS transaction, \
                current_timeline() AS timeline";
@@ -175,8 +175,8 @@ pub async fn usage_now(client: &Client) -> Result<UsageCursor, tokio_postgres::E
     })
 }
 
-/// The same place on the server's timeline. When the event is lost that was read last, the place is before everything that
-/// was written since; events that were read already come again then. `None` until the timeline is noted.
+/// The same position on the server's timeline. If the last event was lost, the position is before everything written
+/// since, and events that were read already are repeated. `None` until Weir has noted the timeline.
 async fn on_this_timeline(
     client: &Client,
     after: UsageCursor,

@@ -1,4 +1,4 @@
-//! Webhooks: who is told what.
+//! Webhooks: receivers of events, and the events that each subscribes to.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -10,7 +10,7 @@ use super::error::ControlError;
 use super::log::Change;
 use crate::database::PreparedClient;
 
-/// What there is to be told.
+/// The types of events.
 pub const WEBHOOK_EVENTS: [&str; 6] = [
     "job.completed",
     "job.failed",
@@ -20,31 +20,31 @@ pub const WEBHOOK_EVENTS: [&str; 6] = [
     "plan.changed",
 ];
 
-/// The percents that `quota.threshold` is told at, unless a webhook has its own.
+/// The default thresholds of `quota.threshold`, in percent.
 pub const WEBHOOK_THRESHOLDS: [i16; 2] = [80, 100];
 
-/// The highest percent: a soft limit may be exceeded.
+/// The highest threshold in percent. Usage may exceed a soft limit.
 const MAX_THRESHOLD: i16 = 1000;
 
-/// The most thresholds of one webhook.
+/// The maximum number of thresholds of one webhook.
 const MAX_THRESHOLDS: usize = 20;
 
-/// The most webhooks: each has a queue, which every process that works looks after.
+/// The maximum number of webhooks. Each has a queue, which every worker process polls.
 const MAX_WEBHOOKS: i64 = 100;
 
-/// How many deliveries of a webhook are cancelled or made again in one transaction.
+/// How many deliveries of a webhook one transaction cancels or replays.
 pub(super) const MAX_AT_ONCE: i64 = 5000;
 
-/// A webhook that somebody wants. The URL was looked at.
+/// A webhook to create. Its URL was checked.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedWebhook<'a> {
-    /// Where to.
+    /// The URL.
     pub url: &'a str,
-    /// What of; without any, all of it.
+    /// The types of events. Empty for all types.
     pub events: &'a [String],
-    /// At which percents of a limit.
+    /// Thresholds in percent of a limit.
     pub thresholds: &'a [i16],
-    /// What its deliveries are signed by.
+    /// The secret that signs its deliveries.
     pub secret: &'a str,
 }
 
@@ -53,33 +53,33 @@ pub struct WantedWebhook<'a> {
 pub struct Webhook {
     /// Its id.
     pub id: Uuid,
-    /// Where to.
+    /// The URL.
     pub url: String,
-    /// What of.
+    /// The types of events.
     pub events: Vec<String>,
-    /// The percents of a limit that `quota.threshold` is told at.
+    /// The thresholds of `quota.threshold`, in percent of a limit.
     pub thresholds: Vec<i16>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// Until when the secret before the last rotation signs besides.
+    /// Until when the secret before the last rotation also signs.
     pub previous_until: Option<Timestamp>,
-    /// Since when it is told nothing.
+    /// Since when it receives nothing.
     pub disabled_at: Option<Timestamp>,
-    /// Why.
+    /// Why it was disabled.
     pub disabled_because: Option<String>,
-    /// What became of its deliveries, where that was looked up.
+    /// The status of its deliveries, if it was looked up.
     #[serde(flatten)]
     pub deliveries: Option<Deliveries>,
 }
 
-/// What became of a webhook's deliveries.
+/// The status of a webhook's deliveries.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Deliveries {
-    /// How many wait, most of them for their next attempt. At most 100 000 are counted.
+    /// The number of waiting deliveries, most of them before a retry. Counts at most 100 000.
     pub waiting: i64,
-    /// How many were given up in the last days. At most 100 000 are counted.
+    /// The number of deliveries that failed for good in the last days. Counts at most 100 000.
     pub failed: i64,
-    /// Why a late attempt failed of those that wait or were given up.
+    /// The error of a recent attempt at a waiting or failed delivery.
     pub last_error: Option<String>,
 }
 
@@ -103,11 +103,11 @@ fn from_row(row: &Row) -> Webhook {
     }
 }
 
-/// All webhooks, the oldest first.
+/// All webhooks, oldest first.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn webhooks(client: &Client) -> Result<Vec<Webhook>, tokio_postgres::Error> {
     let rows = client.query(include_str!("sql/webhooks.sql"), &[]).await?;
     Ok(rows
@@ -123,8 +123,8 @@ pub async fn webhooks(client: &Client) -> Result<Vec<Webhook>, tokio_postgres::E
         .collect())
 }
 
-/// Locks a webhook that was not removed. Its deliveries are not looked at: there may be millions, and what is wrong with its
-/// receiver must not keep it from being changed.
+/// Locks a webhook that was not removed. Does not read its deliveries: there may be millions, and a broken receiver
+/// must not prevent a change of its webhook.
 pub(super) async fn locked(transaction: &Transaction<'_>, id: Uuid) -> Result<Webhook, ControlError> {
     let found = transaction
         .query_opt(
@@ -137,11 +137,11 @@ pub(super) async fn locked(transaction: &Transaction<'_>, id: Uuid) -> Result<We
     found.as_ref().map(from_row).ok_or(ControlError::NoWebhook(id))
 }
 
-/// Makes a webhook, which is told what is committed from now on.
+/// Creates a webhook. It receives events that are committed from now on.
 ///
 /// # Errors
 ///
-/// When an event or a threshold is none, there is a webhook for the same URL, or the database cannot be used.
+/// When an event type or a threshold is invalid, there is a webhook for the same URL, or the database cannot be used.
 pub async fn add_webhook(
     client: &mut Client,
     actor: &str,
@@ -150,7 +150,7 @@ pub async fn add_webhook(
     let events = events(wanted.events)?;
     let thresholds = thresholds(wanted.thresholds)?;
     let transaction = client.transaction().await?;
-    // One at a time, so that none is too many.
+    // One at a time, so that the maximum holds.
     transaction
         .batch_execute("LOCK TABLE webhooks IN SHARE UPDATE EXCLUSIVE MODE")
         .await?;
@@ -229,8 +229,8 @@ fn thresholds(wanted: &[i16]) -> Result<Vec<i16>, ControlError> {
     Ok(thresholds)
 }
 
-/// Gives a webhook another secret. The one before signs besides for so long, so that the receiver can change over without
-/// a gap; and so does the one before that where it still did, since nobody knows which of them the receiver has.
+/// Gives a webhook a new secret. For a while, the previous secret also signs, so that the receiver can change over
+/// without a gap. If an even older one still signs, it also continues, because the receiver may use either.
 ///
 /// # Errors
 ///
@@ -265,7 +265,8 @@ pub async fn rotate_webhook(
     Ok(after)
 }
 
-/// Has a disabled webhook told again what is committed from now on. Returns false when it was not disabled.
+/// Enables a disabled webhook. It receives events that are committed from now on. Returns false when it was not
+/// disabled.
 ///
 /// # Errors
 ///
@@ -294,7 +295,7 @@ pub async fn enable_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     Ok(true)
 }
 
-/// Tells a webhook nothing more, since its receiver wants it so.
+/// Disables a webhook at its receiver's request.
 ///
 /// # Errors
 ///
@@ -303,7 +304,7 @@ pub async fn disable_webhook(client: &mut Client, id: Uuid, because: &str) -> Re
     let transaction = client.transaction().await?;
     let before = match locked(&transaction, id).await {
         Ok(before) if before.disabled_at.is_none() => before,
-        // Another delivery was answered the same meanwhile.
+        // Another delivery got the same response meanwhile.
         Ok(_) | Err(ControlError::NoWebhook(_)) => return Ok(()),
         Err(error) => return Err(error),
     };
@@ -325,7 +326,7 @@ pub async fn disable_webhook(client: &mut Client, id: Uuid, because: &str) -> Re
     Ok(())
 }
 
-/// Removes a webhook with what it was to be told yet, of which it returns how much there was. Its secrets are gone.
+/// Removes a webhook with its undelivered events, and returns their number. Deletes its secrets.
 ///
 /// # Errors
 ///
@@ -349,7 +350,8 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     };
     change.write(&transaction).await?;
     transaction.commit().await?;
-    // Apart from that, since there may be millions. Whatever is left goes nowhere, also when this is broken off.
+    // In separate transactions, because there may be millions. If this is interrupted, the remaining deliveries have no
+    // receiver and are not sent.
     let mut cancelled = 0;
     loop {
         let some = client
@@ -362,8 +364,7 @@ pub async fn remove_webhook(client: &mut Client, actor: &str, id: Uuid) -> Resul
     }
 }
 
-/// Tells of windows that are over and of which a threshold was told that they are renewed. Returns how many thresholds that
-/// were.
+/// Emits quota.renewed for ended windows with an emitted threshold. Returns the number of these thresholds.
 ///
 /// # Errors
 ///

@@ -1,6 +1,8 @@
--- Returns the changed services.
--- Parameters: $1 names, $2 meters, $3 kinds, $4 max_attempts, $5 unique_by as JSON, $6 amounts, $7 members with the
--- amount, $8 to $10 base, factor and longest pause of retries.
+-- Returns the changed services. Parameters:
+--
+-- - $1 to $4: names, meters, kinds, max_attempts.
+-- - $5 to $7: unique_by as JSON, amounts, members with the amount.
+-- - $8 to $10: base, factor and longest pause of retries.
 WITH wanted AS (
     SELECT w.*, ARRAY(SELECT jsonb_array_elements_text(w.unique_json)) AS unique_by
     FROM unnest($1::text[], $2::text[], $3::text[], $4::smallint[], $5::jsonb[], $6::bigint[], $7::text[], $8::float8[],

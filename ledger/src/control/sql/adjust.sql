@@ -1,5 +1,6 @@
--- A usage event without a job, in the current billing period, and its balance. $1 user, $2 meter, $3 amount, $4 reason. What
--- is given back was used, so its balance is there. What an operator books is granted, whatever the plan says.
+-- Inserts a usage event without a job into the current billing period, and updates its balance.
+-- Parameters: $1 user, $2 meter, $3 amount, $4 reason. A reduction needs earlier usage, so its balance exists. An
+-- operator's adjustment counts as granted, whatever the plan's limit is.
 WITH period AS (
     SELECT period_start_of($1, now()) AS start
 ), event AS (

@@ -1,4 +1,4 @@
--- Writes down the changes of plan that fell due, at most a thousand. One index range that is mostly empty.
+-- Writes due changes of plan, at most a thousand. One index range that is mostly empty.
 WITH due AS (
     SELECT s.id, s.user_id, p.tier AS before, n.tier AS after, s.next_plan_at
     FROM user_subscriptions s

@@ -1,8 +1,14 @@
--- Takes usage events out whose period was over in time, and leaves their sum for each period. $1 user, $2 meter, $3 before
--- when, $4 how many at most, $5 the reason that sums have. One archiver at a time; balances stay as they are.
+-- Deletes usage events of periods that ended before a time, and leaves their sum for each period. One archiver runs at
+-- a time. Balances do not change. Parameters:
 --
--- A job that can still be looked at keeps its event, and so does one that paid for a test in the cache, and one of a day
--- (an hour, a minute) whose balance is still there: the sum is of the month alone.
+-- - $1: the user.
+-- - $2: the meter.
+-- - $3: the time.
+-- - $4: how many at most.
+-- - $5: the reason that marks sums.
+--
+-- Keeps the events of jobs that can still be read and of jobs that paid for a cached test. Also keeps the events of
+-- days, hours and minutes that still have a balance, because the sum counts in the month alone.
 WITH old AS (
     SELECT e.id
     FROM usage_events e
@@ -39,7 +45,8 @@ WITH old AS (
     FROM sums n
     WHERE e.id = n.earlier
 ), made AS (
-    -- Without a transaction, as no other event is written: that tells it from an adjustment with the same reason.
+    -- Without a transaction, unlike every other event. This distinguishes a sum from an adjustment with the same
+    -- reason.
     INSERT INTO usage_events (user_id, event_type, quota_amount, from_grants, overage, created_at, period_start, reason, xid)
     SELECT n.user_id, n.event_type, n.amount, n.from_grants, n.overage, n.created_at, n.period_start, $5, NULL
     FROM sums n

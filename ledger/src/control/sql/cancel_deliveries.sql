@@ -1,4 +1,5 @@
--- Cancels deliveries to a webhook that was removed. $1 the webhook, $2 how many at most. A range of its queue's index.
+-- Cancels deliveries to a removed webhook.
+-- Parameters: $1 the webhook, $2 how many at most. A range of its queue's index.
 UPDATE river_job j
 SET state = 'cancelled', finalized_at = now()
 FROM (

@@ -1,11 +1,11 @@
--- Cancels those jobs of a slice of a user's that wait: for a slot, for a worker, for another attempt. $1 user, $2 the last
--- job of the slice before, $3 how many a slice has. `last` is null when the slice was the last. A job that somebody has
--- locked is being ended or claimed.
+-- Cancels the jobs in a slice of a user's jobs that wait for a slot, a worker or another attempt.
+-- Parameters: $1 user, $2 the last job of the previous slice, $3 the size of a slice. `last` is null after the last
+-- slice. Skips locked jobs, which are being ended or claimed.
 WITH slice AS MATERIALIZED (
     SELECT job_id FROM (
         (SELECT s.job_id FROM submissions s WHERE s.holder = $1 AND s.job_id > $2 ORDER BY s.job_id LIMIT $3)
         UNION
-        -- Those that other clients inserted have no submission.
+        -- Jobs that other clients inserted have no submission.
         (SELECT r.job_id FROM quota_reservations r
          WHERE r.holder = $1 AND r.job_id > $2 ORDER BY r.job_id LIMIT $3)
     ) candidates
@@ -15,7 +15,7 @@ WITH slice AS MATERIALIZED (
     FROM slice s
     JOIN river_job j ON j.id = s.job_id
     WHERE (j.state IN ('available', 'pending', 'retryable', 'scheduled')) IS TRUE
-      -- What a handler works on that answers later is worked on.
+      -- A job with an outstanding answer counts as running.
       AND NOT (j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
                                                WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by)))
     ORDER BY j.id

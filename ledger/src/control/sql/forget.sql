@@ -1,9 +1,10 @@
--- What identifies a user goes, what was billed becomes somebody's without a name. $1 user, $2 that somebody. Nothing of the
--- user is unfinished. Where a job wrote it is not to be found any more: its id leads to its arguments in backups.
+-- Deletes everything that identifies a user, and moves the charges to an anonymous id. The user has no unfinished jobs.
+-- Charges lose their job id, because it leads to the job's arguments in backups.
+-- Parameters: $1 user, $2 anonymous id.
 WITH own AS MATERIALIZED (
     SELECT job_id AS id FROM submissions WHERE holder = $1
     UNION
-    -- Those that other clients inserted have no submission. Jobs of other kinds are another program's.
+    -- Jobs that other clients inserted have no submission. Jobs of other kinds belong to another program.
     SELECT j.id FROM river_job j
     WHERE j.args @> jsonb_build_object('user_id', coalesce((SELECT subject FROM users WHERE id = $1), $1::text))
       AND j.kind IN (SELECT kind FROM weir_services)
@@ -39,7 +40,7 @@ WITH own AS MATERIALIZED (
     INSERT INTO deleted_users (hash) VALUES (sha256(convert_to($1::uuid::text, 'UTF8')))
     ON CONFLICT (hash) DO UPDATE SET deleted_at = excluded.deleted_at
 ), changes AS (
-    -- An event that comes again must not make the user anew, nor say who it was.
+    -- A repeated event must neither create the user again nor identify it.
     UPDATE plan_changes SET user_id = $2 WHERE user_id = $1
 )
 SELECT (SELECT count(*) FROM (SELECT job_id FROM finished UNION SELECT id FROM jobs) deleted) AS jobs, (SELECT count(*) FROM billed) AS usage_events

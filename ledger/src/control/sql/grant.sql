@@ -1,5 +1,6 @@
--- A grant. $1 user, $2 meter, $3 amount, $4 until when, $5 reason. The holder's row tells reservations to look for it.
--- No row when a sum over all grants of the user could not hold the amount.
+-- Creates a grant. The holder's row then makes reservations look for it. Returns no row when the sum of all the user's
+-- grants would be out of range.
+-- Parameters: $1 user, $2 meter, $3 amount, $4 expiry, $5 reason.
 WITH holder AS (
     INSERT INTO holders AS h (holder, event_type, user_id, has_grants) VALUES ($1, $2, $1, true)
     ON CONFLICT (holder, event_type) DO UPDATE SET has_grants = true

@@ -1,5 +1,6 @@
--- A user who was never seen becomes known, on the default plan, but not one who was deleted in the last 30 days. $1 id,
--- $2 the subject (null: the id is the subject). First contact by a job is in reservation/sql/provision.sql.
+-- Creates an unknown user on the default plan, but not one who was deleted in the last 30 days. The first job of a user
+-- does this in reservation/sql/provision.sql.
+-- Parameters: $1 id, $2 the subject (null: the id is the subject).
 WITH known AS (
     INSERT INTO users (id, subject)
     SELECT $1, (SELECT $2::text WHERE NOT EXISTS (SELECT 1 FROM users WHERE subject = $2))

@@ -1,4 +1,5 @@
--- The plan that counts for a user, and the one that is scheduled. $1 user.
+-- A user's current plan and scheduled plan.
+-- Parameters: $1 user.
 SELECT now_plan.tier::text AS plan,
        CASE WHEN s.next_plan_at > clock_timestamp() THEN next_plan.tier END::text AS next,
        CASE WHEN s.next_plan_at > clock_timestamp() THEN s.next_plan_at END AS next_at

@@ -1,5 +1,5 @@
--- Makes the delivery of an event again, as River retries a job by hand, with as many attempts as the first time. $1 the
--- webhook, $2 the event.
+-- Replays the delivery of an event, as a manual retry in River does, with as many attempts as the first time.
+-- Parameters: $1 the webhook, $2 the event.
 WITH again AS (
     UPDATE river_job j
     SET state = 'available', scheduled_at = now(), finalized_at = NULL, max_attempts = j.attempt + 10

@@ -1,5 +1,6 @@
--- The same of deliveries that were not made. $1 the webhook, $2 since when they were told, $3 how many at most, $4 the
--- moment after which none of them was tried: what fails again meanwhile is not made again.
+-- Replays failed deliveries, as replay.sql does. Skips deliveries that were attempted after $4, so that a delivery that
+-- fails again is not replayed twice.
+-- Parameters: $1 the webhook, $2 since when they were emitted, $3 how many at most, $4 the time of the call.
 WITH few AS (
     SELECT j.id
     FROM river_job j

@@ -1,5 +1,6 @@
--- Gives a user a plan. $1 user, $2 plan, $3 whether only from the end of the period on. What was scheduled before is
--- either in force by now, and stays, or is superseded. Without a subscription, periods were calendar months, and stay so.
+-- Gives a user a plan. An earlier scheduled change stays if it is in force by now, and is superseded otherwise. A user
+-- without a subscription had calendar months, and keeps them.
+-- Parameters: $1 user, $2 plan, $3 whether it takes effect at the end of the period.
 INSERT INTO user_subscriptions AS s (user_id, plan_id, current_period_start, next_plan_id, next_plan_at)
 SELECT $1, CASE WHEN $3 THEN a.plan_id ELSE $2 END, a.anchor,
        CASE WHEN $3 THEN $2 END,

@@ -1,8 +1,14 @@
--- Usage events after a place, in the order of the transactions that wrote them, as far as all transactions are over. $1 the
--- transaction of the last one, $2 the last one, $3 how many at most, $4 the reason that sums of archived events have: they
--- stand for events that were read, or are in a file, $5 the time before which events are left out (null: none).
+-- Usage events after a position, in the order of the transactions that wrote them, up to the oldest open transaction.
+-- Parameters:
 --
--- Two index ranges: rows without a transaction, which are of before and become no more; and all others.
+-- - $1: the transaction of the last event.
+-- - $2: the last event.
+-- - $3: how many at most.
+-- - $4: the reason of the sums of archived events, which are skipped. A reader has seen their events, or finds them in
+--   a file.
+-- - $5: the time before which events are skipped (null: none).
+--
+-- Two index ranges: rows without a transaction, of which there will be no more, and all others.
 SELECT e.id, e.user_id, e.event_type, e.quota_amount, e.from_grants, e.overage, e.created_at, e.job_id, e.period_start, e.reason, u.subject,
        coalesce(e.xid::text, '0') AS transaction
 FROM (

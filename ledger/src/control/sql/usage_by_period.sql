@@ -1,5 +1,6 @@
--- What a user has used, by period and meter, the newest first. $1 user, $2 the kind of period, $3 a meter or null for all of
--- them, $4 how many. One range of the user's balances. Months are kept for ever, shorter windows for some days.
+-- A user's usage by period and meter, newest first. One range of the user's balances. Months are kept without end,
+-- shorter windows for some days.
+-- Parameters: $1 user, $2 the kind of period, $3 a meter or null for all, $4 how many.
 SELECT b.event_type, b.period_start, b.used, b.reserved, b.from_grants,
        CASE b.span WHEN 'month' THEN (
                 SELECT p.period_end

@@ -1,4 +1,5 @@
--- The key of this hash. $1 hash. Its last use is written at most once a minute, and by one of those who use it at once.
+-- The key with this hash.
+-- Parameters: $1 hash. Writes the last use at most once a minute, and only for one of several concurrent uses.
 WITH found AS (
     SELECT *, coalesce(expires_at <= now(), false) AS is_over FROM service_keys WHERE secret_hash = $1
 ), due AS (

@@ -1,5 +1,5 @@
--- Webhooks that were not removed, with what became of their deliveries. Index ranges of their queues, each of them bounded: a
--- receiver that is away for a day leaves millions behind.
+-- Webhooks that were not removed, with the status of their deliveries. Bounded index ranges of their queues: a receiver
+-- that is down for a day leaves millions of deliveries.
 SELECT w.id, w.url, w.events, w.thresholds, w.created_at,
        CASE WHEN w.previous_until > now() THEN w.previous_until END AS previous_until,
        w.disabled_at, w.disabled_because, d.waiting, f.failed, e.last_error
