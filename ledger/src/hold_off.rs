@@ -1,4 +1,4 @@
-//! Holders that are not waited for, for a while.
+//! Holders to avoid for a while.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-/// How long what is over is kept, so that [`HoldOff::may_try`] lets one caller find out for all.
+/// How long ended entries are kept, so that [`HoldOff::may_try`] lets one caller test for all.
 const KEPT: Duration = Duration::from_secs(5);
 
-/// Remembers holders for which a wait failed: another transaction has their lock, or PostgreSQL refuses what they send. For
-/// a while, no one waits for them, so that they delay no one else.
+/// Remembers holders for which a wait failed: another transaction has their lock, or PostgreSQL refuses their
+/// statements. Callers avoid them for a while, so that they delay no one else.
 #[derive(Debug)]
 pub struct HoldOff<K = Uuid> {
     lasts: Duration,
@@ -19,7 +19,7 @@ pub struct HoldOff<K = Uuid> {
 }
 
 impl<K: Copy + Eq + Hash> HoldOff<K> {
-    /// An empty one, that holds off from each holder for so long.
+    /// An empty instance that avoids each holder for this long.
     #[must_use]
     pub fn new(lasts: Duration) -> Self {
         Self {
@@ -29,7 +29,7 @@ impl<K: Copy + Eq + Hash> HoldOff<K> {
         }
     }
 
-    /// Holds off from this holder from now on.
+    /// Starts to avoid this holder.
     pub fn start(&mut self, holder: K) {
         let now = Instant::now();
         if now.duration_since(self.pruned) > KEPT {
@@ -39,12 +39,12 @@ impl<K: Copy + Eq + Hash> HoldOff<K> {
         self.until.insert(holder, now + self.lasts);
     }
 
-    /// Does not hold off from this holder any more.
+    /// Stops avoiding this holder.
     pub fn end(&mut self, holder: &K) {
         self.until.remove(holder);
     }
 
-    /// Whether to hold off from this holder.
+    /// Whether to avoid this holder.
     #[must_use]
     pub fn applies_to(&self, holder: &K) -> bool {
         self.until
@@ -52,8 +52,8 @@ impl<K: Copy + Eq + Hash> HoldOff<K> {
             .is_some_and(|until| *until > Instant::now())
     }
 
-    /// Whether this caller may try. When the time is over, one caller may, and the others hold off until it has called
-    /// [`Self::end`], or for as long again.
+    /// Whether this caller may try. After the time is over, one caller may. The others avoid the holder until that
+    /// caller calls [`Self::end`], or for the same time again.
     pub fn may_try(&mut self, holder: &K) -> bool {
         let now = Instant::now();
         let Some(until) = self.until.get_mut(holder) else {
@@ -66,7 +66,7 @@ impl<K: Copy + Eq + Hash> HoldOff<K> {
         is_over
     }
 
-    /// The holders to hold off from.
+    /// The holders to avoid.
     pub fn holders(&self) -> impl Iterator<Item = K> {
         let now = Instant::now();
         let held = self.until.iter().filter(move |(_, until)| **until > now);

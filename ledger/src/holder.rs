@@ -1,4 +1,4 @@
-//! Holders: whom jobs are counted against.
+//! Holders: the accounts that jobs count against.
 
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -8,31 +8,31 @@ use weir_policy::subject::{Subject, address_id};
 /// A user (a person or an organisation, whatever a subject names), or an anonymous client address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
-    /// The user's id; for an address a UUID made from it. A user whose subject is a UUID has that as its id; any other
-    /// subject has a UUID made from it.
+    /// The user's id, or a UUID made from an address. If a user's subject is a UUID, that is the id. Any other subject
+    /// has a derived UUID.
     pub id: Uuid,
-    /// The user's id, when it is a user.
+    /// The user's id; `None` for an address.
     pub user_id: Option<Uuid>,
 }
 
-/// What `users.subject` has of a subject: nothing for a UUID, which is the id.
+/// The value of `users.subject`: the subject, or nothing for a UUID, which is the id.
 pub(crate) fn kept_text(subject: &Subject) -> Option<&str> {
     subject.uuid().is_none().then_some(subject.as_str())
 }
 
-/// Makes holders out of callers.
+/// Converts callers to holders.
 #[derive(Clone, Copy, Debug)]
 pub struct Holders {
-    /// Of this database alone, so that the same address is another UUID elsewhere.
+    /// Unique to this database, so that the same address has another UUID elsewhere.
     addresses: Uuid,
 }
 
 impl Holders {
-    /// Reads the namespace that the database was given when it was made.
+    /// Reads the namespace of this database.
     ///
     /// # Errors
     ///
-    /// When the database cannot be asked.
+    /// When the database cannot be queried.
     pub async fn load(client: &tokio_postgres::Client) -> Result<Self, tokio_postgres::Error> {
         let row = client
             .query_one("SELECT address_namespace FROM weir_settings", &[])
@@ -44,13 +44,13 @@ impl Holders {
         Self { addresses }
     }
 
-    /// What this database was given when it was made, and no other has.
+    /// The namespace of this database, which is created with it and is unique.
     #[must_use]
     pub fn namespace(self) -> Uuid {
         self.addresses
     }
 
-    /// The holder that this user is.
+    /// The holder of this user.
     #[must_use]
     pub fn user(id: Uuid) -> Holder {
         Holder {
@@ -59,11 +59,11 @@ impl Holders {
         }
     }
 
-    /// The text that names this user: its subject, if that is not the id itself.
+    /// The text that names this user: its subject, unless that is the id.
     ///
     /// # Errors
     ///
-    /// When the database cannot be asked.
+    /// When the database cannot be queried.
     pub async fn subject_of(
         client: &tokio_postgres::Client,
         user: Uuid,
@@ -74,12 +74,12 @@ impl Holders {
         Ok(row.and_then(|row| row.get("subject")))
     }
 
-    /// The holder that this subject is.
+    /// The holder of this subject.
     #[must_use]
     pub fn subject(self, subject: &Subject) -> Holder {
         Self::user(subject.uuid().unwrap_or_else(|| {
-            // Two texts are two holders, whatever they look like. By a hash that PostgreSQL has, too, since SQL functions
-            // make the same id (`subject_id`).
+            // Different texts are different holders, even if they look the same. The hash is one that PostgreSQL also
+            // has, because SQL functions compute the same id (`subject_id`).
             let hash = Sha256::new()
                 .chain_update(self.addresses.as_bytes())
                 .chain_update(b"subject:")
@@ -91,7 +91,7 @@ impl Holders {
         }))
     }
 
-    /// The holder that this client address is, as the edge has normalised it.
+    /// The holder of this client address, as the edge has normalised it.
     #[must_use]
     pub fn address(self, address: &str) -> Holder {
         Holder {
@@ -100,15 +100,15 @@ impl Holders {
         }
     }
 
-    /// The holder of the job with this `user_id` in its arguments, whoever inserted it: the subject's. Text that is no
-    /// subject stands for nobody that the API could serve, and is counted as an address is.
+    /// The holder of a job by the `user_id` in its arguments, whichever client inserted the job. If the text is not a
+    /// valid subject, the API could not serve it. Such a job counts against a holder as an address does.
     #[must_use]
     pub fn user_id(self, text: &str) -> Holder {
         text.parse()
             .map_or_else(|_| self.address(text), |subject| self.subject(&subject))
     }
 
-    /// The holder behind a request.
+    /// The holder of a request.
     #[must_use]
     pub fn of(self, caller: &Caller) -> Holder {
         match &caller.user {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn texts_that_differ_at_all_are_different_holders() {
-        // The last two are the same letters, precomposed and not.
+        // The last two have the same letters, precomposed and decomposed.
         let texts = ["anne", "Anne", "anne ", "Zo\u{eb}", "Zoe\u{308}"];
         let ids: std::collections::HashSet<Uuid> = texts.into_iter().map(of).collect();
         assert_eq!(ids.len(), texts.len());

@@ -1,20 +1,20 @@
 //! JSON values: their size in memory, and their numbers.
 //!
-//! `serde_json` keeps numbers as they are written, digit by digit, and so does PostgreSQL within limits. Two places need
-//! one text for equal numbers: River's unique keys and the comparison of repeated requests.
+//! `serde_json` keeps numbers as they are written, digit by digit, and so does PostgreSQL within limits. Two features
+//! need one text for equal numbers: River's unique keys and the comparison of repeated requests.
 
 use std::borrow::Cow;
 
 use serde_json::{Map, Number, Value};
 
-/// The largest exponent that a number may be written with, in either direction. PostgreSQL writes numbers out without an
-/// exponent, so a few bytes with a large one would become many.
+/// The largest exponent of a number, in either direction. PostgreSQL writes numbers without an exponent, so a few bytes
+/// with a large exponent would become many.
 const MAX_EXPONENT: i64 = 400;
 
-/// The most digits after the decimal point that PostgreSQL keeps.
+/// The maximum number of digits after the decimal point in PostgreSQL.
 const MAX_PLACES: i64 = 16_383;
 
-/// The most of a number that a message repeats.
+/// How much of a number a message quotes.
 const MAX_SHOWN: usize = 40;
 
 /// PostgreSQL or a client cannot hold this number.
@@ -56,7 +56,7 @@ fn shown(text: &str) -> String {
 }
 
 /// The value with one text for equal numbers, for comparison: `1.10` is `1.1`, and `100.0` is `1e2`. No digit is lost.
-/// Whole numbers of 64 bits and numbers that a double holds have the text that `serde_json` gives those.
+/// 64-bit integers and numbers that a double represents have the text of `serde_json`.
 #[must_use]
 pub fn comparable(value: &Value) -> Value {
     with_numbers(value, &|number| {
@@ -74,9 +74,8 @@ pub fn comparable(value: &Value) -> Value {
     })
 }
 
-/// The value with its numbers as River's clients write them: whole numbers of 64 bits as they are, others as doubles. A
-/// number that is larger than any double stays as it is written. Zero has no sign, as in PostgreSQL, which holds the
-/// arguments.
+/// The value with its numbers as River's clients write them: 64-bit integers unchanged, others as doubles. A number
+/// larger than any double stays unchanged. Zero has no sign, as in PostgreSQL, which stores the arguments.
 #[must_use]
 pub fn as_rivers(value: &Value) -> Value {
     with_numbers(value, &|number| {
@@ -93,7 +92,7 @@ pub fn as_rivers(value: &Value) -> Value {
     })
 }
 
-/// Whether it is a whole number of 64 bits, written as one. Minus zero is a double.
+/// Whether it is a 64-bit integer, written as one. Minus zero is a double.
 fn is_whole(number: &Number) -> bool {
     number.as_str() != "-0" && (number.is_u64() || number.is_i64())
 }
@@ -112,18 +111,18 @@ fn with_numbers(value: &Value, change: &impl Fn(&Number) -> Number) -> Value {
     }
 }
 
-/// A number as its text has it.
+/// A decimal number, parsed from text.
 struct Decimal<'a> {
     is_negative: bool,
     /// The digits before and after the decimal point.
     digits: Cow<'a, str>,
-    /// How many of the digits are after the decimal point.
+    /// The number of digits after the decimal point.
     places: i64,
     written_exponent: i64,
 }
 
 impl<'a> Decimal<'a> {
-    /// `None` for an exponent that 64 bits do not hold.
+    /// `None` if the exponent does not fit into 64 bits.
     fn of(text: &'a str) -> Option<Self> {
         let (is_negative, text) = match text.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -148,7 +147,7 @@ impl<'a> Decimal<'a> {
         })
     }
 
-    /// Its digits without zeros around them, and the power of ten that the last digit counts.
+    /// Its digits without leading and trailing zeros, and the power of ten of the last digit.
     fn normal(&self) -> (&str, i64) {
         let digits = self.digits.trim_start_matches('0');
         let significant = digits.trim_end_matches('0');
@@ -170,14 +169,14 @@ impl<'a> Decimal<'a> {
     }
 }
 
-/// The approximate number of bytes that a JSON value takes in memory.
+/// The approximate size of a JSON value in memory, in bytes.
 #[must_use]
 pub fn json_bytes(value: &Value) -> usize {
-    /// A node of an object's tree has room for so many members.
+    /// The capacity of a node in an object's tree.
     const MAX_MEMBERS: usize = 11;
-    /// Each of several nodes has so many at least.
+    /// The minimum number of members in a node, if there are several.
     const MIN_MEMBERS: usize = 5;
-    /// A number is kept as text, for which the allocator gives so many bytes at least.
+    /// A number is stored as text. This is the allocator's minimum for it, in bytes.
     const MIN_TEXT: usize = 16;
     const NODE: usize = MAX_MEMBERS * (size_of::<String>() + size_of::<Value>()) + 2 * size_of::<usize>();
     fn nodes(members: usize) -> usize {
@@ -292,7 +291,7 @@ mod tests {
         }
     }
 
-    /// What was kept of requests before must still be found equal.
+    /// Stored requests must still compare equal.
     #[test]
     fn numbers_that_a_double_holds_compare_as_they_did_before() {
         for (text, before) in [

@@ -1,9 +1,9 @@
-//! Who holds what: the transactions that reserve quota and slots, settle them, and keep them right.
+//! The transactions that reserve quota and slots, settle them, and keep them correct.
 //!
-//! This crate knows PostgreSQL and River's tables, and nothing of HTTP, of the environment or of what a job does. A
-//! [`Reserver`](reservation::Reserver) admits submissions in groups; [`reservation::reserve`] does the same inside a
-//! transaction of the caller's own. A [`Settler`](settlement::Settler) ends what a job held. [`reconciliation`] finds
-//! what ended elsewhere, and [`audit`] proves that all of it adds up.
+//! This crate uses PostgreSQL and River's tables. It knows nothing about HTTP, the environment or the work of a job. A
+//! [`Reserver`](reservation::Reserver) admits submissions in groups; [`reservation::reserve`] does the same inside the
+//! caller's transaction. A [`Settler`](settlement::Settler) releases the quota and slot of an ended job.
+//! [`reconciliation`] finds jobs that ended elsewhere, and [`audit`] proves that the sums are correct.
 
 mod access_log;
 pub mod attempts;

@@ -1,5 +1,5 @@
-//! Reservation look-up: what the job of a claimed attempt holds, unless it was promoted here just now. Many are looked
-//! up by one query.
+//! Reservation look-up: the slot and quota of a claimed job, unless this process promoted it just now. One query looks
+//! up many jobs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::holder::Holder;
 use crate::meter::Meter;
 use crate::settlement::Promoted;
 
-/// A job's reservation, as far as an attempt has to know it.
+/// The parts of a job's reservation that an attempt needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Whom the job is counted against.
+    /// The account that the job counts against.
     pub holder: Holder,
-    /// What it holds.
+    /// Its slot and quota.
     pub holds: Holds,
 }
 
-/// What a submitted job holds.
+/// The slot and quota of a submitted job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holds {
     /// A slot.
     Slot,
-    /// Its quota of this meter, whatever its service is counted by today, and no slot.
+    /// Its quota of this meter, which may differ from its service's current meter, and no slot.
     Quota(Meter),
-    /// Nothing: it was settled, and somebody made it available again. It was counted by this meter.
+    /// Neither: it was settled, and then made available again. It counted for this meter.
     Nothing(Meter),
 }
 
@@ -97,7 +97,7 @@ impl Transact for LookUp {
     }
 }
 
-/// Looks reservations up. Cheap to clone.
+/// Looks up reservations. Cheap to clone.
 #[derive(Clone)]
 pub struct ReservationLookup {
     committer: Committer<LookUp>,
@@ -105,7 +105,7 @@ pub struct ReservationLookup {
 }
 
 impl ReservationLookup {
-    /// Starts the task that looks up. `promoted` is what settlement in this process promoted.
+    /// Starts the look-up task. `promoted` are the promotions by settlements of this process.
     #[must_use]
     pub fn start(database: &Database, promoted: Promoted) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl ReservationLookup {
         }
     }
 
-    /// What the job of this attempt holds; `None` for a job that did not come through Weir.
+    /// The slot and quota of this attempt's job; `None` for a job that was not submitted through Weir.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
--- What jobs hold, and whose they are. $1 job ids. A job that was settled has a submission and no reservation.
+-- The slots, quotas and holders of jobs. A settled job has a submission and no reservation.
+-- Parameters: $1 job ids.
 SELECT a.job_id,
        coalesce(r.holder, s.holder) AS holder,
        coalesce(r.user_id, s.user_id) AS user_id,

@@ -1,4 +1,4 @@
-//! Meters: what work is counted as.
+//! Meters: the names by which work is counted.
 
 use std::collections::HashSet;
 use std::error::Error;
@@ -13,7 +13,7 @@ use postgres_types::{FromSql, IsNull, Kind, ToSql, Type, to_sql_checked};
 pub struct Meter(&'static str);
 
 impl Meter {
-    /// The meter of this name, known when it is compiled.
+    /// The meter of this name, known at compile time.
     #[must_use]
     pub const fn named(name: &'static str) -> Self {
         Self(name)
@@ -25,7 +25,7 @@ impl Meter {
         Self(interned(name))
     }
 
-    /// The name in the database, in labels and in answers.
+    /// The name in the database, in labels and in responses.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         self.0
@@ -44,8 +44,8 @@ impl std::fmt::Display for Meter {
     }
 }
 
-/// The one copy of a name. Names of meters and plans are few, and are kept as long as the process lives, so that all
-/// that is counted by them can be copied.
+/// The only copy of a name. Names of meters and plans are few and are kept as long as the process lives, so that types
+/// with a meter can be `Copy`.
 pub(crate) fn interned(name: &str) -> &'static str {
     static NAMES: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut names = NAMES.lock();
@@ -57,7 +57,7 @@ pub(crate) fn interned(name: &str) -> &'static str {
     name
 }
 
-/// Text, and the domain over it that the columns have.
+/// Whether a column is text or a domain over text.
 fn is_text(ty: &Type) -> bool {
     match ty.kind() {
         Kind::Domain(base) => is_text(base),

@@ -1,18 +1,18 @@
-//! A pass through something large, a slice at a time. It costs what there is to do, and not what is there: where a slice
-//! has nothing to do, the next one has time.
+//! A pass through a large table, one slice at a time. Its cost depends on the work to do and not on the size: after a
+//! slice without work, the next one waits.
 
 use std::time::{Duration, Instant};
 
-/// A slice of what is gone through.
+/// A completed slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Slice<C> {
-    /// Where the next one starts; `None` when this was the last.
+    /// The start of the next slice; `None` after the last one.
     pub next: Option<C>,
-    /// How many rows were changed.
+    /// The number of changed rows.
     pub done: i64,
 }
 
-/// Where a pass is in what it goes through.
+/// The position of a pass.
 #[derive(Debug)]
 pub struct Pass<C> {
     after: Option<C>,
@@ -21,7 +21,7 @@ pub struct Pass<C> {
 }
 
 impl<C: Copy> Pass<C> {
-    /// One that has not begun, and that rests for so long after a slice in which nothing was to be done.
+    /// A pass that has not started. It rests for this long after a slice without work.
     #[must_use]
     pub const fn new(rest: Duration) -> Self {
         Self {
@@ -31,19 +31,19 @@ impl<C: Copy> Pass<C> {
         }
     }
 
-    /// The slice before; `None` between two passes.
+    /// The previous slice; `None` between two passes.
     #[must_use]
     pub const fn after(&self) -> Option<C> {
         self.after
     }
 
-    /// Whether it has begun and is not over.
+    /// Whether a pass is under way.
     #[must_use]
     pub const fn is_under_way(&self) -> bool {
         self.after.is_some()
     }
 
-    /// Whether it has a slice now, in a round in which passes begin or not. One that hurries does not rest.
+    /// Whether a slice is due, in a round that may start passes or not. A hurried pass does not rest.
     #[must_use]
     pub fn has_turn(&self, begins: bool, hurries: bool) -> bool {
         match self.after {
@@ -52,13 +52,13 @@ impl<C: Copy> Pass<C> {
         }
     }
 
-    /// Goes on behind a slice.
+    /// Continues after a slice.
     pub fn go_on(&mut self, slice: Slice<C>) {
         self.after = slice.next;
         self.rests_until = (slice.done == 0).then(|| Instant::now() + self.rest);
     }
 
-    /// Goes on behind a slice that failed, without a rest; `None` ends the pass.
+    /// Continues after a failed slice, without a rest; `None` ends the pass.
     pub fn skip_to(&mut self, next: Option<C>) {
         self.after = next;
         self.rests_until = None;

@@ -8,21 +8,21 @@ use weir_policy::subject::Subject;
 use crate::holder::{Holders, kept_text};
 use crate::meter::interned;
 
-/// What a plan says about a holder's turns at one meter.
+/// A plan's settings for a holder's jobs of one meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// Its name: the column `tier`.
     pub name: &'static str,
     /// The lane of its holders' jobs.
     pub lane: Lane,
-    /// How many jobs of one holder may be worked on at once.
+    /// How many jobs of one holder may run at once.
     pub slots: u32,
-    /// The same for this holder alone, whatever plan and configuration say.
+    /// The slots of this holder alone. They override plan and configuration.
     pub own_slots: Option<u32>,
 }
 
 impl Plan {
-    /// The columns `tier`, `lane`, `slots` and `own_slots` of a row; `None` for a client address, which has none.
+    /// The columns `tier`, `lane`, `slots` and `own_slots` of a row; `None` for a client address, which has no plan.
     pub(crate) fn from_row(row: &Row) -> Option<Self> {
         let name: Option<&str> = row.get("tier");
         let lane: Option<&str> = row.get("lane");
@@ -36,8 +36,8 @@ impl Plan {
     }
 }
 
-/// Makes the user known, with an active subscription of this plan. A user of another plan changes to this one; the
-/// billing periods stay. Returns false, and changes nothing, when there is no such plan.
+/// Creates the user if it is unknown, with an active subscription to this plan. A user on another plan changes to this
+/// one, and keeps its billing periods. Returns false, and changes nothing, when there is no such plan.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub async fn ensure_user<C: GenericClient + Sync>(
     ensure(client, user, None, plan).await
 }
 
-/// As [`ensure_user`], for the user that a subject names.
+/// Like [`ensure_user`], for the user of a subject.
 ///
 /// # Errors
 ///
@@ -96,7 +96,7 @@ async fn ensure<C: GenericClient + Sync>(
     Ok(true)
 }
 
-/// The plan of a user, as it counts for this meter: that of the active subscription, or else the default one.
+/// A user's plan for this meter: that of the active subscription, or else the default one.
 ///
 /// # Errors
 ///

@@ -1,14 +1,14 @@
-//! Processes that work jobs: each has a row, and says every two seconds that it lives.
+//! Processes that work jobs. Each has a row and sends a heartbeat every two seconds.
 
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio_postgres::Client;
 
-/// A process that has not sent a heartbeat for this long is dead: its jobs are taken back.
+/// A process without a heartbeat for this long is dead. Its jobs are taken over.
 pub const DEAD_AFTER: Duration = Duration::from_secs(10);
 
-/// Registers a process. `client_id` is its River client's; `pools` maps queue names to numbers of workers.
+/// Registers a process. `client_id` is that of its River client. `pools` maps queue names to numbers of workers.
 ///
 /// # Errors
 ///
@@ -23,7 +23,7 @@ pub async fn register(client: &Client, client_id: &str, pools: &Value) -> Result
     Ok(())
 }
 
-/// Sends a heartbeat. Returns whether the process still counts as living, by the database's clock.
+/// Sends a heartbeat. Returns whether the process still counts as alive, by the database's clock.
 ///
 /// # Errors
 ///
@@ -39,8 +39,8 @@ pub async fn beat(client: &Client, client_id: &str) -> Result<bool, tokio_postgr
     Ok(beaten > 0)
 }
 
-/// Signs the process off, unless a job still names it as the one that runs it. Such a row stays, and goes when the
-/// process is dead and its jobs are taken back. Returns whether it is gone.
+/// Unregisters the process, unless a job still names it as its worker. Such a row stays until the process is dead and
+/// its jobs are taken over. Returns whether the row was deleted.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! JSON that other programs wrote into the database. PostgreSQL keeps numbers that no double holds, and nesting that
-//! this parser refuses. So the text is passed on unchanged, and parsed only where that works.
+//! JSON that other programs wrote into the database. PostgreSQL accepts numbers that no double holds, and nesting that
+//! this parser refuses. So the text is passed on unchanged, and parsed only if that works.
 
 use std::error::Error;
 
@@ -21,7 +21,7 @@ impl RawJson {
         serde_json::from_str(self.0.get()).ok()
     }
 
-    /// Indented text where it can be parsed, otherwise the text as it is.
+    /// Indented text if it can be parsed, otherwise the text as it is.
     #[must_use]
     pub fn pretty(&self) -> String {
         let value: Option<Value> = self.read();

@@ -1,21 +1,21 @@
-//! What a transaction decides by, besides the database.
+//! The configuration that transactions decide by, in addition to the database.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::plans::Plan;
 
-/// Slots that the configuration of a process sets; they win over those of the plans.
+/// Configured slots, which override those of the plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotLimits {
-    /// By the name of the plan.
+    /// By plan name.
     pub of_plans: BTreeMap<String, u32>,
     /// Per client address, which has no plan.
     pub anonymous: u32,
 }
 
 impl Default for SlotLimits {
-    /// What the plans say, and one for a client address.
+    /// The slots of the plans, and one for a client address.
     fn default() -> Self {
         Self {
             of_plans: BTreeMap::new(),
@@ -25,8 +25,8 @@ impl Default for SlotLimits {
 }
 
 impl SlotLimits {
-    /// The slots of a holder, per meter: how many of its jobs may be worked on at the same time. Without a plan it is a
-    /// client address. The SQL function `slot_limit` is the same for statements.
+    /// The slots of a holder per meter: how many of its jobs may run at once. A holder without a plan is a client
+    /// address. The SQL function `slot_limit` computes the same for statements.
     #[must_use]
     pub fn of(&self, plan: Option<Plan>) -> u32 {
         plan.map_or(self.anonymous, |plan| {
@@ -35,7 +35,7 @@ impl SlotLimits {
         })
     }
 
-    /// As statements take them: names of plans and their slots, pairwise, and the slots of a client address.
+    /// As parameters of statements: plan names and their slots, pairwise, and the slots of a client address.
     pub(crate) fn columns(&self) -> (Vec<&str>, Vec<i64>, i64) {
         let names = self.of_plans.keys().map(String::as_str).collect();
         let slots = self.of_plans.values().copied().map(i64::from).collect();
@@ -43,17 +43,17 @@ impl SlotLimits {
     }
 }
 
-/// The operator's limits. They come from the configuration and hold for every transaction of a process.
+/// The operator's limits, from the configuration. They apply to every transaction of a process.
 #[derive(Clone, Debug)]
 pub struct Rules {
-    /// Slots per holder and meter; `None` parks nobody.
+    /// Slots per holder and meter; `None` never parks a job.
     pub slot_limits: Option<SlotLimits>,
-    /// How long a reservation lives unless it is renewed.
+    /// The lifetime of a reservation without renewal.
     pub ttl: Duration,
 }
 
 impl Rules {
-    /// The slots of a holder of this plan, or of a client address; `None` is no limit.
+    /// The slots of a holder on this plan, or of a client address; `None` is no limit.
     #[must_use]
     pub fn slots(&self, plan: Option<Plan>) -> Option<u32> {
         self.slot_limits.as_ref().map(|limits| limits.of(plan))

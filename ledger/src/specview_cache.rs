@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use crate::database::{ConnectionPool, DatabaseError};
 
-/// The rendered texts of these tests, by key. A text is free only if the job that rendered it was charged: a first
-/// attempt that died after it had filled the cache must not make the second one free.
+/// The rendered texts of these tests, by key. A text is free only if the job that rendered it was charged. A first
+/// attempt that fills the cache and dies must not make the second one free.
 ///
 /// # Errors
 ///
@@ -25,8 +25,8 @@ pub async fn charged(
     Ok(rows.iter().map(|row| (row.get(0), row.get(1))).collect())
 }
 
-/// Stores rendered tests as the job's. Returns how many are charged to it. Another job that renders the same test at this
-/// moment has its row already, or waits for this one's: no test is charged twice.
+/// Stores rendered tests for the job, and returns how many are charged to it. Another job that renders the same test
+/// concurrently either has its row already or waits for this one's. No test is charged twice.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! Uniqueness: the key by which River folds a job into one that is still live.
+//! Uniqueness: the key by which River folds a job into an unfinished one.
 //!
-//! The key is in the form of River's, with the holder in it. So the jobs of one holder fold, whatever other holders and
-//! other River clients insert.
+//! The key has River's form and includes the holder. So the jobs of one holder fold together, independent of other
+//! holders and other River clients.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -10,10 +10,10 @@ use uuid::Uuid;
 use crate::json;
 
 /// The states in which a key is unique, as River's `unique_states`, leftmost bit first: all but completed, discarded
-/// and cancelled. A finished job is done again when it is submitted again.
+/// and cancelled. A finished job runs again when it is submitted again.
 pub const LIVE_STATES: &str = "11110001";
 
-/// How deep a member may be nested. SQL has the same limit, in `go_json`.
+/// The maximum nesting of a member. SQL has the same limit, in `go_json`.
 const MAX_DEPTH: usize = 100;
 
 /// A member of `unique_by` is nested too deep.
@@ -24,7 +24,7 @@ pub struct TooDeep;
 /// The `unique_key` of the holder's job with these arguments: SHA-256 over the kind and the chosen members, in Go's
 /// encoding, and the holder. SQL: `unique_key_of`.
 ///
-/// `None` when one of the members is missing: what has no name cannot be the same as something else.
+/// `None` when a member is missing, because jobs without it cannot be compared.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! How to reach the database.
+//! Connecting to the database.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -18,21 +18,21 @@ use super::schemas::Schemas;
 use super::settings;
 use super::tls::{MakeTls, SslMode};
 
-/// How long a first statement and a pool may take.
+/// The maximum time for a first statement and for a pool.
 pub(super) const CONNECT_TIMEOUT: Duration = super::parameters::CONNECT_TIMEOUT;
 
-/// A peer that has not acknowledged what was sent for this long is gone: its machine, or the network to it.
+/// A peer that has not acknowledged data for this long is gone: its machine, or the network to it.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A silent connection is probed after this long.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
 
-/// `lock_timeout` in its unit. Zero would be no bound at all.
+/// `lock_timeout` in its unit. At least 1, because zero means no timeout.
 fn lock_millis(lock_timeout: Duration) -> u128 {
     lock_timeout.as_millis().max(1)
 }
 
-/// How to reach the database. Cheap to clone.
+/// The parameters of database connections. Cheap to clone.
 #[derive(Clone)]
 pub struct Database {
     config: tokio_postgres::Config,
@@ -43,7 +43,7 @@ pub struct Database {
 }
 
 impl Database {
-    /// Prepares to connect to this URL, under the name `weir`.
+    /// Prepares connections to this URL, under the name `weir`.
     ///
     /// # Errors
     ///
@@ -52,8 +52,8 @@ impl Database {
         Self::named(url, "weir")
     }
 
-    /// Prepares to connect to this URL; connects nothing yet. `name` is what the connections are called in
-    /// `pg_stat_activity`, unless the URL has an `application_name`.
+    /// Prepares connections to this URL, but opens none yet. `name` is the connections' name in `pg_stat_activity`,
+    /// unless the URL has an `application_name`.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Database {
             target.password_from(&file);
         }
         let mut for_river = for_river(&target)?;
-        // Both drivers take the same.
+        // Both drivers get the same user.
         let user = for_river.get_username().to_owned();
         for_river = for_river.database(target.database.as_ref().unwrap_or(&user));
         target.user.get_or_insert(user);
@@ -80,20 +80,20 @@ impl Database {
         })
     }
 
-    /// The same, with the tables in these schemas.
+    /// The same database, with the tables in these schemas.
     #[must_use]
     pub fn in_schemas(mut self, schemas: Schemas) -> Self {
         self.schemas = schemas;
         self
     }
 
-    /// Where its tables are.
+    /// The schemas of its tables.
     #[must_use]
     pub fn schemas(&self) -> &Schemas {
         &self.schemas
     }
 
-    /// What an operator should know about how this URL is protected; `None` when there is nothing to say.
+    /// A warning about how this URL is protected; `None` without one.
     #[must_use]
     pub fn warning(&self) -> Option<&'static str> {
         let is_remote = self.target.servers.iter().any(|server| match &server.host {
@@ -119,14 +119,14 @@ impl Database {
         }
     }
 
-    /// Opens one plain connection, led to the schemas of the tables.
+    /// Opens one plain connection, with the schemas of the tables.
     ///
     /// # Errors
     ///
     /// When the database does not answer within 5 s.
     pub async fn connect(&self) -> Result<Client, DatabaseError> {
         let client = self.connect_as_it_is().await?;
-        // Not with the connection's start, where poolers refuse it.
+        // After the connection's start, because poolers refuse the setting there.
         if let Some(enter) = self.schemas.enter() {
             tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&enter))
                 .await
@@ -135,7 +135,7 @@ impl Database {
         Ok(client)
     }
 
-    /// Opens one whose `search_path` is what the server and the URL make it.
+    /// Opens a connection with the `search_path` of the server and the URL.
     pub(crate) async fn connect_as_it_is(&self) -> Result<Client, DatabaseError> {
         let client = self.connect_bare().await?;
         tokio::time::timeout(CONNECT_TIMEOUT, client.batch_execute(&settings::pin()))
@@ -144,16 +144,16 @@ impl Database {
         Ok(client)
     }
 
-    /// Whether a pooler stands in between that gives each transaction another session (transaction mode). There, what one
-    /// session sets reaches other programs, locks of sessions are lost, and nothing is heard of notifications.
+    /// Whether a pooler gives each transaction another session (transaction mode). Such a pooler leaks one session's
+    /// settings into other programs, loses the locks of sessions, and delivers no notifications.
     ///
     /// # Errors
     ///
     /// When the database cannot be reached.
     pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
         let (one, other) = tokio::try_join!(self.connect_bare(), self.connect_bare())?;
-        // Two connections that meet the same session, or one that meets two. Others use the pooler meanwhile, so one look
-        // may miss it.
+        // Two connections that meet the same session, or one that meets two. The pooler serves others meanwhile, so a
+        // single check may miss it.
         for _ in 0..5 {
             let before = session_id(&one).await?;
             other.simple_query("BEGIN").await?;
@@ -167,7 +167,7 @@ impl Database {
         Ok(false)
     }
 
-    /// Opens one with every default of the server, the database and the role.
+    /// Opens a connection with the defaults of the server, the database and the role.
     async fn connect_bare(&self) -> Result<Client, DatabaseError> {
         let (client, connection) =
             tokio::time::timeout(self.patience(), self.config.connect(self.tls.clone()))
@@ -188,13 +188,13 @@ impl Database {
         Ok(client)
     }
 
-    /// How long a connection may take to open, whichever server answers.
+    /// The maximum time to open a connection, to any of the servers.
     fn patience(&self) -> Duration {
         let servers = u32::try_from(self.target.servers.len()).unwrap_or(u32::MAX);
         self.target.connect_timeout.saturating_mul(servers)
     }
 
-    /// What is connected to, for people; without the password.
+    /// The connection's target as text, without the password.
     fn place(&self) -> Arc<str> {
         let hosts = self
             .target
@@ -210,13 +210,13 @@ impl Database {
         format!("{name:?} at {} (user {user:?})", hosts.join(", ")).into()
     }
 
-    /// Opens a connection whose transactions book the counters themselves (`weir.counters`), so that the triggers that
-    /// do it for others stay out of the way. A lock is waited for at most `lock_timeout`.
+    /// Opens a connection with transactions that update the counters themselves (`weir.counters`), so that the triggers
+    /// for other writers do nothing. Waits for a lock for at most `lock_timeout`.
     ///
     /// # Errors
     ///
-    /// When the database cannot be reached in time, and [`DatabaseError::ReadOnly`] when it cannot be written: a session
-    /// that begins so may stay so when the server no longer is.
+    /// When the database cannot be reached in time. [`DatabaseError::ReadOnly`] when it cannot be written, because a
+    /// session that starts read-only may stay so after the server has become writable.
     pub async fn connect_bookkeeper(&self, lock_timeout: Duration) -> Result<Client, DatabaseError> {
         let client = self.connect().await?;
         let setup = format!(
@@ -238,10 +238,10 @@ impl Database {
         }
     }
 
-    /// A bookkeeper whose statements are all look-ups by key, and are planned as such whatever the planner believes
-    /// about the size of the tables: a table that it takes for empty it scans as a whole, until somebody analyses it.
-    /// Plans are made once. Without sorts, the newest version of a row is looked up by the index that has it last
-    /// (`holders_newest`), and not by a walk over all its versions.
+    /// A bookkeeper that looks up rows by key only, and has plans for that, independent of the planner's statistics.
+    /// The planner would scan a table that it considers empty, until the next ANALYZE. Plans are made once. Without
+    /// sorts, the planner finds the newest version of a row by the index that has it last (`holders_newest`), and does
+    /// not walk over all its versions.
     ///
     /// # Errors
     ///
@@ -257,7 +257,7 @@ impl Database {
         Ok(client)
     }
 
-    /// The same, for a session that repeats its statements.
+    /// Like [`Self::connect_by_key`], for a session that repeats its statements.
     ///
     /// # Errors
     ///
@@ -266,13 +266,13 @@ impl Database {
         Ok(PreparedClient::new(self.connect_by_key(lock_timeout).await?))
     }
 
-    /// A pool of connections that many use in turn. Each statement may take at most 10 s.
+    /// A pool of connections for many callers. Each statement may take at most 10 s.
     #[must_use]
     pub fn pool(&self, size: usize) -> ConnectionPool {
         self.pool_after(size, None)
     }
 
-    /// The same. A lock is waited for at most `lock_timeout`.
+    /// Like [`Self::pool`]. Waits for a lock for at most `lock_timeout`.
     #[must_use]
     pub fn pool_with_lock_timeout(&self, size: usize, lock_timeout: Duration) -> ConnectionPool {
         let setup = format!("SET lock_timeout = {}", lock_millis(lock_timeout));
@@ -295,9 +295,9 @@ impl Database {
         self.river_pool_entered(size, self.schemas.enter_rivers(), None)
     }
 
-    /// River's pool for a process that works jobs. River writes how attempts ended by the ids of their jobs, and tries again
-    /// for as long as it takes. After a failover, an id may belong to another job. So `leave` is called before a connection
-    /// to another timeline of the server than the first one is used; it should end the process.
+    /// River's pool for a process that works jobs. River writes how attempts ended by the ids of their jobs, and
+    /// retries without a limit. After a failover, an id may belong to another job. So `leave` is called before a
+    /// connection to another timeline of the server than the first one is used. It should end the process.
     ///
     /// # Errors
     ///
@@ -306,8 +306,8 @@ impl Database {
         self.river_pool_entered(size, self.schemas.enter_rivers(), Some(leave))
     }
 
-    /// River's pool for requests, which wait for a locked row at most this long: whoever asks for one that somebody has
-    /// locked takes no connection from the others.
+    /// River's pool for requests. Its statements wait for a locked row at most this long, so that requests for a locked
+    /// row do not use up the connections.
     ///
     /// # Errors
     ///
@@ -359,7 +359,7 @@ impl Database {
                 let (pin, enter, enter_weirs) = (Arc::clone(&pin), Arc::clone(&enter), enter_weirs.clone());
                 let timeline = Arc::clone(&timeline);
                 Box::pin(async move {
-                    // First, since what follows sets some of it otherwise.
+                    // First, because later statements override some of these settings.
                     sqlx::query(sqlx::AssertSqlSafe(pin.as_ref()))
                         .execute(&mut *connection)
                         .await?;
@@ -389,7 +389,7 @@ impl Database {
         Ok(pool)
     }
 
-    /// Whether River's driver cannot do by itself what the parameters ask for.
+    /// Whether the parameters need features that River's driver lacks.
     fn needs_relay(&self) -> bool {
         let [Server { host, .. }] = self.target.servers.as_slice() else {
             return true;
@@ -403,7 +403,7 @@ impl Database {
     }
 }
 
-/// The file's text, unless others than its owner can read it: libpq, too, reads no such file.
+/// The file's text, unless others than its owner can read it. Like libpq, Weir ignores such a file.
 fn password_file(path: &Path) -> Option<String> {
     let metadata = std::fs::metadata(path).ok()?;
     if std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o077 != 0 {
@@ -463,7 +463,7 @@ fn for_tokio_postgres(target: &Target, servers: &[Server]) -> tokio_postgres::Co
     config
 }
 
-/// River's driver takes its options from a URL alone. What a URL of it does not set, it reads from the environment.
+/// River's driver reads its options from a URL alone, and everything else from the environment.
 fn for_river(target: &Target) -> Result<sqlx::postgres::PgConnectOptions, DatabaseError> {
     let mut url =
         url::Url::parse("postgres://localhost/").map_err(|error| DatabaseError::Url(error.to_string()))?;
@@ -478,7 +478,7 @@ fn for_river(target: &Target) -> Result<sqlx::postgres::PgConnectOptions, Databa
                 .as_ref()
                 .map_or("", |password| password.expose_secret()),
         )
-        // PgBouncer refuses connections that ask for it, and nobody here reads floats as text.
+        // PgBouncer refuses connections with this setting, and Weir does not read floats as text.
         .extra_float_digits(None);
     if let Some(user) = &target.user {
         options = options.username(user);
@@ -495,7 +495,7 @@ fn for_river(target: &Target) -> Result<sqlx::postgres::PgConnectOptions, Databa
     Ok(options)
 }
 
-/// Which session of the server a connection is in. By a statement that needs nothing to be prepared.
+/// Which session of the server a connection is in. Uses a statement that needs no preparation.
 async fn session_id(client: &Client) -> Result<Option<String>, DatabaseError> {
     let answer = client.simple_query("SELECT pg_backend_pid()").await?;
     Ok(answer.iter().find_map(|message| match message {

@@ -1,4 +1,4 @@
-//! Connections that many use in turn, with a deadline on every use.
+//! Connections for many callers, with a deadline on every use.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use tokio_postgres::types::ToSql;
 use super::error::DatabaseError;
 use super::tls::MakeTls;
 
-/// The server breaks off a statement that takes longer, and a transaction that waits longer for its next one, so that a
-/// process that vanishes leaves no lock behind. Set afterwards and not with the connection's start, where poolers refuse
-/// it.
+/// The server ends a statement that takes longer, and a transaction that waits longer for its next statement, so that a
+/// process that vanishes leaves no lock behind. Set after the connection's start, because poolers refuse the settings
+/// there.
 const SERVER_TIMEOUT: &str = "SET statement_timeout = '10s'; SET idle_in_transaction_session_timeout = '10s'";
 
-/// No use takes longer. A server that can answer says within 10 s that it gave up; who says nothing stands still.
+/// The maximum time of one use. A server that works reports a timeout within 10 s, so a silent one is stuck.
 const TIMEOUT: Duration = Duration::from_secs(11);
 
-/// How long asking the server to cancel, or to roll back, may take.
+/// The maximum time to cancel a statement or to roll back.
 const RESET_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A pool of connections. Cheap to clone.
@@ -31,9 +31,9 @@ pub struct ConnectionPool {
     tls: MakeTls,
 }
 
-/// What goes wrong over a connection of a pool.
+/// An error of a caller that uses a pooled connection.
 pub trait FromDatabase: From<DatabaseError> {
-    /// The database's part in it. Without one, the connection is as good as before.
+    /// The database error in it, if any. Without one, the connection is reusable.
     fn database(&self) -> Option<&DatabaseError>;
 }
 
@@ -43,16 +43,15 @@ impl FromDatabase for DatabaseError {
     }
 }
 
-/// A connection that is in use. Unless what it was used for has come to an end, it is closed and its statement is
-/// cancelled: also when the caller went away in the middle of it, since the next one would wait for what nobody waits for
-/// any more.
+/// A connection in use. If its use does not complete, the connection is closed and its statement is cancelled. This
+/// includes a caller that left in the middle, because the next caller would otherwise wait for an abandoned statement.
 struct InUse {
     client: Option<Object>,
     tls: MakeTls,
 }
 
 impl InUse {
-    /// Gives the connection back after an error that says nothing against it, once no transaction is open.
+    /// Returns the connection to the pool after an error that does not affect it, once no transaction is open.
     fn reset(mut self) {
         let Some(client) = self.client.take() else {
             return;
@@ -74,13 +73,13 @@ impl Drop for InUse {
         let (cancel, tls) = (client.cancel_token(), self.tls.clone());
         drop(Object::take(client));
         spawn(async move {
-            // The server's own timeout ends what cannot be cancelled.
+            // If the statement cannot be cancelled, the server's timeout ends it.
             let _ = tokio::time::timeout(RESET_TIMEOUT, cancel.cancel_query(tls)).await;
         });
     }
 }
 
-/// A runtime that ends takes its connections with it.
+/// If the runtime ends, its connections end too.
 fn spawn(task: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(task);
@@ -88,7 +87,8 @@ fn spawn(task: impl Future<Output = ()> + Send + 'static) {
 }
 
 impl ConnectionPool {
-    /// `setup` makes a new connection ready. One is waited for, opened and reset for at most `patience`.
+    /// `setup` prepares a new connection. Waiting for a connection, opening it and resetting it each take at most
+    /// `patience`.
     pub(super) fn new(
         config: tokio_postgres::Config,
         tls: MakeTls,
@@ -119,7 +119,7 @@ impl ConnectionPool {
             .build();
         match built {
             Ok(pool) => Self { pool, tls },
-            // Only a pool with timeouts and without a runtime fails to build; this one has both.
+            // Only a pool with timeouts and without a runtime fails to build. This one has both.
             Err(error) => unreachable!("{error}"),
         }
     }
@@ -137,11 +137,11 @@ impl ConnectionPool {
         .await
     }
 
-    /// Uses a connection of its own, for at most 11 s. A transaction that is left open is rolled back.
+    /// Uses a separate connection, for at most 11 s. Rolls back a transaction that is left open.
     ///
     /// # Errors
     ///
-    /// What `ask` returns; and [`DatabaseError`] when there is no connection within 5 s or no answer in time.
+    /// The error of `ask`; and [`DatabaseError`] when there is no connection within 5 s or no answer in time.
     pub async fn with<T, E: FromDatabase>(
         &self,
         ask: impl AsyncFnOnce(&mut ClientWrapper) -> Result<T, E>,
@@ -149,7 +149,7 @@ impl ConnectionPool {
         self.within(TIMEOUT, ask).await
     }
 
-    /// Uses a connection of its own, for at most `timeout` with the wait for the connection.
+    /// Uses a separate connection, for at most `timeout` including the wait for it.
     ///
     /// # Errors
     ///
@@ -176,7 +176,7 @@ impl ConnectionPool {
             .await
             .unwrap_or_else(|_| Err(late().into()));
         match &asked {
-            // Back to the pool.
+            // Return it to the pool.
             Ok(_) => drop(in_use.client.take()),
             Err(error) if error.database().is_none_or(DatabaseError::keeps_connection) => in_use.reset(),
             Err(_) => {}
@@ -184,13 +184,13 @@ impl ConnectionPool {
         asked
     }
 
-    /// How many connections there can be.
+    /// The maximum number of connections.
     #[must_use]
     pub fn max_size(&self) -> usize {
         self.pool.status().max_size
     }
 
-    /// How many of them are not in use, whether they are open yet or not.
+    /// The number of unused connections, including those that are not open yet.
     #[must_use]
     pub fn free(&self) -> usize {
         let status = self.pool.status();

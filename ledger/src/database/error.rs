@@ -1,26 +1,26 @@
-//! What goes wrong with a database, and what may follow.
+//! Database errors, and how transactions handle them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-/// A database that cannot be used right now, or a statement that it refused. Cheap to clone: everybody who waits for
-/// the same transaction gets the same error.
+/// The database cannot be used right now, or refused a statement. Cheap to clone, because all callers of one
+/// transaction get the same error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DatabaseError {
     /// PostgreSQL refused a statement or the connection broke.
     #[error("the database failed: {}", message_of(.0))]
     Postgres(Arc<tokio_postgres::Error>),
-    /// There is no connection: where to, and why.
+    /// There is no connection. Names the target and the reason.
     #[error("the database {to} cannot be used: {}", why(.error))]
     Connect {
         /// Database, host, port and user.
         to: Arc<str>,
-        /// What the server or the system says.
+        /// The error of the server or the system.
         error: Arc<tokio_postgres::Error>,
     },
-    /// There is no connection, since nobody answers.
+    /// There is no connection, because the server does not answer.
     #[error(
         "the database {to} does not answer within {} s; see that it runs and that nothing stands between, or correct \
          DATABASE_URL",
@@ -29,10 +29,10 @@ pub enum DatabaseError {
     Silent {
         /// Database, host, port and user.
         to: Arc<str>,
-        /// For how long.
+        /// The time waited.
         within: Duration,
     },
-    /// The pool had no connection to give.
+    /// The pool has no free connection.
     #[error("the pool has no database connection: {}", match &**.0 {
         deadpool_postgres::PoolError::Backend(error) => why(error),
         other => other.to_string(),
@@ -47,7 +47,7 @@ pub enum DatabaseError {
     /// There was no answer for this long.
     #[error("the database did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// A transaction lost against others each time it was tried.
+    /// A transaction lost to others on every try.
     #[error("others were changing the same rows")]
     Contended,
     /// The server takes no writes: it is a replica, or a failover is under way.
@@ -97,7 +97,8 @@ impl From<sqlx::Error> for DatabaseError {
     }
 }
 
-/// What PostgreSQL says. `tokio_postgres` says only "db error" or "error communicating with the server"; the reason is in its source.
+/// PostgreSQL's message. `tokio_postgres` only reports "db error" or "error communicating with the server"; the reason
+/// is in its source.
 pub(crate) fn message_of(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
         return format!("{} ({})", db.message(), db.code().code());
@@ -108,7 +109,7 @@ pub(crate) fn message_of(error: &tokio_postgres::Error) -> String {
     }
 }
 
-/// Why there is no connection, and what to do about it.
+/// Why there is no connection, and how to fix it.
 fn why(error: &tokio_postgres::Error) -> String {
     if let Some(db) = error.as_db_error() {
         let mend = match *db.code() {
@@ -137,8 +138,7 @@ fn why(error: &tokio_postgres::Error) -> String {
 }
 
 impl DatabaseError {
-    /// Whether the connection over which it came may be used again: it says what the server thinks of a statement, and
-    /// nothing of the connection.
+    /// Whether the connection may be used again: the error is about a statement and not about the connection.
     #[must_use]
     pub fn keeps_connection(&self) -> bool {
         match self {
@@ -150,7 +150,7 @@ impl DatabaseError {
         }
     }
 
-    /// Whether somebody else's transaction holds a lock on the same rows.
+    /// Whether another transaction holds a lock on the same rows.
     #[must_use]
     pub fn is_locked(&self) -> bool {
         match self {
@@ -160,8 +160,8 @@ impl DatabaseError {
         }
     }
 
-    /// Whether the same will be refused again, however well the database is. Everything else passes, or is mended by
-    /// whoever runs it.
+    /// Whether PostgreSQL will refuse the same again, even when the database is healthy. Every other error passes, or
+    /// its operator fixes the cause.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         match self {
@@ -175,7 +175,7 @@ impl DatabaseError {
         }
     }
 
-    /// Why PostgreSQL cannot store a value of the caller. `None` for other errors.
+    /// Why PostgreSQL cannot store a caller's value. `None` for other errors.
     pub(crate) fn unstorable(&self) -> Option<String> {
         match self {
             Self::Postgres(error) => unstorable(error),
@@ -183,7 +183,7 @@ impl DatabaseError {
         }
     }
 
-    /// Whether the same may succeed later: a statement that took too long, or a server without memory or disk.
+    /// Whether a retry may succeed later: the statement took too long, or the server lacked memory or disk.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Postgres(error) | Self::Connect { error, .. } => error.code().is_some_and(|code| {
@@ -195,8 +195,9 @@ impl DatabaseError {
     }
 }
 
-/// Connection exception (a pooler's, too), operator intervention; read-only after a failover, in both its spellings; and
-/// what is said again and again of a statement that was prepared before a table changed.
+/// Errors that make a connection unusable: connection exceptions (a pooler's too), operator intervention, and read-only
+/// after a failover, in both spellings. Also the error that a statement keeps returning if it was prepared before a
+/// table changed.
 fn spoils_connection(db: &DbError) -> bool {
     let code = db.code();
     let is_outdated =
@@ -214,7 +215,7 @@ pub(crate) fn unstorable(error: &tokio_postgres::Error) -> Option<String> {
     matches!(&code.code()[..2], "22" | "54").then(|| db.message().to_owned())
 }
 
-/// Whether a transaction has lost against another one: a deadlock, say, or a row that the other inserted or deleted.
+/// Whether a transaction lost to another one: for example a deadlock, or a row that the other one inserted or deleted.
 fn is_conflict(code: &SqlState) -> bool {
     *code == SqlState::T_R_DEADLOCK_DETECTED
         || *code == SqlState::T_R_SERIALIZATION_FAILURE
@@ -227,30 +228,30 @@ fn is_conflict(code: &SqlState) -> bool {
 pub(crate) enum Phase {
     /// COMMIT was not sent.
     Open,
-    /// COMMIT was sent, with what was to be written.
+    /// COMMIT was sent, together with the last writes.
     Committing,
 }
 
-/// How a transaction failed, and so what may follow.
+/// How a transaction failed, which determines the next step.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Nothing is committed. It lost against another transaction; the same again may succeed.
+    /// Nothing is committed. The transaction lost to another one; a retry may succeed.
     Conflict(DatabaseError),
-    /// Nothing is committed. PostgreSQL refuses what a member of the group wants, or this process panicked over it.
+    /// Nothing is committed. PostgreSQL refuses an item of the group, or this process panicked over it.
     Refused(DatabaseError),
     /// Nothing is committed. A row stayed locked for longer than `lock_timeout`.
     Blocked,
-    /// Nothing is committed. The database cannot be used, or the connection cannot be trusted any more.
+    /// Nothing is committed. The database cannot be used, or the connection is no longer reliable.
     Unavailable(DatabaseError),
     /// COMMIT may have taken effect.
     Unknown(DatabaseError),
 }
 
 impl Failure {
-    /// Classifies what a statement or the COMMIT was answered with.
+    /// Classifies the response to a statement or to COMMIT.
     ///
-    /// An error response is an answer only if it is of severity ERROR and of the server's own: a FATAL one ends the
-    /// connection, and class 08 comes from what stands between. Neither says what became of a COMMIT.
+    /// An error response counts as an answer only if it has severity ERROR and comes from the server itself. A FATAL
+    /// error ends the connection, and class 08 comes from a pooler or proxy. Neither shows the outcome of a COMMIT.
     pub(crate) fn of(error: tokio_postgres::Error, phase: Phase) -> Self {
         let Some(db) = error.as_db_error() else {
             return Self::lost(error.into(), phase);
@@ -267,13 +268,13 @@ impl Failure {
         }
         match (spoils_connection(db), &code.code()[..2]) {
             (false, _) => Self::Refused(error.into()),
-            // It is an answer: nothing was committed.
+            // This is an answer: nothing was committed.
             (true, "0A" | "25" | "26") => Self::Unavailable(error.into()),
             (true, _) => Self::lost(error.into(), phase),
         }
     }
 
-    /// The connection is of no use any more.
+    /// The connection is unusable.
     pub(crate) fn lost(error: DatabaseError, phase: Phase) -> Self {
         match phase {
             Phase::Open => Self::Unavailable(error),

@@ -1,6 +1,6 @@
-//! Connection parameters, as libpq documents them: URLs, keywords with values, and what the environment adds.
+//! Connection parameters, as libpq documents them: URLs, keywords with values, and environment variables.
 //!
-//! A parameter has libpq's meaning or is refused by its name. This module reads text and does nothing else.
+//! A parameter either has libpq's meaning or is refused by its name. This module only parses text.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::tls::{Roots, SslMode, TlsOptions};
 /// Parameters by keyword.
 type Parameters = BTreeMap<String, String>;
 
-/// The parameters that are understood, and the variables that set them.
+/// The supported parameters, and the variables that set them.
 const UNDERSTOOD: [(&str, Option<&str>); 26] = [
     ("host", Some("PGHOST")),
     ("hostaddr", Some("PGHOSTADDR")),
@@ -45,7 +45,7 @@ const UNDERSTOOD: [(&str, Option<&str>); 26] = [
     ("gssencmode", Some("PGGSSENCMODE")),
 ];
 
-/// The parameters that are refused, the variables that set them, and what to do instead.
+/// The refused parameters, the variables that set them, and the alternatives.
 const REFUSED: [(&str, Option<&str>, &str); 26] = [
     (
         "service",
@@ -138,13 +138,13 @@ const REFUSED: [(&str, Option<&str>, &str); 26] = [
 /// The default of `connect_timeout`.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The most of `connect_timeout`, in seconds.
+/// The maximum of `connect_timeout`, in seconds.
 const MAX_CONNECT_TIMEOUT: u64 = 60;
 
-/// Where the socket is if no host is named: of Debian's packages, or of PostgreSQL's source.
+/// The socket's folder if no host is named: Debian's packages, or PostgreSQL's source.
 const SOCKET_FOLDERS: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Server {
     pub(super) host: Host,
@@ -153,27 +153,27 @@ pub(super) struct Server {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    /// A name or an address; where to connect to instead of asking for the name's address.
+    /// A name or an address, and the address to connect to instead of resolving the name.
     Tcp(String, Option<IpAddr>),
     /// The folder of a socket.
     Unix(PathBuf),
 }
 
-/// Which of several servers is used.
+/// Which of several servers to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Session {
     Any,
-    /// One that takes writes.
+    /// The first one that accepts writes.
     Writable,
 }
 
-/// How to connect.
+/// The parameters of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) servers: Vec<Server>,
     pub(super) user: Option<String>,
     pub(super) password: Option<SecretString>,
-    /// Where the password is, if it is not here.
+    /// The password file, if the password is not given.
     pub(super) passfile: Option<PathBuf>,
     pub(super) database: Option<String>,
     pub(super) options: Option<String>,
@@ -191,8 +191,8 @@ fn is_one_of(value: &str, accepted: &[&str]) -> bool {
     accepted.iter().any(|one| one.eq_ignore_ascii_case(value))
 }
 
-/// Adds what the environment sets and the text does not. Returns the text itself when that is nothing. `environment` reads
-/// a variable, `exists` looks for a file, and `user` is who runs this process.
+/// Adds the settings from the environment that the text does not have. Returns the text itself when there are none.
+/// `environment` reads a variable, `exists` checks for a file, and `user` is the user of this process.
 ///
 /// # Errors
 ///
@@ -261,7 +261,7 @@ pub fn with_environment(
     Ok(words.collect::<Vec<_>>().join(" "))
 }
 
-/// The parameters of a text.
+/// Parses the parameters of a text.
 fn parse(text: &str) -> Result<Parameters, DatabaseError> {
     let text = text.trim();
     let url = ["postgres://", "postgresql://"]
@@ -276,7 +276,7 @@ fn parse(text: &str) -> Result<Parameters, DatabaseError> {
             return Err(refused(format!("{keyword} is not supported; {instead}")));
         }
         if !UNDERSTOOD.iter().any(|(understood, _)| understood == keyword) {
-            // It may be a piece of a password.
+            // The text may be part of a password.
             let is_name = keyword
                 .bytes()
                 .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
@@ -332,7 +332,7 @@ fn of_url(text: &str) -> Result<Parameters, DatabaseError> {
             .split_once('=')
             .ok_or_else(|| refused("a parameter after the question mark has no value"))?;
         let (keyword, value) = (decoded(keyword)?, decoded(value)?);
-        // As JDBC has it; libpq takes it, too.
+        // JDBC's spelling, which libpq accepts too.
         if keyword == "ssl" && value == "true" {
             parameters.insert("sslmode".to_owned(), "require".to_owned());
         } else {
@@ -342,7 +342,7 @@ fn of_url(text: &str) -> Result<Parameters, DatabaseError> {
     Ok(parameters)
 }
 
-/// Without percent-encoding. A plus is a plus.
+/// Decodes percent-encoding. A plus stays a plus.
 fn decoded(text: &str) -> Result<String, DatabaseError> {
     let wrong = || refused("a percent sign stands for itself only as %25");
     let mut bytes = text.bytes();
@@ -362,7 +362,7 @@ fn decoded(text: &str) -> Result<String, DatabaseError> {
     String::from_utf8(decoded).map_err(|_| refused("its percent-encoding is not UTF-8"))
 }
 
-/// `keyword=value keyword='another value'`. `None` where it is something else.
+/// `keyword=value keyword='another value'`. `None` for any other text.
 fn of_words(text: &str) -> Option<Parameters> {
     let mut parameters = Parameters::new();
     let mut rest = text;
@@ -395,7 +395,7 @@ fn of_words(text: &str) -> Option<Parameters> {
 }
 
 impl Target {
-    /// What a text means. Nothing comes from the environment.
+    /// Parses a text. Reads nothing from the environment.
     pub(super) fn of(text: &str) -> Result<Self, DatabaseError> {
         let parameters = parse(text)?;
         let get = |keyword: &str| {
@@ -405,7 +405,7 @@ impl Target {
                 .filter(|value| !value.is_empty())
         };
         let text = |keyword: &str| get(keyword).map(str::to_owned);
-        // Those of which drivers carry out one value, which is also the default or as good as it.
+        // Parameters with one value that drivers support, which is the default or equivalent to it.
         let fixed: [(&str, &[&str], &str); 9] = [
             (
                 "client_encoding",
@@ -473,7 +473,7 @@ impl Target {
         })
     }
 
-    /// Reads the password from the password file, if there is one and none is here.
+    /// Reads the password from the password file, if there is one and no password is given.
     pub(super) fn password_from(&mut self, file: &str) {
         let user = self.user.clone().unwrap_or_default();
         let database = self.database.clone().unwrap_or_else(|| user.clone());
@@ -551,7 +551,7 @@ fn tls<'a>(get: &impl Fn(&str) -> Option<&'a str>) -> Result<TlsOptions, Databas
         (None, Some("system")) => SslMode::VerifyFull,
         (None | Some("prefer"), _) => SslMode::Prefer,
         (Some("disable"), _) => SslMode::Disable,
-        // As libpq: an authority is there to be used.
+        // As in libpq: a given authority is used.
         (Some("require"), Some(_)) => SslMode::VerifyCa,
         (Some("require"), None) => SslMode::Require,
         (Some("verify-ca"), _) => SslMode::VerifyCa,
@@ -771,7 +771,7 @@ mod tests {
             .collect();
         assert_eq!(urls.len(), 12, "{urls:?}");
         for url in urls {
-            // Those of providers are for other machines: their servers are verified, or are behind a socket.
+            // Those of providers are on other machines: their servers are verified, or are behind a socket.
             let target = of(url);
             let is_socket = matches!(target.servers[0].host, Host::Unix(_));
             assert!(

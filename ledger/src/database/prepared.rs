@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, Statement};
 
-/// A session that keeps each of its statements prepared, so that PostgreSQL parses and plans it once. Maintenance repeats
-/// a dozen statements twice a second, and planning one of them takes ten times as long as an idle installation takes to
-/// execute it.
+/// A session that keeps its statements prepared, so that PostgreSQL parses and plans each of them once. Maintenance
+/// repeats a dozen statements twice a second. Planning one of them takes ten times as long as an idle installation
+/// takes to execute it.
 pub struct PreparedClient {
     client: Client,
     statements: Mutex<HashMap<&'static str, Statement>>,

@@ -1,10 +1,10 @@
 //! Connects River's driver to servers that it cannot reach by itself.
 //!
-//! SQLx has one server, trusts the system's authorities next to those of `sslrootcert`, and knows no `hostaddr`. Where the
-//! parameters ask for more, it connects to this relay. The relay connects to the server as our own driver does, with our TLS,
-//! and passes bytes on.
+//! SQLx has one server, trusts the system's authorities in addition to those of `sslrootcert`, and has no `hostaddr`.
+//! If the parameters need more, it connects to this relay. The relay connects to the server as Weir's own driver does,
+//! with Weir's TLS, and forwards bytes.
 //!
-//! It listens on a socket in Linux' abstract namespace, which needs no folder, and serves this process alone.
+//! It listens on a socket in Linux' abstract namespace, which needs no folder, and serves only this process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,10 +22,10 @@ use super::error::DatabaseError;
 use super::parameters::{Host, Server, Session, Target};
 use super::tls::{MakeTls, SslMode};
 
-/// Asks a server for TLS.
+/// Requests TLS from a server.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
-/// How long to wait after a connection that could not be accepted.
+/// How long to wait after a connection could not be accepted.
 const AFTER_A_FAULT: Duration = Duration::from_millis(100);
 
 /// A running relay.
@@ -34,9 +34,9 @@ pub(super) struct Relay {
     task: tokio::task::JoinHandle<()>,
 }
 
-/// What a connection of the relay needs.
+/// The settings for a connection of the relay.
 struct Way {
-    /// Each server, and how to ask whether it takes writes.
+    /// Each server, and the settings to check whether it accepts writes.
     servers: Vec<(Server, tokio_postgres::Config)>,
     tls: MakeTls,
     target: Arc<Target>,
@@ -78,12 +78,12 @@ impl Relay {
         Ok(Self { name, task })
     }
 
-    /// The folder of its socket, as SQLx takes it.
+    /// The folder of its socket, in SQLx's form.
     pub(super) fn folder(&self) -> String {
         format!("\0{}", self.name)
     }
 
-    /// Ends the relay then.
+    /// Stops the relay when this future completes.
     pub(super) fn until(self, closed: impl Future<Output = ()> + Send + 'static) {
         tokio::spawn(async move {
             closed.await;
@@ -92,7 +92,7 @@ impl Relay {
     }
 }
 
-/// Differs from that of every other relay of this machine.
+/// A number that no other relay on this machine has.
 fn unique() -> u128 {
     use std::hash::{BuildHasher as _, RandomState};
     let random = || u128::from(RandomState::new().hash_one(std::process::id()));
@@ -105,13 +105,13 @@ impl Way {
         if !is_own {
             return Err(io::Error::other("another process"));
         }
-        // The driver learns that there is no server by the end of the connection.
+        // If there is no server, the driver sees the connection close.
         let mut server = self.open().await?;
         copy_bidirectional(&mut driver, &mut server).await?;
         Ok(())
     }
 
-    /// Connects to the first server that can be used.
+    /// Connects to the first usable server.
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         let mut last = io::Error::other("no server");
         for (server, config) in &self.servers {

@@ -1,22 +1,23 @@
 //! The schemas of Weir's tables and of River's.
 
-/// River puts a topic behind its schema's name in the names of its channels, and an identifier has 63 bytes.
+/// The maximum length of a schema for River. Its channels' names consist of the schema and a topic, and an identifier
+/// has at most 63 bytes.
 pub const MAX_RIVER_SCHEMA: usize = riverqueue::migrate::SCHEMA_MAX_LEN;
 
-/// Where the tables are. What is not named here is where the `search_path` of the session leads.
+/// The schemas of the tables. An unnamed one is found by the session's `search_path`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Schemas {
-    /// `WEIR_SCHEMA`: Weir's.
+    /// `WEIR_SCHEMA`: the schema of Weir's tables.
     pub weir: Option<String>,
-    /// `RIVER_SCHEMA`: River's.
+    /// `RIVER_SCHEMA`: the schema of River's tables.
     pub river: Option<String>,
 }
 
 impl Schemas {
-    /// Leads a session to both, and to nothing else: a table of somebody else's is never taken for one of Weir's. `None`
-    /// where the session's own `search_path` decides.
+    /// Sets a session's `search_path` to both schemas and nothing else, so that another program's table is never
+    /// mistaken for one of Weir's. `None` if the session's own `search_path` applies.
     ///
-    /// `weir.schema` and `weir.river_schema` say which tables are this Weir's, where a name finds others.
+    /// `weir.schema` and `weir.river_schema` name the schemas of this Weir's tables, in case a name leads to others.
     pub(super) fn enter(&self) -> Option<String> {
         if *self == Self::default() {
             return None;
@@ -33,8 +34,8 @@ impl Schemas {
         ))
     }
 
-    /// Leads a session of River's client, whose channels are named after the first schema of the path, and says whether
-    /// it can write: a connection that was made while the server was read-only stays so when the server no longer is,
+    /// Prepares a session of River's client, with channels named after the first schema of the path. Also reports
+    /// whether the session can write: a connection opened while the server was read-only stays read-only afterwards,
     /// and River would keep it for half an hour.
     pub(super) fn enter_rivers(&self) -> String {
         let path = self.river.as_deref().map_or_else(
@@ -51,7 +52,7 @@ impl Schemas {
     }
 }
 
-/// The schema in which a session finds a table, quoted; null where it finds none.
+/// The schema in which a session finds a table, quoted; null if it finds none.
 fn schema_of(table: &str) -> String {
     format!(
         "(SELECT quote_ident(n.nspname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \

@@ -1,5 +1,5 @@
-//! A database session: one connection with its statements prepared, opened again when it breaks, with a deadline on
-//! every transaction.
+//! A database session: one connection with prepared statements, reopened when it breaks, with a deadline on every
+//! transaction.
 
 use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
@@ -12,18 +12,18 @@ use tokio_postgres::{Client, GenericClient, Statement};
 use super::connect::{CONNECT_TIMEOUT, Database};
 use super::error::{DatabaseError, Failure, Phase};
 
-/// No transaction takes longer. One that does is given up with its connection: it stands still.
+/// The maximum time of a transaction. After that, the transaction is stuck and its connection is dropped.
 const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// The statements of a transaction, prepared on one connection.
 pub(crate) trait Statements: Sized + Send + Sync + 'static {
-    /// Prepares them, in one round trip.
+    /// Prepares them in one round trip.
     fn prepare<C: GenericClient + Sync>(
         client: &C,
     ) -> impl Future<Output = Result<Self, tokio_postgres::Error>> + Send;
 }
 
-/// Defines the statements of a transaction, each by a name.
+/// Defines the named statements of a transaction.
 macro_rules! statements {
     ($vis:vis struct $Name:ident { $($statement:ident: $sql:expr,)+ }) => {
         $vis struct $Name {
@@ -43,7 +43,7 @@ macro_rules! statements {
 
 pub(crate) use statements;
 
-/// Prepares these statements, all in one round trip.
+/// Prepares these statements in one round trip.
 pub(crate) async fn prepare<C: GenericClient + Sync, const N: usize>(
     client: &C,
     statements: [Cow<'static, str>; N],
@@ -55,18 +55,18 @@ pub(crate) async fn prepare<C: GenericClient + Sync, const N: usize>(
     }
 }
 
-/// A statement that locks, without the rows that another transaction has locked.
+/// A locking statement that skips rows which another transaction has locked.
 pub(crate) fn skipping(sql: &str) -> String {
     sql.replace("FOR NO KEY UPDATE", "FOR NO KEY UPDATE SKIP LOCKED")
 }
 
-/// A connection and what was prepared on it.
+/// A connection with its prepared statements.
 pub(crate) struct Connection<S> {
     pub(crate) client: Client,
     pub(crate) statements: S,
 }
 
-/// The session of a task that makes one transaction after the other.
+/// The session of a task that runs one transaction after the other.
 pub(crate) struct Session<S> {
     database: Database,
     lock_timeout: Duration,
@@ -74,7 +74,7 @@ pub(crate) struct Session<S> {
 }
 
 impl<S: Statements> Session<S> {
-    /// Connects nothing yet. A lock is waited for at most `lock_timeout`.
+    /// Opens no connection yet. Transactions wait for a lock for at most `lock_timeout`.
     pub(crate) fn new(database: Database, lock_timeout: Duration) -> Self {
         Self {
             database,
@@ -83,7 +83,7 @@ impl<S: Statements> Session<S> {
         }
     }
 
-    /// The connection, in no transaction.
+    /// The connection, outside of any transaction.
     pub(crate) async fn connection(&mut self) -> Result<&Connection<S>, Failure> {
         let open = |connection: &Connection<S>| !connection.client.is_closed();
         let connection = match self.connection.take().filter(open) {
@@ -104,12 +104,12 @@ impl<S: Statements> Session<S> {
             .unwrap_or(Err(DatabaseError::Timeout(TRANSACTION_TIMEOUT)))
     }
 
-    /// Closes the connection: nobody knows what state it is in.
+    /// Closes the connection, because its state is unknown.
     pub(crate) fn close(&mut self) {
         self.connection = None;
     }
 
-    /// Ends a transaction that failed. A connection that said or did anything unexpected is closed.
+    /// Ends a failed transaction. Closes a connection after anything unexpected.
     pub(crate) async fn recover(&mut self, failure: &Failure) {
         if let Some(connection) = self.connection.take()
             && failure.keeps_connection()
@@ -122,11 +122,11 @@ impl<S: Statements> Session<S> {
     }
 }
 
-/// A transaction over a session that waits for locks without end waits for five seconds instead.
+/// In a session without a lock timeout, a transaction waits for locks for at most five seconds.
 pub(crate) const BOUND_LOCKS: &str =
     "SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'";
 
-/// Runs what comes before COMMIT is sent. A panic in it is a refusal, since nothing is written.
+/// Runs everything before COMMIT is sent. A panic counts as a refusal, because nothing is written.
 pub(crate) async fn before_commit<T, E: From<Failure>>(
     part: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
@@ -136,7 +136,8 @@ pub(crate) async fn before_commit<T, E: From<Failure>>(
         .unwrap_or_else(|_| Err(Failure::Refused(DatabaseError::Panicked).into()))
 }
 
-/// Gives a transaction its deadline. One that runs into it may have committed: nobody can be asked how far it got.
+/// Sets a transaction's deadline. A transaction that exceeds it may have committed, because its outcome cannot be
+/// queried.
 pub(crate) async fn with_deadline<T, E: From<Failure>>(
     transaction: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {

@@ -1,4 +1,4 @@
-//! TLS, for both drivers alike: the modes of `sslmode` mean what libpq documents.
+//! TLS for both drivers: the modes of `sslmode` mean what libpq documents.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use super::error::DatabaseError;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum SslMode {
     Disable,
-    /// TLS where the server has it. Nothing is verified.
+    /// TLS if the server supports it. Nothing is verified.
     #[default]
     Prefer,
     /// TLS. Nothing is verified.
     Require,
-    /// The certificate's chain is verified, its name is not.
+    /// The certificate's chain is verified, but not its name.
     VerifyCa,
     /// Chain and name are verified.
     VerifyFull,
@@ -34,13 +34,13 @@ impl SslMode {
     }
 }
 
-/// The authorities that are trusted.
+/// The trusted authorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Roots {
-    /// Those of the system.
+    /// The system's authorities.
     #[default]
     System,
-    /// Those of a PEM file, and no others.
+    /// Only the authorities of a PEM file.
     File(String),
 }
 
@@ -53,7 +53,7 @@ pub(super) struct TlsOptions {
     pub(super) client: Option<(String, String)>,
 }
 
-/// Makes TLS sessions. A socket's server has no name, and no TLS.
+/// Creates TLS sessions. A socket's server has no name and no TLS.
 #[derive(Clone)]
 pub(super) struct MakeTls(MakeRustlsConnect);
 
@@ -92,7 +92,7 @@ impl TlsOptions {
         }
     }
 
-    /// Whether SQLx does the same: it trusts the authorities of the system next to those of a file.
+    /// Whether SQLx behaves the same. It trusts the system's authorities in addition to those of a file.
     pub(super) fn are_sqlxs(&self) -> bool {
         self.client.is_none() && (self.roots == Roots::System || !self.mode.verifies())
     }
@@ -166,7 +166,7 @@ fn roots_in(path: &str) -> Result<RootCertStore, DatabaseError> {
     Ok(roots)
 }
 
-/// A TLS configuration that trusts what the machine trusts.
+/// A TLS configuration that trusts the system's authorities.
 #[must_use]
 pub fn client_config() -> ClientConfig {
     config_with(machine_roots())
@@ -193,8 +193,8 @@ fn config_with(roots: RootCertStore) -> ClientConfig {
     }
 }
 
-/// Takes any name (`verify-ca`), and without a chain to verify any certificate whose key the server has (`prefer`,
-/// `require`).
+/// Accepts any name (`verify-ca`). Without a chain to verify, accepts any certificate if the server has its key
+/// (`prefer`, `require`).
 #[derive(Debug)]
 struct AnyName {
     chain: Option<Arc<WebPkiServerVerifier>>,

@@ -1,6 +1,6 @@
--- Takes the lease on the maintenance for this session, or renews it. The lease is free when it has run out or its session
--- has ended. Returns whether this session holds it. $1 the process, $2 seconds until the lease runs out,
--- $3 whether the process has started on the maintenance.
+-- Acquires the maintenance lease for this session, or renews it. The lease is free when it has expired or its session
+-- has ended. Returns whether this session holds it.
+-- Parameters: $1 the process, $2 seconds until the lease expires, $3 whether the process has started the maintenance.
 WITH this AS MATERIALIZED (
     SELECT a.pid, a.backend_start FROM pg_stat_get_activity(pg_backend_pid()) a
 ), held AS (
@@ -13,7 +13,7 @@ WITH this AS MATERIALIZED (
     FROM this t
     WHERE (d.backend, d.backend_start) = (t.pid, t.backend_start)
        OR coalesce(d.expires_at, '-infinity') < clock_timestamp()
-       -- The start is null in the view of another role.
+       -- Another role's session has a null start.
        OR NOT EXISTS (SELECT FROM pg_stat_get_activity(d.backend) a
                       WHERE a.pid = d.backend AND coalesce(a.backend_start = d.backend_start, true))
     RETURNING d.one

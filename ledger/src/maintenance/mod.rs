@@ -11,18 +11,18 @@ use tokio_postgres::types::ToSql;
 
 use crate::database::PreparedClient;
 
-/// A lease runs out after this long, by the database's clock. It ends sooner with its session.
+/// The lifetime of a lease, by the database's clock. It ends earlier if its session ends.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// How often a lease is renewed.
+/// The interval between renewals of the lease.
 pub const RENEW_INTERVAL: Duration = Duration::from_secs(3);
 
-/// How long a renewal may take. With one interval before the work starts and one before the renewal, the lease has not
-/// run out by then.
+/// The maximum time of a renewal. Together with one interval before the work starts and one before the renewal, this is
+/// shorter than the lease.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(9);
 
-/// Takes the lease for this session, or renews it. Returns whether the session holds it. `does`: whether the process has
-/// started on the maintenance since it took the lease.
+/// Acquires the lease for this session, or renews it. Returns whether the session holds it. `does`: whether the process
+/// has started the maintenance since it acquired the lease.
 ///
 /// # Errors
 ///
@@ -33,8 +33,8 @@ pub async fn hold(client: &PreparedClient, process: &str, does: bool) -> Result<
     Ok(row.get("holds"))
 }
 
-/// Does some work and renews the lease every `interval` meanwhile. The work may use the session, too. Returns `None` when
-/// the lease is lost, and drops the work.
+/// Runs some work, and renews the lease every `interval` meanwhile. The work may use the session, too. If the lease is
+/// lost, drops the work and returns `None`.
 pub async fn holding<T>(
     client: &PreparedClient,
     process: &str,
@@ -59,7 +59,7 @@ pub async fn holding<T>(
     }
 }
 
-/// When a process last did the maintenance, if one has.
+/// When a process last ran the maintenance, if one has.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ pub async fn last_done(client: &PreparedClient) -> Result<Option<Timestamp>, Err
     Ok(row.get("done_at"))
 }
 
-/// Notes on which timeline the server is. Returns the timeline when the database came to it by a failover or a restore.
+/// Notes the server's timeline. Returns it if the database reached it by a failover or a restore.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ pub async fn note_timeline(client: &PreparedClient) -> Result<Option<i32>, Error
     Ok(row.filter(|row| row.get("is_new")).map(|row| row.get("timeline")))
 }
 
-/// Gives the lease back, if this session holds it.
+/// Releases the lease, if this session holds it.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
--- Notes the server's timeline when it is new. Before the lease says which transactions are open on it. Returns the timeline
--- if it is new and not the first one.
+-- Notes the server's timeline if it is new. Runs before the lease records which transactions are open on it. Returns
+-- the timeline if it is new and not the first one.
 INSERT INTO weir_timelines AS t (timeline, first_xid)
 SELECT c.timeline, coalesce((SELECT d.xid FROM maintenance_lease d), pg_snapshot_xmin(pg_current_snapshot()))
 FROM (SELECT current_timeline() AS timeline) c

@@ -1,25 +1,25 @@
-//! Why a database was not brought up to date.
+//! Why a migration failed.
 
 use tokio_postgres::error::SqlState;
 
 use crate::database::{DatabaseError, message_of};
 
-/// A migration that did not go through.
+/// A failed migration.
 #[derive(Debug, thiserror::Error)]
 pub enum MigrateError {
     /// The database could not be used.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// The database is not as Weir needs it. Nothing was changed.
+    /// The database does not meet Weir's requirements. Nothing was changed.
     #[error("nothing was changed, since the database is not as Weir needs it:{}", listed(.0))]
     Refused(Vec<String>),
     /// One of River's migrations failed.
     #[error("a migration of River's failed: {0}")]
     River(#[from] riverqueue::migrate::Error),
-    /// Another transaction uses a table that has to change.
+    /// Another transaction uses a table that must change.
     #[error("weir migrate waits for {}; end it, or run this again when it is over", by.as_deref().unwrap_or("another transaction"))]
     HeldUp {
-        /// Its session.
+        /// That transaction's session.
         by: Option<String>,
     },
     /// PostgreSQL refused a file of the schema. Nothing of the schema was changed.
@@ -27,7 +27,7 @@ pub enum MigrateError {
     File {
         /// The file.
         path: String,
-        /// What PostgreSQL reported.
+        /// PostgreSQL's error.
         error: tokio_postgres::Error,
     },
 }
@@ -39,7 +39,7 @@ impl From<tokio_postgres::Error> for MigrateError {
 }
 
 impl MigrateError {
-    /// Whether it failed because it did not get a lock in time, or got into a deadlock.
+    /// Whether it failed because it got no lock in time, or because of a deadlock.
     pub(super) fn is_held_up(&self) -> bool {
         let code = match self {
             Self::File { error, .. } => error.code(),
@@ -56,7 +56,7 @@ fn listed(faults: &[String]) -> String {
     faults.iter().map(|fault| format!("\n  - {fault}")).collect()
 }
 
-/// Such as which view depends on a column.
+/// Details, such as the view that depends on a column.
 fn detail(error: &tokio_postgres::Error) -> String {
     let detail = error.as_db_error().and_then(|db| db.detail());
     detail.map_or_else(String::new, |detail| format!("; {}", detail.replace('\n', "; ")))

@@ -1,28 +1,28 @@
-//! What this binary needs of River's tables.
+//! This binary's requirements for River's tables.
 
-/// The oldest version of River's tables that River's client and Weir work on: the first one whose unique keys name the
-/// states in which they hold.
+/// The oldest version of River's tables that River's client and Weir support: the first one with unique keys that name
+/// the states in which they hold.
 pub const OLDEST_RIVER: i64 = 6;
 
-/// What becomes of River's tables.
+/// How to handle River's tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum River {
-    /// They are created where there are none. Existing ones stay as they are, since they may be another program's, and
-    /// must be of [`OLDEST_RIVER`] or newer.
+    /// Create missing tables. Existing ones stay as they are, because another program may own them, and must be at
+    /// least version [`OLDEST_RIVER`].
     #[default]
     AsItIs,
-    /// They are created, or brought to the latest version that is known here.
+    /// Create them, or upgrade them to the latest version known here.
     Upgrade,
-    /// They are neither created nor changed.
+    /// Neither create nor change them.
     Skip,
 }
 
-/// A name as SQL has it.
+/// A name, quoted for SQL.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// A text as SQL has it.
+/// A text, quoted for SQL.
 pub(super) fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }

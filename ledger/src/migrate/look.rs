@@ -1,4 +1,4 @@
-//! What is in the database before anything is changed: whose the tables are, and how old.
+//! Inspects the database before any change: the owners and the versions of the tables.
 
 use riverqueue::migrate::MIGRATION_VERSION_LATEST;
 use tokio_postgres::GenericClient;
@@ -8,7 +8,7 @@ use super::schema::{Applied, Kind, RECORD, Schema};
 use super::server::{Changes, Server};
 use crate::database::{DatabaseError, Schemas};
 
-/// What is there.
+/// The current state of the database.
 #[derive(Debug)]
 pub(super) struct Found {
     /// The schema of Weir's tables.
@@ -17,14 +17,14 @@ pub(super) struct Found {
     pub(super) river: String,
     pub(super) has_weir: bool,
     pub(super) has_river: bool,
-    /// Whether the table that records what has been applied is there.
+    /// Whether the table that records applied files exists.
     pub(super) has_record: bool,
     /// River's version; `None` without River's tables.
     pub(super) river_version: Option<i64>,
-    /// What has been applied of Weir's; `None` where nothing was.
+    /// The applied files of Weir's schema; `None` if there are none.
     pub(super) applied: Option<Applied>,
     server: Server,
-    /// Whether something of Weir's schema is missing.
+    /// Whether a part of Weir's schema is missing.
     lacks_weir: bool,
     faults: Vec<String>,
 }
@@ -47,7 +47,7 @@ impl Found {
         applied.map(|applied| applied.release.as_str())
     }
 
-    /// Whether River's migrations are to be run; or everything that keeps Weir from being migrated.
+    /// Whether River's migrations must run; or all obstacles to Weir's migration.
     pub(super) fn plan(&self, river: River) -> Result<bool, Vec<String>> {
         let mut faults = self.faults.clone();
         let schema = &self.river;
@@ -85,7 +85,7 @@ impl Found {
             changes_weir: self.lacks_weir,
             changes_river: applies,
         };
-        // A schema that has no name yet was reported.
+        // A schema without a name was reported before.
         if !(self.weir.is_empty() || schema.is_empty()) {
             faults.extend(self.server.faults(changes));
         }
@@ -97,7 +97,7 @@ impl Found {
     }
 }
 
-/// Looks, over a session whose `search_path` is as the server and the URL make it.
+/// Inspects the database over a session with the `search_path` of the server and the URL.
 pub(super) async fn look(
     client: &impl GenericClient,
     named: &Schemas,
@@ -137,13 +137,13 @@ pub(super) async fn look(
             "this role lacks rights on River's tables in schema {river:?}; have their owner run: {}",
             missing.join("; ")
         ));
-        // Which one, it may not read.
+        // The role may not read the version.
         Some(OLDEST_RIVER)
     } else if row.get("has_river_ledger") {
         let table = format!("{}.river_migration", quoted(&river));
         let version: Option<i64> = client
             .query_one(
-                // Before River's fifth, its ledger has no lines.
+                // River's ledger has no lines before the fifth version.
                 &format!("SELECT max(version) FROM {table} m WHERE coalesce(to_jsonb(m) ->> 'line', 'main') = 'main'"),
                 &[],
             )
@@ -151,7 +151,7 @@ pub(super) async fn look(
             .get(0);
         version.filter(|_| row.get("has_jobs"))
     } else if row.get("has_jobs") {
-        // Migrated by another tool, which keeps no ledger of River's.
+        // Migrated by another tool, without River's ledger.
         Some(if row.get("has_unique_states") {
             OLDEST_RIVER
         } else {
@@ -214,7 +214,7 @@ pub(super) async fn missing_rights(
     Ok(rows.iter().map(|row| row.get("command")).collect())
 }
 
-/// What has been applied, by this table.
+/// The applied files, by this table.
 pub(super) async fn applied(
     client: &impl GenericClient,
     table: &str,
@@ -227,13 +227,13 @@ pub(super) async fn applied(
         Applied {
             release: row.get("release"),
             upgrade: row.get("upgrade"),
-            // Something else than texts differs from every file, so that all are applied again.
+            // A value other than text differs from every file, so all files are applied again.
             files: serde_json::from_value(files).unwrap_or_default(),
         }
     }))
 }
 
-/// What is there under names that are about to be created, and that nothing applied before has created.
+/// Objects with names that are about to be created, although no earlier migration created them.
 async fn taken(
     client: &impl GenericClient,
     in_schema: &str,

@@ -1,5 +1,5 @@
-//! `weir migrate`: River's migrations by River's own migrator, then Weir's schema. It looks before it changes anything:
-//! what belongs to another program stays as it is.
+//! `weir migrate`: River's migrations by River's own migrator, then Weir's schema. It inspects the database before it
+//! changes anything, and leaves objects of other programs as they are.
 
 mod error;
 mod known;
@@ -23,41 +23,42 @@ pub use error::MigrateError;
 pub use known::{OLDEST_RIVER, River};
 pub use schema::{Schema, SchemaFile};
 
-/// How long a migration waits for a table, while everybody else who wants it waits behind.
+/// How long a migration waits for a table, while other users of the table wait behind it.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long it makes way for them, and how often it tries: for three minutes in all.
+/// How long it lets them pass, and how often it tries: for three minutes in all.
 const BETWEEN_TRIES: Duration = Duration::from_secs(4);
 const MAX_TRIES: u32 = 30;
 
-/// What was done.
+/// The changes of a migration.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Migrated {
     /// Versions of River's line `main`.
     pub river: Vec<i64>,
     /// Weir's files that were applied, upgrades first.
     pub weir: Vec<String>,
-    /// Rights that others had on Weir's objects and have no longer.
+    /// Rights on Weir's objects that were revoked from others.
     pub revoked: Vec<String>,
-    /// What an operator should know about rights that were left as they are.
+    /// Advice about rights that were not changed.
     pub advice: Vec<String>,
-    /// The version of River's tables that stays, though a newer one is known.
+    /// The version of River's tables, if it stays although a newer one is known.
     pub kept_river: Option<i64>,
     /// The newer release of Weir that migrated this database. Its objects and their rights stay as they are.
     pub newer_release: Option<String>,
 }
 
-/// Brings the database up to date. Safe to repeat, and to run from many places at once: the others wait.
+/// Brings the database up to date. Safe to repeat and to run concurrently: the others wait.
 ///
 /// # Errors
 ///
-/// When the database cannot be reached, or is not as Weir needs it (then nothing is changed), or refuses a statement.
-/// Weir's schema is changed whole or not at all; River's migrations that were applied before stay.
+/// When the database cannot be reached, does not meet Weir's requirements (nothing is changed then), or refuses a
+/// statement. Weir's schema is changed as a whole or not at all. River's migrations that were applied before the error
+/// stay.
 pub async fn migrate(database: &Database) -> Result<Migrated, MigrateError> {
     migrate_to(database, River::default(), &Schema::present()).await
 }
 
-/// The same, with River's tables treated like this.
+/// Like [`migrate`], with this handling of River's tables.
 ///
 /// # Errors
 ///
@@ -66,7 +67,7 @@ pub async fn migrate_with(database: &Database, river: River) -> Result<Migrated,
     migrate_to(database, river, &Schema::present()).await
 }
 
-/// What [`migrate_with`] would run, as a script; empty when there is nothing to do. Changes nothing.
+/// The statements that [`migrate_with`] would run, as a script; empty when there is nothing to do. Changes nothing.
 ///
 /// # Errors
 ///
@@ -80,7 +81,7 @@ pub async fn script(database: &Database, river: River) -> Result<String, Migrate
     script::of(&database, &client, &found, applies_river, &schema).await
 }
 
-/// Brings the database to a schema, which is another one than this release's in tests of upgrades.
+/// Brings the database to a schema. Tests of upgrades pass one of another release.
 ///
 /// # Errors
 ///
@@ -90,14 +91,16 @@ pub async fn migrate_to(
     river: River,
     schema: &Schema,
 ) -> Result<Migrated, MigrateError> {
-    // Looks over a session of its own, whose locks end with each statement: River's migrations change what it reads.
+    // Inspects the database over a separate session, where locks end with each statement, because River's migrations
+    // change the tables that it reads.
     let looker = database.connect_as_it_is().await?;
     let mut client = database.connect_as_it_is().await?;
     let mut found = look(&looker, database.schemas(), schema).await?;
     if let Err(faults) = found.plan(river)
         && !found.has_record
     {
-        // Another process may have begun since: it creates the record first, and changes River's tables behind the lock.
+        // Another process may have started since. It creates the record first, and changes River's tables under the
+        // lock.
         found = look(&looker, database.schemas(), schema).await?;
         if !found.has_record {
             return Err(MigrateError::Refused(faults));
@@ -131,8 +134,8 @@ pub async fn migrate_to(
                         "waiting for a transaction that uses a table which has to change"
                     );
                 }
-                // Whoever comes after a statement that waits for a table waits behind it, submissions and settlements
-                // too. So it waits for a moment, makes way for them, and tries again.
+                // Later transactions wait behind a statement that waits for a table, including submissions and
+                // settlements. So it waits for a moment, lets them pass, and tries again.
                 tokio::time::sleep(BETWEEN_TRIES).await;
             }
             Err(error) => return Err(error),
@@ -140,10 +143,10 @@ pub async fn migrate_to(
     }
 }
 
-/// Creates the schemas and the record, where they are missing. Another process may do so at the same time.
+/// Creates the missing schemas and the record. Another process may do so at the same time.
 async fn prepare(client: &Client, found: &Found, schema: &Schema) -> Result<(), MigrateError> {
     let mut missing = Vec::new();
-    // Not with `IF NOT EXISTS`: that needs the right to create one even where it exists.
+    // Without `IF NOT EXISTS`, which needs the right to create a schema even if it exists.
     if !found.has_river {
         missing.push(format!("CREATE SCHEMA {}", known::quoted(&found.river)));
     }
@@ -176,7 +179,7 @@ async fn prepare(client: &Client, found: &Found, schema: &Schema) -> Result<(), 
     Ok(())
 }
 
-/// Applies what is missing, in one transaction.
+/// Applies missing files in one transaction.
 async fn apply(
     (client, looker): (&mut Client, &Client),
     database: &Database,
@@ -195,7 +198,7 @@ async fn apply(
             include_str!("sql/roles.sql"),
         ))
         .await?;
-    // As it is now that no other process changes it.
+    // Inspect again, now that no other process can change the database.
     let found = &look(looker, &found.schemas(), schema).await?;
     if found.plan(river).map_err(MigrateError::Refused)? {
         let pool = database.clone().in_schemas(found.schemas()).river_pool(1)?;
@@ -238,8 +241,8 @@ async fn apply(
     Ok(())
 }
 
-/// Leaves rights on Weir's objects to their owner and the roles for other languages. Returns what was taken from others,
-/// and what could not be.
+/// Limits the rights on Weir's objects to their owner and the roles for other languages. Returns the revoked rights,
+/// and those that could not be revoked.
 async fn settle_rights(
     transaction: &tokio_postgres::Transaction<'_>,
     found: &Found,
@@ -256,7 +259,7 @@ async fn settle_rights(
             error,
         })?;
     }
-    // What another role than the owner has granted, the owner cannot take back.
+    // The owner cannot revoke rights that another role granted.
     let left = transaction.query(&query, &[]).await?;
     let left = left.iter().map(|row| {
         let command: &str = row.get("command");
@@ -269,7 +272,7 @@ async fn settle_rights(
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn missing_rights(client: &Client) -> Result<Vec<String>, DatabaseError> {
     let schema = "SELECT n.nspname::text AS river FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
                   WHERE c.oid = to_regclass('river_job')";
@@ -279,19 +282,19 @@ pub async fn missing_rights(client: &Client) -> Result<Vec<String>, DatabaseErro
     look::missing_rights(client, row.get("river")).await
 }
 
-/// Whether everything that this binary needs has been applied, without applying anything; and River's tables are of a
-/// version that it works on. A newer release's schema serves this one too.
+/// Whether this binary can use the database as it is: its files are applied, and River's tables have a supported
+/// version. A newer release's schema also counts.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn is_current(client: &Client) -> Result<bool, DatabaseError> {
     let row = client.query_one(include_str!("sql/is_there.sql"), &[]).await?;
     if !(row.get::<_, bool>("has_jobs") && row.get::<_, bool>("has_record")) {
         return Ok(false);
     }
     let applied: Option<Applied> = look::applied(client, "weir_schema").await?;
-    // A River whose ledger another tool keeps was looked at when Weir's tables were created.
+    // River's version was checked when Weir's tables were created, if another tool keeps the ledger.
     let river: Option<i64> = if row.get("has_river_ledger") {
         let newest = "SELECT max(version) FROM river_migration m WHERE coalesce(to_jsonb(m) ->> 'line', 'main') = 'main'";
         client.query_one(newest, &[]).await?.get(0)

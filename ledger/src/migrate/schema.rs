@@ -1,4 +1,4 @@
-//! What the database should contain: the files of `schema/`, and the upgrades that bring an older database there.
+//! The intended contents of the database: the files of `schema/`, and the upgrades for older databases.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -8,14 +8,14 @@ use sha2::{Digest, Sha256};
 
 include!(concat!(env!("OUT_DIR"), "/schema.rs"));
 
-/// The release that this binary is, as `weir_schema.release` records it.
+/// This binary's release, as `weir_schema.release` records it.
 const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
-/// The table that records what has been applied. It is created first, and locked while anything is changed, so only one
-/// process migrates at a time; and only who may write it can take that lock.
+/// The table that records applied files. It is created first and locked during any change, so only one process migrates
+/// at a time. Only roles that may write it can take that lock.
 pub(super) const RECORD: &str = "tables/weir_schema.sql";
 
-/// Stands for the schema of River's tables in a file.
+/// The placeholder for the schema of River's tables in a file.
 const RIVER_SCHEMA: &str = "{river_schema}";
 
 #[expect(clippy::unwrap_used, reason = "constants, which every test compiles")]
@@ -32,7 +32,7 @@ static REFERENCE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\bREFERENCES (
 /// The kinds of objects that files create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Tables, views, indexes and types, which share one space of names.
+    /// Tables, views, indexes and types, which share a namespace.
     Relation,
     Function,
 }
@@ -40,7 +40,7 @@ pub(super) enum Kind {
 /// One file: its path in `schema/` or `upgrades/`, and its text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaFile {
-    /// Such as `functions/api/weir_submit.sql`.
+    /// For example `functions/api/weir_submit.sql`.
     pub path: String,
     /// SQL, in which `{river_schema}` stands for the schema of River's tables.
     pub sql: String,
@@ -54,7 +54,7 @@ impl SchemaFile {
         }
     }
 
-    /// Its text for this schema of River's tables, which is part of a string literal there.
+    /// The file's text for this schema of River's tables, which is part of a string literal there.
     pub(super) fn for_river(&self, river: &str) -> String {
         self.sql.replace(RIVER_SCHEMA, &river.replace('\'', "''"))
     }
@@ -72,12 +72,13 @@ impl SchemaFile {
         objects.collect()
     }
 
-    /// Functions and views: they are replaced when the file changes.
+    /// Whether it contains a function or a view, which is replaced when the file changes.
     fn is_replaceable(&self) -> bool {
         self.path.starts_with("functions/") || self.path.starts_with("views/")
     }
 
-    /// Triggers need their functions first, and these need no table to be created.
+    /// Whether it contains a trigger function. Triggers need these functions first, and the functions need no table to
+    /// be created.
     fn is_trigger_function(&self) -> bool {
         self.path.starts_with("functions/") && self.sql.contains("RETURNS trigger")
     }
@@ -87,14 +88,14 @@ impl SchemaFile {
         hash.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The number that an upgrade's name starts with.
+    /// The number at the start of an upgrade's name.
     pub(super) fn number(&self) -> i32 {
         let digits = self.path.split("__").next().unwrap_or_default();
         digits.parse().unwrap_or_default()
     }
 }
 
-/// What a database should contain.
+/// The intended contents of a database.
 #[derive(Clone, Debug)]
 pub struct Schema {
     /// The files of `schema/`.
@@ -105,7 +106,7 @@ pub struct Schema {
     pub release: String,
 }
 
-/// What has been applied to a database, as `weir_schema` records it.
+/// The applied files of a database, as `weir_schema` records them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Applied {
     pub(super) release: String,
@@ -124,8 +125,8 @@ impl Schema {
         }
     }
 
-    /// All files in an order in which each finds what it needs: types, trigger functions, tables after those that they
-    /// refer to, views, other functions, rows.
+    /// All files in order of their dependencies: types, trigger functions, tables after those that they reference,
+    /// views, other functions, rows.
     pub(super) fn in_order(&self) -> Vec<&SchemaFile> {
         let rank = |file: &SchemaFile| match file.path.split('/').next() {
             Some("types.sql") => 0,
@@ -138,7 +139,8 @@ impl Schema {
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_by_key(|file| rank(file));
         let (mut ordered, mut created) = (Vec::new(), BTreeSet::new());
-        // A table that waits for another one goes behind it; a circle would be left as it is, and refused by PostgreSQL.
+        // A table that depends on another one is moved behind it. A cycle would stay as it is, and PostgreSQL would
+        // refuse it.
         while !files.is_empty() {
             let ready = files.iter().position(|file| {
                 let own = file.creates();
@@ -153,7 +155,7 @@ impl Schema {
         ordered
     }
 
-    /// What a database has after all of it was applied.
+    /// The record of a database with the whole schema applied.
     pub(super) fn applied(&self) -> Applied {
         let replaceable = self.files.iter().filter(|file| file.is_replaceable());
         Applied {
@@ -171,8 +173,8 @@ impl Schema {
             .unwrap_or_default()
     }
 
-    /// The upgrades that a database lacks, and then the functions and views that differ from those of this release.
-    /// Empty when a newer release migrated the database: its functions stay.
+    /// The missing upgrades, then the functions and views that differ from this release's. Empty when a newer release
+    /// migrated the database, because its functions stay.
     pub(super) fn missing_from(&self, applied: &Applied) -> Vec<&SchemaFile> {
         if self.is_older_than(applied) {
             return Vec::new();
@@ -188,8 +190,8 @@ impl Schema {
         upgrades.chain(changed).collect()
     }
 
-    /// Whether a process of this release can use a database to which this was applied. A newer release's functions serve
-    /// the processes of the release before it.
+    /// Whether a process of this release can use a database with these files. A newer release's functions support the
+    /// processes of the previous release.
     pub(super) fn is_served_by(&self, applied: &Applied) -> bool {
         let is_whole = self.is_older_than(applied) || applied.files == self.applied().files;
         applied.upgrade >= self.latest_upgrade() && is_whole
@@ -210,7 +212,7 @@ impl Schema {
     }
 }
 
-/// A release's numbers, which compare as numbers.
+/// A release's numbers, for comparison.
 fn numbers(release: &str) -> Vec<u64> {
     release
         .split(['.', '-', '+'])

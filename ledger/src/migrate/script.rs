@@ -1,4 +1,4 @@
-//! The steps of a migration, and what `weir migrate --print` shows: the same steps as a script.
+//! The steps of a migration, and the script of the same steps for `weir migrate --print`.
 
 use std::fmt::Write as _;
 
@@ -11,20 +11,20 @@ use super::look::Found;
 use super::schema::{Kind, RECORD, Schema};
 use crate::database::Database;
 
-/// The ledger of River's migrations has lines from its fifth on.
+/// The first version with a line in the ledger of River's migrations.
 const FIRST_LINE: i64 = 5;
 
-/// The step that records what has been applied.
+/// The step that records the applied files.
 pub(super) const CLOSING: &str = "weir_schema";
 
-/// One step: the file that it is of, and what is run.
+/// One step: its file and its SQL.
 pub(super) struct Step {
     pub(super) path: String,
     pub(super) sql: String,
 }
 
-/// Where a migration's transaction creates objects. Functions take it over, with temporary objects last, so that no
-/// session's temporary table is taken for one of Weir's.
+/// The `search_path` in which a migration's transaction creates objects. Functions inherit it, with temporary objects
+/// last, so that a session's temporary table is never mistaken for one of Weir's.
 pub(super) fn path(found: &Found) -> String {
     let (weir, river) = (quoted(&found.weir), quoted(&found.river));
     if weir == river {
@@ -34,7 +34,7 @@ pub(super) fn path(found: &Found) -> String {
     }
 }
 
-/// The steps that a database lacks in which this was found.
+/// The missing steps of a database in this state.
 pub(super) fn steps(found: &Found, schema: &Schema) -> Vec<Step> {
     let files = match &found.applied {
         Some(applied) => schema.missing_from(applied),
@@ -70,7 +70,7 @@ pub(super) fn steps(found: &Found, schema: &Schema) -> Vec<Step> {
     steps
 }
 
-/// The query for what has to change about rights.
+/// The query for the required changes of rights.
 pub(super) fn rights(found: &Found, schema: &Schema) -> String {
     let names = |kind| {
         let names: Vec<_> = schema.names(kind).into_iter().collect();
@@ -82,7 +82,7 @@ pub(super) fn rights(found: &Found, schema: &Schema) -> String {
         .replace("{relations}", &names(Kind::Relation))
 }
 
-/// The script for a database in which this was found.
+/// The script for a database in this state.
 pub(super) async fn of(
     database: &Database,
     client: &Client,

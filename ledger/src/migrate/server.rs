@@ -5,10 +5,10 @@ use tokio_postgres::GenericClient;
 use super::known::quoted;
 use crate::database::DatabaseError;
 
-/// The oldest version of PostgreSQL that Weir works on, as `server_version_num` has it.
+/// The oldest version of PostgreSQL that Weir supports, in the form of `server_version_num`.
 const OLDEST_SERVER: i32 = 150_000;
 
-/// What they allow.
+/// The relevant properties of server, database and role.
 #[derive(Debug)]
 pub(super) struct Server {
     version: i32,
@@ -18,15 +18,15 @@ pub(super) struct Server {
     database: String,
     role: String,
     may_create_schemas: bool,
-    /// `None` where the schema is missing.
+    /// `None` if the schema is missing.
     may_create_in_weir: Option<bool>,
     may_create_in_river: Option<bool>,
-    /// The owner of the tables, if this role may not act as it.
+    /// The owner of the tables, if this role may not act as the owner.
     other_owner_of_weir: Option<String>,
     other_owner_of_river: Option<String>,
 }
 
-/// What a migration will do.
+/// The planned changes of a migration.
 #[derive(Clone, Copy)]
 pub(super) struct Changes<'a> {
     pub(super) weir: &'a str,
@@ -59,7 +59,7 @@ impl Server {
         })
     }
 
-    /// Everything that keeps a migration from these changes, each with what to do about it.
+    /// All obstacles to these changes, each with a remedy.
     pub(super) fn faults(&self, changes: Changes<'_>) -> Vec<String> {
         let Changes { weir, river, .. } = changes;
         let mut faults = Vec::new();
@@ -192,7 +192,7 @@ mod tests {
         };
         assert_eq!(limited.faults(ALL).len(), 5);
         assert_eq!(limited.faults(NONE), [""; 0]);
-        // A schema for both is named once.
+        // A schema that serves both is named once.
         let both = Changes {
             weir: "public",
             ..ALL

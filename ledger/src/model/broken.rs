@@ -1,36 +1,36 @@
-//! Rules that a variant of the model breaks, one each, to see that the properties notice.
+//! Variants of the model that each break one rule, to test that the properties detect it.
 
-/// The rule that is broken.
+/// The broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// A submission reads the account and locks it afterwards.
+    /// A submission reads the account before it locks it.
     LockAfterRead,
-    /// A submission looks for its key before it has the lock.
+    /// A submission looks up its key before it has the lock.
     KeyBeforeLock,
     /// A client is answered before the commit.
     AnswerBeforeCommit,
-    /// A settlement completes whatever attempt is under way.
+    /// A settlement completes any attempt that is under way.
     SettleAnyAttempt,
-    /// What a settlement released stays in the table.
+    /// A settled reservation stays in the table.
     ReleaseTwice,
     /// The quota is released in one transaction, and the slot in the next.
     ReleaseInTwo,
-    /// An attempt that was fenced out returns to River at once, which compares no attempts.
+    /// An attempt that was fenced out returns to River at once, which does not compare attempts.
     ReturnWhenFenced,
     /// Promotion counts before it locks.
     PromoteWithoutRecount,
-    /// Promotion goes by the plan of before.
+    /// Promotion uses the previous plan.
     PromoteByOldPlan,
     /// A retry starts without asking for a slot.
     RetryWithoutSlot,
-    /// More quota is given without a look for room.
+    /// More quota is given without a check for room.
     ExtendWithoutRoom,
-    /// The jobs of a process that beats are taken back.
+    /// The jobs of a process with a heartbeat are taken over.
     TakeBackTheLiving,
-    /// Nobody looks for what ended without a settlement.
+    /// The sweep for jobs that ended without a settlement is missing.
     NoSweep,
-    /// A process freezes between its look at the job and River's write of its failure. River leaves no other order: this
-    /// is what the end of processes that wake too late is for.
+    /// A process freezes between its check of the job and River's write of its failure. River allows no other order. To
+    /// prevent this, processes that wake too late must end.
     FrozenBeforeRiverWrites,
 }
 

@@ -1,13 +1,16 @@
-//! A model of what happens to one holder's jobs, in which a machine thinks of the cases (Stateright).
+//! A model of one holder's jobs, for a model checker (Stateright).
 //!
-//! Decisions and plans are those of the code: [`Account::decide`](weir_policy::admission::Account::decide) and
-//! [`plan`](crate::settlement::plan::plan). Around them are the boundaries of the real transactions (lock, commit,
-//! answer), and whoever acts: clients that ask again, two worker processes that crash, freeze and wake, maintenance,
-//! another River client, people who cancel and change plans. The checker goes through every order of all of that.
+//! Decisions and plans are the real code: [`Account::decide`](weir_policy::admission::Account::decide) and
+//! [`plan`](crate::settlement::plan::plan). The model adds the boundaries of the real transactions (lock, commit,
+//! answer) and the actors. These are clients that retry, two worker processes that crash, freeze and wake, maintenance,
+//! another River client, and people who cancel jobs and change plans. The checker explores every order of these steps.
 //!
-//! What a model says is as good as what it leaves out: SQL (the tests on PostgreSQL and the differential test see to it),
-//! time (a lease runs out whenever a process is frozen), several holders (no transaction needs two), and River's own
-//! making available of retries that are due, before which Weir parks them.
+//! The model leaves out:
+//!
+//! - SQL. The tests on PostgreSQL and the differential test cover it.
+//! - Time. A lease may expire whenever a process is frozen.
+//! - Several holders. No transaction needs two.
+//! - River's own step that makes due retries available. Weir parks them before that.
 
 mod broken;
 mod rows;
@@ -21,7 +24,7 @@ use rows::{Answer, Rows, State};
 use steps::Step;
 use world::{Budget, Maintenance, Request, Stage, Worker, World, Wrong};
 
-/// What is checked: how many clients and workers, what may go wrong how often, and which rule is broken.
+/// The parameters of a check: the numbers of clients and workers, how often each fault may occur, and the broken rule.
 #[derive(Clone, Copy, Debug)]
 struct Weir {
     clients: usize,
@@ -114,7 +117,7 @@ impl Model for Weir {
                     !is_quiet || !somebody_works || world.rows.jobs.iter().all(is_done)
                 },
             ),
-            // Without these, the properties above could hold of a model in which nothing happens.
+            // Without these, the properties above could hold in a model in which nothing happens.
             sometimes("some order: all of several jobs are done", |_, world| {
                 world.rows.jobs.len() > 1 && world.rows.jobs.iter().all(|job| job.state == State::Completed)
             }),
@@ -139,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// One of everything that can go wrong or be wanted.
+    /// Each fault and each request once.
     const ONE: Budget = Budget {
         timeouts: 1,
         cuts: 1,
@@ -173,7 +176,7 @@ mod tests {
         }
     }
 
-    /// Goes through all of it, to a depth if there is one.
+    /// Explores the model, to a depth if there is one.
     fn run(model: Weir, depth: Option<usize>) -> impl Checker<Weir> {
         let mut builder = model.checker().threads(2);
         if let Some(depth) = depth {
@@ -182,7 +185,7 @@ mod tests {
         builder.spawn_bfs().join()
     }
 
-    /// A way to what must not be.
+    /// A path to a violation.
     fn found(checker: &impl Checker<Weir>) -> Option<(&'static str, Path<World, Step>)> {
         let mut found = checker.discoveries().into_iter();
         found.find(|(property, _)| !property.starts_with("some order: "))
@@ -303,7 +306,7 @@ mod tests {
         for broken in Broken::ALL {
             let model = without(broken);
             let name = format!("{broken:?}");
-            // Deeper and deeper, so that the way found is the shortest.
+            // Increase the depth step by step, so that the path found is the shortest.
             let found = (2..40).find_map(|depth| found(&run(model, Some(depth))));
             let Some((property, path)) = found else {
                 panic!("{name} does no harm that the model sees");

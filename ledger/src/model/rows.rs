@@ -1,4 +1,4 @@
-//! What is committed, and what the transactions write. Decisions and plans are those of the code itself.
+//! The committed rows, and the writes of the transactions. Decisions and plans are the real code.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::plans::Plan;
 use crate::rules::{Rules, SlotLimits};
 use crate::settlement::plan::{Key, LockedHolder, Released, plan};
 
-/// The plans that the holder may have: limit and slots.
+/// The possible plans of the holder: limit and slots.
 pub(super) const PLANS: [(i64, u32); 2] = [(4, 1), (8, 2)];
 
-/// What every submission asks for, and what its handler uses of it.
+/// The amount of every submission, and the usage that its handler reports.
 pub(super) const AMOUNT: i64 = 2;
 pub(super) const USED: i64 = 1;
 
@@ -50,7 +50,7 @@ impl State {
     }
 }
 
-/// Who runs an attempt.
+/// The client that runs an attempt.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Runner {
     Worker(usize),
@@ -63,7 +63,7 @@ pub(super) struct Held {
     pub(super) amount: i64,
     pub(super) admitted: bool,
     pub(super) parked: bool,
-    /// It gave its slot up and asks for one when its retry is due.
+    /// It released its slot, and asks for one when its retry is due.
     pub(super) due: bool,
 }
 
@@ -73,28 +73,28 @@ pub(super) struct Job {
     pub(super) state: State,
     pub(super) attempt: u8,
     pub(super) by: Option<Runner>,
-    /// The client whose key it was submitted with.
+    /// The client that submitted it with its key.
     pub(super) key: usize,
     pub(super) held: Option<Held>,
     pub(super) events: u8,
     pub(super) charged: i64,
-    /// Somebody cancelled it.
+    /// Its cancellation was requested.
     pub(super) cancelled: bool,
 }
 
-/// Everything that is committed of one holder. Invariants are per holder, and no transaction needs two.
+/// All committed rows of one holder. Invariants are per holder, and no transaction needs two holders.
 #[derive(Clone, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct Rows {
     pub(super) slots_in_use: i32,
     pub(super) parked: i32,
     pub(super) used: i64,
     pub(super) reserved: i64,
-    /// Which of [`PLANS`].
+    /// The index in [`PLANS`].
     pub(super) plan: usize,
     pub(super) jobs: Vec<Job>,
 }
 
-/// What a client is answered.
+/// The answer to a client.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Answer {
     Accepted(usize),
@@ -133,7 +133,7 @@ impl Rows {
         self.jobs.iter().position(|job| job.key == key)
     }
 
-    /// Writes what was decided on a submission from what was `seen`.
+    /// Writes the decision on a submission, based on the rows `seen`.
     pub(super) fn admit(&mut self, seen: &Self, key: usize) -> Answer {
         if let Some(id) = seen.job_of_key(key) {
             return Answer::Accepted(id);
@@ -168,7 +168,7 @@ impl Rows {
         Answer::Accepted(self.jobs.len() - 1)
     }
 
-    /// Asks for more quota for a job that is worked on. Without room, the job goes on without.
+    /// Asks for more quota for a running job. Without room, the job continues with what it has.
     pub(super) fn extend(&mut self, id: usize, looks_for_room: bool) {
         let has_room = self.account().has_room_for(1);
         if let Some(held) = &mut self.jobs[id].held
@@ -179,7 +179,7 @@ impl Rows {
         }
     }
 
-    /// Takes the job's reservation out of the table, as `complete.sql` and `release.sql` do, or its slot alone.
+    /// Releases the job's reservation, as `complete.sql` and `release.sql` do, or only its slot.
     pub(super) fn release(&mut self, id: usize, used: Option<i64>, deletes: bool) -> Option<Released> {
         let job = &mut self.jobs[id];
         let held = job.held.as_mut()?;
@@ -213,7 +213,7 @@ impl Rows {
         Some(released)
     }
 
-    /// Plans what ends and what starts from what was `seen`, and writes it. Returns how many were promoted.
+    /// Plans the settlement and the promotions from the rows `seen`, and writes both. Returns the number of promotions.
     pub(super) fn settle(&mut self, seen: &Self, released: &[Released]) -> usize {
         let holder = LockedHolder {
             slots_in_use: seen.slots_in_use,
@@ -271,7 +271,7 @@ impl Rows {
         promoted
     }
 
-    /// Puts a retry in line for a slot, as `park_due.sql` does.
+    /// Parks a due retry, as `park_due.sql` does.
     pub(super) fn park_due(&mut self, id: usize) {
         let job = &mut self.jobs[id];
         if let Some(held) = &mut job.held {
@@ -284,7 +284,7 @@ impl Rows {
         }
     }
 
-    /// What River's completer writes when a worker has returned: it looks at the state and at no attempt.
+    /// The write of River's completer after a worker has returned. It checks the state but not the attempt.
     pub(super) fn river_writes(&mut self, id: usize, state: State) {
         let job = &mut self.jobs[id];
         if job.state == State::Running {

@@ -1,4 +1,4 @@
-//! What can happen next, and what it does. A step is what a real transaction does between two boundaries: lock, commit,
+//! The possible next steps and their effects. A step covers a real transaction between two boundaries: lock, commit,
 //! answer.
 
 use super::broken::Broken;
@@ -11,9 +11,9 @@ pub(super) enum Step {
     Read(usize, usize),
     Lock(usize, usize),
     Commit(usize, usize),
-    /// Answered, and cut off before the commit.
+    /// The answer arrives, and the connection breaks before the commit.
     AnswerOnly(usize, usize),
-    /// The client has no answer, and asks again.
+    /// The client has no answer, and retries.
     AskAgain(usize),
     Cut(usize, usize),
     Claim(usize, usize),
@@ -42,8 +42,7 @@ pub(super) enum Step {
 }
 
 impl Step {
-    /// Whether it happens only when something goes wrong, or because somebody wants it. What is left must bring
-    /// everything to its end.
+    /// Whether it is a fault or an optional request. All jobs must end even if only the other steps occur.
     pub(super) fn is_optional(&self) -> bool {
         matches!(
             self,
@@ -295,7 +294,7 @@ impl World {
                 next.budget.freezes -= 1;
                 let worker = &mut next.workers[w];
                 (worker.is_frozen, worker.was_frozen) = (true, true);
-                // The server ends a transaction that says nothing; it is tried again.
+                // The server ends an idle transaction, and it is retried.
                 if worker.stage == Stage::Locked {
                     worker.stage = Stage::Settling;
                 }
@@ -345,7 +344,7 @@ impl World {
         next
     }
 
-    /// The fencing rule: the job is this attempt's.
+    /// The fencing rule: the job belongs to this attempt.
     fn owns(&self, w: usize) -> bool {
         let (worker, job) = (&self.workers[w], &self.rows.jobs[self.workers[w].job]);
         job.state == State::Running && job.attempt == worker.attempt
@@ -454,7 +453,7 @@ impl World {
         self.check_slots(&before);
     }
 
-    /// Whoever has taken more must have had room for it.
+    /// A transaction that increases usage must have had room for it.
     fn check_limit(&mut self, before: &Rows) {
         let taken = |rows: &Rows| rows.used + rows.reserved;
         if taken(&self.rows) > taken(before) && taken(&self.rows) > self.rows.limit() {
@@ -468,7 +467,7 @@ impl World {
         }
     }
 
-    /// What a client was told.
+    /// The answers to the clients.
     pub(super) fn answers(&self) -> impl Iterator<Item = Answer> {
         self.clients.iter().flatten().filter_map(|request| match request {
             Request::Over(answer) => *answer,

@@ -1,21 +1,21 @@
-//! Who acts, and how far each of them is.
+//! The actors and their progress.
 
 use super::rows::{Answer, Rows};
 
-/// A request of a client's. A client that is not answered in time sends its request again, with the same key.
+/// A client's request. A client without an answer in time sends its request again, with the same key.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Request {
     NotSent,
     Sent,
     /// Has read without the lock, in some broken variants.
     Read(Box<Rows>),
-    /// Has the holder's lock; and what it read before, in some broken variants.
+    /// Has the holder's lock; and the rows that it read before, in some broken variants.
     Locked(Option<Box<Rows>>),
-    /// Committed and answered, or cut off before. An answer that is lost is one after which the client asks again.
+    /// Committed and answered, or cut off before. After a lost answer, the client retries.
     Over(Option<Answer>),
 }
 
-/// How far a worker's attempt is.
+/// The stage of a worker's attempt.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Stage {
     Idle,
@@ -27,38 +27,38 @@ pub(super) enum Stage {
     Locked,
     /// Between the two transactions of a broken variant.
     Halfway,
-    /// The attempt is settled, and River writes what it thinks.
+    /// The attempt is settled, and River writes its own outcome.
     Returning,
-    /// It failed and was the job's when it looked; River writes that.
+    /// The attempt failed and the job was its own at the check. River writes the failure.
     Failing,
     Dead,
 }
 
-/// A worker process of Weir's, with one worker.
+/// A worker process of Weir, with one worker.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) struct Worker {
     pub(super) stage: Stage,
     pub(super) job: usize,
     pub(super) attempt: u8,
-    /// Jobs that it was fenced out of, of which River must not write yet.
+    /// Jobs from which it was fenced out. River must not write them yet.
     pub(super) fenced: Vec<usize>,
     pub(super) is_frozen: bool,
     pub(super) was_frozen: bool,
 }
 
-/// What the process that runs maintenance is about to write.
+/// The next write of the process that runs maintenance.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Maintenance {
     None,
-    /// Settles what ended elsewhere, or takes the slot of what waits for a retry.
+    /// Settles a job that ended elsewhere, or releases the slot of a job before its retry.
     Settle(usize),
     /// A retry is due.
     Due(usize),
-    /// Gives free slots away; by what was read before the lock, in some broken variants.
+    /// Promotes parked jobs; in some broken variants by rows read before the lock.
     Promote(Option<Box<Rows>>),
 }
 
-/// Who has the holder's row locked.
+/// The owner of the lock on the holder's row.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Locker {
     Request(usize, usize),
@@ -66,7 +66,7 @@ pub(super) enum Locker {
     Maintenance,
 }
 
-/// How often each thing may yet go wrong or be asked for.
+/// How often each fault or request may still occur.
 #[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq)]
 pub(super) struct Budget {
     pub(super) timeouts: u8,
@@ -80,18 +80,18 @@ pub(super) struct Budget {
     pub(super) extensions: u8,
 }
 
-/// What a transition did that must never be done.
+/// A forbidden effect of a step.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(super) enum Wrong {
     /// More was admitted than the limit allows.
     OverLimit,
     /// More slots were given than the plan has.
     OverSlots,
-    /// An attempt that nobody had reason to take away was fenced out.
+    /// An attempt was fenced out without a reason.
     Stolen,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Clone, Debug, Hash, PartialEq, Eq)]
 pub(super) struct World {
     pub(super) rows: Rows,

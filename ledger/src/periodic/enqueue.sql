@@ -1,5 +1,6 @@
--- Makes a job of a tick, as River's own leader would, unless somebody was faster: whoever moves the row on makes it.
--- $1 the periodic job, $2 the tick, $3 args, $4 kind, $5 max_attempts, $6 queue.
+-- Creates the job of a tick, as River's own leader would. If several processes try, only the one that advances the row
+-- creates it.
+-- Parameters: $1 the periodic job, $2 the tick, $3 args, $4 kind, $5 max_attempts, $6 queue.
 WITH moved AS (
     INSERT INTO periodic_jobs AS p (id, enqueued_until) VALUES ($1::text, $2::timestamptz)
     ON CONFLICT (id) DO UPDATE SET enqueued_until = excluded.enqueued_until
@@ -10,7 +11,7 @@ WITH moved AS (
     SELECT $3::jsonb, $4::text, $5::smallint, jsonb_build_object('periodic', true, 'river:periodic_job_id', m.id), 1,
            $6::text, $2::timestamptz, 'available', '{}'
     FROM moved m
-    -- A leader of an earlier version, which enqueues by itself while the processes are replaced one by one.
+    -- A leader of an earlier version enqueues by itself while processes are replaced one by one.
     WHERE NOT EXISTS (
         SELECT 1 FROM river_job j
         WHERE j.state IN ('available', 'running', 'retryable', 'completed', 'discarded') AND j.queue = $6

@@ -1,6 +1,7 @@
--- The database's clock, and until when a periodic job is enqueued; one that was never seen begins now. So does one that
--- is enqueued until a time that has yet to come: the clock was ahead of itself, and its ticks are made at their time. What
--- is within a minute is a clock that was set right. $1 its id.
+-- The database's clock, and the time until which a periodic job is enqueued. An unknown job starts now. A job that is
+-- enqueued until a future time also starts now: the clock was ahead, and its ticks are created at their time. A
+-- difference of less than a minute counts as a clock correction.
+-- Parameters: $1 its id.
 WITH begun AS (
     INSERT INTO periodic_jobs AS p (id, enqueued_until)
     SELECT $1::text, clock_timestamp()

@@ -1,4 +1,4 @@
-//! Periodic jobs: each tick becomes a job once, whatever number of processes tries, and whoever leads River.
+//! Periodic jobs: each tick becomes exactly one job, regardless of how many processes try and which client leads River.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -21,8 +21,8 @@ pub struct Tick<'a> {
     pub args: &'a Value,
 }
 
-/// The time by the database's clock, and until when this periodic job is enqueued: until now, when it was never
-/// seen, or when the row is of a clock that was ahead.
+/// The time by the database's clock, and the time until which this periodic job is enqueued. That is now if the job is
+/// unknown or if its row comes from a clock that was ahead.
 ///
 /// # Errors
 ///
@@ -34,7 +34,8 @@ pub async fn enqueued_until(client: &Client, id: &str) -> Result<(Timestamp, Tim
     Ok((row.get("now"), row.get("enqueued_until")))
 }
 
-/// Leaves out the ticks of a periodic job up to `until`, which is enqueued up to `from`. Returns whether this call did.
+/// Skips the ticks of a periodic job between `from`, until which it is enqueued, and `until`. Returns whether this call
+/// did.
 ///
 /// # Errors
 ///
@@ -44,7 +45,7 @@ pub async fn skip(client: &Client, id: &str, from: Timestamp, until: Timestamp) 
     Ok(client.execute(skip, &[&id, &from, &until]).await? > 0)
 }
 
-/// Enqueues a tick, unless somebody has. Returns whether this call did.
+/// Enqueues a tick, unless another process has. Returns whether this call did.
 ///
 /// # Errors
 ///

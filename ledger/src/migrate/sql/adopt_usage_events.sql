@@ -1,5 +1,6 @@
--- Usage events of a transaction that this server has not had yet came with a dump from another server. Events from now on
--- come after them in the feed. This transaction may be older than what others have committed since; what its statement
--- sees of this server is older than its snapshot's end.
+-- Clears the transaction of usage events that came with a dump from another server: this server has not reached that
+-- transaction yet. New events then come after them in the feed. The statement compares with its snapshot's end and not
+-- with this transaction's id. Others may have committed since the transaction started, but all rows of this server that
+-- the statement sees are older than the snapshot's end.
 SELECT set_config('weir.counters', 'kept', true);
 UPDATE usage_events SET xid = NULL WHERE xid >= pg_snapshot_xmax(pg_current_snapshot());

@@ -1,4 +1,5 @@
--- What an operator should know about rights that `weir migrate` cannot or must not change. $1 the schema of Weir's tables.
+-- Advice about rights that `weir migrate` cannot or must not change.
+-- Parameters: $1 the schema of Weir's tables.
 SELECT format('the roles %s do not exist, and the role %s may not create them; as a superuser or a role with CREATEROLE, '
               'run: %s then run `weir migrate` again. Until then, all of Weir''s processes work, and only %2$s can call '
               'Weir''s functions in SQL',

@@ -1,5 +1,5 @@
--- The oldest transaction that has a lock of a table of Weir's or River's, for people. Of other roles' sessions, PostgreSQL
--- may not tell when theirs began; such a one is named first. No row when it is over.
+-- The oldest transaction with a lock on a table of Weir's or River's, as text. PostgreSQL may hide the start of other
+-- roles' transactions; such a transaction comes first. No row when it has ended.
 SELECT format('the session %s of %s (%s, its transaction began at %s)', a.pid, coalesce(a.usename::text, 'somebody'),
               coalesce(nullif(a.application_name, ''), 'no application_name'),
               coalesce(to_char(a.xact_start, 'HH24:MI:SS'), 'some time')) AS session

@@ -1,7 +1,10 @@
--- What has to change so that only the owner and the two roles for other languages may use Weir's objects: default
--- privileges, and PostgreSQL's own, give rights to others on every object that is created. Each row is a command, and the
--- rights that it takes away, for people; null for a grant, and for what PostgreSQL gives to PUBLIC. No row: nothing to do.
--- Rights to the schema itself, where Weir may be a guest, are only reported.
+-- The changes that restrict the use of Weir's objects to the owner and the two roles for other languages. Default
+-- privileges, and PostgreSQL's own, give others rights on every new object.
+--
+-- Each row is a command, and a description of the revoked rights. The description is null for a grant, and for
+-- PostgreSQL's own rights of PUBLIC. No row: nothing to do. Rights on the schema itself, which another program may own,
+-- are only reported.
+--
 -- The names in braces are replaced by literals: the schema, and the names of Weir's functions, relations and types.
 WITH allowed (name, role) AS (
     VALUES ('weir_submit', 'weir_submitter'), ('weir_holder', 'weir_submitter'), ('weir_holder', 'weir_worker'),

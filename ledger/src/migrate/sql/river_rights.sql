@@ -1,4 +1,5 @@
--- The grants that this role lacks on River's tables, as commands. No row: it lacks none. $1 the schema of River's tables.
+-- The grants that this role lacks on River's tables, as commands. No row: it lacks none.
+-- Parameters: $1 the schema of River's tables.
 WITH river AS (
     SELECT c.oid, c.relname, c.relkind
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -11,7 +12,7 @@ WITH river AS (
     WHERE NOT has_table_privilege(r.oid, w.privilege)
     UNION ALL
     SELECT r.*, 'USAGE' FROM river r
-    -- A function that a table would be an error for.
+    -- This function raises an error for a table.
     WHERE CASE WHEN r.relkind = 'S' THEN NOT has_sequence_privilege(r.oid, 'USAGE') END
 )
 SELECT format('GRANT USAGE ON SCHEMA %I TO %I', $1, current_user) AS command

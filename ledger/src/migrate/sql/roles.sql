@@ -1,5 +1,5 @@
--- The roles for other languages: weir_submitter may submit, weir_worker may work. They are the server's, and shared by
--- every Weir on it.
+-- The roles for other languages: weir_submitter may submit, weir_worker may work. Roles belong to the server, so all
+-- Weirs on it share them.
 DO $$
 DECLARE
     r text;
@@ -9,7 +9,7 @@ BEGIN
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', r);
         EXCEPTION
-            -- Another Weir on this server was faster.
+            -- Another Weir on this server created it first.
             WHEN duplicate_object OR unique_violation THEN NULL;
             -- `weir migrate` reports what is missing.
             WHEN insufficient_privilege THEN NULL;

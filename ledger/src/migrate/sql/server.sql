@@ -1,4 +1,5 @@
--- What the server, the database and this role allow. $1 the schema of Weir's tables, $2 that of River's.
+-- The relevant properties of server, database and role.
+-- Parameters: $1 the schema of Weir's tables, $2 that of River's.
 WITH schemas AS (
     SELECT nspname, has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE') AS may_create
     FROM pg_namespace

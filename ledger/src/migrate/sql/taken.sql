@@ -1,5 +1,5 @@
--- What is in a schema already under names that are about to be made. $1 the schema, $2 names of tables, indexes and
--- types, which share theirs, $3 names of functions.
+-- Existing objects of a schema with names that are about to be created.
+-- Parameters: $1 the schema, $2 names of tables, indexes and types, which share a namespace, $3 names of functions.
 SELECT kind, name
 FROM (
     SELECT CASE c.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'table' WHEN 'f' THEN 'table' WHEN 'v' THEN 'view'

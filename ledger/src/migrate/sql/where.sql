@@ -1,6 +1,7 @@
--- The schemas of both, by settings and else by the session's search_path: where their tables are, or would be created.
--- Which version River's tables are of, if they say so, and whether jobs have unique_states, which River's sixth brought.
--- $1 WEIR_SCHEMA, $2 RIVER_SCHEMA.
+-- The schemas of Weir's and River's tables, by settings or else by the session's search_path: where the tables exist,
+-- or would be created. Also the version of River's tables, if they record it, and whether jobs have unique_states,
+-- which River's sixth version added.
+-- Parameters: $1 WEIR_SCHEMA, $2 RIVER_SCHEMA.
 WITH found AS (
     SELECT n.nspname, c.relname
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
