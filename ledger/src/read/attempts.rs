@@ -11,7 +11,7 @@ statements! {
         "SELECT EXISTS (SELECT 1 FROM river_job \
                         WHERE id = $1 AND attempt = $2 AND created_at = $3 AND state = 'running')";
 
-    /// Whether an attempt at the job runs or could start within 5 s. A job whose handler answers later has none.
+    /// Whether an attempt at the job runs or could start within 5 s. A job with an outstanding answer has none.
     pub fn may_run(job_id: i64) -> bool =
         "SELECT EXISTS (SELECT 1 FROM river_job j WHERE j.id = $1 AND j.finalized_at IS NULL \
              AND NOT (j.state IN ('retryable', 'scheduled') AND j.scheduled_at > now() + interval '5 seconds') \

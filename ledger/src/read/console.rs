@@ -1,4 +1,4 @@
-//! What only operators see.
+//! Reads for operators.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -17,21 +17,21 @@ rows! {
         pub kind: String,
         /// The first line of the last error.
         pub reason: String,
-        /// How many jobs failed so.
+        /// The number of jobs that failed with it.
         pub jobs: i64,
         /// The newest of these jobs.
         pub newest: i64,
         /// When the last of them failed.
         pub last_at: Timestamp,
-        /// How many failed jobs were read for all reasons together.
+        /// The number of failed jobs that were read for all reasons together.
         pub seen: i64,
     }
 
-    /// A job with everything but its output. Of its errors, the last twenty.
+    /// A job with everything but its output, and with the last twenty of its errors.
     pub struct JobDetails {
         /// River's kind.
         pub kind: String,
-        /// River's state; `running` also for a job whose handler answers later.
+        /// River's state; `running` also for a job with an outstanding answer.
         pub state: String,
         /// River's queue.
         pub queue: String,
@@ -39,7 +39,7 @@ rows! {
         pub priority: i16,
         /// How many attempts have started.
         pub attempt: i16,
-        /// How many attempts it may have.
+        /// The maximum number of attempts.
         pub max_attempts: i16,
         /// When it was inserted.
         pub created_at: Timestamp,
@@ -63,7 +63,7 @@ rows! {
         pub user_id: Option<Uuid>,
         /// The user's subject, unless that is the id.
         pub subject: Option<String>,
-        /// What it reserves; `None` without a reservation.
+        /// The amount that it reserves; `None` without a reservation.
         pub reserved_amount: Option<i64>,
         /// When it got its slot.
         pub admitted_at: Option<Timestamp>,
@@ -71,7 +71,7 @@ rows! {
         pub parked_at: Option<Timestamp>,
         /// When its reservation expires.
         pub expires_at: Option<Timestamp>,
-        /// What it was charged.
+        /// The amount that it was charged.
         pub charged: Option<i64>,
     }
 }
@@ -80,10 +80,10 @@ statements! {
     /// The most frequent reasons of the last `jobs` failures, at most `reasons`.
     pub fn failures(jobs: i64, reasons: i64) -> Vec<FailureReason> = include_str!("sql/failures.sql");
 
-    /// The job of this id, whichever River client inserted it.
+    /// The job of this id, from any River client.
     pub fn job(id: i64) -> Option<JobDetails> = include_str!("sql/job_details.sql");
 
-    /// The ids of jobs whose metadata contain this object, at most `limit`.
+    /// The ids of jobs with this object in their metadata, at most `limit`.
     pub fn with_metadata(object: Value, limit: i64) -> Vec<i64> = include_str!("sql/jobs_of_request.sql");
 }
 

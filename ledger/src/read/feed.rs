@@ -1,4 +1,4 @@
-//! Which jobs have changed.
+//! Changes of jobs.
 
 use uuid::Uuid;
 
@@ -13,13 +13,13 @@ rows! {
         pub job_id: i64,
     }
 
-    /// A job at this moment.
+    /// The current version of a job.
     pub struct JobVersion {
         /// The job.
         pub id: i64,
-        /// Another text when the owner's view of the job differs.
+        /// A text that changes when the owner's view of the job changes.
         pub version: String,
-        /// Whether nothing will change any more.
+        /// Whether the job is final.
         pub over: bool,
     }
 }

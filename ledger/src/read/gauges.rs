@@ -7,31 +7,32 @@ rows! {
     pub struct TierJobs {
         /// The queue.
         pub queue: String,
-        /// The owner's tier now; `anonymous`, or `unknown` for a job of another River client that no worker has seen.
+        /// The owner's current tier; `anonymous`, or `unknown` for a job of another River client that no worker has
+        /// seen.
         pub tier: String,
         /// Jobs that wait for a worker, a retry or their time.
         pub queued: f64,
         /// Jobs that run.
         pub running: f64,
-        /// Jobs whose handler answers later.
+        /// Jobs with an outstanding answer.
         pub outstanding: f64,
         /// How long the oldest job that could run has waited, in seconds.
         pub oldest_wait: f64,
     }
 
-    /// The reservations of a meter and a tier whose owners have their oldest parked job in the same queue.
+    /// The reservations of a meter and a tier, for owners with their oldest parked job in the same queue.
     pub struct TierReservations {
         /// The meter's name.
         pub meter: String,
-        /// The owner's tier now, or `anonymous`.
+        /// The owner's current tier, or `anonymous`.
         pub tier: String,
         /// The queue of the owners' oldest parked jobs; null for owners without parked jobs.
         pub parked_in: Option<String>,
-        /// Those with a slot.
+        /// Reservations with a slot.
         pub admitted: f64,
-        /// Those of parked jobs.
+        /// Reservations of parked jobs.
         pub parked: f64,
-        /// Those of jobs between two attempts.
+        /// Reservations of jobs between two attempts.
         pub between_attempts: f64,
         /// How long the oldest parked job has waited for a slot, in seconds.
         pub oldest_parked: f64,

@@ -1,4 +1,4 @@
-//! Holders: whether they exist, and what their jobs hold.
+//! Holders: whether they exist, and their slots and jobs.
 
 use uuid::Uuid;
 
@@ -6,17 +6,17 @@ use super::{rows, statements};
 use crate::meter::Meter;
 
 rows! {
-    /// What exists under an id.
+    /// The user and the holder with an id.
     pub struct Known {
         /// Whether it is a user.
         pub is_user: bool,
         /// The user's subject, unless that is the id.
         pub subject: Option<String>,
-        /// Whether it is a holder, a user or not.
+        /// Whether it is a holder, of any kind.
         pub is_holder: bool,
     }
 
-    /// What a holder has of a meter.
+    /// A holder's jobs of a meter.
     pub struct HolderCounts {
         /// The meter.
         pub meter: Meter,
@@ -26,7 +26,7 @@ rows! {
         pub parked: i64,
     }
 
-    /// What a holder has of a meter, with the jobs that run.
+    /// A holder's jobs of a meter, with the running ones.
     pub struct HolderSlots {
         /// The meter.
         pub meter: Meter,
@@ -44,7 +44,7 @@ rows! {
         pub holder: Uuid,
         /// The user's subject, unless that is the id.
         pub subject: Option<String>,
-        /// The user's tier now, or `anonymous`.
+        /// The user's current tier, or `anonymous`.
         pub tier: String,
         /// Jobs that do not run.
         pub waiting: i64,
@@ -58,15 +58,15 @@ rows! {
 }
 
 statements! {
-    /// What exists under this id.
+    /// The user and the holder with this id.
     pub fn known(id: Uuid) -> Known = include_str!("sql/known_holder.sql");
 
-    /// What a holder has of each meter.
+    /// A holder's jobs of each meter.
     pub fn counts(holder: Uuid) -> Vec<HolderCounts> =
         "SELECT event_type AS meter, slots_in_use::bigint AS slots_in_use, parked::bigint AS parked \
          FROM holders WHERE holder = $1";
 
-    /// What a holder has of each meter, with the jobs that run. Slower than [`counts`]: it reads all running jobs.
+    /// A holder's jobs of each meter, with the running ones. Slower than [`counts`], because it reads all running jobs.
     pub fn slots(holder: Uuid) -> Vec<HolderSlots> = include_str!("sql/holder_slots.sql");
 
     /// The holders with the most running or the most waiting jobs, at most `limit`.

@@ -1,10 +1,10 @@
-//! What holds back vacuum, and what that costs.
+//! The snapshots that hold back vacuum, and their cost.
 
 use serde::Serialize;
 
 use super::{rows, statements};
 
-/// The tables whose rows change with each job.
+/// The tables that every job updates.
 pub const BUSY_TABLES: [&str; 9] = [
     "river_job",
     "quota_reservations",
@@ -24,7 +24,8 @@ rows! {
     /// The oldest snapshot of a kind.
     #[derive(Serialize)]
     pub struct Snapshot {
-        /// What holds it: `session`, `prepared` (transaction), (replication) `slot` or `standby` (by its feedback).
+        /// The kind of its owner: `session`, `prepared` (transaction), (replication) `slot` or `standby` (by its
+        /// feedback).
         pub kind: String,
         /// The server process.
         pub pid: Option<i32>,
@@ -32,11 +33,11 @@ rows! {
         pub name: Option<String>,
         /// The name of the application, the prepared transaction or the standby; the plugin of a slot.
         pub application: Option<String>,
-        /// What it does.
+        /// The owner's state.
         pub state: Option<String>,
         /// The start of the statement.
         pub query: Option<String>,
-        /// The age of the transaction; null where it is not known.
+        /// The age of the transaction; null if it is not known.
         pub seconds: Option<f64>,
         /// How many transactions have started since.
         pub transactions: i64,
@@ -48,11 +49,11 @@ rows! {
         pub sees_all: bool,
         /// The age of the oldest row that is not frozen, in transactions.
         pub wraparound: i64,
-        /// How far the slowest connected standby is behind, in seconds.
+        /// How far the slowest connected standby lags behind, in seconds.
         pub replay_lag: Option<f64>,
-        /// How many standbys are connected.
+        /// The number of connected standbys.
         pub standbys: i64,
-        /// How many bytes of WAL the slowest slot retains.
+        /// The WAL that the slowest slot retains, in bytes.
         pub retained: f64,
     }
 
@@ -60,7 +61,7 @@ rows! {
     pub struct DeadRows {
         /// The table.
         pub table: String,
-        /// How many, as the server estimates.
+        /// The number of rows, as the server estimates it.
         pub dead: i64,
     }
 }

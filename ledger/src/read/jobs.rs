@@ -14,13 +14,13 @@ rows! {
         pub id: i64,
         /// River's kind.
         pub kind: String,
-        /// River's state; `running` also for a job whose handler answers later.
+        /// River's state; `running` also for a job with an outstanding answer.
         pub state: String,
         /// River's queue.
         pub queue: String,
         /// How many attempts have started.
         pub attempt: i16,
-        /// How many attempts it may have.
+        /// The maximum number of attempts.
         pub max_attempts: i16,
         /// When it was accepted.
         pub created_at: Timestamp,
@@ -28,7 +28,7 @@ rows! {
         pub attempted_at: Option<Timestamp>,
         /// When it ended.
         pub finalized_at: Option<Timestamp>,
-        /// Whether its time is in the future.
+        /// Whether it waits for its time.
         pub later: bool,
         /// The last error.
         pub error: Option<String>,
@@ -36,15 +36,15 @@ rows! {
         pub output: Option<RawJson>,
         /// Whether it waits for a slot.
         pub parked: bool,
-        /// What the current attempt has reported.
+        /// The last report of the current attempt.
         pub progress: Option<Value>,
-        /// What it reserves.
+        /// The amount that it reserves.
         pub reserved: i64,
         /// Whether its reservation is settled.
         pub settled: bool,
-        /// What it was charged.
+        /// The amount that it was charged.
         pub charged: i64,
-        /// The owner's tier now, or `anonymous`.
+        /// The owner's current tier, or `anonymous`.
         pub tier: String,
     }
 
@@ -67,11 +67,11 @@ rows! {
     }
 }
 
-/// The column `output` of `job_view.sql`. Lists go without: a hundred outputs may have hundreds of megabytes.
+/// The column `output` of `job_view.sql`. Lists omit it, because a hundred outputs may have hundreds of megabytes.
 const WITH_OUTPUT: &str = "output_of(s.job_id)";
 const WITHOUT_OUTPUT: &str = "NULL::jsonb";
 
-/// The state of a submission's job, also when River has deleted it.
+/// The state of a submission's job, even if River has deleted it.
 const STATE: &str = "coalesce((SELECT j.state::text FROM river_job j WHERE j.id = s.job_id), \
                               (SELECT f.state FROM finished_jobs f WHERE f.job_id = s.job_id))";
 
@@ -97,7 +97,7 @@ statements! {
     pub fn by_ids(holder: Uuid, ids: &[i64]) -> Vec<JobView> =
         &view(WITHOUT_OUTPUT, "WHERE s.holder = $1 AND s.job_id = ANY ($2)");
 
-    /// What is known of the holder's jobs among these that were deleted, as jobs of this kind.
+    /// The remaining data of the holder's deleted jobs among these, as jobs of this kind.
     pub fn deleted(holder: Uuid, ids: &[i64], kind: &str, max_attempts: i16) -> Vec<JobView> =
         include_str!("sql/deleted_jobs.sql");
 
@@ -108,7 +108,7 @@ statements! {
     );
 
     /// The number at `path`, a JSON path, in the output of each of the holder's jobs among these. PostgreSQL evaluates
-    /// the path, since outputs may have megabytes.
+    /// the path, because outputs may have megabytes.
     pub fn output_counts(holder: Uuid, ids: &[i64], path: &str) -> Vec<OutputCount> = &format!(
         "SELECT s.job_id, {STATE} AS state, \
                 jsonb_path_query_first(output_of(s.job_id), $3::text::jsonpath, '{{}}', true)::bigint AS count \

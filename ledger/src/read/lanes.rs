@@ -13,13 +13,13 @@ rows! {
         pub queued: i64,
         /// Jobs that run.
         pub running: i64,
-        /// Of these, jobs whose handler answers later.
+        /// The running jobs with an outstanding answer.
         pub outstanding: i64,
         /// How long the oldest job that could run has waited, in milliseconds.
         pub oldest_wait_ms: i64,
     }
 
-    /// What the jobs of a queue wait for.
+    /// The reasons why jobs of a queue wait.
     pub struct LaneWaiting {
         /// The queue.
         pub queue: String,
@@ -27,7 +27,7 @@ rows! {
         pub due: bool,
         /// Whether a job waits for a slot.
         pub parked: bool,
-        /// How many jobs wait for their next attempt.
+        /// The number of jobs that wait for their next attempt.
         pub retrying: i64,
         /// Whether a job waits for its time.
         pub later: bool,
@@ -37,7 +37,7 @@ rows! {
     pub struct LaneWorkers {
         /// The queue.
         pub queue: String,
-        /// How many there are over all living processes.
+        /// The number of workers in all living processes.
         pub workers: i64,
     }
 
@@ -58,7 +58,7 @@ statements! {
     /// The unparked jobs by queue.
     pub fn jobs() -> Vec<LaneJobs> = include_str!("sql/lane_jobs.sql");
 
-    /// What waits in each of these queues.
+    /// The reasons why jobs of each of these queues wait.
     pub fn waiting(queues: &[String]) -> Vec<LaneWaiting> = include_str!("sql/lane_waiting.sql");
 
     /// The workers by queue.
@@ -68,12 +68,12 @@ statements! {
          WHERE p.beat_at > clock_timestamp() - make_interval(secs => $1) GROUP BY 1",
         [DEAD_AFTER.as_secs_f64()];
 
-    /// How many processes are alive.
+    /// The number of living processes.
     pub fn processes() -> i64 =
         "SELECT count(*) FROM processes WHERE beat_at > clock_timestamp() - make_interval(secs => $1)",
         [DEAD_AFTER.as_secs_f64()];
 
-    /// The slots by meter. Reads the reservations once: there are fewer of them than holders.
+    /// The slots by meter. Reads the reservations once, because there are fewer of them than holders.
     pub fn slots() -> Vec<MeterSlots> =
         "SELECT event_type AS meter, count(admitted_at) AS slots_in_use, count(parked_at) AS parked, \
                 coalesce((1000 * extract(epoch FROM clock_timestamp() - min(parked_at)))::bigint, 0) AS oldest_turn_ms \

@@ -1,4 +1,4 @@
-//! What the API, the console, the workers and the metrics read. Each function returns plain rows; the statements are in
+//! Reads of the API, the console, the workers and the metrics. Each function returns plain rows. The statements are in
 //! `sql/`.
 
 pub mod attempts;
@@ -19,7 +19,7 @@ use tokio_postgres::{Client, Row, Transaction};
 
 use crate::database::{ConnectionPool, DatabaseError};
 
-/// Where a statement runs.
+/// The connection on which a statement runs.
 #[derive(Clone, Copy)]
 pub enum Source<'a> {
     /// On a connection of a pool, which keeps it prepared.
@@ -75,7 +75,7 @@ trait FromRow {
     fn from_row(row: &Row) -> Self;
 }
 
-/// What a statement returns: a row that is always there, at most one row, or all rows.
+/// The result of a statement: exactly one row, at most one row, or all rows.
 trait FromRows {
     fn from_rows(rows: &[Row]) -> Self;
 }
@@ -92,7 +92,7 @@ impl<T: FromRow> FromRows for Vec<T> {
     }
 }
 
-/// Defines structs whose fields are the columns of a statement.
+/// Defines structs with the columns of a statement as fields.
 macro_rules! rows {
     ($($(#[$attribute:meta])* pub struct $Name:ident { $($(#[$about:meta])* pub $column:ident: $Type:ty,)+ })+) => {$(
         $(#[$attribute])*
@@ -121,7 +121,7 @@ macro_rules! row {
     };
 }
 
-/// Defines functions that read by one statement. Their arguments are its parameters, followed by the fixed ones behind it.
+/// Defines functions that each run one statement. Their arguments are its parameters, followed by fixed ones.
 macro_rules! statements {
     ($($(#[$about:meta])* pub fn $name:ident($($parameter:ident: $Type:ty),*) -> $Rows:ty
        = $sql:expr $(, [$($fixed:expr),+])?;)+) => {$(

@@ -1,4 +1,4 @@
-//! Who leads, and what ended lately.
+//! The leader, and recently ended jobs.
 
 use jiff::Timestamp;
 
@@ -16,7 +16,7 @@ rows! {
         pub elected_at: Option<Timestamp>,
         /// The host and process id of the process that runs Weir's maintenance.
         pub process: Option<String>,
-        /// Since when it runs it.
+        /// When it started to run it.
         pub since: Option<Timestamp>,
         /// The server's timeline, after a failover or a restore.
         pub timeline: Option<i32>,
@@ -36,7 +36,7 @@ rows! {
 }
 
 impl Leaders {
-    /// Whether a River client leads that is not Weir's.
+    /// Whether River's leader is not a Weir process.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.leader_id.as_ref().is_some_and(|id| !id.starts_with("weir_"))
@@ -44,10 +44,10 @@ impl Leaders {
 }
 
 statements! {
-    /// Who leads.
+    /// The leader and the maintenance process.
     pub fn leaders() -> Leaders = include_str!("sql/leaders.sql");
 
-    /// What ended within the last minute. Deliveries to webhooks do not count.
+    /// The jobs that ended within the last minute. Webhook deliveries do not count.
     pub fn last_minute() -> LastMinute =
         "SELECT count(*) FILTER (WHERE state = 'completed') AS completed, \
                 count(*) FILTER (WHERE state = 'cancelled') AS cancelled, \

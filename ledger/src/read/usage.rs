@@ -12,24 +12,24 @@ use crate::reservation::Quotas;
 /// A user's plan and quotas.
 #[derive(Clone, Debug)]
 pub struct Usage {
-    /// The plan now; a user who was never seen is on the default one.
+    /// The current plan. An unknown user has the default plan.
     pub tier: String,
     /// The start of the billing period.
     pub period_start: Timestamp,
-    /// The end of the billing period, which does not belong to it.
+    /// The end of the billing period, exclusive.
     pub period_end: Timestamp,
-    /// Every meter that there is.
+    /// All meters.
     pub meters: Vec<MeterUsage>,
 }
 
-/// What a user has of a meter.
+/// A user's quota of a meter.
 #[derive(Clone, Debug)]
 pub struct MeterUsage {
     /// The meter.
     pub meter: Meter,
-    /// What one is, in the plural.
+    /// The meter's unit, in the plural.
     pub unit: String,
-    /// The plan, as it is for this meter.
+    /// The plan's settings for this meter.
     pub plan: Plan,
     /// Its windows.
     pub quotas: Quotas,

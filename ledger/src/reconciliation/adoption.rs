@@ -1,5 +1,5 @@
-//! Adoption: what another River client inserted gets a place in line before somebody claims it, whoever that is. Weir's
-//! own workers would ask for a slot when they have claimed it; others do not.
+//! Adoption: parks jobs of other River clients before any client claims them. Weir's workers would ask for a slot after
+//! the claim, but other clients' workers do not.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,35 +12,35 @@ use crate::holder::{Holder, Holders, kept_text};
 use crate::meter::Meter;
 use crate::reservation::PROVISION;
 
-/// How many jobs of each queue a look finds at most.
+/// The maximum number of jobs that one round finds in each queue.
 const DEPTH: i64 = 100;
 
-/// How many jobs of each queue a look passes at most. Those of kinds that nobody here works stay in their queue, and River's
-/// clients pass them, too, with each claim. As many of them cost tens of milliseconds.
+/// The maximum number of jobs that one round reads in each queue. Jobs of unknown kinds stay in their queue, and
+/// River's clients read past them with each claim, too. Reading this many takes tens of milliseconds.
 const REACH: i64 = 10_000;
 
-/// A submitted job that somebody made available by hand: it was in line, or had given back what it held.
+/// A submitted job that was made available by hand: it was parked, or had released its quota and slot.
 #[derive(Clone, Copy, Debug)]
 pub struct MadeAvailable {
     /// River's job id.
     pub job_id: i64,
-    /// Whom it is counted against.
+    /// The account that it counts against.
     pub holder: Holder,
-    /// What it is counted as.
+    /// The meter.
     pub meter: Meter,
 }
 
-/// What one look has found.
+/// The result of one round.
 #[derive(Debug)]
 pub struct Adopted {
-    /// How many jobs of other clients have a place in line now.
+    /// The number of other clients' jobs that it parked.
     pub jobs: u64,
-    /// What is to be admitted late, each by itself, since it reserves what its submission did.
+    /// Jobs for late admission, one by one, because each reserves what its submission reserved.
     pub made_available: Vec<MadeAvailable>,
 }
 
-/// Gives the next jobs of these queues that belong to somebody and hold no slot a place in line: they ask for a slot when
-/// those that are due do. `meter_of` names the meter of each kind; others are left alone.
+/// Reserves for the next jobs of these queues that belong to a holder and have no slot. They ask for a slot together
+/// with due jobs. `meter_of` returns the meter of each kind; jobs of other kinds stay as they are.
 ///
 /// # Errors
 ///

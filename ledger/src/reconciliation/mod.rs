@@ -1,8 +1,8 @@
-//! Reconciliation's queries: what ended without its worker's settlement, what a dead process ran, what must live on,
-//! and what nobody will ask for any more.
+//! Queries of reconciliation: jobs that ended without a settlement, jobs of dead processes, reservations to renew, and
+//! rows to delete.
 //!
-//! Each goes through a bounded slice and says where the next one starts, so that a round costs what is in its slices
-//! and not what is in the database.
+//! Each query handles a bounded slice and returns the start of the next one. So a round's cost depends on its slices
+//! and not on the size of the database.
 
 mod adoption;
 
@@ -19,46 +19,48 @@ use crate::processes::DEAD_AFTER;
 
 pub use adoption::{Adopted, MadeAvailable, adopt};
 
-/// How many ended jobs one look returns.
+/// The maximum number of ended jobs that one query returns.
 pub const MAX_ENDED: i64 = 10_000;
 
-/// In how many slices the sweep goes through all reservations, so that each is looked at every ten minutes: well within
-/// its time to live, and what goes on at rest costs next to nothing.
+/// The number of slices in a sweep of all reservations. Each reservation is checked every ten minutes, well within its
+/// time to live, and the cost at rest is close to zero.
 const SLICES_OF_A_SWEEP: i64 = 1200;
 
-/// How many reservations a slice of the sweep has at least: a retry that another client records frees its slot here.
+/// The minimum number of reservations in a slice of the sweep. The sweep frees the slots of retries that other clients
+/// record.
 const MIN_SWEPT: i64 = 1000;
 
-/// And at most, however many there are.
+/// The maximum number of reservations in a slice, however many there are.
 const MAX_SWEPT: i64 = 20_000;
 
-/// How many rows a slice of cleaning has.
+/// The number of rows in a slice of cleaning.
 const CLEAN_SLICE: i64 = 5000;
 
-/// How many holders are looked through at once for addresses that hold nothing. They are in no order of the table's.
+/// The number of holders in a slice that is searched for addresses that hold nothing. Its order is not that of the
+/// table.
 const HOLDERS_SLICE: i64 = 500;
 
-/// How many submissions are looked through at once for those whose account is gone.
+/// The number of submissions in a slice that is searched for deleted accounts.
 const ABANDONED_SLICE: i64 = 1000;
 
-/// How many jobs are taken back at once.
+/// The maximum number of jobs that are taken over at once.
 const MAX_TAKEN_BACK: i64 = 10_000;
 
 /// The time by the database's clock.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn now(client: &PreparedClient) -> Result<Timestamp, Error> {
     let row = client.query_one("SELECT clock_timestamp() AS now", &[]).await?;
     Ok(row.get("now"))
 }
 
-/// How long it takes until the next job falls due, from now; `None` when no job waits for its time.
+/// The time from now until the next job is due; `None` when no job waits for its time.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn next_due(client: &PreparedClient) -> Result<Option<Duration>, Error> {
     let next = "SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 AS wait \
                 FROM quota_reservations WHERE due_at IS NOT NULL";
@@ -66,7 +68,7 @@ pub async fn next_due(client: &PreparedClient) -> Result<Option<Duration>, Error
     Ok(wait.map(|wait| Duration::from_secs_f64(wait.clamp(0.0, 86_400.0))))
 }
 
-/// A job that its reservation outlives, and whose it is.
+/// A job that has ended before its reservation, and the holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled {
     /// River's job id.
@@ -80,15 +82,15 @@ pub struct Unsettled {
 pub struct EndedJobs {
     /// The jobs.
     pub jobs: Vec<Unsettled>,
-    /// Whether any of them was not worked by a process of Weir's.
+    /// Whether a process other than Weir's worked any of them.
     pub by_others: bool,
 }
 
-/// Jobs that ended since then and still have a reservation, without these, at most [`MAX_ENDED`].
+/// Jobs that ended since this time and still have a reservation, without these jobs, at most [`MAX_ENDED`].
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn ended_since(
     client: &PreparedClient,
     since: Timestamp,
@@ -110,20 +112,20 @@ pub async fn ended_since(
     })
 }
 
-/// What a slice of all reservations holds that its jobs no longer justify.
+/// The reservations in a slice that are no longer justified by their jobs.
 #[derive(Debug, Default)]
 pub struct Sweep {
-    /// Jobs that are at their end, or wait for a retry while they hold a slot.
+    /// Jobs that have ended, or that hold a slot while they wait for a retry.
     pub ended: Vec<Unsettled>,
-    /// Jobs that are gone.
+    /// Jobs that were deleted.
     pub orphans: Vec<Unsettled>,
-    /// Where the next slice starts; 0 when this was the last.
+    /// The start of the next slice; 0 after the last one.
     pub next: i64,
     /// The last job of this slice.
     pub last: i64,
-    /// How many reservations the slice has.
+    /// The number of reservations in the slice.
     pub size: i64,
-    /// Whether one of them has lived for half of its time.
+    /// Whether one of them is past half of its time to live.
     pub wants_renewal: bool,
 }
 
@@ -142,12 +144,12 @@ pub async fn renew(client: &PreparedClient, after: i64, last: i64, ttl: Duration
     Ok(())
 }
 
-/// Looks at the slice of all reservations after this job, of which there were so many at the last count. `ttl` is how long
-/// they live.
+/// Checks the slice of all reservations after this job. `total` is their number at the last count. `ttl` is their time
+/// to live.
 ///
 /// # Errors
 ///
-/// When the database cannot be asked.
+/// When the database cannot be queried.
 pub async fn sweep(client: &PreparedClient, after: i64, total: i64, ttl: Duration) -> Result<Sweep, Error> {
     let wanted = (total / SLICES_OF_A_SWEEP).clamp(MIN_SWEPT, MAX_SWEPT);
     let row = client
@@ -176,19 +178,19 @@ pub async fn sweep(client: &PreparedClient, after: i64, total: i64, ttl: Duratio
     })
 }
 
-/// A job that was taken back.
+/// A job that was taken over.
 #[derive(Clone, Debug)]
 pub struct TakenBack {
     /// River's job id.
     pub job_id: i64,
     /// River's id of the client that ran it.
     pub client_id: Option<String>,
-    /// The state that it has now.
+    /// Its new state.
     pub state: String,
 }
 
-/// Takes back the jobs of processes that stopped beating, and those that another River client has been running for
-/// longer than its kind may take. The attempt counts, since it may have got far.
+/// Takes over the jobs of processes without a heartbeat, and jobs that another River client has been running for longer
+/// than their kind may take. The attempt counts, because it may have done most of its work.
 ///
 /// # Errors
 ///
@@ -245,14 +247,14 @@ pub async fn clean_submissions(client: &PreparedClient, after: i64) -> Result<Sl
     .await
 }
 
-/// Where a slice of finished jobs starts: when the last one of the slice before ended, and which one it is.
+/// The start of a slice of finished jobs: the time and the id of the last job in the previous slice.
 pub type FinishedCursor = (Timestamp, i64);
 
 /// Before every finished job.
 pub const FIRST_FINISHED: FinishedCursor = (Timestamp::UNIX_EPOCH, 0);
 
-/// Keeps users' jobs that ended in this state, from the slice after this one. Returns where the next slice starts, if there
-/// is more by now.
+/// Copies users' jobs that ended in this state, from the slice after this one. Returns the start of the next slice, if
+/// there is one.
 ///
 /// # Errors
 ///
@@ -284,7 +286,7 @@ pub async fn clean_finished(client: &PreparedClient) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes large outputs whose jobs are gone, from the slice after this job.
+/// Deletes large outputs of deleted jobs, from the slice after this job.
 ///
 /// # Errors
 ///
@@ -293,7 +295,7 @@ pub async fn clean_outputs(client: &PreparedClient, after: i64) -> Result<Slice<
     slice_of_jobs(client, include_str!("sql/clean_outputs.sql"), after, CLEAN_SLICE).await
 }
 
-/// Cancels jobs of deleted users, and has other pending jobs without a reservation reserve again, from the slice of
+/// Cancels jobs of deleted users, and makes other pending jobs without a reservation reserve again, from the slice of
 /// submissions after this job.
 ///
 /// # Errors
@@ -309,13 +311,13 @@ pub async fn cancel_abandoned(client: &PreparedClient, after: i64) -> Result<Sli
     .await
 }
 
-/// A holder and one of its meters, from which a slice of holders starts.
+/// The start of a slice of holders: a holder and one of its meters.
 pub type HolderCursor = (Uuid, Meter);
 
 /// Before every holder.
 pub const FIRST_HOLDER: HolderCursor = (Uuid::nil(), Meter::named(""));
 
-/// Deletes client addresses that hold nothing from the slice after this holder.
+/// Deletes client addresses that hold nothing, from the slice after this holder.
 ///
 /// # Errors
 ///
@@ -337,7 +339,7 @@ pub async fn clean_holders(
     })
 }
 
-/// Forgets users that were deleted more than 30 days ago.
+/// Deletes the records of users that were deleted more than 30 days ago.
 ///
 /// # Errors
 ///
@@ -348,7 +350,7 @@ pub async fn clean_deleted_users(client: &PreparedClient) -> Result<(), Error> {
     Ok(())
 }
 
-/// Forgets windows shorter than a month that were over long ago.
+/// Deletes windows shorter than a month that ended long ago.
 ///
 /// # Errors
 ///
@@ -360,7 +362,7 @@ pub async fn clean_windows(client: &PreparedClient) -> Result<(), Error> {
     Ok(())
 }
 
-/// Deletes rendered tests that nobody has asked for in half a year.
+/// Deletes rendered tests that were not requested for half a year.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
--- The holders with unfinished jobs. $1 whether those with the most running jobs come first, $2 how many holders.
--- Reads the reservations, of which each unfinished job has one, and looks the running jobs up by River's index of states.
+-- The holders with unfinished jobs. Reads all reservations, one per unfinished job, and looks up running jobs by
+-- River's index of states.
+-- Parameters: $1 whether holders with the most running jobs come first, $2 how many holders.
 SELECT held.holder, (SELECT u.subject FROM users u WHERE u.id = held.user_id) AS subject, held.waiting, held.parked, held.running, held.oldest_turn_ms,
        (SELECT t.tier FROM tier_of(held.user_id, now()) t) AS tier
 FROM (

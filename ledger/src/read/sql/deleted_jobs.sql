@@ -1,5 +1,5 @@
--- What is known of jobs whose rows were deleted, with the columns of job_view.sql. A job that was charged was completed.
--- $1 holder, $2 job ids, $3 the service's kind, $4 its max_attempts.
+-- The remaining data of deleted jobs, with the columns of job_view.sql. A charged job was completed.
+-- Parameters: $1 holder, $2 job ids, $3 the service's kind, $4 its max_attempts.
 SELECT s.job_id AS id, $3::text AS kind, CASE WHEN u.job_id IS NULL THEN 'cancelled' ELSE 'completed' END AS state,
        '' AS queue, 0::smallint AS attempt, $4::smallint AS max_attempts, s.created_at,
        NULL::timestamptz AS attempted_at, u.created_at AS finalized_at, false AS later,

@@ -1,5 +1,5 @@
--- A text that differs when the owner's view of a job differs, and whether nothing will change any more. A job that
--- another client ended is charged a moment later.
+-- A text that changes when the owner's view of a job changes, and whether the job is final. A job that another client
+-- ended is charged a moment later.
 SELECT j.id,
        concat_ws(' ', j.xmin, j.scheduled_at > now(), r.parked_at, r.due_at, r.reserved_amount, r.progress, r.job_id) AS version,
        j.state IN ('completed', 'cancelled', 'discarded') AND r.job_id IS NULL AS over

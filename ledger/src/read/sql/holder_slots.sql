@@ -1,5 +1,6 @@
--- What a holder has of each meter. $1 holder. Looks rows up by key, and running jobs by River's index of states. All
--- outstanding attempts are read, too.
+-- A holder's jobs of each meter.
+-- Parameters: $1 holder. Looks up rows by key, and running jobs by River's index of states. Also reads all outstanding
+-- attempts.
 SELECT h.event_type AS meter, h.slots_in_use::bigint AS slots_in_use, h.parked::bigint AS parked,
        (SELECT count(*) FROM river_job j JOIN quota_reservations r ON r.job_id = j.id
         WHERE j.state = 'running' AND r.holder = h.holder AND r.event_type = h.event_type)

@@ -1,8 +1,8 @@
--- The state of the server that matters to vacuum and to a failover. One row, from what the server keeps in memory.
+-- The server's state that affects vacuum and failover. One row, from the server's memory.
 SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS sees_all,
        (SELECT greatest(age(d.datfrozenxid), mxid_age(d.datminmxid))::bigint FROM pg_database d
         WHERE d.datname = current_database()) AS wraparound,
-       -- Null while no standby is connected, or where their lag is not visible.
+       -- Null without a connected standby, or if their lag is not visible.
        (SELECT max(CASE WHEN r.sent_lsn IS NOT NULL THEN coalesce(extract(epoch FROM r.replay_lag), 0) END)::float8
         FROM pg_stat_replication r) AS replay_lag,
        (SELECT count(*) FROM pg_stat_replication) AS standbys,

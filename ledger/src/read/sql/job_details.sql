@@ -1,5 +1,6 @@
--- A job as an operator sees it, whichever client inserted it. $1 job id. Looks rows up by key. Goes without the output,
--- which may have megabytes. Of the errors, the last twenty.
+-- A job as an operator sees it, from any client.
+-- Parameters: $1 job id. Looks up rows by key. Omits the output, which may have megabytes, and all errors but the last
+-- twenty.
 SELECT j.kind,
        CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
                                                  WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))

@@ -1,4 +1,4 @@
--- A job as its owner sees it. $output is put in: a list has none.
+-- A job as its owner sees it. $output is replaced: a list has no outputs.
 SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.created_at, j.attempted_at, j.finalized_at,
        j.later, j.error,
        $output AS output,
@@ -11,7 +11,7 @@ SELECT s.job_id AS id, j.kind, j.state, j.queue, j.attempt, j.max_attempts, j.cr
 FROM submissions s
 CROSS JOIN LATERAL (
     SELECT j.kind,
-           -- An attempt whose handler answers later.
+           -- An attempt with an outstanding answer.
            CASE WHEN j.state = 'pending' AND EXISTS (SELECT 1 FROM outstanding_attempts o
                                                      WHERE o.job_id = j.id AND o.claim = claim_of(j.attempt, j.attempted_by))
                 THEN 'running' ELSE j.state::text END AS state, j.queue, j.attempt, j.max_attempts, j.created_at,
@@ -22,7 +22,7 @@ CROSS JOIN LATERAL (
     FROM river_job j
     WHERE j.id = s.job_id
     UNION ALL
-    -- River has deleted it, and the plan keeps it.
+    -- River has deleted the job, and the plan keeps it.
     SELECT f.kind, f.state, f.queue, f.attempt, f.max_attempts, f.created_at, f.attempted_at, f.finalized_at, false, f.error
     FROM finished_jobs f
     WHERE f.job_id = s.job_id AND NOT EXISTS (SELECT 1 FROM river_job j WHERE j.id = s.job_id)

@@ -1,5 +1,5 @@
--- Unfinished jobs by queue; parked ones (pending) are counted from the reservations instead, since there may be very many.
--- A job whose answer is outstanding is pending, too, and runs.
+-- Unfinished jobs by queue. Parked jobs (pending) are counted from the reservations, because there may be very many. A
+-- job with an outstanding answer is also pending, and counts as running.
 SELECT queue,
        sum(queued)::bigint AS queued,
        (sum(running) + sum(outstanding))::bigint AS running,

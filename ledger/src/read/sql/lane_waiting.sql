@@ -1,9 +1,10 @@
--- What waits in each of these queues, by look-ups in River's index of (state, queue), in its order: no statistics make
--- them a scan. $1 queues.
+-- The reasons why jobs of each of these queues wait. Look-ups in River's index of (state, queue), in its order, so that
+-- no statistics lead to a scan.
+-- Parameters: $1 queues.
 SELECT q.queue,
        EXISTS (SELECT 1 FROM river_job j WHERE j.state = 'available' AND j.queue = q.queue
                                            AND j.scheduled_at <= now()) AS due,
-       -- Of so many pending jobs, one waits for no answer.
+       -- Among this many pending jobs, at least one is parked.
        EXISTS (SELECT 1
                FROM (SELECT j.id FROM river_job j WHERE j.state = 'pending' AND j.queue = q.queue
                      ORDER BY j.priority, j.scheduled_at, j.id

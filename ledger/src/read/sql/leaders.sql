@@ -1,5 +1,9 @@
--- The database's clock, which measures all waits; the leader of River, which renews its row every few seconds; the
--- process that runs maintenance; and the timeline after the last failover or restore. One row.
+-- One row with four facts:
+--
+-- - the database's clock, which measures all waits
+-- - River's leader, which renews its row every few seconds
+-- - the process that runs maintenance
+-- - the timeline after the last failover or restore
 SELECT clock_timestamp() AS at,
        l.leader_id,
        l.elected_at,
@@ -10,7 +14,7 @@ SELECT clock_timestamp() AS at,
 FROM (SELECT) AS one
 LEFT JOIN river_leader l ON l.expires_at > now()
 LEFT JOIN maintenance_lease d ON d.expires_at > clock_timestamp()
--- A database's first timeline follows no failover.
+-- A database's first timeline does not follow a failover.
 LEFT JOIN LATERAL (
     SELECT * FROM weir_timelines w ORDER BY w.timeline DESC LIMIT 1
 ) t ON EXISTS (SELECT FROM weir_timelines o WHERE o.timeline < t.timeline)

@@ -1,6 +1,6 @@
--- What keeps vacuum from removing dead rows of this database: of each kind, the holder with the oldest snapshot. Reads what
--- the server keeps in memory. A role without pg_read_all_stats sees the snapshots of its own sessions only. A lazy vacuum
--- holds back nothing. A logical slot holds back the system catalogs and, with them, the age of the database.
+-- For each kind of owner, the oldest snapshot that keeps vacuum from removing dead rows of this database. Reads the
+-- server's memory. A role without pg_read_all_stats sees only its own sessions' snapshots. A lazy vacuum holds back
+-- nothing. A logical slot holds back the system catalogs and, with them, the age of the database.
 SELECT DISTINCT ON (o.kind) o.kind, o.pid, o.name, o.application, o.state, o.query, o.seconds, o.transactions
 FROM (
     SELECT 'session' AS kind, a.pid, a.usename::text AS name, nullif(a.application_name, '') AS application, a.state,

@@ -1,7 +1,6 @@
--- Jobs of all lanes that are not parked, by queue and by the tier that their owner has now: how many wait, how many
--- run, how many run without a worker since their answer is outstanding, and for how many seconds the oldest one that could
--- run has waited. Parked jobs are not looked at: there may be very many. `unknown` is a job of another River client that no
--- worker has looked at yet.
+-- The unparked jobs of all lanes, by queue and by their owner's current tier. `unknown` is a job of another River
+-- client that no worker has seen yet. Parked jobs are not read, because there may be very many. The columns count jobs
+-- that wait, run, or have an outstanding answer, and give the longest wait of a job that could run, in seconds.
 SELECT w.queue,
        CASE WHEN w.unseen THEN 'unknown' ELSE t.tier END AS tier,
        sum(w.queued)::float8 AS queued,
@@ -15,7 +14,7 @@ FROM (
            0 AS outstanding,
            min(j.scheduled_at) FILTER (WHERE j.state = 'available' AND j.scheduled_at <= now()) AS oldest
     FROM river_job j
-    -- By look-ups: few of the reservations are theirs.
+    -- Look-ups, because few reservations belong to these jobs.
     LEFT JOIN LATERAL (SELECT q.job_id, q.user_id FROM quota_reservations q WHERE q.job_id = j.id LIMIT 1) r ON true
     WHERE j.state IN ('available', 'running', 'retryable', 'scheduled')
     GROUP BY 1, 2, 3

@@ -1,6 +1,6 @@
--- Reservations by meter, by the tier that their owner has now and, for owners with parked jobs, by the queue of the
--- oldest of them: admitted ones hold a slot, parked ones wait for one, the others are between two attempts.
--- One pass over the unfinished jobs, and one look-up by key for each owner with parked jobs.
+-- Reservations by meter, by their owner's current tier and, for owners with parked jobs, by the queue of the oldest
+-- one. Admitted reservations hold a slot, parked ones wait for one, and the others are between two attempts. One pass
+-- over the unfinished jobs, and one look-up by key for each owner with parked jobs.
 SELECT g.event_type::text AS meter,
        t.tier,
        j.queue AS parked_in,
@@ -19,6 +19,6 @@ FROM (
     GROUP BY 1, 2
 ) g
 CROSS JOIN LATERAL tier_of(g.user_id, now()) t
--- The subquery keeps this a look-up by key, whatever the statistics.
+-- The subquery makes the planner look the row up by key, independent of statistics.
 LEFT JOIN LATERAL (SELECT o.queue FROM river_job o WHERE o.id = g.oldest_job LIMIT 1) j ON true
 GROUP BY 1, 2, 3

@@ -1,6 +1,6 @@
--- Gives strays a reservation without a slot that is due, so that they are put in line. It reserves no quota.
--- The trigger `fill` adds a user's period and windows.
--- $1 job ids, $2 holders, $3 user ids, $4 meters, pairwise; $5 seconds to live.
+-- Inserts due reservations without a slot for strays, so that they are parked. They reserve no quota. The trigger
+-- `fill` adds a user's period and windows.
+-- Parameters: $1 job ids, $2 holders, $3 user ids, $4 meters, pairwise; $5 seconds to live.
 INSERT INTO quota_reservations AS r
     (job_id, holder, user_id, event_type, reserved_amount, expires_at, admitted_at, parked_at, due_at)
 SELECT a.job_id, a.holder, a.user_id, a.event_type, 0, now() + make_interval(secs => $5), NULL, NULL, now()

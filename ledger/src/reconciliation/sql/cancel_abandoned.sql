@@ -1,7 +1,8 @@
--- Submitted jobs without a reservation, which nothing would wake. If the user was deleted, they are cancelled, since
--- nobody pays for them. Else those that are pending become available, and so reserve again. From a slice of the
--- submissions, looked up by key: most have a reservation, and cost nothing more. $1 the last job of the slice before, $2
--- how many a slice has. `last` is null when the slice was the last, `done` is how many were cancelled.
+-- Submitted jobs without a reservation, which nothing would wake. If the user was deleted, they are cancelled, because
+-- no account pays for them. Other pending ones become available, and so reserve again. Reads a slice of the submissions
+-- and looks up their reservations by key. Most have one, and cost nothing more.
+-- Parameters: $1 the last job of the previous slice, $2 the size of a slice. `last` is null after the last slice,
+-- `done` is the number of cancelled jobs.
 WITH slice AS MATERIALIZED (
     SELECT b.job_id, b.user_id IS NOT NULL AND u.found IS NULL AS is_gone
     FROM (SELECT * FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2) b
@@ -18,7 +19,7 @@ WITH slice AS MATERIALIZED (
         SELECT k.id FROM river_job k
         WHERE k.id = s.job_id
           AND CASE WHEN s.is_gone THEN k.state IN ('pending', 'available', 'scheduled', 'retryable')
-                   -- Not an attempt that is under way, whose handler answers later.
+                   -- Skips a running attempt with an outstanding answer.
                    ELSE k.state = 'pending'
                         AND NOT EXISTS (SELECT 1 FROM outstanding_attempts o
                                         WHERE o.job_id = k.id AND o.claim = claim_of(k.attempt, k.attempted_by))

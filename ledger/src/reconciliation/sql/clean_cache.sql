@@ -1,4 +1,5 @@
--- Deletes rendered tests that nobody has asked for in half a year. $1 how many at most.
+-- Deletes rendered tests that were not requested for half a year.
+-- Parameters: $1 how many at most.
 DELETE FROM specview_cache c
 USING (
     SELECT holder, language, test_key FROM specview_cache

@@ -1,5 +1,6 @@
--- Deletes finished jobs that their users' plans no longer keep. What a plan keeps for longer than it did when this was
--- last looked at stays. $1 how many at most.
+-- Deletes finished jobs that their users' plans no longer keep. A job stays if its plan's retention was extended since
+-- the last check.
+-- Parameters: $1 how many at most.
 WITH due AS MATERIALIZED (
     SELECT f.job_id, coalesce(f.finalized_at + retention_of(p.retention_days), 'infinity') AS ends
     FROM finished_jobs f

@@ -1,6 +1,6 @@
--- Deletes client addresses that hold nothing and have no submission left, from a slice of all holders. $1 and $2 the
--- last holder and meter of the slice before, $3 how many a slice has. `last` and `last_event_type` are null when
--- the slice was the last, `done` is how many were deleted.
+-- Deletes client addresses that hold nothing and have no submission left, from a slice of all holders.
+-- Parameters: $1 and $2 the last holder and meter of the previous slice, $3 the size of a slice. `last` and
+-- `last_event_type` are null after the last slice, `done` is the number of deleted holders.
 WITH slice AS MATERIALIZED (
     SELECT holder, event_type, user_id, slots_in_use, parked, row_number() OVER (ORDER BY holder, event_type) AS n
     FROM (

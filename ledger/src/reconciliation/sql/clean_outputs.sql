@@ -1,6 +1,6 @@
--- Deletes large outputs whose job nobody has any more, from a slice in the order of their jobs. $1 the last job of the
--- slice before, $2 how many a slice has. `last` is null when the slice reaches the end, `done` is how many
--- were deleted.
+-- Deletes large outputs of jobs that no longer exist, from a slice in the order of their jobs.
+-- Parameters: $1 the last job of the previous slice, $2 the size of a slice. `last` is null after the last slice,
+-- `done` is the number of deleted outputs.
 WITH slice AS MATERIALIZED (
     SELECT job_id FROM job_outputs WHERE job_id > $1 ORDER BY job_id LIMIT $2
 ), gone AS (

@@ -1,6 +1,7 @@
--- Deletes submissions that are an hour older than a key lives and whose job is deleted by River and not kept, from a
--- slice in the order of their jobs, which is nearly that of their age. $1 the last job of the slice before, $2 how many a slice has. `last` is null when the
--- slice reaches those that are too young, `done` is how many were deleted.
+-- Deletes submissions an hour after their key has expired, if their job was deleted by River and not kept. Reads a
+-- slice in the order of their jobs, which is nearly that of their age.
+-- Parameters: $1 the last job of the previous slice, $2 the size of a slice. `last` is null when the slice reaches
+-- submissions that are too young, `done` is the number of deleted submissions.
 WITH slice AS MATERIALIZED (
     SELECT job_id, created_at FROM submissions WHERE job_id > $1 ORDER BY job_id LIMIT $2
 ), free AS (

@@ -1,5 +1,5 @@
--- Forgets windows shorter than a month that were over long ago and in which nothing is reserved any more. $1 how many at
--- most.
+-- Deletes windows shorter than a month that ended long ago and have no reservations.
+-- Parameters: $1 how many at most.
 DELETE FROM quota_balances b
 USING (
     SELECT user_id, event_type, span, period_start FROM quota_balances

@@ -1,5 +1,5 @@
--- Reservations of jobs that ended since $1, in whatever way, without the jobs $3. $2 how many at most. `by_others`: no
--- process of Weir's made the last attempt.
+-- Reservations of jobs that ended since $1, in any way, without the jobs $3. Parameters: $2 how many at most.
+-- `by_others`: the last attempt was not made by a Weir process.
 SELECT r.job_id, r.holder,
        NOT EXISTS (
            SELECT FROM processes p WHERE p.client_id = j.attempted_by[array_upper(j.attempted_by, 1)]

@@ -1,6 +1,6 @@
--- Keeps finished jobs of users before River deletes them: a slice in the order in which they ended. Those of the last
--- minute are left for later, since a transaction that commits late ended its jobs when it began.
--- $1 state, $2 and $3 where the slice before ended (time and job), $4 how many a slice has.
+-- Copies finished jobs of users before River deletes them: a slice in the order in which they ended. Jobs of the last
+-- minute wait for the next round, because a transaction that commits late ended its jobs at its start.
+-- Parameters: $1 state, $2 and $3 the end of the previous slice (time and job), $4 the size of a slice.
 WITH slice AS MATERIALIZED (
     SELECT j.id, j.finalized_at
     FROM river_job j
@@ -27,10 +27,10 @@ WITH slice AS MATERIALIZED (
            error_of(j.metadata, j.errors),
            CASE WHEN j.state = 'completed' THEN j.metadata -> 'output' END, m.review_at
     FROM missing m
-    -- By id alone: with a condition on `finalized_at`, the planner may go through all finished jobs for each one.
+    -- By id alone: with a condition on `finalized_at`, the planner may read all finished jobs for each one.
     CROSS JOIN LATERAL (SELECT * FROM river_job r WHERE r.id = m.id OFFSET 0) j
     WHERE j.finalized_at IS NOT NULL AND m.review_at > now()
-    -- One that was tried again after it had failed.
+    -- A job that was retried after it had failed.
     ON CONFLICT (job_id) DO UPDATE
         SET state = excluded.state, queue = excluded.queue, attempt = excluded.attempt,
             max_attempts = excluded.max_attempts, attempted_at = excluded.attempted_at,

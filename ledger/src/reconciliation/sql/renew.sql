@@ -1,5 +1,5 @@
--- Renews the reservations of a slice whose jobs are unfinished. One that is locked is being settled. $1 the last job of
--- the slice before, $2 the last of this one, $3 seconds to live.
+-- Renews the reservations of unfinished jobs in a slice. Skips locked reservations, which are being settled.
+-- Parameters: $1 the last job of the previous slice, $2 the last of this one, $3 seconds to live.
 UPDATE quota_reservations r
 SET expires_at = now() + make_interval(secs => $3::float8)
 FROM (

@@ -1,8 +1,12 @@
--- Jobs of somebody's that could be claimed now and hold no slot: another River client inserted them, River made a retry
--- available, or somebody made a submitted job available by hand. $1 queues, $2 kinds, $3 how many jobs of each queue are
--- looked at, the next to be claimed, and $4 among how many: those of other kinds that Weir knows nothing of, and those
--- that are nobody's, stay where they are, and count for $4 alone. `is_back`: it was in line already, or was submitted
--- and gave back what it held.
+-- Claimable jobs that belong to a holder and have no slot. Another River client inserted them, River made a retry
+-- available, or an operator made a submitted job available. `is_back`: the job was parked before, or was submitted and
+-- has released its quota and slot. Parameters:
+--
+-- - $1: queues.
+-- - $2: kinds.
+-- - $3: how many jobs to return per queue, in the order of claims.
+-- - $4: how many jobs to read per queue. Jobs of unknown kinds and jobs without an owner stay where they are, and count
+--   only here.
 SELECT j.id AS job_id, j.kind, j.args ->> 'user_id' AS user_id,
        r.parked_at IS NOT NULL OR r.job_id IS NULL AND s.job_id IS NOT NULL AS is_back,
        coalesce(r.holder, s.holder) AS holder,
@@ -28,7 +32,7 @@ LEFT JOIN LATERAL (SELECT * FROM quota_reservations r WHERE r.job_id = j.id OFFS
 LEFT JOIN LATERAL (SELECT * FROM submissions s WHERE s.job_id = j.id OFFSET 0) s ON r.job_id IS NULL
 WHERE r.admitted_at IS NULL AND r.due_at IS NULL
   AND CASE WHEN r.job_id IS NOT NULL THEN r.parked_at IS NOT NULL
-           -- The job of a deleted user is nobody's to run.
+           -- A deleted user's job must not run.
            WHEN s.job_id IS NOT NULL THEN s.user_id IS NULL OR EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id)
            ELSE false END
    OR r.admitted_at IS NULL AND r.due_at IS NULL AND r.parked_at IS NULL AND s.job_id IS NULL

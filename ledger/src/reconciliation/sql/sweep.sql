@@ -1,6 +1,6 @@
--- A slice of all reservations, in the order of their jobs: which of them the job no longer justifies. It is at its end,
--- or gone (an orphan), or waits for its next attempt while it holds a slot. $1 the last job of the slice before, $2 how
--- many a slice has, $3 seconds that a reservation lives.
+-- The reservations in a slice, in the order of their jobs, that are no longer justified. The job has ended, was deleted
+-- (an orphan), or holds a slot while it waits for its next attempt.
+-- Parameters: $1 the last job of the previous slice, $2 the size of a slice, $3 seconds that a reservation lives.
 WITH slice AS MATERIALIZED (
     SELECT job_id, holder, admitted_at, expires_at FROM quota_reservations WHERE job_id > $1 ORDER BY job_id LIMIT $2
 ), looked_up AS (

@@ -1,8 +1,10 @@
--- Jobs whose last attempt belongs to a registered process without a heartbeat; and jobs of the kinds known here whose
--- last attempt belongs to another River client, which has no heartbeat, and took longer than anything may.
--- $1 seconds without a beat, $2 kinds, $3 seconds that an attempt of each may take, $4 how many at most.
+-- Takes over jobs with a last attempt by a registered process without a heartbeat. Also takes over jobs of known kinds
+-- with a last attempt by another River client, which has no heartbeat, if the attempt took longer than allowed.
+-- Parameters: $1 seconds without a heartbeat, $2 kinds, $3 seconds that an attempt of each may take, $4 how many at
+-- most.
 WITH ahead AS (
-    -- By a clock that was set back since: who sent it and lives sends another, and who is dead is so as soon as any.
+    -- Heartbeats from the future, because the clock was set back. A living process sends another one, and a dead
+    -- process still counts as dead in time.
     UPDATE processes SET beat_at = clock_timestamp() WHERE beat_at > clock_timestamp() + interval '1 second'
 ), dead AS (
     SELECT client_id FROM processes WHERE beat_at < clock_timestamp() - make_interval(secs => $1)
@@ -10,8 +12,8 @@ WITH ahead AS (
     SELECT j.id, d.client_id
     FROM dead d
     JOIN river_job j ON j.state = 'running' AND j.attempted_by[array_upper(j.attempted_by, 1)] = d.client_id
-    -- Who claims, lives. When the clock jumps ahead, a process goes on with claims until its next heartbeat, and without
-    -- this the same job would lose an attempt in every round until then.
+    -- A process that claims jobs is alive. When the clock jumps ahead, a process continues to claim until its next
+    -- heartbeat. Without this condition, the same job would lose an attempt in every round until then.
     WHERE (j.attempted_at BETWEEN clock_timestamp() - make_interval(secs => $1) AND clock_timestamp() + interval '1 second')
         IS NOT TRUE
     UNION ALL
@@ -24,7 +26,7 @@ WITH ahead AS (
     )
     LIMIT $4
 ), free AS (
-    -- A job whose row somebody has locked keeps nobody else's from being taken back.
+    -- Skips locked rows, so that they do not delay other jobs.
     SELECT j.id FROM river_job j JOIN lost l ON l.id = j.id WHERE j.state = 'running'
     ORDER BY j.id FOR NO KEY UPDATE OF j SKIP LOCKED
 ), taken AS (
