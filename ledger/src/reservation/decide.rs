@@ -1,5 +1,5 @@
-//! Decides on each submission of a group, from what was read under the locks. No I/O. In SQL, `weir_submit.sql` decides the
-//! same; `native/tests/suite/differential.rs` holds the two equal.
+//! Decides on each submission of a group, based on the rows read under the locks. No I/O. In SQL, `weir_submit.sql`
+//! makes the same decisions, and `native/tests/suite/differential.rs` compares them.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use super::read::{LockedAccount, Snapshot};
 use super::submission::{Answer, Idempotency, NewJob, Quota, Quotas, Submission, Window};
 use crate::job_metadata::REQUEST_ID;
 
-/// The answer to one submission, and what only a new job has.
+/// The answer to one submission, and the draws and overage of a new job.
 #[derive(Debug)]
 pub(super) struct Decided {
     pub(super) answer: Answer,
-    /// What the job draws on grants: which, and how much.
+    /// The job's draws on grants: grant and amount.
     pub(super) draws: Vec<(Uuid, i64)>,
-    /// How much of the job is overage.
+    /// The job's overage.
     pub(super) overage: i64,
 }
 
@@ -31,7 +31,7 @@ impl From<Answer> for Decided {
     }
 }
 
-/// Decides in the group's order. Each decision includes those before it.
+/// Decides in the group's order. Each decision includes the ones before it.
 pub(super) fn decide(group: &[&Submission], snapshot: &mut Snapshot) -> Vec<Decided> {
     let now = snapshot.now;
     let mut ids = snapshot.ids.iter().copied();
@@ -86,7 +86,7 @@ fn admit(
     ids: &mut impl Iterator<Item = i64>,
     now: jiff::Timestamp,
 ) -> Decided {
-    // Without a user there is no plan to hold against; the slot is all that is held.
+    // Without a user there is no plan and no quota, so the job holds only a slot.
     let reserved = one.holder.user_id.map_or(0, |_| one.amount);
     let (decision, beyond) = match one.run_at {
         Some(_) => locked.account.schedule(reserved),
@@ -131,7 +131,7 @@ fn admit(
     }
 }
 
-/// The answer to a group that is refused because of this one: as if all submissions of the same account were one.
+/// The answer when a group is refused because of this submission, with all submissions of its account counted as one.
 pub(super) fn refuse_all(
     group: &[&Submission],
     snapshot: &Snapshot,
@@ -152,7 +152,7 @@ pub(super) fn refuse_all(
     Answer::OverQuota { quota, full }
 }
 
-/// The windows that this amount does not fit into.
+/// The windows that have no room for this amount.
 fn without_room(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota> {
     let windows = account.allowances.iter().zip(windows);
     windows
@@ -161,7 +161,7 @@ fn without_room(account: &Account, windows: &[Window], amount: i64) -> Vec<Quota
         .collect()
 }
 
-/// Logs and counts what was committed.
+/// Logs and counts the committed answers.
 pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
     for (one, decided) in group.iter().zip(decided) {
         let (meter, amount) = (one.meter.as_str(), one.amount);
@@ -220,7 +220,7 @@ pub(super) fn record(group: &[&Submission], decided: &[Decided]) {
                     "rejected: the Idempotency-Key was used with another request"
                 );
             }
-            // Their job was reserved under another request id; this line leads there.
+            // The job was reserved under another request id. This line names it.
             Answer::Repeated { job_id, .. } | Answer::Folded { job_id, .. } => {
                 crate::access_log!(
                     false,

@@ -1,6 +1,6 @@
 //! Late admission: an existing job without a slot gets one, or is parked (ADR-10's snooze).
 //!
-//! This serves jobs that another River client inserted, retries, and jobs that an operator made available with SQL.
+//! This handles jobs that another River client inserted, retries, and jobs that an operator made available with SQL.
 
 use std::time::Duration;
 
@@ -17,49 +17,48 @@ use crate::holder::{Holder, kept_text};
 use crate::meter::Meter;
 use crate::rules::Rules;
 
-/// How much of a backlog is parked by one refusal, so that no transaction is long; the next refusal parks more.
+/// How many jobs of a backlog one refusal parks, so that no transaction is long. The next refusal parks more.
 const MAX_PARKED_AT_ONCE: i64 = 1_000;
 
-/// A job that holds no slot, and the attempt under way at it.
+/// A job without a slot, and its current attempt.
 #[derive(Clone, Copy, Debug)]
 pub struct LateJob<'a> {
     /// River's job id.
     pub id: i64,
-    /// The attempt that is under way; one that was taken back meanwhile is given nothing. `None` when nobody has claimed
-    /// the job yet: it is in line behind those that wait, and not claimed before it has its slot.
+    /// The current attempt. An attempt that was taken over gets nothing. `None` for an unclaimed job: it is parked, and
+    /// cannot be claimed before it has a slot.
     pub attempt: Option<i16>,
-    /// Whom it is counted against.
+    /// The account that it counts against.
     pub holder: Holder,
-    /// The subject that the holder is made from, when the job's arguments say it.
+    /// The subject of the holder, if the job's arguments name it.
     pub subject: Option<&'a Subject>,
-    /// What it is counted as.
+    /// The meter.
     pub meter: Meter,
-    /// The `user_id` of the job's arguments, and River's kinds of this meter. When the job is refused, the other
+    /// The `user_id` of the job's arguments, and River's kinds of this meter. When the job is parked, the other
     /// claimable jobs of the same user and these kinds are parked with it.
     pub backlog: Option<(&'a str, &'a [&'a str])>,
 }
 
-/// What a late job got.
+/// The result for a late job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateAdmission {
     /// A slot: it may run.
     Admitted,
-    /// None is free: it waits in line, and the next freed slot wakes it. With the name of its holder's plan.
+    /// No slot is free. The job is parked, and the next free slot promotes it. With the name of its holder's plan.
     Parked(Option<&'static str>),
-    /// The attempt is not under way any more: somebody took the job back. Or somebody has claimed the job.
+    /// The attempt is no longer current, because the job was taken over. Or an unclaimed job was claimed meanwhile.
     FencedOut,
-    /// Somebody else's transaction holds the holder's lock. Nothing is changed.
+    /// Another transaction has the holder's lock. Nothing was changed.
     Blocked,
 }
 
-/// How long a lock is waited for. Those who ask are many at once, and each has a connection of those that all share.
+/// The lock timeout. Many attempts ask at once, and each uses a connection of the shared pool.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Gives a job a slot when one is free, or parks it and the rest of its user's backlog: of ten thousand jobs that
-/// another client inserted, a handful is claimed in vain, not all.
+/// Gives a job a slot if one is free, or parks it and the rest of its user's backlog. Of ten thousand jobs that another
+/// client inserted, workers then claim only a handful without effect.
 ///
-/// A job that its submission charged for nothing, such as a discarded one that an operator tries again, reserves what
-/// its submission reserved.
+/// A job that was not charged, such as a discarded one that an operator retries, reserves what its submission reserved.
 ///
 /// # Errors
 ///
@@ -93,11 +92,11 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
         .await?;
     let mut locked = LockedAccount::from_row(&row, rules);
     if job.attempt.is_some() {
-        // A freed slot goes to a parked job in the same transaction. If a slot is free while jobs are parked, they cannot
-        // use it. So a claimed job overtakes no one; parked, it would never be promoted.
+        // The transaction that frees a slot also promotes a parked job. A slot that is free while jobs are parked is
+        // one that they cannot use. So a claimed job overtakes no one; parked, it would never be promoted.
         locked.account.parked = 0;
     }
-    // No submission asked for grants, and the job exists already, so `max_waiting` does not refuse it.
+    // The job has no submission that asked for grants. It exists already, so `max_waiting` does not refuse it.
     locked.account.without_grants();
     locked.account.max_waiting = None;
     let submitted: Option<i64> = status.get("submitted_amount");
@@ -105,7 +104,7 @@ async fn admit(client: &mut Client, rules: &Rules, job: LateJob<'_>) -> Result<L
         Some(amount) if job.holder.user_id.is_some() && !status.get::<_, bool>("has_reservation") => amount,
         _ => 0,
     };
-    // Quota does not refuse an operator's retry. It reserves what is left.
+    // The quota does not refuse an operator's retry. It reserves what is left.
     let left = locked.account.remaining().unwrap_or(i64::MAX);
     let amount = amount.min(left).min(locked.account.capacity());
     let (decision, beyond) = locked.account.decide_and_draw(amount);
@@ -172,7 +171,7 @@ async fn lock_account(transaction: &Transaction<'_>, job: LateJob<'_>) -> Result
     Ok(())
 }
 
-/// Writes the job's reservation, which holds a slot if `admitted`, and makes an unclaimed job wait otherwise.
+/// Writes the job's reservation, which holds a slot if `admitted`. Otherwise, makes an unclaimed job wait.
 async fn write_reservation(
     transaction: &Transaction<'_>,
     rules: &Rules,
@@ -208,7 +207,7 @@ async fn write_reservation(
     Ok(())
 }
 
-/// Parks the user's other claimable jobs, and returns how many.
+/// Parks the user's other claimable jobs, and returns their number.
 async fn park_backlog(
     transaction: &Transaction<'_>,
     rules: &Rules,
@@ -246,7 +245,7 @@ async fn park_backlog(
     Ok(parked)
 }
 
-/// Books an amount as reserved in every window.
+/// Reserves an amount in every window.
 async fn reserve(
     transaction: &Transaction<'_>,
     user: Uuid,

@@ -1,8 +1,8 @@
 //! Reserving (ADR-21): check the quota, reserve, and enqueue the job, in one transaction.
 //!
-//! A [`Reserver`] admits what many callers submit, in groups. [`reserve`] admits one submission inside a transaction of
-//! the caller's own. [`admit_late`] gives a job that is there already, and holds nothing, a slot or a place in line.
-//! All of them decide by [`weir_policy::admission::Account::decide`], under the same lock.
+//! A [`Reserver`] admits the submissions of many callers in groups. [`reserve`] admits one submission inside the
+//! caller's transaction. [`admit_late`] admits or parks an existing job without quota and slot. All of them decide by
+//! [`weir_policy::admission::Account::decide`], under the same lock.
 
 mod decide;
 mod late_admission;

@@ -1,4 +1,4 @@
-//! Submissions from any task, admitted in groups.
+//! A queue for submissions from any task, which admits them in groups.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use crate::committer::{Committer, Rejection};
 use crate::database::Database;
 use crate::rules::Rules;
 
-/// How many transactions go on at once. A holder's submissions are all in the same line: its row is locked by one of
-/// them at a time anyway, and what it sends goes together. While one line waits for the database, the other's callers
-/// are answered; one line alone kept the server idle for half of the time.
+/// The number of concurrent transactions. A holder's submissions are all in the same line, because only one of them can
+/// lock its row at a time, and they are committed together. While one line waits for the database, callers of the other
+/// get their answers. With one line, the server was idle for half of the time.
 const LINES: usize = 2;
 
-/// Takes submissions from any task and admits them in groups over connections of its own. Cheap to clone.
+/// Accepts submissions from any task and admits them in groups over its own connections. Cheap to clone.
 #[derive(Clone)]
 pub struct Reserver {
     lines: [Committer<Admit>; LINES],
 }
 
 impl Reserver {
-    /// Starts the tasks that admit. They end when the last clone is dropped and what waits is answered.
+    /// Starts the tasks that admit. They end when the last clone is dropped and all waiting submissions are answered.
     #[must_use]
     pub fn start(database: &Database, rules: Arc<Rules>) -> Self {
         let admit = Arc::new(Admit { rules });
@@ -33,9 +33,9 @@ impl Reserver {
     ///
     /// # Errors
     ///
-    /// When the database cannot be used, too many wait, or the arguments cannot be stored.
+    /// When the database cannot be used, too many submissions wait, or the arguments cannot be stored.
     pub async fn submit(&self, submission: Submission) -> Result<Answer, ReserveError> {
-        // An address's id is a hash and a user's may be anything, so its last bits alone would not do.
+        // Uses both halves of the id: an address's id is a hash, but the last bits of a user's id may be anything.
         let (high, low) = submission.holder.id.as_u64_pair();
         let line = (high ^ low).count_ones() as usize % LINES;
         self.lines[line]

@@ -21,18 +21,18 @@ use crate::rules::Rules;
 /// A holder and one of its meters.
 pub(super) type AccountKey = (Uuid, Meter);
 
-/// What is decided from. Nobody else changes any of it while the transaction lasts.
+/// The rows that a decision is based on. They cannot change while the transaction lasts.
 pub(super) struct Snapshot {
-    /// Where an account is in `accounts`.
+    /// The index of an account in `accounts`.
     pub(super) positions: BTreeMap<AccountKey, usize>,
     pub(super) accounts: Vec<LockedAccount>,
     /// Fresh job ids, one for each submission, smallest first.
     pub(super) ids: Vec<i64>,
     /// When the transaction started, by the database's clock.
     pub(super) now: Timestamp,
-    /// By holder and `Idempotency-Key`: the request's hash, and the job it made.
+    /// By holder and `Idempotency-Key`: the request's hash, and its job.
     pub(super) earlier: HashMap<(Uuid, String), (Vec<u8>, i64)>,
-    /// By unique key: the live job.
+    /// By unique key: the unfinished job.
     pub(super) live: HashMap<Vec<u8>, i64>,
 }
 
@@ -41,25 +41,25 @@ impl Snapshot {
         &self.accounts[self.positions[&(one.holder.id, one.meter)]]
     }
 
-    /// The moment of the decision, by the database's clock: all accounts are read by one statement.
+    /// The time of the decision, by the database's clock. One statement reads all accounts.
     pub(super) fn at(&self) -> Timestamp {
         self.accounts.first().map_or(self.now, |locked| locked.at)
     }
 }
 
-/// An account under its lock, with what else the answers need.
+/// An account under its lock, and the other data for the answers.
 #[derive(Debug)]
 pub(super) struct LockedAccount {
     pub(super) account: Account,
-    /// The account as it was read.
+    /// The account as it was read, before the decisions.
     pub(super) before: Account,
     /// `None` for a client address.
     pub(super) plan: Option<Plan>,
     /// The windows of the account's allowances, the month first; none for a client address.
     pub(super) windows: Vec<Window>,
-    /// The moment that the windows are around.
+    /// The time that determines the windows.
     pub(super) at: Timestamp,
-    /// The ids of the account's grants, in their order.
+    /// The ids of the account's grants, in order.
     pub(super) grant_ids: Vec<Uuid>,
 }
 
@@ -84,7 +84,7 @@ impl LockedAccount {
         self.windows.first().map(|month| month.start)
     }
 
-    /// The windows besides the month, as a set of [`Span`]s.
+    /// The windows other than the month, as a set of [`Span`]s.
     pub(super) fn bits(&self) -> i16 {
         self.windows.iter().map(|window| window.span.bit()).sum()
     }
@@ -114,14 +114,14 @@ impl LockedAccount {
 }
 
 impl Quotas {
-    /// The quotas of a row with the columns that `read.sql` has; `None` without a plan.
+    /// The quotas of a row with the columns of `read.sql`; `None` without a plan.
     pub(crate) fn from_row(row: &Row) -> Option<Self> {
         let (windows, allowances) = windows(row);
         Self::of(&allowances, &windows)
     }
 }
 
-/// The grants of a row of `read.sql`; mostly none.
+/// The grants of a row of `read.sql`. Most rows have none.
 fn grants(row: &Row) -> Vec<Grant> {
     let Some(amounts) = row.get::<_, Option<Vec<i64>>>("grant_amounts") else {
         return Vec::new();
@@ -139,7 +139,7 @@ fn grants(row: &Row) -> Vec<Grant> {
         .collect()
 }
 
-/// The windows of a row and what is allowed and taken in them, the month first; none without a plan.
+/// The windows of a row with their limits and usage, the month first; none without a plan.
 fn windows(row: &Row) -> (Vec<Window>, Vec<Allowance>) {
     let (start, end): (Option<Timestamp>, Option<Timestamp>) =
         (row.get("period_start"), row.get("period_end"));
@@ -163,7 +163,7 @@ fn windows(row: &Row) -> (Vec<Window>, Vec<Allowance>) {
     (windows, allowances)
 }
 
-/// The windows besides the month, as `read.sql` has them: an array each of what they are and of their numbers.
+/// The windows other than the month, from the arrays of `read.sql`.
 fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut Vec<Allowance>) {
     let Some(spans) = row.get::<_, Option<Vec<&str>>>("short_spans") else {
         return;
@@ -188,7 +188,7 @@ fn shorter(row: &Row, at: Timestamp, windows: &mut Vec<Window>, allowances: &mut
     }
 }
 
-/// Why nothing can be decided.
+/// Why no decision is possible.
 pub(super) enum Unread {
     /// A holder has no row yet.
     FirstContact,
@@ -207,7 +207,7 @@ impl From<tokio_postgres::Error> for Unread {
     }
 }
 
-/// The distinct accounts of a group in the order in which they are locked, each with its position in it.
+/// The distinct accounts of a group in lock order, each with its index.
 fn positions(group: &[&Submission]) -> BTreeMap<AccountKey, usize> {
     let mut positions: BTreeMap<AccountKey, usize> = group
         .iter()
@@ -219,7 +219,7 @@ fn positions(group: &[&Submission]) -> BTreeMap<AccountKey, usize> {
     positions
 }
 
-/// The first round trip. With `begin` it starts a transaction; else the caller's is under way.
+/// The first round trip. With `begin`, it starts a transaction. Otherwise, it continues the caller's.
 pub(super) async fn lock_and_read<C: GenericClient + Sync>(
     client: &C,
     statements: &ReservationStatements,
@@ -248,9 +248,9 @@ pub(super) async fn lock_and_read<C: GenericClient + Sync>(
         Locking::Wait(_) => &statements.lock,
         Locking::Skip => &statements.lock_skipping,
     };
-    // Sent together, executed one after the other: each statement sees what was committed when its turn came, so
-    // everything after the locks is read under them. Biased, because the order of polling is the order of sending, and
-    // the first error is the one that tells. What has nothing to do is not sent.
+    // Sent together, executed one after the other. Each statement sees everything committed before its turn, so all
+    // statements after the locks read under them. Biased, because the order of polling is the order of sending, and the
+    // first error shows the cause. A statement without work is not sent.
     let query = async |statement, needed: bool, params: &[&(dyn ToSql + Sync)]| match needed {
         true => client.query(statement, params).await,
         false => Ok(Vec::new()),

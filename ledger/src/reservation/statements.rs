@@ -2,7 +2,7 @@
 
 use crate::database::session::{skipping, statements};
 
-/// First contact, for whoever meets a holder otherwise.
+/// Creates the rows of an unknown holder, for other transactions that may be its first.
 pub(crate) const PROVISION: &str = include_str!("sql/provision.sql");
 
 statements! {

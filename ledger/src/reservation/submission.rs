@@ -1,4 +1,4 @@
-//! What is submitted, and how it is answered.
+//! Submissions and their answers.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -13,51 +13,51 @@ use crate::meter::Meter;
 /// A request to accept one job.
 #[derive(Clone, Debug)]
 pub struct Submission {
-    /// Whom it is counted against.
+    /// The account that it counts against.
     pub holder: Holder,
-    /// The subject that the holder is made from. It is kept with the user, so that the user can be found by it; `None`
-    /// for an address.
+    /// The subject of the holder. It is stored with the user, so that the user can be found by it; `None` for an
+    /// address.
     pub subject: Option<Subject>,
     /// The service's name, which is the stem of its queues.
     pub service: String,
-    /// What it is counted as.
+    /// The meter.
     pub meter: Meter,
     /// River's job kind.
     pub kind: String,
-    /// How often the job is tried.
+    /// The maximum number of attempts.
     pub max_attempts: i16,
     /// The job's arguments, a JSON object.
     pub args: Value,
-    /// What River keeps beside the arguments, a JSON object.
+    /// River's metadata, a JSON object.
     pub metadata: Value,
-    /// What it may use at most, in the meter's unit; never negative.
+    /// The most that it may use, in the meter's unit; never negative.
     pub amount: i64,
     /// The caller's `Idempotency-Key`.
     pub idempotency: Option<Idempotency>,
-    /// The key of [`crate::unique_key::key`]: a live job with the same key is the answer instead of a new one.
+    /// The key of [`crate::unique_key::key`]. An unfinished job with the same key is the answer instead of a new one.
     pub unique_key: Option<Vec<u8>>,
-    /// When the job is to start. Until then it holds its quota and no slot. `None` is at once.
+    /// When the job should start. Until then, it holds its quota and no slot. `None` is at once.
     pub run_at: Option<Timestamp>,
     /// River's priority within a queue, from 1, the first, to 4.
     pub priority: i16,
 }
 
-/// River's priority of what says none.
+/// River's priority for jobs without an explicit one.
 pub const FIRST_PRIORITY: i16 = 1;
 
-/// An `Idempotency-Key`, and what it was sent with.
+/// An `Idempotency-Key`, and the hash of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Idempotency {
     /// As the caller wrote it.
     pub key: String,
-    /// SHA-256 over all that makes the request: the service, the arguments, the time and the priority.
+    /// SHA-256 over the parts of the request: the service, the arguments, the time and the priority.
     pub request_hash: Vec<u8>,
 }
 
 /// A window in which a meter is counted, from `start` up to but not including `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// What kind of window it is.
+    /// The kind of window.
     pub span: Span,
     /// Its first moment.
     pub start: Timestamp,
@@ -66,7 +66,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window around a moment; `None` for a month, which is a subscription's own.
+    /// The window around a time; `None` for a month, which depends on the subscription.
     #[must_use]
     pub fn around(span: Span, at: Timestamp) -> Option<Self> {
         let start = span.start(at.as_second())?;
@@ -78,24 +78,24 @@ impl Window {
     }
 }
 
-/// What a plan allows in a window and what of it is taken.
+/// A plan's limit in a window, and its usage and reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Of which window.
+    /// The window.
     pub window: Window,
-    /// Charged in it.
+    /// The amount charged in it.
     pub used: i64,
-    /// Held by unfinished jobs.
+    /// The amount reserved by unfinished jobs.
     pub reserved: i64,
     /// The plan's limit; `None` is unlimited.
     pub limit: Option<i64>,
-    /// Up to where more is accepted, of a soft limit; `None` is a hard one, or none.
+    /// The ceiling of a soft limit; `None` for a hard limit or no limit.
     pub ceiling: Option<i64>,
-    /// How much of what is taken is beyond a soft limit.
+    /// The usage and reservations above a soft limit.
     pub overage: i64,
-    /// What would still be accepted; `None` is unlimited.
+    /// How much more is accepted; `None` is unlimited.
     pub remaining: Option<i64>,
-    /// What of that grants would pay for.
+    /// The part of it that grants would pay for.
     pub granted: i64,
 }
 
@@ -119,14 +119,14 @@ impl Quota {
 /// The quotas of a meter, window by window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Quotas {
-    /// Of the billing period.
+    /// The quota of the billing period.
     pub month: Quota,
-    /// Of the shorter windows in which the plan has a limit.
+    /// The quotas of the shorter windows with a limit.
     pub shorter: Vec<Quota>,
 }
 
 impl Quotas {
-    /// `None` without a plan. The windows are those of the allowances, the month first.
+    /// `None` without a plan. `windows` match the allowances, the month first.
     pub(crate) fn of(allowances: &[Allowance], windows: &[Window]) -> Option<Self> {
         let mut all = allowances.iter().zip(windows);
         let (allowance, window) = all.next()?;
@@ -139,26 +139,26 @@ impl Quotas {
         })
     }
 
-    /// All of them, the month first.
+    /// All quotas, the month first.
     pub fn iter(&self) -> impl Iterator<Item = &Quota> {
         std::iter::once(&self.month).chain(&self.shorter)
     }
 }
 
-/// A job as it was committed.
+/// A committed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewJob {
     /// River's job id.
     pub id: i64,
-    /// The queue it is in.
+    /// Its queue.
     pub queue: String,
     /// The name of the holder's plan; `None` for a client address.
     pub tier: Option<&'static str>,
-    /// Whether it has a slot. Without one it waits for one of its holder's.
+    /// Whether it has a slot. Otherwise, it waits for one of its holder's slots.
     pub has_slot: bool,
-    /// When it asks for a slot; `None` when it has, or waits for one.
+    /// When it asks for a slot; `None` if it has a slot or is parked.
     pub run_at: Option<Timestamp>,
-    /// What of the quota it holds.
+    /// The amount that it reserves.
     pub reserved: i64,
     /// When it was accepted.
     pub created_at: Timestamp,
@@ -171,42 +171,42 @@ pub enum Answer {
     Accepted {
         /// The job as it was committed.
         job: NewJob,
-        /// The quota with this reservation in it.
+        /// The quota including this reservation.
         quota: Option<Quotas>,
     },
-    /// The job that the same `Idempotency-Key` made before.
+    /// An earlier job with the same `Idempotency-Key`.
     Repeated {
         /// River's job id.
         job_id: i64,
-        /// The quota as it is.
+        /// The current quota.
         quota: Option<Quotas>,
     },
-    /// A live job of the same holder that River's uniqueness takes for the same. Nothing was reserved.
+    /// An unfinished job of the same holder that River's uniqueness considers equal. Nothing was reserved.
     Folded {
         /// River's job id.
         job_id: i64,
-        /// The quota as it is.
+        /// The current quota.
         quota: Option<Quotas>,
     },
     /// The `Idempotency-Key` was used with another request.
     KeyReused,
     /// `used + reserved + requested` would be over the limit of a window. Nothing was written.
     OverQuota {
-        /// The quota as it is.
+        /// The current quota.
         quota: Quotas,
         /// The windows without room for what was requested.
         full: Vec<Quota>,
     },
     /// `used + reserved + requested` would be more than a 64-bit integer holds. Nothing was written.
     TooLarge {
-        /// The quota as it is.
+        /// The current quota.
         quota: Option<Quotas>,
     },
-    /// As many jobs of the holder wait as its plan allows. Nothing was written.
+    /// The holder has as many waiting jobs as its plan allows. Nothing was written.
     TooManyWaiting {
-        /// How many that is.
+        /// The maximum.
         most: u32,
-        /// The quota as it is.
+        /// The current quota.
         quota: Option<Quotas>,
     },
 }
@@ -228,11 +228,11 @@ impl Answer {
 /// Why there is no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ReserveError {
-    /// The database cannot be used right now. After [`DatabaseError::OutcomeUnknown`] the job may have been made; the
-    /// same `Idempotency-Key` finds it.
+    /// The database cannot be used right now. After [`DatabaseError::OutcomeUnknown`], the job may exist. The same
+    /// `Idempotency-Key` finds it.
     #[error("the reservation could not be made: {0}")]
     Database(#[from] DatabaseError),
-    /// More submissions wait than the process has room for.
+    /// More submissions are waiting than the process has room for.
     #[error("too many submissions wait already")]
     Overloaded,
     /// PostgreSQL cannot store these arguments, such as text with a NUL character.

@@ -1,4 +1,4 @@
-//! The reservation transaction, in two round trips: lock and read; then, once it is decided, write and commit.
+//! The reservation transaction, in two round trips: lock and read; then, after the decision, write and commit.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -61,7 +61,8 @@ impl Transact for Admit {
             Err(Unread::Failed(failure)) => return Err(failure),
             Ok(answers) => return Ok(answers),
         }
-        // The rows are made outside of the transaction, so that it never waits for another's first contact.
+        // Creates the rows outside of the transaction, so that it never waits for another transaction that creates
+        // them.
         make_holders(client, statements, group)
             .await
             .map_err(|error| Failure::of(error, Phase::Open))?;
@@ -103,7 +104,7 @@ async fn admit(
     Ok(decided.into_iter().map(|one| one.answer).collect())
 }
 
-/// Makes the rows that a first submission of a user or an address needs.
+/// Creates the rows that the first submission of a user or an address needs.
 async fn provision<C: GenericClient + Sync>(
     client: &C,
     statements: &ReservationStatements,
@@ -146,13 +147,13 @@ pub async fn reserve(
     Ok(answers.remove(0))
 }
 
-/// Admits several submissions in one transaction, all or none, as [`reserve_all`] does, and commits. `read` reads, in the
-/// same transaction, what else the answer needs: where it fails, nothing is reserved. It is not called when they are
-/// refused.
+/// Admits several submissions in one transaction, all or none, as [`reserve_all`] does, and commits. `read` runs in the
+/// same transaction and reads other data for the answer. If it fails, nothing is reserved. It is not called if the
+/// submissions are refused.
 ///
 /// # Errors
 ///
-/// As [`reserve`], and what `read` returns; after [`DatabaseError::OutcomeUnknown`] the jobs may have been made.
+/// As [`reserve`], and the errors of `read`. After [`DatabaseError::OutcomeUnknown`], the jobs may exist.
 pub async fn submit_all<T: Default, E: From<ReserveError>>(
     client: &mut Client,
     rules: &Rules,
@@ -173,9 +174,9 @@ pub async fn submit_all<T: Default, E: From<ReserveError>>(
     Ok((answers, read))
 }
 
-/// Admits several submissions inside a transaction of the caller's own, all or none: with the first one that is over the
-/// quota, or whose `Idempotency-Key` was used with another request, that is the only answer, and the caller rolls back. The
-/// quota is then the one before any of them, and `full` the windows without room for all of the refused one's account.
+/// Admits several submissions inside the caller's transaction, all or none. If one is over the quota, or reuses an
+/// `Idempotency-Key` with another request, its refusal is the only answer, and the caller rolls back. The quota is then
+/// the one before all of them. `full` lists the windows without room for all submissions of the refused one's account.
 ///
 /// # Errors
 ///
@@ -187,7 +188,8 @@ pub async fn reserve_all(
 ) -> Result<Vec<Answer>, ReserveError> {
     let statements = ReservationStatements::prepare(transaction).await?;
     let locking = Locking::Wait(HashSet::new());
-    // Weir's own statements update the counters. Triggers do it for what the caller writes before and after.
+    // Weir's statements update the counters themselves. The triggers do so for the caller's statements before and
+    // after.
     transaction
         .batch_execute("SET LOCAL weir.counters = 'kept'")
         .await?;
@@ -218,7 +220,7 @@ pub async fn reserve_all(
     Ok(answers)
 }
 
-/// What PostgreSQL cannot store is the caller's to change; everything else is ours.
+/// If PostgreSQL cannot store a value, the caller must change it. Every other error is internal.
 pub(super) fn refusal(error: DatabaseError) -> ReserveError {
     match error.unstorable() {
         Some(reason) => ReserveError::Unstorable(reason),

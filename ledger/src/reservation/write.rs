@@ -1,4 +1,4 @@
-//! The second round trip: writes what was decided, and commits.
+//! The second round trip: writes the decisions, and commits.
 
 use jiff::Timestamp;
 use postgres_types::ToSql;
@@ -75,7 +75,7 @@ impl<'a> NewRows<'a> {
         rows
     }
 
-    /// The queues with a job to be claimed.
+    /// The queues with a claimable new job.
     fn woken(&self) -> Vec<&str> {
         let mut queues: Vec<&str> = self
             .queues
@@ -90,7 +90,7 @@ impl<'a> NewRows<'a> {
     }
 }
 
-/// What new jobs draw on grants, by column; mostly nothing.
+/// The draws of new jobs on grants, by column. Mostly empty.
 #[derive(Default)]
 struct DrawRows {
     jobs: Vec<i64>,
@@ -117,7 +117,7 @@ impl DrawRows {
     }
 }
 
-/// The changes of counters, by column: one row a locked holder, and one a balance that grows.
+/// The changes of counters, by column: one row per locked holder, and one per balance that grows.
 #[derive(Default)]
 struct CounterRows {
     holders: Vec<Uuid>,
@@ -165,7 +165,7 @@ impl CounterRows {
     }
 }
 
-/// The second round trip. With `commit` it ends the transaction; else that is the caller's to do.
+/// The second round trip. With `commit`, it ends the transaction. Otherwise, the caller does.
 pub(super) async fn write<C: GenericClient + Sync>(
     client: &C,
     statements: &ReservationStatements,
@@ -240,7 +240,7 @@ pub(super) async fn write<C: GenericClient + Sync>(
     ];
     let draw: [&(dyn ToSql + Sync); 4] = [&draws.jobs, &draws.positions, &draws.grants, &draws.amounts];
     let notify: [&(dyn ToSql + Sync); 1] = [&woken];
-    // What has nothing to write is not sent.
+    // A statement without rows is not sent.
     let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
         0 => Ok(0),
         _ => client.execute(statement, params).await,

@@ -1,4 +1,4 @@
-//! An attempt that is over, and what settling it did.
+//! Ended attempts, and the results of their settlement.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -7,48 +7,47 @@ use uuid::Uuid;
 
 use crate::database::DatabaseError;
 
-/// An attempt that is over.
+/// An ended attempt.
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// River's job id.
     pub job_id: i64,
-    /// Whose it is, where the caller knows: what PostgreSQL refuses of this holder is then nobody else's trouble.
+    /// The holder, if the caller knows it. If PostgreSQL refuses one of its items, other holders are then not affected.
     pub holder: Option<Uuid>,
-    /// Set when the attempt succeeded and the job is still to be completed. Otherwise River has recorded, or will
-    /// record, how it ended.
+    /// Set if the attempt succeeded and the job is not completed yet. Otherwise, River has recorded the outcome, or
+    /// will.
     pub success: Option<Success>,
 }
 
-/// What a successful attempt leaves behind.
+/// The results of a successful attempt.
 #[derive(Clone, Debug)]
 pub struct Success {
     /// The attempt that did the work.
     pub attempt: i16,
-    /// When the job was created that the attempt was at. After a failover, its id may belong to another job. `None`
-    /// leaves that unchecked.
+    /// When the attempt's job was created. After a failover, its id may belong to another job. `None` skips the check.
     pub job_created_at: Option<Timestamp>,
     /// The job's output.
     pub output: Value,
-    /// What it used, in the meter's unit; `None` charges all that was reserved.
+    /// The usage, in the meter's unit; `None` charges everything that was reserved.
     pub used: Option<i64>,
 }
 
-/// What settlement did.
+/// The result of a settlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// The job is at its end, or gave up its slot until it is tried again.
+    /// The job has ended, or released its slot until its retry.
     Done {
-        /// What the user was charged.
+        /// The user's charge.
         charged: i64,
     },
-    /// Somebody else has the job: this attempt was taken back. Nothing of its result was kept.
+    /// This attempt is no longer the current one, because the job was taken over. None of its results were stored.
     FencedOut,
 }
 
 /// Why nothing was settled.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum SettleError {
-    /// The database cannot be used right now. Settling again does no harm: it is fenced by attempt.
+    /// The database cannot be used right now. A repeated settlement is safe, because it is fenced by attempt.
     #[error("the settlement could not be made: {0}")]
     Database(#[from] DatabaseError),
     /// The output cannot be stored, such as text with a NUL character.
@@ -65,8 +64,8 @@ impl From<tokio_postgres::Error> for SettleError {
     }
 }
 
-/// What an attempt that completed its job was charged; `None` when the job was not completed by this attempt. It tells
-/// what became of a settlement whose outcome was unknown.
+/// The charge of an attempt that completed its job; `None` if it did not. It shows the result of a settlement with an
+/// unknown outcome.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
-//! Settlement: what happens to a reservation when its job's attempt is over.
+//! Settlement: ends a reservation after its job's attempt has ended.
 //!
-//! One transaction completes the job (fenced by attempt), charges what was used, gives the rest back, and passes
-//! the freed slot to the same holder's oldest parked job. Jobs that finish together are settled together.
+//! One transaction completes the job (fenced by attempt), charges its usage, releases the rest, and passes the freed
+//! slot to the same holder's oldest parked job. Jobs that finish together are settled together.
 
 mod ended;
 pub(crate) mod plan;

@@ -1,4 +1,4 @@
-//! What a group of ended attempts changes, planned from what was read under the locks. No I/O.
+//! Plans the changes for a group of ended attempts, based on the rows read under the locks. No I/O.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::plans::Plan;
 use crate::reservation::Window;
 use crate::rules::Rules;
 
-/// The most jobs that one transaction promotes. What is left is promoted by the next one: when limits are lifted, all
-/// that waits becomes free at once. pass_on_slots() has the same limit.
+/// The maximum number of jobs that one transaction promotes. The next transaction continues: lifting a limit may free
+/// all parked jobs at once. pass_on_slots() has the same limit.
 pub(crate) const MAX_PROMOTED: usize = 1000;
 
 /// A holder and one of its meters.
@@ -30,33 +30,33 @@ pub(crate) struct LockedHolder {
     pub(crate) plan: Option<Plan>,
 }
 
-/// A reservation that its job no longer needs as it was.
+/// A reservation to delete, or to change, after its job's attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Released {
     pub(crate) key: Key,
     pub(crate) held_slot: bool,
     pub(crate) was_parked: bool,
-    /// Its job is at its end; otherwise only the slot was given up.
+    /// Whether the job has ended. Otherwise, it only released its slot.
     pub(crate) ended: bool,
     pub(crate) job_id: i64,
     pub(crate) user_id: Option<Uuid>,
     pub(crate) period_start: Option<Timestamp>,
-    /// The windows besides the month in which it is counted, as a set of [`Span`]s, and the moment that they are around.
+    /// The windows other than the month in which it counts, as a set of [`Span`]s, and the time that determines them.
     pub(crate) windows: i16,
     pub(crate) reserved_at: Timestamp,
     pub(crate) reserved: i64,
-    /// How much of it was drawn on grants.
+    /// The part that was drawn on grants.
     pub(crate) from_grants: i64,
-    /// How much of it is overage.
+    /// The overage in it.
     pub(crate) overage: i64,
-    /// River's state of the job; `None` when the job is gone.
+    /// River's state of the job; `None` if the job was deleted.
     pub(crate) state: Option<String>,
     pub(crate) used: Option<i64>,
     pub(crate) request_id: Option<String>,
 }
 
 impl Released {
-    /// What the user pays: completed jobs only, and never more than was reserved.
+    /// The user's charge: only for completed jobs, and never more than was reserved.
     pub(crate) fn charged(&self) -> i64 {
         if self.user_id.is_none() || !self.ended || self.state.as_deref() != Some("completed") {
             return 0;
@@ -64,14 +64,14 @@ impl Released {
         charge(self.reserved, self.used)
     }
 
-    /// Every window in which it is counted, with its start.
+    /// Every window in which it counts, with its start.
     fn starts(&self, month: Timestamp) -> impl Iterator<Item = (Span, Timestamp)> {
         let shorter = Span::of_bits(self.windows).filter_map(|span| Window::around(span, self.reserved_at));
         std::iter::once((Span::Month, month)).chain(shorter.map(|window| (window.span, window.start)))
     }
 }
 
-/// One usage event a job.
+/// One usage event per job.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charges {
     pub(crate) users: Vec<Uuid>,
@@ -80,19 +80,19 @@ pub(crate) struct Charges {
     pub(crate) jobs: Vec<i64>,
     pub(crate) periods: Vec<Timestamp>,
     pub(crate) windows: Vec<i16>,
-    /// Only where it matters to a window.
+    /// Only if a window depends on it.
     pub(crate) reserved_at: Vec<Option<Timestamp>>,
-    /// How much of the amounts is overage.
+    /// The overage in the amounts.
     pub(crate) overages: Vec<i64>,
 }
 
-/// One row a job that drew on grants.
+/// One row per job that drew on grants.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Draws {
     pub(crate) jobs: Vec<i64>,
-    /// What grants pay of the charge.
+    /// The part of the charge that grants pay for.
     pub(crate) charged: Vec<i64>,
-    /// What they pay for no longer.
+    /// The part that returns to the grants.
     pub(crate) returned: Vec<i64>,
     pub(crate) users: Vec<Uuid>,
     pub(crate) meters: Vec<Meter>,
@@ -114,7 +114,7 @@ impl Draws {
     }
 }
 
-/// One row a user, meter and window.
+/// One row per user, meter and window.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Balances {
     pub(crate) users: Vec<Uuid>,
@@ -125,7 +125,7 @@ pub(crate) struct Balances {
     pub(crate) charged: Vec<i64>,
 }
 
-/// One row a holder whose slots nobody waits for.
+/// One row per holder without parked jobs for its freed slots.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Freed {
     pub(crate) holders: Vec<Uuid>,
@@ -134,7 +134,7 @@ pub(crate) struct Freed {
     pub(crate) parked: Vec<i32>,
 }
 
-/// One row a holder with parked jobs and room for them.
+/// One row per holder with parked jobs and room for them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Promotions {
     pub(crate) holders: Vec<Uuid>,
@@ -146,7 +146,7 @@ pub(crate) struct Promotions {
     pub(crate) unparked: Vec<i32>,
 }
 
-/// Everything that is to be written.
+/// All planned writes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     pub(crate) charges: Charges,
@@ -156,7 +156,7 @@ pub(crate) struct Changes {
     pub(crate) promotions: Promotions,
 }
 
-/// Plans what is to be written. `charged_before` are jobs that have a usage event already and are not charged again.
+/// Plans the writes. Jobs in `charged_before` have a usage event already and are not charged again.
 pub(crate) fn plan(
     holders: &BTreeMap<Key, LockedHolder>,
     released: &[Released],
@@ -200,7 +200,7 @@ pub(crate) fn plan(
         }
     }
     for ((user, meter, span, start), (reserved, charged)) in balances {
-        // Nobody is charged more than was reserved.
+        // A charge never exceeds the reservation.
         if reserved > 0 {
             changes.balances.users.push(user);
             changes.balances.meters.push(meter);

@@ -1,5 +1,5 @@
-//! What this process promoted just now. A worker that claims it here knows that it has its
-//! slot, and does not look it up.
+//! Recent promotions by this process. A worker of this process that claims such a job knows that it has a slot, and
+//! skips the look-up.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::holder::Holder;
 
-/// A job is claimed within milliseconds, or it waits for a worker; then it is looked up.
+/// Most promoted jobs are claimed within milliseconds. A job that waits longer for a worker is looked up.
 const REMEMBERED: Duration = Duration::from_secs(2);
 
-/// A job and how many attempts it has had. An attempt elsewhere makes it another one, which may have lost its slot.
+/// A job and its number of attempts. After an attempt elsewhere, the job may have lost its slot, and the key no longer
+/// matches.
 type Key = (i64, i16);
 
-/// What was promoted in this process within the last two seconds. Cheap to clone.
+/// The promotions by this process within the last two seconds. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Promoted(Arc<Mutex<Memory>>);
 
@@ -30,7 +31,7 @@ impl Promoted {
         self.0.lock()
     }
 
-    /// These have their slots now: that is committed.
+    /// Adds jobs with a committed slot.
     pub(super) fn remember(&self, jobs: impl IntoIterator<Item = (i64, i16, Holder)>, now: Instant) {
         let mut memory = self.memory();
         while let Some((key, since)) = memory.order.front().copied()
@@ -45,7 +46,7 @@ impl Promoted {
         }
     }
 
-    /// Whose job it is, when it was promoted here just now and this is the first attempt since.
+    /// The holder of a job that was promoted here recently, if this is the first attempt since then.
     pub(crate) fn take(&self, job_id: i64, attempt: i16, now: Instant) -> Option<Holder> {
         let (holder, since) = self.memory().jobs.remove(&(job_id, attempt - 1))?;
         (now.duration_since(since) <= REMEMBERED).then_some(holder)

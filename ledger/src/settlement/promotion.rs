@@ -1,4 +1,4 @@
-//! Promotion without an ended job: after an upgrade, when limits were raised, or when an event was missed.
+//! Promotion without an ended job: after an upgrade, after limits were raised, or after a missed event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,36 +18,36 @@ use crate::meter::Meter;
 use crate::pass::{Pass, Slice};
 use crate::rules::Rules;
 
-/// How many waiting holders one look goes through.
+/// The number of waiting holders in a slice.
 const SLICE: i32 = 150;
 
-/// After a slice in which nobody can be given anything. Those who get room are looked at when their limits change or their
-/// jobs end; slices find what was missed.
+/// The pause after a slice without promotions. Holders that get room are checked when their limits change or their jobs
+/// end. Slices find missed ones.
 const REST: Duration = Duration::from_secs(2);
 
-/// How long ago a subscription may have changed to be looked at first.
+/// A subscription that changed within this time is checked first.
 const CHANGED_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long a lock is waited for. Promotion skips locked holders; this is for the jobs' rows.
+/// The lock timeout. Promotion skips locked holders, so this applies to the jobs' rows.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How long is looked for those for whom a transaction fails. Each waits for a lock.
+/// The maximum time to find the holders for which a transaction fails. Each one waits for a lock.
 const NARROWING: Duration = Duration::from_secs(5);
 
-/// How long to hold off from a holder whose jobs could not be started; and from one whose lock another transaction keeps,
-/// when more is due than one look has.
+/// How long to avoid a holder after its jobs could not be started. When more jobs are due than one round handles, this
+/// also applies to a holder with a lock held by another transaction.
 const HELD_OFF_FOR: Duration = Duration::from_secs(1);
 
-/// How many jobs whose time has come are looked at by one transaction.
+/// The maximum number of due jobs in one transaction.
 const MAX_DUE: usize = 500;
 
-/// Gives free slots to waiting jobs, a slice of the holders at a time.
+/// Gives free slots to parked jobs, one slice of holders at a time.
 pub struct Promoter {
     session: Session<SettlementStatements>,
     rules: Arc<Rules>,
     promoted: Promoted,
     pass: Pass<Key>,
-    /// Holders that are not looked at for now.
+    /// Holders to avoid for now.
     hold_off: HoldOff<Key>,
 }
 
@@ -62,8 +62,8 @@ impl Promoter {
         }
     }
 
-    /// Looks at those whose subscription changed and at the next slice of all that wait, and gives away what is free.
-    /// Returns how many jobs became available.
+    /// Checks the holders with a changed subscription and the next slice of all waiting holders, and promotes their
+    /// jobs. Returns the number of jobs that became available.
     ///
     /// # Errors
     ///
@@ -89,7 +89,7 @@ impl Promoter {
         }
         let given = self.each(with_room, &[]).await.map(|given| given.jobs);
         if matches!(given, Ok(count) if count >= plan::MAX_PROMOTED) {
-            // What did not fit into one transaction is next.
+            // Continue with the holders that did not fit into one transaction.
             next = Some(after);
         }
         if has_turn {
@@ -98,15 +98,15 @@ impl Promoter {
                     next,
                     done: i64::try_from(given).unwrap_or(i64::MAX),
                 }),
-                // Whatever it is that fails in a slice, the next one is tried next.
+                // If a slice fails, continue with the next one.
                 Err(_) => self.pass.skip_to(next),
             }
         }
         given
     }
 
-    /// Gives a slot, or a place in line, to jobs whose time has come: those that were submitted for later, and retries
-    /// that are about to be due. Returns how many became available.
+    /// Admits or parks due jobs: submissions with a later start, and retries shortly before their time. Returns the
+    /// number of jobs that became available.
     ///
     /// # Errors
     ///
@@ -132,8 +132,8 @@ impl Promoter {
         Ok(given.jobs)
     }
 
-    /// Gives these holders what is free, and before that a place in line to those of these jobs that are theirs; narrowed
-    /// down to those for whom that fails.
+    /// Parks the due jobs of these holders, then promotes as many as have room. If that fails, narrows the failure down
+    /// to the holders that cause it.
     async fn each(&mut self, holders: Vec<Key>, due: &[(Key, i64)]) -> Result<Given, DatabaseError> {
         let started = Instant::now();
         let (mut parts, mut given) = (vec![holders], Given::default());
@@ -158,7 +158,7 @@ impl Promoter {
             let keeps_connection = failure.keeps_connection();
             let is_blocked = matches!(failure, Failure::Blocked);
             let error = self.give_up(failure).await;
-            // What a server says to everybody is nobody's fault, and the next look tries again.
+            // A server-wide error is not caused by a holder, and the next round tries again.
             let is_own = keeps_connection && (is_blocked || !error.is_transient());
             if !is_own || started.elapsed() > NARROWING {
                 return Err(error);
@@ -179,7 +179,7 @@ impl Promoter {
         failure.into_error()
     }
 
-    /// The same over everything that waits.
+    /// Promotes all waiting jobs.
     ///
     /// # Errors
     ///
@@ -197,24 +197,24 @@ impl Promoter {
     }
 }
 
-/// What a look gave.
+/// The result of one round.
 #[derive(Default)]
 struct Given {
-    /// How many jobs became available.
+    /// The number of jobs that became available.
     jobs: usize,
-    /// Of whom others had locked nothing, neither the holder nor a job that is due.
+    /// Holders without foreign locks, on their row or on a due job.
     served: BTreeSet<Key>,
 }
 
 /// Before every holder.
 const FIRST: Key = (Uuid::nil(), Meter::named(""));
 
-/// As statements take them, pairwise.
+/// As parameters of statements, pairwise.
 fn columns<'a>(keys: impl IntoIterator<Item = &'a Key>) -> (Vec<Uuid>, Vec<Meter>) {
     keys.into_iter().copied().unzip()
 }
 
-/// Begins a transaction and locks these holders, without those that are locked right now.
+/// Starts a transaction and locks these holders, skipping those that are locked right now.
 async fn lock(
     connection: &Connection<SettlementStatements>,
     keys: &[Key],
@@ -232,7 +232,7 @@ async fn lock(
     Ok(rows.iter().map(locked_holder).collect())
 }
 
-/// The transaction of these holders.
+/// Runs the transaction for these holders.
 async fn give(
     connection: &Connection<SettlementStatements>,
     holders: &[Key],
@@ -254,7 +254,7 @@ async fn give(
     Ok(Given { jobs, served })
 }
 
-/// The jobs whose time has come, the longest due first, without those of holders that are left out.
+/// The due jobs, the longest due first, without those of excluded holders.
 async fn due(
     connection: &Connection<SettlementStatements>,
     left_out: &[Key],
@@ -271,7 +271,7 @@ async fn due(
         .collect())
 }
 
-/// Puts the jobs of these holders in line, and counts them. Returns those of whom a job stays due, since it is locked.
+/// Parks these holders' due jobs, and counts them. Returns the holders with a job that stays due because it is locked.
 async fn park_due(
     connection: &Connection<SettlementStatements>,
     jobs: &[(Key, i64)],
@@ -296,8 +296,8 @@ async fn park_due(
     Ok(still_due)
 }
 
-/// Who can be given something, in one slice of this size, and where the next slice starts. Those whose subscription or
-/// limits changed are looked at whatever the size.
+/// The holders with room in one slice of this size, and the start of the next slice. Holders with a changed
+/// subscription or limit are included regardless of the size.
 async fn waiting(
     connection: &Connection<SettlementStatements>,
     rules: &Rules,

@@ -1,5 +1,5 @@
-//! Ended attempts from any task, settled in groups. When very many wait, a second transaction goes on beside the first,
-//! so that one is planned while the other waits for the disk.
+//! A queue for ended attempts from any task, which settles them in groups. When very many wait, a second transaction
+//! runs concurrently, so that one is planned while the other waits for the disk.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::committer::{Committer, Rejection};
 use crate::database::{Database, DatabaseError};
 use crate::rules::Rules;
 
-/// This many wait before the second transaction pays: much of what one costs does not depend on how many jobs are in
-/// it.
+/// The number of waiting attempts from which a second transaction pays off: much of a transaction's cost does not
+/// depend on its number of jobs.
 const MANY: usize = 128;
 
-/// Takes ended attempts from any task and settles them over connections of its own. Cheap to clone.
+/// Accepts ended attempts from any task and settles them over its own connections. Cheap to clone.
 #[derive(Clone)]
 pub struct Settler {
     first: Committer<Settle>,
@@ -28,7 +28,7 @@ pub struct Settler {
 }
 
 impl Settler {
-    /// Starts the tasks that settle. They end when the last clone is dropped and what waits is done.
+    /// Starts the tasks that settle. They end when the last clone is dropped and all waiting attempts are settled.
     #[must_use]
     pub fn start(database: &Database, rules: &Arc<Rules>) -> Self {
         let promoted = Promoted::default();
@@ -45,13 +45,13 @@ impl Settler {
         }
     }
 
-    /// What was promoted here just now.
+    /// Recent promotions by this process.
     #[must_use]
     pub fn promoted(&self) -> &Promoted {
         &self.promoted
     }
 
-    /// Gives free slots to jobs that wait for one although nothing of their holder ended.
+    /// Promotes parked jobs although none of their holder's jobs ended.
     #[must_use]
     pub fn promoter(&self) -> Promoter {
         Promoter::new(&self.database, Arc::clone(&self.rules), self.promoted.clone())
@@ -65,7 +65,7 @@ impl Settler {
         }
     }
 
-    /// Settles one attempt and waits until that is committed.
+    /// Settles one attempt and waits for the commit.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Settler {
         })
     }
 
-    /// Settles a job that River has ended, without waiting. When it fails, reconciliation does it.
+    /// Settles a job that River has ended, without waiting. If it fails, reconciliation settles the job.
     pub fn notice(&self, job_id: i64, holder: Option<Uuid>) {
         let ended = Ended {
             job_id,

@@ -1,6 +1,6 @@
-//! The settlement transaction, in two round trips: lock, complete and release; then, once it is planned what that
-//! changes, charge, promote and commit. In SQL, `weir_complete.sql` does the same for one job;
-//! `native/tests/suite/differential.rs` holds the two equal.
+//! The settlement transaction, in two round trips: lock, complete and release; then, after planning, charge, promote
+//! and commit. In SQL, `weir_complete.sql` does the same for one job, and `native/tests/suite/differential.rs` compares
+//! them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ impl Transact for Settle {
         locking: &Locking,
     ) -> Result<Vec<Settled>, GroupFailure> {
         let started = Instant::now();
-        // Somebody may have written a usage event for one of the jobs. That is looked for when it turns out so.
+        // Another writer may have inserted a usage event for one of the jobs. This is checked only after a conflict.
         let settled = match transact(connection, self, group, locking, false).await {
             Err(Unsettled::ChargedBefore) => {
                 roll_back(connection).await?;
@@ -103,8 +103,8 @@ impl Transact for Settle {
             .collect())
     }
 
-    /// A counter that has drifted below what it stands for meets its CHECK, and would refuse all that its holder
-    /// settles for ever. It is rebuilt from its rows.
+    /// A counter that has drifted below its rows violates its CHECK, and would make PostgreSQL refuse all settlements
+    /// of its holder. This rebuilds it from its rows.
     async fn repair(
         &self,
         connection: &Connection<SettlementStatements>,
@@ -115,7 +115,7 @@ impl Transact for Settle {
         let open = |error| Failure::of(error, Phase::Open);
         let is_drifted = match error {
             DatabaseError::Postgres(postgres) => postgres.code() == Some(&SqlState::CHECK_VIOLATION),
-            // Its holder's row may be gone: then there is nothing to lock.
+            // The holder's row may be missing. Then there is nothing to lock.
             _ => {
                 let made = client.execute(&statements.make_holder, &[&ended.job_id]).await;
                 made.map_err(open)? > 0
@@ -160,7 +160,7 @@ async fn roll_back(connection: &Connection<SettlementStatements>) -> Result<(), 
 }
 
 enum Unsettled {
-    /// A usage event of one of the jobs is there already.
+    /// One of the jobs already has a usage event.
     ChargedBefore,
     Failed(GroupFailure),
 }
@@ -171,11 +171,11 @@ impl From<Failure> for Unsettled {
     }
 }
 
-/// The first round trip, and what follows from it.
+/// The first round trip and its results.
 struct Begun {
     locked: BTreeMap<Key, LockedHolder>,
     released: Vec<Released>,
-    /// The jobs that are completed by it.
+    /// The jobs that it completed.
     completed: HashSet<i64>,
     changes: Changes,
 }
@@ -190,7 +190,7 @@ async fn transact(
     let begun = before_commit(begin(connection, &settle.rules, group, locking, look_for_charges)).await?;
     let written = write(connection, &begun.changes, &begun.locked, &settle.promoted).await;
     if let Err(error) = written {
-        // The one unique key that is written here is the job of a usage event.
+        // The only unique key written here is the job of a usage event.
         let charged_before = error.code() == Some(&SqlState::UNIQUE_VIOLATION) && !look_for_charges;
         return Err(if charged_before {
             Unsettled::ChargedBefore
@@ -249,7 +249,7 @@ async fn begin(
     let charged_params: [&(dyn ToSql + Sync); 1] = [&ids];
     let complete: [&(dyn ToSql + Sync); 5] = [&done_ids, &attempts, &metadata, &created, &outputs];
     let release: [&(dyn ToSql + Sync); 1] = [&others];
-    // What has nothing to do is not sent.
+    // A statement without work is not sent.
     let query = async |statement, needed: bool, params: &[&(dyn ToSql + Sync)]| match needed {
         true => client.query(statement, params).await,
         false => Ok(Vec::new()),
@@ -302,7 +302,7 @@ async fn begin(
     })
 }
 
-/// Holders that were left out are blocked by others. One that was not came to have the job after the locks were taken.
+/// Excluded holders are blocked by others. A holder that was not excluded got the job after the locks were taken.
 fn not_locked_failure(group: &[&Ended], locking: &Locking, not_locked: &HashMap<i64, Uuid>) -> GroupFailure {
     let is_blocked = |holder: &Uuid| match locking {
         Locking::Wait(avoid) => avoid.contains(holder),
@@ -363,7 +363,7 @@ fn released_by_others(row: &Row) -> Released {
     }
 }
 
-/// The second round trip. Returns how many parked jobs became available.
+/// The second round trip. Returns the number of parked jobs that became available.
 pub(super) async fn write(
     connection: &Connection<SettlementStatements>,
     changes: &Changes,
@@ -414,7 +414,7 @@ pub(super) async fn write(
         &promotions.freed,
         &promotions.unparked,
     ];
-    // What has nothing to write is not sent.
+    // A statement without rows is not sent.
     let execute = async |statement, rows: usize, params: &[&(dyn ToSql + Sync)]| match rows {
         0 => Ok(0),
         _ => client.execute(statement, params).await,

@@ -37,8 +37,7 @@ export const cleanPaths: string[] = [
   "docs/tutorial",
   "examples/billing/README.md",
   "examples/images/README.md",
-  "ledger/schema",
-  "ledger/upgrades/README.md",
+  "ledger",
   "policy/src",
 ];
 

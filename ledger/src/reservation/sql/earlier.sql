@@ -1,4 +1,5 @@
--- Earlier submissions with the same Idempotency-Key, of the last key_lifetime(). $1 holders, $2 keys, pairwise.
+-- Earlier submissions with the same Idempotency-Key, within key_lifetime().
+-- Parameters: $1 holders, $2 keys, pairwise.
 SELECT w.holder, w.idempotency_key, s.request_hash, s.job_id
 FROM unnest($1::uuid[], $2::text[]) AS w (holder, idempotency_key)
 CROSS JOIN LATERAL (

@@ -1,4 +1,5 @@
--- A key is free again after key_lifetime(). $1 holders, $2 keys, pairwise.
+-- Frees keys after key_lifetime().
+-- Parameters: $1 holders, $2 keys, pairwise.
 UPDATE submissions s
 SET idempotency_key = NULL
 WHERE s.job_id = ANY (ARRAY(

@@ -1,6 +1,9 @@
--- The jobs, as River's own client inserts them; a parked one, and one whose time has not come, is River's `pending`.
--- $1 ids, $2 args, $3 kinds, $4 max_attempts, $5 metadata, $6 queues, $7 states, $8 unique keys, $9 unique states,
--- $10 priorities, $11 when they are to start (null: at once).
+-- Inserts jobs as River's own client does. A parked job, or one with a later start, has River's state `pending`.
+-- Parameters:
+--
+-- - $1 to $6: ids, args, kinds, max_attempts, metadata, queues.
+-- - $7 to $10: states, unique keys, unique states, priorities.
+-- - $11: start times (null: at once).
 INSERT INTO river_job
     (id, args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags, unique_key, unique_states)
 SELECT id, args, kind, max_attempts, metadata, priority, queue, state::river_job_state, coalesce(run_at, now()), '{}',

@@ -1,6 +1,12 @@
--- One reservation a job. $1 job ids, $2 holders, $3 user ids, $4 meters, $5 amounts, $6 periods, $7 admitted,
--- $8 seconds to live, $9 the windows besides the month, $10 the moment that decides in which windows it is counted,
--- $11 when they are to start (null: at once), $12 how much of the amounts is overage.
+-- Inserts one reservation per job. Parameters:
+--
+-- - $1 to $6: job ids, holders, user ids, meters, amounts, periods.
+-- - $7: whether it is admitted.
+-- - $8: seconds to live.
+-- - $9: the windows other than the month.
+-- - $10: the time that determines its windows.
+-- - $11: start times (null: at once).
+-- - $12: the overage in the amounts.
 INSERT INTO quota_reservations
     (user_id, event_type, reserved_amount, job_id, expires_at, holder, period_start, windows, created_at, admitted_at,
      parked_at, due_at, overage)

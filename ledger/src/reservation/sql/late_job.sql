@@ -1,6 +1,7 @@
--- A job whose attempt is under way, or that nobody has claimed, and what it holds. Its row is locked, so that nobody takes it back meanwhile.
--- $1 job id, $2 attempt, NULL for one that nobody has claimed; a unique job among them stays as it is whose key does not
--- count while it is pending. `submitted_amount` is what its submission reserved, unless that was charged already.
+-- An unclaimed job or one with a current attempt, and its reservation. Locks the job's row, so that it cannot be taken
+-- over meanwhile. Skips an unclaimed unique job with a key that does not count while the job is pending.
+-- `submitted_amount` is what its submission reserved, unless that was charged already.
+-- Parameters: $1 job id, $2 attempt, NULL for an unclaimed job.
 SELECT r.job_id IS NOT NULL AS has_reservation,
        coalesce(r.admitted_at IS NOT NULL, false) AS admitted,
        coalesce(r.parked_at IS NOT NULL, false) AS parked,

@@ -1,7 +1,12 @@
--- The reservation of a job that is there already. One that it has keeps its amount and its windows. A submission that
--- is charged anew says what it reserves now.
--- $1 job id, $2 holder, $3 user id, $4 meter, $5 amount, $6 period, $7 admitted, $8 seconds to live,
--- $9 the windows besides the month, $10 the moment that decides in which windows it is counted, $11 overage.
+-- Writes the reservation of an existing job. An existing reservation keeps its amount and windows. If a submission is
+-- charged again, it gets the newly reserved amount. Parameters:
+--
+-- - $1 to $6: job id, holder, user id, meter, amount, period.
+-- - $7: whether it is admitted.
+-- - $8: seconds to live.
+-- - $9: the windows other than the month.
+-- - $10: the time that determines its windows.
+-- - $11: overage.
 WITH submitted AS (
     UPDATE submissions s
     SET reserved_amount = $5

@@ -1,5 +1,6 @@
--- Live jobs under these unique keys. $1 keys. Each key by itself: where statistics are of a time without unique jobs,
--- the planner would go through all that have a key.
+-- Unfinished jobs with these unique keys. Looks up each key separately: if statistics are from a time without unique
+-- jobs, the planner would scan all jobs with a key.
+-- Parameters: $1 keys.
 SELECT k.unique_key, j.id
 FROM unnest($1::bytea[]) AS k (unique_key)
 CROSS JOIN LATERAL (

@@ -1,9 +1,9 @@
--- Takes the locks, in one order everywhere, in a statement of its own: what is read afterwards is read under them.
--- skipping() makes the statement that leaves out what others have locked.
--- $1 holders, $2 meters, pairwise.
+-- Takes the locks in the common order, in a separate statement, so that later statements read under them. skipping()
+-- derives the statement that skips rows which others have locked.
+-- Parameters: $1 holders, $2 meters, pairwise.
 --
--- The order and the limit find the living version of a row (see ledger/schema/tables/holders.sql). They also keep the
--- planner from turning the look-ups by key into one pass over a table that it takes for small.
+-- The order and the limit find the live version of a row (see ledger/schema/tables/holders.sql). They also keep the
+-- planner from replacing the look-ups by key with one scan of a table that it considers small.
 SELECT h.holder, h.event_type
 FROM (
     SELECT DISTINCT holder, event_type

@@ -1,11 +1,15 @@
--- What else of a user could be claimed goes where it costs no claims: parked, as if it had been submitted through
--- Weir. What has a slot stays. The caller holds the holder's lock, so nobody admits any of it meanwhile.
--- $1 kinds, $2 the user_id as the arguments have it, $3 user id, $4 meter, $5 holder, $6 period, $7 seconds to
--- live, $8 how many at most.
+-- Parks a user's other claimable jobs, as if they had been submitted through Weir, so that they cost no claims. Jobs
+-- with a slot stay. The caller holds the holder's lock, so none of them is admitted meanwhile. Parameters:
 --
--- A retry that is not due yet keeps its delay. A job that was submitted and holds nothing, since it had ended and somebody
--- retries it, asks for itself what it reserves. A unique job whose key does not count while it is pending stays as
--- well: another could take its key meanwhile, and then nothing could wake it.
+-- - $1: kinds.
+-- - $2: the user_id as the arguments have it.
+-- - $3 to $6: user id, meter, holder, period.
+-- - $7: seconds to live.
+-- - $8: how many at most.
+--
+-- A retry that is not due keeps its delay. A submitted job that had ended, and that an operator retries, holds nothing
+-- and reserves for itself. A unique job also stays if its key does not count while it is pending: another job could
+-- take the key meanwhile, and then nothing could wake it.
 WITH backlog AS MATERIALIZED (
     SELECT j.id
     FROM river_job j
@@ -15,7 +19,7 @@ WITH backlog AS MATERIALIZED (
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.admitted_at IS NOT NULL)
       AND (EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id)
            OR NOT EXISTS (SELECT 1 FROM submissions s WHERE s.job_id = j.id))
-      -- Of a service that was counted by another meter: its holder's row of that one is not locked.
+      -- The job's service had another meter before, and its holder's row for that meter is not locked.
       AND NOT EXISTS (SELECT 1 FROM quota_reservations r WHERE r.job_id = j.id AND r.event_type <> $4)
     LIMIT $8::bigint
     FOR NO KEY UPDATE OF j SKIP LOCKED

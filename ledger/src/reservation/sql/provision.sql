@@ -1,8 +1,11 @@
--- First contact: a verified user becomes known, on the default plan; a holder gets its row to lock. SQL callers have
--- lock_account(), an operator make_user.sql.
--- $1 holders, $2 meters, $3 user ids (null: an address), $4 the subjects that the user ids are made from (null: the id
--- is the subject), pairwise. A row that somebody inserted with a subject and an id of its own keeps the subject, and must
--- not lock the user out.
+-- Creates the rows for a first submission: a verified user on the default plan, and a row to lock for a holder. SQL
+-- callers use lock_account(), and operators use make_user.sql. A manually inserted row with its own subject and id
+-- keeps its subject, and must not lock the user out. Parameters, pairwise:
+--
+-- - $1: holders.
+-- - $2: meters.
+-- - $3: user ids (null: an address).
+-- - $4: the subjects of derived user ids (null: the id is the subject).
 WITH wanted AS (
     SELECT * FROM unnest($1::uuid[], $2::usage_event_type[], $3::uuid[], $4::text[])
         AS w (holder, event_type, user_id, subject)
@@ -12,7 +15,7 @@ WITH wanted AS (
     FROM wanted w
     WHERE w.user_id IS NOT NULL
     ORDER BY w.user_id, w.subject
-    -- Of both keys: two who meet the same user first may meet at either.
+    -- For both keys, because two concurrent first submissions of a user may conflict on either.
     ON CONFLICT DO NOTHING
     RETURNING id
 ), new_subscriptions AS (

@@ -1,5 +1,6 @@
--- The accounts that the locks protect. $1 holders, $2 meters, pairwise and distinct.
--- `short_spans` and the arrays next to it are the windows besides the month; most meters have none.
+-- The accounts under the locks. `short_spans` and the arrays next to it are the windows other than the month; most
+-- meters have none.
+-- Parameters: $1 holders, $2 meters, pairwise and distinct.
 SELECT w.n AS position,
        h.slots_in_use,
        h.parked,

@@ -1,6 +1,7 @@
--- $1 user ids, $2 meters, $3 spans, $4 starts of windows, $5 amounts, $6 beyond what nothing is accepted; distinct windows.
--- Usage that a lowered limit left above it stays allowed. The holders are locked, so a balance stays at its place (ctid),
--- and no other transaction creates one. The SQL body of this rule is reserve_in_windows().
+-- Reserves amounts in windows. Usage above a limit that was lowered later stays allowed. The holders are locked, so a
+-- balance stays at its place (ctid), and no other transaction creates one. The SQL body of this rule is
+-- reserve_in_windows(). Parameters, with distinct windows: $1 user ids, $2 meters, $3 spans, $4 starts of windows, $5
+-- amounts, $6 the maximum accepted.
 WITH wanted AS MATERIALIZED (
     SELECT n.*,
            (SELECT k.ctid FROM quota_balances k

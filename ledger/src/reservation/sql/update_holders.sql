@@ -1,5 +1,5 @@
--- $1 holders, $2 meters, $3 slots taken, $4 jobs parked, $5 slot limits; distinct pairs, all of them locked, so
--- that a row's place (ctid) stays what it is.
+-- Updates the counters of holders. All pairs are distinct and locked, so a row stays at its place (ctid).
+-- Parameters: $1 holders, $2 meters, $3 slots to use, $4 jobs to park, $5 slot limits.
 UPDATE holders h
 SET slots_in_use = h.slots_in_use + d.slots,
     parked = h.parked + d.parked,

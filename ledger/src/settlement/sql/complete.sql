@@ -1,11 +1,16 @@
--- Completes the jobs as River's JobCompleteTx does, but only the attempt that did the work: a job that was taken
--- back and given to somebody else is not touched. What is completed is taken out of the reservations. One row a
--- completed job; `holder` is null when it had no reservation.
--- After a failover, an id may belong to another job, which was created at another time.
--- $1 ids, $2 attempts, $3 metadata to merge, $4 when the jobs were created (null: whenever), $5 outputs.
+-- Completes the jobs as River's JobCompleteTx does, but only for the attempt that did the work: a job that was taken
+-- over stays as it is. Deletes the reservations of completed jobs. Returns one row per completed job; `holder` is null
+-- if it had no reservation. After a failover, an id may belong to another job, which was created at another time.
+-- Parameters:
 --
--- "IS TRUE" keeps the state out of the choice of an index: the planner would otherwise go through all running jobs for
--- each one of these.
+-- - $1: ids.
+-- - $2: attempts.
+-- - $3: metadata to merge.
+-- - $4: when the jobs were created (null: not checked).
+-- - $5: outputs.
+--
+-- "IS TRUE" keeps the planner from using the state to choose an index: it might scan all running jobs for each one of
+-- these.
 WITH done AS (
     UPDATE river_job j
     SET state = 'completed', finalized_at = now(),
@@ -34,5 +39,5 @@ SELECT holder, event_type, held_slot, parked, job_id, user_id, period_start, win
        request_id, from_grants, overage
 FROM released
 UNION ALL
--- Each job once more, since not all have a reservation.
+-- Each job again, because some have no reservation.
 SELECT NULL, NULL, NULL, NULL, id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM done

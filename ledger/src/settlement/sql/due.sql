@@ -1,5 +1,5 @@
--- Jobs whose time to ask for a slot has come, the longest due first. $1 how many at most; $2 and $3 holders and event
--- types, pairwise, that are left out.
+-- The jobs that are due to ask for a slot, the longest due first.
+-- Parameters: $1 how many at most; $2 and $3 holders and event types to exclude, pairwise.
 SELECT r.job_id, r.holder, r.event_type
 FROM quota_reservations r
 WHERE r.due_at <= statement_timestamp()

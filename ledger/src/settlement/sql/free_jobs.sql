@@ -1,4 +1,5 @@
--- Those of these jobs whose row nobody has locked, or that are gone. $1 job ids.
+-- The jobs among these that are not locked or do not exist.
+-- Parameters: $1 job ids.
 SELECT a.job_id
 FROM (SELECT DISTINCT id AS job_id FROM unnest($1::bigint[]) AS u (id) ORDER BY 1) a
 LEFT JOIN LATERAL (

@@ -1,5 +1,5 @@
--- Takes the same locks as a reservation, in the same order, and reads what is locked, with the plan that each holder
--- has now. $1 job ids, $2 holders not to wait for; $3 holders, $4 meters, pairwise, which need no job.
+-- Takes the same locks as a reservation, in the same order, and reads the locked rows, with each holder's current plan.
+-- Parameters: $1 job ids, $2 holders not to wait for; $3 holders, $4 meters, pairwise, which need no job.
 SELECT h.holder, h.event_type, h.user_id, h.slots_in_use, h.parked, plan.tier, plan.lane, plan.slots, plan.own_slots
 FROM (
     SELECT holder, event_type FROM quota_reservations WHERE job_id = ANY ($1::bigint[]) AND holder <> ALL ($2::uuid[])

@@ -1,4 +1,5 @@
--- Makes the row of a job's holder, where somebody deleted it. $1 job id.
+-- Creates the deleted row of a job's holder again.
+-- Parameters: $1 job id.
 INSERT INTO holders (holder, event_type, user_id)
 SELECT r.holder, r.event_type, r.user_id FROM quota_reservations r WHERE r.job_id = $1
 ON CONFLICT (holder, event_type) DO NOTHING

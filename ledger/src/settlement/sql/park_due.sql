@@ -1,9 +1,9 @@
--- Puts jobs whose time has come in line for a slot, as far as nobody works on them or is about to. The caller holds the
--- locks of these holders, and promotes afterwards. Returns how many each holder parks, and whether any of its jobs stays due.
--- $1 job ids, $2 holders, $3 meters, pairwise.
+-- Parks due jobs that are not running and not about to. The caller holds the locks of these holders, and promotes
+-- afterwards. Returns how many jobs each holder parks, and whether any of its jobs stays due.
+-- Parameters: $1 job ids, $2 holders, $3 meters, pairwise.
 --
--- A retry is taken out of River's hands before it can be claimed, so that it runs with a slot whoever works it. A unique
--- job whose key does not count while it is pending stays: another could take its key meanwhile.
+-- A retry is parked before it can be claimed, so that it has a slot whichever client runs it. A unique job with a key
+-- that does not count while it is pending stays as it is, because another job could take the key meanwhile.
 WITH due AS MATERIALIZED (
     SELECT r.job_id, r.holder, r.event_type, j.id, coalesce(e.waits, false) AS waits
     FROM (
@@ -28,7 +28,7 @@ WITH due AS MATERIALIZED (
 ), made_pending AS (
     UPDATE river_job j SET state = 'pending' FROM due d WHERE j.id = d.id AND (j.state <> 'pending') IS TRUE
 ), asked AS (
-    -- One that is locked is being claimed or cancelled, and is looked at again.
+    -- A locked job is being claimed or cancelled. The next round checks it again.
     UPDATE quota_reservations r
     SET due_at = NULL, parked_at = CASE WHEN d.id IS NOT NULL THEN clock_timestamp() END
     FROM due d

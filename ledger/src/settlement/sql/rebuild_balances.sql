@@ -1,5 +1,6 @@
--- Sets the balances of one user to the sums of its usage events and reservations. The caller holds its locks.
--- $1 the user's holder. A client address has none. Windows that were over long ago are forgotten, and stay so.
+-- Sets the balances of one user to the sums of its usage events and reservations. The caller holds its locks. A client
+-- address has no balances. Deleted balances of old windows are not created again.
+-- Parameters: $1 the user's holder.
 INSERT INTO quota_balances AS b (user_id, event_type, span, period_start, used, reserved, from_grants)
 SELECT k.user_id, k.event_type, k.span, k.period_start, coalesce(u.used, 0), coalesce(r.reserved, 0),
        coalesce(u.from_grants, 0) + coalesce(r.from_grants, 0)

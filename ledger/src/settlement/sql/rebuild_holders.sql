@@ -1,4 +1,5 @@
--- Sets the slot counters of one holder to what its reservations say. The caller holds its locks. $1 holder.
+-- Sets the slot counters of one holder to the counts of its reservations. The caller holds its locks.
+-- Parameters: $1 holder.
 UPDATE holders h
 SET slots_in_use = c.slots, parked = c.parked
 FROM (

@@ -1,9 +1,10 @@
--- Takes the reservations whose job was ended by somebody else, or is gone, out of the table; those whose job failed and
--- will be tried again keep their quota and give up their slot. $1 job ids.
+-- Deletes the reservations of jobs that were ended elsewhere or deleted. Jobs that failed and will be retried keep
+-- their quota and release their slot.
+-- Parameters: $1 job ids.
 --
--- The jobs' rows are locked and looked at by the clock of now: a retry that falls due meanwhile is claimed before this,
--- and keeps its slot, or after it, and asks for one. Every row is looked up by its key, whatever the planner believes
--- about the size of the tables.
+-- The jobs' rows are locked and read by the current clock. A retry that falls due meanwhile is either claimed before
+-- this, and keeps its slot, or after it, and asks for one. Every row is looked up by its key, whatever the planner
+-- assumes about the size of the tables.
 WITH seen AS MATERIALIZED (
     SELECT a.job_id, j.state, j.ended, j.waits, j.scheduled_at, j.used, j.request_id
     FROM (SELECT DISTINCT id AS job_id FROM unnest($1::bigint[]) AS u (id) ORDER BY 1) a
@@ -18,8 +19,8 @@ WITH seen AS MATERIALIZED (
         FOR NO KEY UPDATE
     ) j ON true
 ), unheard AS (
-    -- What its handler still says is of an attempt that is over, also if somebody retries the job. Before its reservation,
-    -- as those who hear it lock the two.
+    -- The attempt is over, so its handler's later reports must not count, even if the job is retried. Deleted before
+    -- the reservation, in the order in which reports lock the two.
     DELETE FROM outstanding_attempts WHERE job_id = ANY (ARRAY(SELECT s.job_id FROM seen s WHERE coalesce(s.ended, true)))
     RETURNING job_id
 ), ended AS (
@@ -32,7 +33,7 @@ WITH seen AS MATERIALIZED (
               s.state::text AS state, s.used, r.from_grants, r.overage
 ), yielded AS (
     UPDATE quota_reservations r
-    -- Shortly before the job is due, it asks for a slot again.
+    -- The job asks for a slot again shortly before it is due.
     SET admitted_at = NULL, due_at = s.scheduled_at - retry_lead()
     FROM seen s
     WHERE r.job_id = s.job_id AND r.admitted_at IS NOT NULL AND s.waits

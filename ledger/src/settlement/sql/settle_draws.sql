@@ -1,6 +1,6 @@
--- What grants pay for jobs that drew on them and are over. $1 jobs, $2 charged to grants, $3 no longer from grants, $4 user
--- ids, $5 meters, $6 periods. After the charges and balances were written; the holders are
--- locked, so that the places (ctid) of their balances and usage events stay what they are.
+-- Settles the grants' part of ended jobs. Runs after the charges and balances were written. The holders are locked, so
+-- their balances and usage events stay at their places (ctid).
+-- Parameters: $1 jobs, $2 charged to grants, $3 returned to grants, $4 user ids, $5 meters, $6 periods.
 WITH ended AS MATERIALIZED (
     SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::uuid[], $5::usage_event_type[], $6::timestamptz[])
         AS e (job_id, charged, returned, user_id, event_type, period_start)

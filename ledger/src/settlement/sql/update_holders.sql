@@ -1,5 +1,5 @@
--- Slots that were freed and that nobody waits for. $1 holders, $2 meters, $3 slots, $4 no longer parked; distinct
--- pairs. The caller holds the holders' locks, so a row stays at its place (ctid).
+-- Frees slots of holders without parked jobs. The caller holds the holders' locks, so a row stays at its place (ctid).
+-- Parameters: $1 holders, $2 meters, $3 slots, $4 no longer parked; distinct pairs.
 UPDATE holders h
 SET slots_in_use = h.slots_in_use - d.slots, parked = h.parked - d.parked, changes = h.changes + 1
 FROM (

@@ -1,13 +1,16 @@
--- Holders with parked jobs and a free slot, from a slice of all that wait, and from those whose subscription or whose own
--- limits changed just now. Nothing is locked: nobody who cannot be given anything is touched.
--- $1 and $2 the last holder and meter of the slice before, $3 how many a slice has, $4 whether slots are
--- limited, $5 plans whose slots the configuration sets and $6 those slots, $7 the slots of a client address, $8 seconds
--- that count as just now.
--- `n` numbers the slice's rows, the last of which is where the next one starts; `has_room` tells who can be given
--- something.
+-- Holders with parked jobs and a free slot, from a slice of all waiting holders, and holders with a recently changed
+-- subscription or override. Takes no locks, so holders without room are not affected. `n` numbers the slice's rows; the
+-- next slice starts at the last one. `has_room` marks holders with room. Parameters:
 --
--- The holders are found by jumping from one to the next in the index of the parked reservations, so the cost grows
--- with the slice and not with the number of jobs or holders that wait.
+-- - $1 and $2: the last holder and meter of the previous slice.
+-- - $3: the size of a slice.
+-- - $4: whether slots are limited.
+-- - $5 and $6: plans with configured slots, and those slots.
+-- - $7: the slots of a client address.
+-- - $8: seconds that count as recent.
+--
+-- The query jumps from holder to holder in the index of parked reservations. So its cost grows with the slice and not
+-- with the number of waiting jobs or holders.
 WITH RECURSIVE slice AS (
     (SELECT r.holder, r.event_type, 1 AS n FROM quota_reservations r
      WHERE r.parked_at IS NOT NULL AND (r.holder, r.event_type) > ($1::uuid, $2::usage_event_type)
