@@ -39,17 +39,17 @@ enum Benchmark {
     Reserve,
     /// Jobs a second.
     Work,
-    /// What a flood costs other users, and how soon a freed slot is reused.
+    /// The cost of a flood to other users, and how soon a freed slot is reused.
     Fairness,
-    /// What the failures of some users cost the others.
+    /// The cost of some users' failures to the others.
     Faults,
     /// A job's whole path, from HTTP to its settlement.
     Path,
-    /// What a job costs at 20 to 400 a second, and an installation without any.
+    /// The cost of a job at 20 to 400 a second, and of an installation without jobs.
     Light,
-    /// What an old snapshot costs that another session holds. Takes most of an hour.
+    /// The cost of an old snapshot held by another session. Takes most of an hour.
     Snapshot,
-    /// What a large database costs.
+    /// The cost of a large database.
     Growth,
     /// Jobs a second of a fleet in Go. Needs Go and a clone.
     Languages,
@@ -120,7 +120,7 @@ fn show(json: bool, lines: &[Line], table: &str) -> Result<ExitCode, Box<dyn Err
         table.to_owned()
     };
     match std::io::stdout().lock().write_all(text.as_bytes()) {
-        // `| head` has read enough.
+        // A reader such as `head` may have closed the pipe.
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(ExitCode::SUCCESS),
     }

@@ -1,4 +1,4 @@
-//! What a job costs: processor time by process, and what PostgreSQL writes.
+//! The cost of a job: processor time by process, and PostgreSQL's writes.
 
 use std::time::{Duration, Instant};
 
@@ -6,25 +6,25 @@ use tokio_postgres::Client;
 
 use super::report::{BenchError, Line};
 
-/// Processor time of the origin, the workers, and PostgreSQL with all its processes, so far.
+/// The processor time so far of the origin, the workers, and PostgreSQL with all its processes.
 pub(super) struct Cpu([Duration; 3]);
 
 const PROCESSES: [&str; 3] = ["origin", "workers", "PostgreSQL"];
 
 impl Cpu {
-    /// A process that is not there, or may not be looked at, has none.
+    /// A process that does not exist, or that may not be inspected, counts as zero.
     pub(super) async fn read(client: &Client, processes: [Option<u32>; 2]) -> Self {
         let postgres = postmaster(client).await;
         let [origin, workers] = processes.map(|id| id.and_then(own_time).unwrap_or_default());
         Self([origin, workers, postgres.map(family_time).unwrap_or_default()])
     }
 
-    /// What was spent since `before`.
+    /// The processor time since `before`.
     pub(super) fn since(&self, before: &Self) -> [Duration; 3] {
         std::array::from_fn(|index| self.0[index].saturating_sub(before.0[index]))
     }
 
-    /// What each of so many jobs has cost since `before`.
+    /// The cost per job since `before`.
     pub(super) fn each(&self, before: &Self, jobs: usize) -> Vec<Cost> {
         let spent = self.since(before);
         PROCESSES
@@ -36,10 +36,10 @@ impl Cpu {
     }
 }
 
-/// Backends whose clients have ended are gone within this time.
+/// A backend ends within this time after its client.
 const GONE: Duration = Duration::from_secs(5);
 
-/// What PostgreSQL has written so far.
+/// PostgreSQL's writes so far.
 pub(super) struct Written(Vec<f64>);
 
 const WRITTEN: [(&str, &str); 6] = [
@@ -52,7 +52,7 @@ const WRITTEN: [(&str, &str); 6] = [
 ];
 
 impl Written {
-    /// Waits for the others of this database to go: a backend tells all that it has counted when it ends.
+    /// Waits for the other backends of this database to end, because a backend reports all its counts when it ends.
     pub(super) async fn read(client: &Client) -> Result<Self, BenchError> {
         let others = "SELECT count(*) FROM pg_stat_activity \
                       WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
@@ -76,7 +76,7 @@ impl Written {
         Ok(Self(row.get(0)))
     }
 
-    /// What was written for each of so many jobs since `before`.
+    /// The writes per job since `before`.
     pub(super) fn each(&self, before: &Self, jobs: usize) -> Vec<Cost> {
         let written = self.0.iter().zip(&before.0).map(|(now, then)| now - then);
         WRITTEN
@@ -91,7 +91,7 @@ impl Written {
     }
 }
 
-/// How much WAL the server has written so far, in bytes.
+/// The WAL that the server has written so far, in bytes.
 pub(super) async fn wal(client: &Client) -> Result<f64, BenchError> {
     let row = client
         .query_one(
@@ -102,7 +102,7 @@ pub(super) async fn wal(client: &Client) -> Result<f64, BenchError> {
     Ok(row.get(0))
 }
 
-/// What one job costs of something.
+/// One cost of one job.
 pub(super) struct Cost {
     what: String,
     each: f64,
@@ -110,7 +110,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Of the processor time that a process has spent on so many jobs.
+    /// The processor time per job of a process.
     pub(super) fn of_time(process: &str, spent: Duration, jobs: usize) -> Self {
         Self {
             what: format!("CPU of {process}"),
@@ -124,7 +124,7 @@ impl Cost {
     }
 }
 
-/// The process id of a server on this machine, for those who may ask it.
+/// The process id of a server on this machine, if the role may read it.
 async fn postmaster(client: &Client) -> Option<u32> {
     let row = client
         .query_one(
@@ -159,7 +159,7 @@ fn own_time(id: u32) -> Option<Duration> {
     Some(ticks(stat.get(11)? + stat.get(12)?))
 }
 
-/// The processor time of a process, its children that live, and those that have ended.
+/// The processor time of a process, its living children and its ended ones.
 pub(super) fn family_time(id: u32) -> Duration {
     let mut sum = stat(id).map_or(0, |stat| stat.get(11..15).map_or(0, |times| times.iter().sum()));
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! The part of `fairness` with worker processes of their own, one of which is killed.
+//! The part of `fairness` with separate worker processes, one of which is killed.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,10 +15,10 @@ use weir::config::Settings;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Takes long enough to be killed in the middle of it.
+/// Takes long enough to be killed while it runs.
 const PROGRAM: &str = r#"["sh", "-c", "sleep 0.2; echo '{}'"]"#;
 
-/// How many snapshots showed a user with more running jobs than slots, of how many.
+/// How many snapshots showed a user with more running jobs than slots, and the number of snapshots.
 async fn sample(
     client: tokio_postgres::Client,
     stopped: CancellationToken,
@@ -40,7 +40,7 @@ async fn sample(
     Ok((taken, over))
 }
 
-/// Three workers, one of which is killed in the middle of its jobs.
+/// Three workers, one of which is killed while it works.
 pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> Result<Vec<Line>, BenchError> {
     progress("kill -9 of one of three workers");
     stage.clear().await?;
@@ -66,7 +66,7 @@ pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> R
     }
     drop(workers.remove(0));
     let killed = Instant::now();
-    // What is still running after this is what the killed one had.
+    // The jobs that are still running after this are those of the killed worker.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let rows = client
         .query(
@@ -78,7 +78,7 @@ pub(super) async fn killed(settings: &Settings, stage: &Stage, weir: &Path) -> R
     let again = "SELECT count(*) FROM river_job WHERE id = ANY ($1) AND attempt > 1 AND state IN ('running', 'completed')";
     let resumed = loop {
         let resumed: i64 = client.query_one(again, &[&orphaned]).await?.get(0);
-        // If it had no jobs at that moment, none can be resumed.
+        // If it had no jobs at that moment, there is nothing to resume.
         if resumed > 0 || orphaned.is_empty() || killed.elapsed() > MAX_WAIT {
             break killed.elapsed().as_secs_f64();
         }

@@ -1,4 +1,4 @@
-//! `fairness`: what one user's flood costs another, and how soon a freed slot is taken.
+//! `fairness`: the cost of one user's flood to another user, and how soon a freed slot is reused.
 
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -24,17 +24,18 @@ use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
 
-/// How long every job of this benchmark takes.
+/// The duration of every job in this benchmark.
 const JOB: Duration = Duration::from_millis(20);
 
-/// So many newcomers come in each turn, a quarter of them in a quick run, after so many that are not measured.
+/// The number of measured newcomers in each turn, a quarter of them in a quick run, and the number of unmeasured ones
+/// before them.
 const NEWCOMERS: usize = 200;
 const WARM_UP: usize = 20;
 
 /// Workers in the lane.
 const WORKERS: u32 = 5;
 
-/// Remembers when each job began and ended, by holder.
+/// Records when each job started and ended, by holder.
 #[derive(Default)]
 struct Diary(Mutex<HashMap<Uuid, Vec<(Instant, Instant)>>>);
 
@@ -68,7 +69,7 @@ impl Diary {
     }
 }
 
-/// Takes as long as it is let.
+/// A handler that runs until it is cancelled.
 struct Endless;
 
 #[async_trait]
@@ -83,11 +84,11 @@ impl Handler for Endless {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When the database cannot be used; its own database may then be left on the server.
+/// When the database cannot be used. The benchmark's database may then be left on the server.
 pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
     let (rounds, newcomers) = if effort.is_quick {
@@ -113,9 +114,10 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
         progress(&format!("filling a database with {flood} waiting jobs"));
         scenes.push(Scene::new(settings, usize::try_from(flood).unwrap_or_default()).await?);
     }
-    // What a flood costs whoever shares nothing with it but the machine and the server.
+    // The cost of a flood to a user who shares only the machine and the server with it.
     let mut apart = Scene::new(settings, 0).await?;
-    // A disk has slow seconds, which make a 99th percentile of their own. In many short turns, each gets its share.
+    // A disk has slow seconds, which would determine the 99th percentile. With many short turns, each side gets its
+    // share of them.
     for round in 1..=rounds {
         progress(&format!("newcomers, turn {round} of {rounds}"));
         for scene in &mut scenes {
@@ -188,8 +190,8 @@ pub(crate) async fn fairness(settings: &Settings, effort: Effort, weir: &Path) -
     Ok(Report { conditions, lines })
 }
 
-/// ADR-10's limiter as written, in one process's memory: what is over the limit is claimed, refused and snoozed, one
-/// after the other, and a newcomer waits until all of the flood has been.
+/// ADR-10's limiter as written, in one process's memory. Jobs over the limit are claimed, refused and snoozed one after
+/// the other, and a newcomer waits until the whole flood has been.
 async fn as_written(settings: &Settings, effort: Effort) -> Result<Line, BenchError> {
     progress("one newcomer, with FAIRNESS_SCOPE=process");
     let mut settings = settings.clone();
@@ -206,12 +208,12 @@ async fn as_written(settings: &Settings, effort: Effort) -> Result<Line, BenchEr
     ))
 }
 
-/// A database where this many jobs of one user wait.
+/// A database with this many waiting jobs of one user.
 struct Scene {
     stage: Stage,
     hot: Vec<Uuid>,
     flood: usize,
-    /// How long newcomers waited.
+    /// The newcomers' waiting times.
     newcomers: Vec<Duration>,
     /// How long the hot user's slot stayed free between two jobs.
     slots: Vec<Duration>,
@@ -232,8 +234,8 @@ impl Scene {
         })
     }
 
-    /// Starts workers and lets so many newcomers come, after others that make connections, statements and plans. What is
-    /// worked of the flood is made up for.
+    /// Starts workers and submits for this many newcomers, after others that open connections and prepare statements
+    /// and plans. Refills the flood afterwards.
     async fn turn(
         &mut self,
         settings: &Settings,
@@ -262,7 +264,7 @@ impl Scene {
         self.end(settings, play).await
     }
 
-    /// Starts workers, and waits until they are at the flood.
+    /// Starts workers, and waits until they work on the flood.
     async fn begin(&self, settings: &Settings, warm_up: usize) -> Result<Play, BenchError> {
         let diary = Arc::new(Diary::default());
         let context = self
@@ -276,7 +278,7 @@ impl Scene {
         Ok(Play { diary, working })
     }
 
-    /// Stops them, and makes up for what they have worked of the flood.
+    /// Stops the workers, and refills the flood.
     async fn end(&self, settings: &Settings, play: Play) -> Result<(), BenchError> {
         play.working.stop().await;
         let worked = play.diary.of(self.hot[0]).len();
@@ -284,7 +286,7 @@ impl Scene {
     }
 }
 
-/// Workers of a scene.
+/// The workers of a scene.
 struct Play {
     diary: Arc<Diary>,
     working: Working,
@@ -302,14 +304,14 @@ async fn newcomer(reserver: &Reserver, diary: &Diary, user: Uuid) -> Result<Dura
     }
 }
 
-/// What the database does in a second.
+/// The database's work in a second.
 struct Rest {
     transactions: f64,
     wal: f64,
 }
 
-/// What the database does while this many jobs of one user wait for a slot that does not come free, and nobody submits
-/// anything: workers, leader and reconciliation are there and have nothing to do.
+/// The database's work while this many jobs of one user wait for a slot that never becomes free. There are no
+/// submissions, and workers, leader and reconciliation have nothing to do.
 async fn resting(
     settings: &Settings,
     stage: &Stage,
@@ -334,8 +336,8 @@ async fn resting(
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(context.clone(), stopped.clone()));
     tokio::time::sleep(Duration::from_secs(2)).await;
-    // Long enough for a slow round, unless it has to be quick. The middle one of several: the server's log is one for
-    // all its databases, and it vacuums whichever it likes.
+    // Long enough for a slow round, except in a quick run. Takes the median of several: all databases of the server
+    // share its log, and it vacuums any of them at any time.
     let span = if effort.is_quick {
         effort.span / 2
     } else {
@@ -372,7 +374,7 @@ async fn done_so_far(client: &tokio_postgres::Client) -> Result<Rest, BenchError
     })
 }
 
-/// Jain's index of what 50 users of one tier got, who have between 20 and 1 000 jobs waiting: 1 when all got the same.
+/// Jain's index of the throughput of 50 users on one tier, with 20 to 1 000 waiting jobs each: 1 when all got the same.
 async fn jain(settings: &Settings, stage: &Stage, effort: Effort) -> Result<Line, BenchError> {
     progress("50 users with unequal backlogs");
     stage.clear().await?;

@@ -1,4 +1,4 @@
-//! `faults`: what three users' failures at once cost all the others.
+//! `faults`: the cost of three users' simultaneous failures to all others.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use weir_ledger::audit;
 use weir_ledger::reservation::{Answer, Reserver};
 use weir_ledger::settlement::{Ended, Settler, Success};
 
-/// Users with nothing wrong, each with one job at a time.
+/// Users without a fault, each with one job at a time.
 const OTHERS: usize = 16;
 
-/// Between two jobs of a user: the database is busy, and not what is measured.
+/// The pause between two jobs of a user. The database should be busy, but the pause is not measured.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What goes wrong for a user.
+/// The fault of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
-    /// Somebody's open transaction has inserted a usage event of the user's, and so holds the user's lock.
+    /// An open transaction has inserted a usage event of the user, and so holds the user's lock.
     Locked,
     /// The count of the user's slots is too low, so that a release fails its check.
     Drifted,
@@ -42,7 +42,7 @@ pub(super) struct Latencies {
     pub(super) settlements: Vec<Duration>,
 }
 
-/// What a user's life needs.
+/// The parts that every user's loop needs.
 struct Scene {
     stage: Arc<Stage>,
     reserver: Reserver,
@@ -50,11 +50,11 @@ struct Scene {
     over: CancellationToken,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When the database cannot be used; its own database may then be left on the server.
+/// When the database cannot be used. The benchmark's database may then be left on the server.
 pub(crate) async fn faults(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let stage = Arc::new(Stage::new(settings).await?);
     let mut conditions = conditions(&stage.database.connect().await?).await?;
@@ -120,7 +120,7 @@ async fn turn(
     lives(stage, span, faults, into).await
 }
 
-/// Users who each submit and settle one job after the other, beside whatever is there.
+/// Users that each submit and settle one job after the other, next to the rest of the load.
 pub(super) async fn lives(
     stage: &Arc<Stage>,
     span: Duration,
@@ -141,7 +141,7 @@ pub(super) async fn lives(
         tokio::spawn(live(Arc::clone(&scene), user, fault.unwrap_or(Fault::None), seen))
     });
     let lives: Vec<_> = lives.collect();
-    // Connections, statements and plans are made by the first ones.
+    // The first jobs open connections and prepare statements and plans.
     tokio::time::sleep(Duration::from_millis(500)).await;
     *latencies.lock() = Latencies::default();
     tokio::time::sleep(span).await;
@@ -155,7 +155,7 @@ pub(super) async fn lives(
     Ok(())
 }
 
-/// Submits, begins and ends one job after the other. Only who has no fault is measured, and must not fail.
+/// Submits, starts and ends one job after the other. Measures only users without a fault, which must not fail.
 async fn live(
     scene: Arc<Scene>,
     user: Uuid,
@@ -163,7 +163,7 @@ async fn live(
     seen: Option<Arc<Mutex<Latencies>>>,
 ) -> Result<(), BenchError> {
     let client = scene.stage.database.connect().await?;
-    // What stands for workers and for misfortune does not wait for the disk, and nobody waits behind it.
+    // The simulated workers and faults do not wait for the disk, and nothing waits for them.
     client.batch_execute("SET synchronous_commit = off").await?;
     let mut operator = scene.stage.database.connect().await?;
     let open = operator.transaction().await?;
@@ -179,7 +179,7 @@ async fn live(
         let submitted = Instant::now();
         let answer = tokio::select! {
             answer = scene.reserver.submit(submission(user)) => answer,
-            // Whoever is locked out waits for seconds.
+            // A locked-out user waits for seconds.
             () = scene.over.cancelled() => break,
         };
         let submission_took = submitted.elapsed();
@@ -227,7 +227,7 @@ async fn live(
     Ok(())
 }
 
-/// As a worker's claim does it.
+/// Starts a job as a worker's claim does.
 pub(super) async fn begin(client: &tokio_postgres::Client, job_id: i64) -> Result<(), BenchError> {
     client
         .execute(
@@ -239,7 +239,7 @@ pub(super) async fn begin(client: &tokio_postgres::Client, job_id: i64) -> Resul
     Ok(())
 }
 
-/// As a worker does with a job whose result cannot be kept.
+/// Discards a job as a worker does when the result cannot be stored.
 async fn give_up(
     scene: &Scene,
     client: &tokio_postgres::Client,
@@ -257,7 +257,7 @@ async fn give_up(
         holder: Some(user),
         success: None,
     };
-    // Whatever is wrong with it is its user's alone, and reconciliation's.
+    // An error affects only this user, and reconciliation handles it.
     let _ = scene.settler.settle(ended).await;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `growth`: what a large database costs those who use it, and what it costs at rest.
+//! `growth`: the cost of a large database in use and at rest.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,29 +19,29 @@ use weir::status::{lanes, overview};
 use weir::telemetry::gauges::Gauges;
 use weir_ledger::settlement::{Ended, Settler, Success};
 
-/// How many waiting users have jobs done while promotion is measured.
+/// The number of waiting users with completed jobs while promotion is measured.
 const WORKED: usize = 10;
 
-/// How many jobs of each.
+/// The number of jobs of each.
 const JOBS: i64 = 50;
 
-/// How often each read is timed.
+/// The number of measurements of each read.
 const READS: usize = 9;
 
-/// In how many stretches of time the cost at rest is measured, and in how many of a quick run.
+/// The number of intervals in which the cost at rest is measured, in a full and in a quick run.
 const WINDOWS: usize = 7;
 const QUICK_WINDOWS: usize = 3;
 
-/// Above this, the large database costs what it should not.
+/// The maximum ratio of the large database's cost to the small one's.
 const MAX_RATIO: f64 = 1.3;
 
-/// How much is there.
+/// The size of a database.
 #[derive(Clone, Copy)]
 struct Size {
     parked: i64,
-    /// With waiting jobs.
+    /// Users with waiting jobs.
     waiting: i64,
-    /// All of them; the others have a history only.
+    /// All users. The others have only a history.
     users: i64,
     events: i64,
 }
@@ -55,7 +55,7 @@ const SMALL: Size = Size {
 
 impl Size {
     fn large(effort: Effort) -> Self {
-        // Filling takes longer than all that is measured.
+        // Filling takes longer than all measurements.
         let history = if effort.is_quick {
             effort.history / 5
         } else {
@@ -70,11 +70,11 @@ impl Size {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When the database cannot be used; its own databases may then be left on the server.
+/// When the database cannot be used. The benchmark's databases may then be left on the server.
 pub(crate) async fn growth(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let size = Size::large(effort);
     let (large, small) = (
@@ -110,8 +110,8 @@ pub(crate) async fn growth(settings: &Settings, effort: Effort, weir: &Path) -> 
     Ok(Report { conditions, lines })
 }
 
-/// Users who hold their slot and have the rest of their jobs wait, among many who have not; and a long history of all.
-/// Returns some of those who wait.
+/// Inserts users with a used slot and waiting jobs among many users without, and a long history for all of them.
+/// Returns some of the waiting users.
 async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
     let all = stage.users(size.users).await?;
     let users = &all[..usize::try_from(size.waiting).unwrap_or_default()];
@@ -119,7 +119,7 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
     client
         .batch_execute("SET weir.counters = 'kept'; SET synchronous_commit = off")
         .await?;
-    // What is measured at rest is Weir, and not PostgreSQL tidying up after this.
+    // The measurement at rest is about Weir, and not about PostgreSQL's clean-up after this.
     client
         .batch_execute(
             "DO $$ DECLARE name text; BEGIN \
@@ -163,13 +163,13 @@ async fn fill(stage: &Stage, size: Size) -> Result<Vec<Uuid>, BenchError> {
             &[&all, &size.events],
         )
         .await?;
-    // Where few rows are dead, VACUUM leaves their index entries to whoever comes across them, who writes the page.
+    // If few rows are dead, VACUUM leaves their index entries, and a later reader has to write the page.
     client.batch_execute("VACUUM (ANALYZE, INDEX_CLEANUP ON)").await?;
     client.batch_execute("CHECKPOINT").await?;
     Ok(users.iter().copied().take(WORKED).collect())
 }
 
-/// Submissions and settlements of others, and the jobs of those who wait.
+/// Submissions and settlements of other users, and the jobs of waiting users.
 async fn used(
     stages: [&Arc<Stage>; 2],
     waiting: &[Vec<Uuid>; 2],
@@ -185,7 +185,7 @@ async fn used(
         ));
         for (side, stage) in stages.into_iter().enumerate() {
             lives(stage, effort.span, [Fault::None; 3], &mut latencies[side]).await?;
-            // The small one has not more jobs than for one turn.
+            // The small database has enough jobs for one turn only.
             if turn == 0 {
                 promotions[side] = promoted(stage, &waiting[side]).await?;
             }
@@ -217,7 +217,7 @@ async fn used(
     Ok(lines)
 }
 
-/// How long it takes to settle jobs of users whose next job waits.
+/// The time to settle jobs of users with a waiting next job.
 async fn promoted(stage: &Arc<Stage>, users: &[Uuid]) -> Result<Vec<Duration>, BenchError> {
     let settler = Settler::start(&stage.database, &stage.rules);
     let each = users.iter().map(|&user| {
@@ -225,7 +225,7 @@ async fn promoted(stage: &Arc<Stage>, users: &[Uuid]) -> Result<Vec<Duration>, B
         tokio::spawn(async move {
             let client = stage.database.connect().await?;
             client.batch_execute("SET synchronous_commit = off").await?;
-            // The first holds the slot, and the others are promoted in this order.
+            // The first job holds the slot, and the others are promoted in this order.
             let jobs = client
                 .query(
                     "SELECT job_id FROM submissions WHERE holder = $1 ORDER BY job_id LIMIT $2",
@@ -263,7 +263,7 @@ async fn promoted(stage: &Arc<Stage>, users: &[Uuid]) -> Result<Vec<Duration>, B
     Ok(all)
 }
 
-/// What people and monitors look at.
+/// The reads of people and monitors.
 async fn read(settings: &Settings, stages: [&Arc<Stage>; 2]) -> Result<Vec<Line>, BenchError> {
     progress("status, lanes and metrics");
     let gauges = Gauges::new(&settings.services, &settings.catalogue);
@@ -296,7 +296,7 @@ async fn read(settings: &Settings, stages: [&Arc<Stage>; 2]) -> Result<Vec<Line>
         .collect())
 }
 
-/// What a scheduler and an API cost while nothing happens.
+/// The cost of a scheduler and an API without any load.
 async fn at_rest(stages: [&Arc<Stage>; 2], effort: Effort, weir: &Path) -> Result<Vec<Line>, BenchError> {
     let services = Services::new(1, r#"["true"]"#)?;
     let count = if effort.is_quick { QUICK_WINDOWS } else { WINDOWS };
@@ -304,11 +304,11 @@ async fn at_rest(stages: [&Arc<Stage>; 2], effort: Effort, weir: &Path) -> Resul
     for (side, stage) in stages.into_iter().enumerate() {
         progress(["at rest, large", "at rest, small"][side]);
         let process = Process::start(weir, &stage.url, &services, &["schedule"], &[])?;
-        // The first rounds clean what the benchmark left behind.
+        // The first rounds clean up after the benchmark.
         tokio::time::sleep(effort.span * 2).await;
         let client = stage.database.connect().await?;
         let mut windows = [const { Vec::new() }; 3];
-        // What PostgreSQL still tidies up is in some of them only.
+        // PostgreSQL's remaining clean-up falls into some of the intervals only.
         for _ in 0..count {
             let processes = [None, Some(process.id())];
             let (cpu, written) = (Cpu::read(&client, processes).await, wal(&client).await?);

@@ -1,5 +1,5 @@
-//! `languages`: jobs a second of a fleet in Go whose jobs are completed by `weir_complete`, against the same fleet
-//! on bare River. Every job writes a row of the product's.
+//! `languages`: jobs a second of a fleet in Go that completes jobs by `weir_complete`, against the same fleet on bare
+//! River. Every job writes a row to a table of the product.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,22 +14,22 @@ use super::stage::Stage;
 use super::work::{fill_bare, fill_within};
 use weir::config::Settings;
 
-/// Where the client for Go is, in a clone.
+/// The folder of the Go client in a clone.
 const MODULE: &str = "clients/go";
 
 const PROCESSES: usize = 2;
 
-/// Of each process.
+/// The number per process.
 const WORKERS: usize = 20;
 
-/// How long a fleet works before it is measured: until each of its connections has planned its statements.
+/// How long a fleet works before the measurement. By then, each of its connections has planned its statements.
 const WARM_UP: Duration = Duration::from_secs(3);
 const QUICK_WARM_UP: Duration = Duration::from_secs(1);
 
-/// How long no job may be completed before the fleet counts as broken.
+/// A fleet that completes no job for this long counts as broken.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The fleet's program, gone when it goes out of scope.
+/// The fleet's program, deleted when it goes out of scope.
 struct Program(PathBuf);
 
 impl Program {
@@ -92,11 +92,12 @@ impl Drop for Fleet {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When Go or its module is missing, or the database cannot be used; its own databases may then be left on the server.
+/// When Go or its module is missing, or the database cannot be used. The benchmark's databases may then be left on the
+/// server.
 pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let effort = effort.with_long_turns();
     progress("building the fleet in Go");
@@ -158,12 +159,12 @@ pub(crate) async fn languages(settings: &Settings, effort: Effort) -> Result<Rep
     Ok(Report { conditions, lines })
 }
 
-/// Enough that no turn runs dry.
+/// Enough jobs for every turn.
 fn enough(span: Duration) -> usize {
     (9_000.0 * span.as_secs_f64()) as usize
 }
 
-/// Completed jobs a second, once it is warm.
+/// Completed jobs a second, after the warm-up.
 async fn rate(
     program: &Program,
     stage: &Stage,

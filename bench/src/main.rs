@@ -1,6 +1,6 @@
 //! The binary `weir-bench`: the benchmarks behind the numbers in `docs/performance.md`.
 //!
-//! Each ratio compares two things that were measured in the same run, in turns, in a separate database on the server of
+//! Each ratio compares two measurements of the same run, taken in turns, in a separate database on the server of
 //! `DATABASE_URL`. Absolute numbers depend on the machine, so they are printed with the conditions.
 
 mod cli;

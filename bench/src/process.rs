@@ -1,4 +1,4 @@
-//! Processes that a benchmark starts.
+//! The processes of a benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -49,11 +49,11 @@ impl Drop for Process {
     }
 }
 
-/// A services file, gone when it goes out of scope.
+/// A services file, deleted when it goes out of scope.
 pub(super) struct Services(PathBuf);
 
 impl Services {
-    /// The shipped service `analysis`, with so many workers of its default lane and this program, an array of TOML.
+    /// The shipped service `analysis`, with this many workers in its default lane and this program, a TOML array.
     pub(super) fn new(workers: u32, program: &str) -> Result<Self, BenchError> {
         let path = std::env::temp_dir().join(format!("weir-bench-{}.toml", Uuid::new_v4().simple()));
         std::fs::write(

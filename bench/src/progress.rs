@@ -6,7 +6,7 @@ use std::time::Instant;
 
 static STARTED: OnceLock<Instant> = OnceLock::new();
 
-/// Prints what is measured from now on, and the seconds since the first such line.
+/// Prints the next measurement, and the seconds since the first such line.
 pub(super) fn progress(what: &str) {
     let started = STARTED.get_or_init(Instant::now);
     // `eprintln!` would panic if standard error is closed.

@@ -1,5 +1,4 @@
-//! A TCP proxy on loopback in front of PostgreSQL: it delivers everything a while later, as a network does, and counts
-//! what is sent.
+//! A TCP proxy on loopback in front of PostgreSQL. It delays everything, as a network does, and counts messages.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,20 +10,20 @@ use std::time::{Duration, Instant};
 
 /// Forwards to `target` with this delay each way, until it is dropped.
 ///
-/// It runs on threads of its own: they sleep to a fraction of a millisecond, where Tokio's timer has a grain of one,
-/// and nothing of what is measured runs on them.
+/// It runs on separate threads: they sleep to a fraction of a millisecond, while Tokio's timer has a resolution of one,
+/// and nothing that is measured runs on them.
 pub(super) struct Proxy {
     pub(super) address: SocketAddr,
     pub(super) traffic: Arc<Traffic>,
     ended: Arc<AtomicBool>,
 }
 
-/// What clients have sent.
+/// Counts of the messages from clients.
 #[derive(Default)]
 pub(super) struct Traffic {
     /// Statements that were executed.
     statements: AtomicU64,
-    /// How often a client awaits something after it had awaits_request something.
+    /// How often a client started to wait for a response after it had sent a request.
     turns: AtomicU64,
 }
 
@@ -48,7 +47,7 @@ impl Proxy {
                 if closed.load(Ordering::Relaxed) {
                     return;
                 }
-                // A connection that cannot be forwarded is closed, which its client sees.
+                // A failed connection is closed, which its client sees.
                 let _ = client.and_then(|client| forward(client, target, delay, &counted));
             }
         });
@@ -63,7 +62,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -95,7 +94,7 @@ fn forward(
     Ok(())
 }
 
-/// What is read at one moment is written `delay` later; reading goes on meanwhile, so only latency is added.
+/// Writes all data `delay` after it was read. Reading continues meanwhile, so the proxy only adds latency.
 fn carry(
     mut from: TcpStream,
     mut to: TcpStream,
@@ -125,17 +124,17 @@ fn carry(
                 break;
             }
         }
-        // The one side has ended; the other is to know.
+        // One side has ended. Pass that on to the other.
         let _ = to.shutdown(Shutdown::Both);
     });
 }
 
-/// The messages of one client, as far as they are read (PostgreSQL's protocol 3): a type, four bytes of length, and
+/// The messages of one client, as far as they were read (PostgreSQL's protocol 3): a type, four bytes of length, and
 /// the rest. The first ones have no type.
 #[derive(Default)]
 struct Messages {
     head: Vec<u8>,
-    /// What is left of the message whose head was read.
+    /// The rest of the message with the head that was read.
     left: usize,
     has_started: bool,
 }
@@ -144,13 +143,13 @@ struct Messages {
 const TLS_REQUEST: [u8; 4] = 80_877_103_u32.to_be_bytes();
 
 impl Messages {
-    /// How many of the messages that begin here execute a statement.
+    /// How many of the messages that start here execute a statement.
     fn statements(&mut self, mut bytes: &[u8]) -> u64 {
         let mut statements = 0;
         while !bytes.is_empty() {
             let skipped = self.left.min(bytes.len());
             (self.left, bytes) = (self.left - skipped, &bytes[skipped..]);
-            // The type and the length; of a first message the length and the code.
+            // The type and the length; for a first message the length and the code.
             let wanted = if self.has_started { 5 } else { 8 };
             while self.left == 0
                 && self.head.len() < wanted

@@ -1,4 +1,4 @@
-//! What a benchmark measures, and how it is shown.
+//! The results of a benchmark, and their presentation.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,17 +9,17 @@ use weir_ledger::database::DatabaseError;
 /// One line of a benchmark's result.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Line {
-    /// What was measured, and against what.
+    /// The measurement and its baseline.
     pub(crate) name: String,
-    /// What Weir reached.
+    /// Weir's result.
     pub(crate) value: f64,
     /// The unit of `value` and `baseline`.
     pub(crate) unit: &'static str,
-    /// What it is compared with reached; null for a number that is only printed.
+    /// The baseline's result; null for a number that is only printed.
     pub(crate) baseline: Option<f64>,
     /// `value / baseline`.
     pub(crate) ratio: Option<f64>,
-    /// What the ratio should be: at least, or at most where the text says so.
+    /// The target of the ratio: a minimum, or a maximum if the text states that.
     pub(crate) target: Option<String>,
     /// Whether the target was reached.
     pub(crate) holds: Option<bool>,
@@ -60,7 +60,7 @@ impl Line {
         }
     }
 
-    /// A ratio that nothing is promised about.
+    /// A ratio without a target.
     pub(super) fn compared(name: impl Into<String>, value: f64, baseline: f64, unit: &'static str) -> Self {
         Self {
             target: None,
@@ -82,7 +82,7 @@ impl Line {
     }
 }
 
-/// Under which conditions a benchmark ran, and what came out.
+/// The conditions and the results of a benchmark.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     /// One sentence each.
@@ -92,7 +92,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// For people.
+    /// As text for people.
     #[must_use]
     pub(crate) fn table(&self) -> String {
         use comfy_table::{CellAlignment, Table, presets};
@@ -136,21 +136,21 @@ impl Report {
     }
 }
 
-/// How long and how often to measure.
+/// The length and the number of measurements.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
-    /// Of one measurement.
+    /// The length of one measurement.
     pub(crate) span: Duration,
     /// How many turns each side gets.
     pub(crate) turns: usize,
-    /// How much history the database is filled with where that matters.
+    /// The amount of history in the database, for measurements that depend on it.
     pub(crate) history: i64,
-    /// Whether the whole benchmark has to end within a minute.
+    /// Whether the whole benchmark must end within a minute.
     pub(crate) is_quick: bool,
 }
 
 impl Effort {
-    /// The one behind published numbers, or a shorter one.
+    /// The effort for published numbers, or a shorter one.
     #[must_use]
     pub(crate) fn of(quick: bool) -> Self {
         if quick {
@@ -179,7 +179,7 @@ impl Effort {
         }
     }
 
-    /// The same with one turn in a quick run, for benchmarks whose turns take long.
+    /// The same with one turn in a quick run, for benchmarks with long turns.
     #[must_use]
     pub(super) fn with_long_turns(self) -> Self {
         Self {
@@ -195,7 +195,7 @@ pub(crate) enum BenchError {
     /// The database cannot be used.
     #[error(transparent)]
     Database(#[from] DatabaseError),
-    /// The database of its own could not be migrated.
+    /// The benchmark's database could not be migrated.
     #[error(transparent)]
     Migrate(#[from] weir_ledger::migrate::MigrateError),
     /// A reservation failed.
@@ -204,16 +204,16 @@ pub(crate) enum BenchError {
     /// The loopback proxy or a worker process failed.
     #[error("a proxy or a process failed: {0}")]
     Io(#[from] std::io::Error),
-    /// The services could not be brought into its database.
+    /// The services could not be copied to its database.
     #[error(transparent)]
     Catalogue(#[from] weir_ledger::catalogue::CatalogueError),
-    /// What it needs is not here. The text says what to do.
+    /// A requirement is missing. The text explains how to install it.
     #[error("{0}")]
     Missing(String),
-    /// A task of it died.
+    /// A task of the benchmark panicked.
     #[error("a caller died: {0}")]
     Join(#[from] tokio::task::JoinError),
-    /// A webhook could not be made.
+    /// A webhook could not be created.
     #[error(transparent)]
     Control(#[from] weir_ledger::control::ControlError),
 }
@@ -230,13 +230,13 @@ impl From<riverqueue::Error> for BenchError {
     }
 }
 
-/// The middle of several measurements.
+/// The median of several measurements.
 pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// This part of them is not above it, in milliseconds.
+/// The percentile `of`, in milliseconds.
 pub(super) fn percentile(latencies: &mut [Duration], of: f64) -> f64 {
     latencies.sort_unstable();
     let index = ((latencies.len() as f64 * of) as usize).min(latencies.len().saturating_sub(1));
@@ -245,7 +245,7 @@ pub(super) fn percentile(latencies: &mut [Duration], of: f64) -> f64 {
         .map_or(0.0, |latency| latency.as_secs_f64() * 1000.0)
 }
 
-/// What the machine and the server are like.
+/// The machine and the server.
 pub(super) async fn conditions(client: &tokio_postgres::Client) -> Result<Vec<String>, BenchError> {
     let row = client
         .query_one(

@@ -1,4 +1,4 @@
-//! `reserve`: group admission against the decision taken literally, and against River without any quota.
+//! `reserve`: group admission against a literal implementation of the decision, and against River without any quota.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use weir_ledger::reservation::Reserver;
 
 const CALLERS: usize = 64;
 
-/// One caller: does one reservation a call.
+/// One caller, which makes one reservation per call.
 trait Caller: Send {
     fn call(&mut self, user: Uuid) -> BoxFuture<'_, Result<(), BenchError>>;
 }
@@ -36,8 +36,8 @@ impl Caller for Weir {
     }
 }
 
-/// ADR-21 as written, with the three reads of the product that it was written for: begin, lock, plan, used, reserved,
-/// insert, insert, commit; each waits for the one before.
+/// ADR-21 as written, with the three reads of its product: begin, lock, plan, used, reserved, insert, insert, commit.
+/// Each one waits for the previous one.
 struct Literal {
     client: tokio_postgres::Client,
     statements: Vec<tokio_postgres::Statement>,
@@ -154,7 +154,7 @@ impl Caller for Bare {
     }
 }
 
-/// Two inserts and a commit, in as few round trips as they need: what any reservation costs at least.
+/// Two inserts and a commit, in as few round trips as possible: the minimum cost of any reservation.
 struct TwoInserts {
     client: tokio_postgres::Client,
     job: tokio_postgres::Statement,
@@ -197,7 +197,7 @@ impl Caller for TwoInserts {
     }
 }
 
-/// Calls a second by these callers together, each going on as soon as it has its answer; and the latencies.
+/// Calls a second by all callers together, and the latencies. Each caller continues as soon as it has its answer.
 async fn rate(
     callers: &mut Vec<Box<dyn Caller>>,
     users: &Arc<Vec<Uuid>>,
@@ -231,7 +231,7 @@ async fn rate(
     Ok((rate, latencies))
 }
 
-/// Both sides in turns; the medians of their rates.
+/// Both sides in turns, and the medians of their rates.
 async fn compare(
     what: &str,
     ours: &mut Vec<Box<dyn Caller>>,
@@ -262,11 +262,11 @@ async fn literal(database: &Database, callers: usize) -> Result<Vec<Box<dyn Call
     Ok(made)
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When the database cannot be used; its own database may then be left on the server.
+/// When the database cannot be used. The benchmark's database may then be left on the server.
 pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let stage = Stage::new(settings).await?;
     let client = stage.database.connect().await?;
@@ -308,7 +308,7 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
     lines.extend(alone(&stage, &reserver, &many, effort).await?);
     lines.extend(written(&client, &reserver, &many, effort).await?);
 
-    // The same again beside a database with a history.
+    // The same again, next to a database with a history.
     let old = Stage::new(settings).await?;
     let old_client = old.database.connect().await?;
     let old_users = Arc::new(old.users(1000).await?);
@@ -339,7 +339,7 @@ pub(crate) async fn reserve(settings: &Settings, effort: Effort) -> Result<Repor
     Ok(Report { conditions, lines })
 }
 
-/// Reservations a second by all callers, on a stage that is used for nothing else meanwhile.
+/// Reservations a second by all callers, on a stage that is otherwise unused.
 pub(super) async fn direct(stage: &Stage, users: &[Uuid], span: Duration) -> Result<f64, BenchError> {
     let reserver = Reserver::start(&stage.database, Arc::clone(&stage.rules));
     let mut callers = weir(&reserver, CALLERS);
@@ -360,7 +360,7 @@ async fn distant(stage: &Stage, users: &Arc<Vec<Uuid>>, effort: Effort) -> Resul
     Ok(Line::at_least(name, value, baseline, "1/s", 3.0))
 }
 
-/// One caller on an idle server: how long a reservation takes, beside the least that two inserts take.
+/// One caller on an idle server: the time of a reservation, next to the minimum of two inserts.
 async fn alone(
     stage: &Stage,
     reserver: &Reserver,
@@ -392,7 +392,7 @@ async fn alone(
         .collect())
 }
 
-/// What one reservation writes.
+/// The writes of one reservation.
 async fn written(
     client: &tokio_postgres::Client,
     reserver: &Reserver,
@@ -403,7 +403,7 @@ async fn written(
     for callers in [1, CALLERS] {
         progress(&format!("WAL of one reservation, {callers} caller(s)"));
         client.batch_execute("CHECKPOINT").await?;
-        // After a checkpoint each page is written whole once; that is not what a reservation costs.
+        // After a checkpoint, PostgreSQL writes each page in full once. That is not part of a reservation's cost.
         rate(&mut weir(reserver, callers), users, effort.span / 2).await?;
         let before = wal(client).await?;
         let (_, latencies) = rate(&mut weir(reserver, callers), users, effort.span).await?;
@@ -418,7 +418,7 @@ async fn written(
     Ok(lines)
 }
 
-/// A long history: usage events, and outstanding reservations of jobs that wait.
+/// A long history: usage events, and outstanding reservations of waiting jobs.
 async fn fill(client: &tokio_postgres::Client, users: &[Uuid], events: i64) -> Result<(), BenchError> {
     client
         .execute(

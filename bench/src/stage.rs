@@ -1,4 +1,4 @@
-//! A database of a benchmark's own.
+//! The database of a benchmark.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Stage {
         let database = Database::at(&url)?.in_schemas(settings.schemas.clone());
         migrate::migrate(&database).await?;
         let client = database.connect().await?;
-        // Nobody runs into a limit: what is measured is the check, not the refusal.
+        // High enough for every user: the benchmark measures the check, not the refusal.
         client
             .batch_execute(
                 "UPDATE subscription_plans SET analysis_monthly_limit = 2000000000 WHERE is_default",
@@ -48,7 +48,7 @@ impl Stage {
         })
     }
 
-    /// What these settings admit by.
+    /// The rules of these settings.
     pub(super) fn rules(&self, settings: &Settings) -> Arc<Rules> {
         Arc::new(settings.rules())
     }
@@ -69,7 +69,7 @@ impl Stage {
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
-    /// Where its server listens.
+    /// The address of its server.
     pub(super) fn address(&self) -> Result<SocketAddr, BenchError> {
         let config: tokio_postgres::Config = self.url.parse()?;
         let address = match (config.get_hosts().first(), config.get_ports().first()) {
@@ -97,7 +97,7 @@ impl Stage {
         ))
     }
 
-    /// A process on this database whose default lane of `analysis` has this many workers.
+    /// The context of a process on this database with this many workers in the default lane of `analysis`.
     pub(super) fn context(&self, settings: &Settings, workers: u32) -> Result<Context, BenchError> {
         let mut settings = settings.clone();
         settings.database_url = secrecy::SecretString::from(self.url.as_str());
@@ -108,7 +108,7 @@ impl Stage {
         Ok(Context::new(settings)?)
     }
 
-    /// No jobs, no history; the users stay.
+    /// Deletes jobs and history, but keeps the users.
     pub(super) async fn clear(&self) -> Result<(), BenchError> {
         let client = self.database.connect().await?;
         client
@@ -117,16 +117,17 @@ impl Stage {
                  UPDATE holders SET slots_in_use = 0, parked = 0",
             )
             .await?;
-        // Not in one message with the others: it refuses to run in a transaction.
+        // A separate message, because VACUUM cannot run in a transaction.
         client.batch_execute("VACUUM (FULL, ANALYZE) holders").await?;
         Ok(())
     }
 
-    /// Does what filling leaves to autovacuum and the checkpointer, so that neither falls into what is measured next.
+    /// Does the work that filling leaves to autovacuum and the checkpointer, so that neither runs during the next
+    /// measurement.
     pub(super) async fn tidy(&self) -> Result<(), BenchError> {
         let client = self.database.connect().await?;
         client.batch_execute("VACUUM (ANALYZE)").await?;
-        // An owner may not ask for one before PostgreSQL 15, nor without `pg_checkpoint` after it.
+        // An owner may not request one before PostgreSQL 15, and later only with `pg_checkpoint`.
         let _ = client.batch_execute("CHECKPOINT").await;
         Ok(())
     }
@@ -152,7 +153,7 @@ pub(super) async fn drop_database(server: &str, name: &str) -> Result<(), BenchE
     Ok(admin.batch_execute(&drop).await?)
 }
 
-/// The same server, another database.
+/// The same server with another database.
 pub(super) fn with_database(server: &str, name: &str) -> String {
     let (base, query) = server
         .split_once('?')
@@ -167,7 +168,7 @@ pub(super) fn with_database(server: &str, name: &str) -> String {
     )
 }
 
-/// The job that everybody submits.
+/// The job of every submission.
 pub(super) fn submission(user: Uuid) -> Submission {
     Submission {
         holder: Holders::user(user),

@@ -1,4 +1,4 @@
-//! `work`: jobs a second with everything on, against bare River with the same pools.
+//! `work`: jobs a second with all features on, against bare River with the same pools.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,13 +28,13 @@ use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
 use weir_ledger::rules::Rules;
 
-/// How many submissions are under way at once while a queue is filled.
+/// The number of concurrent submissions while a queue is filled.
 const FILLERS: usize = 256;
 
-/// Fewer jobs than this would be worked before a measurement begins.
+/// With fewer jobs, all would be done before the measurement starts.
 const MIN_JOBS: usize = 20_000;
 
-/// Takes this long, and is counted.
+/// A handler that takes this long, and counts its jobs.
 #[derive(Clone, Default)]
 pub(super) struct Count {
     takes: Duration,
@@ -73,11 +73,11 @@ impl Handler for Count {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When the database cannot be used; its own databases may then be left on the server.
+/// When the database cannot be used. The benchmark's databases may then be left on the server.
 pub(crate) async fn work(settings: &Settings, effort: Effort) -> Result<Report, BenchError> {
     let effort = effort.with_long_turns();
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
@@ -142,7 +142,7 @@ pub(crate) async fn work(settings: &Settings, effort: Effort) -> Result<Report, 
     Ok(Report { conditions, lines })
 }
 
-/// What it costs to tell a webhook of each job, and to deliver that to a receiver that answers at once.
+/// The cost of an event per job, delivered to a webhook that answers at once.
 async fn with_webhook(
     settings: &Settings,
     stage: &Stage,
@@ -182,7 +182,7 @@ async fn with_webhook(
     Ok(Line::at_least(name, median(with), median(without), "1/s", 0.7))
 }
 
-/// Jobs for one turn. If a machine works them before the span is over, `counted` ends earlier.
+/// The number of jobs for one turn. If a machine finishes them before the span is over, `counted` ends earlier.
 pub(super) fn enough(workers: u32, takes: Duration, effort: Effort) -> usize {
     let most_a_second: f64 = match (workers < 100, effort.is_quick) {
         (true, true) => 7_000.0,
@@ -190,12 +190,12 @@ pub(super) fn enough(workers: u32, takes: Duration, effort: Effort) -> usize {
         (false, true) => 15_000.0,
         (false, false) => 40_000.0,
     };
-    // Infinite when a job takes no time.
+    // Infinite if a job takes no time.
     let at_once = 1.2 * f64::from(workers) / takes.as_secs_f64();
     (most_a_second.min(at_once) * (effort.span.as_secs_f64() + 1.0)) as usize
 }
 
-/// Submits this many jobs of these users in turn.
+/// Submits this many jobs, for these users in turn.
 pub(super) async fn fill(
     stage: &Stage,
     rules: &Arc<Rules>,
@@ -206,7 +206,7 @@ pub(super) async fn fill(
     Ok(())
 }
 
-/// The same, until this time is over and `MIN_JOBS` are there. Returns how many were submitted.
+/// Like [`fill`], until this time is over and `MIN_JOBS` are there. Returns how many it submitted.
 pub(super) async fn fill_within(
     stage: &Stage,
     rules: &Arc<Rules>,

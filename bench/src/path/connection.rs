@@ -1,5 +1,5 @@
-//! A connection to what is measured. The client shares the cores with it, so it does as little as it can: it writes
-//! requests that are made already, and reads of an answer its status and where it ends.
+//! A connection to the measured server. The client shares the cores with it and therefore does little: it sends
+//! prepared requests, and parses only a response's status and end.
 
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use axum::http::{StatusCode, header};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// More header fields than any answer here has.
+/// More header fields than any response here has.
 const MAX_FIELDS: usize = 64;
 
-/// Has one request under way at a time.
+/// Handles one request at a time.
 pub(super) struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
@@ -27,7 +27,7 @@ impl Connection {
         })
     }
 
-    /// Sends a whole request and waits for the whole answer.
+    /// Sends a whole request and waits for the whole response.
     pub(super) async fn send(&mut self, request: &[u8]) -> Result<StatusCode, Error> {
         self.stream.write_all(request).await?;
         self.received.clear();
@@ -42,7 +42,7 @@ impl Connection {
     }
 }
 
-/// The status of an answer of which everything is there; `None` before that.
+/// The status of a complete response; `None` before it is complete.
 fn answer(received: &[u8]) -> Result<Option<StatusCode>, Error> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
@@ -68,7 +68,7 @@ fn answer(received: &[u8]) -> Result<Option<StatusCode>, Error> {
     Ok(is_whole.then_some(status))
 }
 
-/// Whether the last chunk is there.
+/// Whether the last chunk has arrived.
 fn ends_in_chunks(mut body: &[u8]) -> Result<bool, Error> {
     loop {
         match httparse::parse_chunk_size(body) {

@@ -1,4 +1,4 @@
-//! The edge in workerd, before the origin of a turn: it verifies tokens, signs, and forwards.
+//! The edge in workerd, in front of a turn's origin. It verifies tokens, signs, and forwards.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use serde::Deserialize;
 use super::super::cost::family_time;
 use super::super::report::BenchError;
 
-/// What starts it, in a clone, as any script of `package.json`.
+/// The script that starts it in a clone, like the scripts of `package.json`.
 const SCRIPTS: &str = "scripts/bootstrap.mjs";
 
-/// How long it may take to end.
+/// The maximum time to stop.
 const END: Duration = Duration::from_secs(5);
 
 /// A running edge, ended when it goes out of scope.
@@ -23,7 +23,7 @@ pub(super) struct Edge {
     started: Started,
 }
 
-/// What it says when it serves.
+/// Its output when it is ready.
 #[derive(Deserialize)]
 struct Started {
     address: SocketAddr,
@@ -32,12 +32,12 @@ struct Started {
 }
 
 impl Edge {
-    /// Whether there is what it is built from.
+    /// Whether its sources exist.
     pub(super) fn is_here() -> bool {
         Path::new(SCRIPTS).exists()
     }
 
-    /// Builds it, unless it is built, and starts it before this origin. Progress goes to standard error.
+    /// Builds the edge if necessary, and starts it in front of this origin. Progress goes to standard error.
     pub(super) async fn start(
         origin: SocketAddr,
         edge_secret: &str,
@@ -59,7 +59,7 @@ impl Edge {
                 .map_or(Ok(0), |output| BufReader::new(output).read_line(&mut line))
                 .map(|_| line)
         });
-        // One that ends without it has output on standard error why.
+        // If it ended without this output, standard error has the reason.
         let Ok(started) = serde_json::from_str(&line.await??) else {
             let _ = child.kill();
             let _ = child.wait();
@@ -74,7 +74,7 @@ impl Edge {
         self.started.address
     }
 
-    /// The processor time that it has spent so far.
+    /// Its processor time so far.
     pub(super) fn time(&self) -> Duration {
         family_time(self.started.process)
     }

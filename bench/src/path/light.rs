@@ -1,4 +1,4 @@
-//! `light`: what a job costs at a tenth of what a machine can do, and what an installation without jobs costs.
+//! `light`: the cost of a job at a tenth of the machine's capacity, and the cost of an installation without jobs.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,30 +21,30 @@ const RATES: [usize; 4] = [20, 100, 200, 400];
 /// How long each rate runs before it is measured.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// How long nothing is submitted before an idle installation is measured.
+/// How long no jobs are submitted before an idle installation is measured.
 const REST: Duration = Duration::from_secs(3);
 
-/// At most this many statements a job.
+/// The maximum number of statements per job.
 const MAX_STATEMENTS: f64 = 6.0;
 
-/// PostgreSQL's processor time against bare River: at most this, and at 20 jobs a second.
+/// The maximum of PostgreSQL's processor time against bare River, in general and at 20 jobs a second.
 const MAX_CPU: f64 = 1.5;
 const MAX_CPU_AT_20: f64 = 2.0;
 
-/// An idle installation takes at most this much of a core, in percent.
+/// The maximum load of an idle installation, in percent of a core.
 const MAX_IDLE: f64 = 0.5;
 
 /// The cost of a job at one rate.
 #[derive(Clone, Default)]
 struct Cost {
-    /// Of PostgreSQL, the origin and the workers, in milliseconds.
+    /// PostgreSQL, the origin and the workers, in milliseconds.
     cpu: [f64; 3],
     statements: f64,
     wal: f64,
     /// p50 and p99, in milliseconds.
     submitted: [f64; 2],
     started: [f64; 2],
-    /// How many a second there were, of those wanted.
+    /// The fraction of the rate that was reached.
     kept_up: f64,
 }
 
@@ -62,7 +62,7 @@ struct Turn {
     rates: Vec<Cost>,
 }
 
-/// Counts statements: by pg_stat_statements, which costs the least, or in a proxy.
+/// Counts statements with pg_stat_statements, which costs the least, or in a proxy.
 enum Counter {
     Server,
     Proxy(Proxy),
@@ -70,7 +70,7 @@ enum Counter {
 
 impl Counter {
     async fn new(client: &Client, stage: &Stage) -> Result<Self, BenchError> {
-        // Only a superuser may, and only where the server has loaded it.
+        // Only a superuser may do this, and only if the server has loaded it.
         let _ = client
             .batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
             .await;
@@ -101,11 +101,11 @@ const STATEMENTS: &str = "SELECT coalesce(sum(calls), 0)::float8 FROM pg_stat_st
                             AND query NOT LIKE '%pg_stat_statements%' AND query NOT LIKE '%pg_current_wal%' \
                             AND query NOT LIKE '%postmaster.pid%' AND query NOT LIKE 'SELECT count(*) FROM river_job%'";
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When the database cannot be used; its own databases may then be left on the server.
+/// When the database cannot be used. The benchmark's databases may then be left on the server.
 pub(crate) async fn light(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let effort = effort.with_long_turns();
     let span = effort.span * 5 / 2;
@@ -210,7 +210,7 @@ fn lines(ours: &[Turn], theirs: &[Turn]) -> Vec<Line> {
     lines
 }
 
-/// One side with its own processes: idle, then each rate.
+/// One side with its own processes: first idle, then each rate.
 async fn turn(scene: &Scene, stage: &Stage, side: Side) -> Result<Turn, BenchError> {
     stage.clear().await?;
     let client = stage.database.connect().await?;

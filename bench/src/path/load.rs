@@ -1,4 +1,4 @@
-//! Clients of the origin: connections that are kept, each with one submission under way.
+//! Clients of the origin: persistent connections, each with one pending submission.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use super::connection::Connection;
 /// How many connections submit at once.
 pub(super) const CONNECTIONS: usize = 64;
 
-/// An assertion is good for 30 s; the edge makes one for each request, in a process of its own. Tokens last longer.
+/// How long an assertion is reused: it is valid for 30 s. The edge signs one for each request, in a separate process.
+/// Tokens last longer.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// How long a token is good for, in seconds.
+/// How long a token is valid, in seconds.
 const TOKEN_TTL: u64 = 3600;
 
-/// A user as the load generator knows them.
+/// A user of the load generator.
 pub(super) struct User {
     pub(super) id: Uuid,
     body: String,
@@ -37,26 +38,26 @@ impl User {
     }
 }
 
-/// Where to submit, and as whom.
+/// The address and the credentials for submissions.
 pub(super) struct Target {
     pub(super) address: SocketAddr,
     pub(super) path: &'static str,
     pub(super) credential: Credential,
 }
 
-/// What tells whose a submission is.
+/// The credentials of a submission.
 #[derive(Clone)]
 pub(super) enum Credential {
-    /// Nothing does.
+    /// No credentials.
     None,
-    /// What the edge would sign.
+    /// An assertion, as the edge would sign it.
     Assertion(AssertionKey),
-    /// What the edge verifies, signed with this secret.
+    /// A token for the edge to verify, signed with this secret.
     Token(&'static str),
 }
 
 impl Target {
-    /// The header that says who submits.
+    /// The header with the credentials.
     fn header(&self, user: Uuid) -> Result<Option<(&'static str, String)>, BenchError> {
         let now = jiff::Timestamp::now().as_second().unsigned_abs();
         let header = match &self.credential {
@@ -80,7 +81,7 @@ impl Target {
         Ok(Some(header?))
     }
 
-    /// A user's submission as it is sent.
+    /// The bytes of a user's submission.
     pub(super) fn request(&self, user: &User) -> Result<Vec<u8>, BenchError> {
         let User { id, body } = user;
         let mut request = format!(
@@ -97,8 +98,8 @@ impl Target {
     }
 }
 
-/// Submits for this long over all connections, each going on as soon as it has its answer; returns how long each
-/// submission took.
+/// Submits for this long over all connections. Each connection continues as soon as it has its response. Returns the
+/// time of each submission.
 pub(super) async fn submit(
     target: &Arc<Target>,
     users: &Arc<Vec<User>>,
@@ -121,7 +122,7 @@ pub(super) async fn submit(
     Ok(latencies)
 }
 
-/// One connection. Its users are its own, so that their credentials are signed once.
+/// One connection. It has its own users, so that their credentials are signed once.
 async fn one(
     target: Arc<Target>,
     users: Arc<Vec<User>>,

@@ -1,4 +1,4 @@
-//! `path`: the whole way of a job, over HTTP and in processes of its own, to its settlement.
+//! `path`: the whole path of a job, over HTTP and in separate processes, to its settlement.
 
 mod connection;
 mod edge;
@@ -31,7 +31,7 @@ use weir::config::Settings;
 
 const USERS: i64 = 1000;
 
-/// Signs assertions between the two ends of this benchmark.
+/// Signs assertions within this benchmark.
 const EDGE_SECRET: &str = "only between the two ends of this benchmark";
 
 /// Signs the tokens that the edge verifies.
@@ -40,7 +40,7 @@ const JWT_SECRET: &str = "of the users of this benchmark, whom nobody else knows
 /// A process that does not serve within this time has failed.
 const START: Duration = Duration::from_secs(30);
 
-/// So long after the last submission everything must be worked.
+/// All jobs must be done within this time after the last submission.
 const DRAIN: Duration = Duration::from_secs(120);
 
 /// A process that the benchmark starts.
@@ -54,7 +54,7 @@ pub(crate) enum Part {
     BareWorkers,
 }
 
-/// Runs as one of the benchmark's processes, until it is killed.
+/// Runs one of the benchmark's processes, until it is killed.
 ///
 /// # Errors
 ///
@@ -67,37 +67,37 @@ pub(crate) async fn part(settings: Settings, part: Part) -> Result<(), BenchErro
     }
 }
 
-/// Whose path is measured.
+/// The measured side.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Weir,
-    /// The same, through the edge.
+    /// Weir, through the edge.
     Edge,
     Bare,
 }
 
-/// Whether jobs are worked while they are submitted.
+/// Whether jobs run while others are submitted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Work {
     Left,
     Done,
 }
 
-/// What a turn measured.
+/// The results of a turn.
 struct Turn {
     submitted: usize,
     latencies: Vec<Duration>,
-    /// Submissions a second while there were any.
+    /// Submissions a second during the submission time.
     accepted: f64,
     /// Jobs a second from the first submission to the last settlement.
     settled: f64,
     cost: Vec<Cost>,
 }
 
-/// What all turns share.
+/// The parts that all turns share.
 struct Scene {
     weir: PathBuf,
-    /// This program, which also runs the other processes.
+    /// This program, which also serves as the other processes.
     own: PathBuf,
     services: Services,
     users: Arc<Vec<User>>,
@@ -118,11 +118,11 @@ impl Scene {
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When the database cannot be used; its own databases may then be left on the server.
+/// When the database cannot be used. The benchmark's databases may then be left on the server.
 pub(crate) async fn path(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let effort = effort.with_long_turns();
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
@@ -222,8 +222,8 @@ async fn whole(scene: &Scene, ours: &Stage, bare: &Stage, effort: Effort) -> Res
     Ok(lines)
 }
 
-/// The same through the edge, against the origin alone. One workerd process is one core, where Cloudflare has as many as
-/// it takes.
+/// The same through the edge, against the origin alone. One workerd process uses one core, whereas Cloudflare scales it
+/// as necessary.
 async fn through_the_edge(scene: &Scene, ours: &Stage, effort: Effort) -> Result<Vec<Line>, BenchError> {
     let mut lines = Vec::new();
     for (work, what, each) in [
@@ -260,7 +260,7 @@ async fn through_the_edge(scene: &Scene, ours: &Stage, effort: Effort) -> Result
     Ok(lines)
 }
 
-/// What the processes say to PostgreSQL for a job; through a proxy that counts, so on its own.
+/// The statements of a job from all processes. Measured separately, because it runs through a counting proxy.
 async fn conversation(scene: &Scene, ours: &Stage) -> Result<Vec<Line>, BenchError> {
     let mut lines = Vec::new();
     for (work, what) in [(Work::Left, "a submission"), (Work::Done, "a job, whole")] {
@@ -282,7 +282,7 @@ async fn conversation(scene: &Scene, ours: &Stage) -> Result<Vec<Line>, BenchErr
     Ok(lines)
 }
 
-/// The processes of one side, and where to submit.
+/// The processes of one side, and the address for submissions.
 struct Running {
     origin: Process,
     workers: Option<Process>,
@@ -293,7 +293,7 @@ struct Running {
 impl Running {
     /// Starts them, and waits until the origin serves. They reach the database by `url`.
     async fn start(scene: &Scene, side: Side, work: Work, url: &str) -> Result<Self, BenchError> {
-        // A port that is free now; nobody else on this machine is given it for a while.
+        // A port that is free now. The system does not assign it again for a while.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let variables = [
             ("EDGE_SECRET", EDGE_SECRET.to_owned()),
@@ -348,14 +348,14 @@ impl Running {
     }
 }
 
-/// One turn, with processes of its own. They reach the database by `url`.
+/// One turn with separate processes. They reach the database by `url`.
 async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -> Result<Turn, BenchError> {
     stage.clear().await?;
     let client = stage.database.connect().await?;
     let written = Written::read(&client).await?;
     let running = Running::start(scene, side, work, url).await?;
     let target = &running.target;
-    // Connections are made and statements prepared.
+    // Opens connections and prepares statements.
     let warm = submit(target, &scene.users, Duration::from_millis(500))
         .await?
         .len();
@@ -389,7 +389,7 @@ async fn turn(scene: &Scene, stage: &Stage, side: Side, work: Work, url: &str) -
     })
 }
 
-/// Waits until so many jobs are completed.
+/// Waits until this many jobs are completed.
 async fn finished(client: &Client, jobs: usize) -> Result<(), BenchError> {
     let started = Instant::now();
     let count = client

@@ -1,4 +1,4 @@
-//! Submissions at a rate, by many users of whom one submits much.
+//! Submissions at a fixed rate, by many users, one of whom submits a fifth of the jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::super::report::BenchError;
 use super::connection::Connection;
 use super::load::{Target, User};
 
-/// One of them submits a fifth of all jobs.
+/// The number of users. One of them submits a fifth of all jobs.
 pub(super) const USERS: i64 = 300;
 pub(super) const SHARE_OF_ONE: usize = 5;
 
-/// Connections of the load generator. More are opened when all of them wait for an answer.
+/// Connections of the load generator. It opens more when all of them wait for a response.
 const CONNECTIONS: usize = 16;
 
 /// The id of the newest job; 0 without any.
@@ -38,7 +38,7 @@ pub(super) async fn starts(client: &Client, first: i64) -> Result<[f64; 2], Benc
     Ok(both.and_then(|both| both.try_into().ok()).unwrap_or_default())
 }
 
-/// Submits at a rate, whether earlier submissions are answered or not.
+/// Submits at a fixed rate, whether or not earlier submissions have a response.
 pub(super) struct OpenLoop {
     target: Arc<Target>,
     users: Arc<Vec<User>>,
@@ -58,7 +58,7 @@ impl OpenLoop {
         })
     }
 
-    /// Returns how long each submission took, from when it was due.
+    /// Returns the time of each submission, from when it was due.
     pub(super) async fn run(&self, rate: usize, span: Duration) -> Result<Vec<Duration>, BenchError> {
         let started = tokio::time::Instant::now();
         let count = (rate as f64 * span.as_secs_f64()) as usize;

@@ -1,5 +1,4 @@
-//! The processes of `path` that no installation has: workers whose work is nothing, and what stands for the
-//! same over bare River.
+//! The processes of `path` that no installation has: workers with empty jobs, and the equivalents over bare River.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,10 +22,10 @@ use weir::context::Context;
 use weir::telemetry::{logs, metrics};
 use weir::work::{FETCH_COOLDOWN, Role, Working, reconcile};
 
-/// How many jobs are worked at once, on both sides.
+/// The number of concurrent jobs on both sides.
 pub(super) const WORKERS: u32 = 100;
 
-/// Weir's workers and scheduler, as in `weir up`, with jobs that do nothing.
+/// Weir's workers and scheduler, as in `weir up`, with empty jobs.
 pub(super) async fn workers(mut settings: Settings) -> Result<(), BenchError> {
     logs::start(settings.access_log);
     let _metrics = metrics::start(&settings).map_err(std::io::Error::other)?;
@@ -72,7 +71,7 @@ async fn insert(
     ))
 }
 
-/// River's client with as many workers, and nothing of ours.
+/// River's client with the same number of workers, without Weir.
 pub(super) async fn bare_workers(settings: &Settings) -> Result<(), BenchError> {
     let mut workers = Workers::new();
     workers.add_fn::<BareArgs, _, _, _>(async |_: WorkContext, _: Job<BareArgs>| {
@@ -88,7 +87,7 @@ pub(super) async fn bare_workers(settings: &Settings) -> Result<(), BenchError> 
     Ok(())
 }
 
-/// Whether somebody listens there.
+/// Whether a server listens on this address.
 pub(super) async fn listens(address: SocketAddr) -> bool {
     tokio::net::TcpStream::connect(address).await.is_ok()
 }

@@ -1,7 +1,7 @@
-//! `snapshot`: what a snapshot costs that another session holds, such as that of a report or of `pg_dump`.
+//! `snapshot`: the cost of a snapshot held by another session, such as that of a report or of `pg_dump`.
 //!
-//! While it is held, PostgreSQL keeps each version of a row that is newer than it. Statements that find rows by an index
-//! walk over the dead versions, so the cost of a job grows with the age of the snapshot.
+//! While it is held, PostgreSQL keeps each version of a row that is newer than it. Statements that find rows by an
+//! index walk over the dead versions, so the cost of a job grows with the age of the snapshot.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::parts::WORKERS;
 use super::{Running, Scene, Side, Work, finished};
 use weir::config::Settings;
 
-/// At most so much longer than without the snapshot, and so much more processor time.
+/// The maximum latency, and the maximum processor time, relative to those without the snapshot.
 const MAX_LATENCY: f64 = 3.0;
 const MAX_CPU: f64 = 1.3;
 
@@ -52,7 +52,7 @@ impl Plan {
     }
 }
 
-/// A stretch of the load.
+/// One interval of the load.
 struct Slice {
     done: f64,
     /// p50 and p99, in milliseconds.
@@ -62,11 +62,11 @@ struct Slice {
     cores: f64,
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When the database cannot be used; its own databases may then be left on the server.
+/// When the database cannot be used. The benchmark's databases may then be left on the server.
 pub(crate) async fn snapshot(settings: &Settings, effort: Effort, weir: &Path) -> Result<Report, BenchError> {
     let plan = Plan::of(effort);
     let (ours, bare) = (Stage::new(settings).await?, Stage::new(settings).await?);
@@ -166,7 +166,7 @@ async fn turn(
     Ok(slices)
 }
 
-/// Runs the load for so long. Returns what it cost, and how many jobs there were.
+/// Runs the load for this long. Returns its cost and the number of jobs.
 async fn measure(
     client: &Client,
     running: &Running,

@@ -1,4 +1,4 @@
-//! A database of its own with a program that inserts and works on it.
+//! A separate database with a program that inserts and runs jobs in it.
 
 use std::fmt::Write as _;
 use std::process::Stdio;
@@ -18,19 +18,19 @@ use super::super::stage::{create_database, drop_database};
 use super::program::{CALLERS, JOB_MS, Program, RESCUE, Rescue, Role, WORKERS};
 use weir::config::Settings;
 
-/// How many jobs are inserted at once, and the connections of each process.
+/// The number of concurrent inserts, and of connections per process.
 pub(super) const CONNECTIONS: usize = 32;
 
-/// How many jobs each worker process works at once.
+/// The number of concurrent jobs per worker process.
 pub(super) const AT_ONCE: usize = 10;
 
-/// A program that does not answer within this time has failed.
+/// A program without an answer within this time has failed.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A user, and how many of their jobs may run at once.
 pub(super) type User = (Uuid, i32);
 
-/// A job began or ended.
+/// A job started or ended.
 #[derive(Clone, Debug)]
 pub(super) struct Event {
     pub(super) began: bool,
@@ -124,7 +124,7 @@ impl<'a> Arena<'a> {
         })
     }
 
-    /// Works jobs that take so long, and says what it does.
+    /// Runs jobs of this duration, and reports their starts and ends.
     pub(super) async fn worker(&self, job_ms: u64) -> Result<Worker, BenchError> {
         let mut child = self.start(Role::Work, job_ms)?;
         let (input, mut output) = ends(&mut child)?;
@@ -134,7 +134,7 @@ impl<'a> Arena<'a> {
         }
         let events = Arc::new(Mutex::new(Vec::new()));
         let received = Arc::clone(&events);
-        let hearing = tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             while let Ok(Some(line)) = output.next_line().await {
                 if let Some(event) = parsed(&line) {
                     received.lock().push(event);
@@ -145,7 +145,7 @@ impl<'a> Arena<'a> {
             child,
             input,
             events,
-            hearing,
+            reading,
         })
     }
 }
@@ -184,7 +184,7 @@ impl Producer {
         self.child.id()
     }
 
-    /// Inserts a job for each of these users, and says when it began and ended.
+    /// Inserts a job for each of these users, and returns when the insertion started and ended.
     pub(super) async fn insert(
         &mut self,
         users: impl Iterator<Item = User>,
@@ -207,12 +207,12 @@ impl Producer {
     }
 }
 
-/// A process that works jobs, killed as by `kill -9` when it goes out of scope.
+/// A process that runs jobs, killed as by `kill -9` when it goes out of scope.
 pub(super) struct Worker {
     child: Child,
     input: ChildStdin,
     events: Arc<Mutex<Vec<Event>>>,
-    hearing: JoinHandle<()>,
+    reading: JoinHandle<()>,
 }
 
 impl Worker {
@@ -220,7 +220,7 @@ impl Worker {
         self.child.id()
     }
 
-    /// What it has done so far.
+    /// Its events so far.
     pub(super) fn events(&self) -> Vec<Event> {
         self.events.lock().clone()
     }
@@ -229,7 +229,7 @@ impl Worker {
         self.events.lock().iter().filter(|event| !event.began).count()
     }
 
-    /// The first event of this kind, of jobs of this user, that comes within this time.
+    /// When the first job of this user starts, if it starts within this time.
     pub(super) async fn begins(&self, user: Uuid, within: Duration) -> Option<i64> {
         let started = Instant::now();
         loop {
@@ -246,15 +246,15 @@ impl Worker {
         }
     }
 
-    /// Ends it as `kill -9` does, and says all that it has done.
+    /// Kills it as `kill -9` does, and returns all its events.
     pub(super) async fn kill(mut self) -> Result<Vec<Event>, BenchError> {
         self.child.kill().await?;
-        // What it output last may not have been read yet.
-        self.hearing.await?;
+        // Its last output may not have been read yet.
+        self.reading.await?;
         Ok(std::mem::take(&mut *self.events.lock()))
     }
 
-    /// Ends it as its owner would.
+    /// Stops it as its operator would.
     pub(super) async fn stop(mut self) -> Result<(), BenchError> {
         drop(self.input);
         let stopped = tokio::time::timeout(Duration::from_secs(10), self.child.wait()).await;

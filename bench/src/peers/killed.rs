@@ -1,4 +1,4 @@
-//! What a worker's death costs.
+//! The cost of a worker's death.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use super::measure::{MAX_HURRIED, MAX_KILLED, Number, SECOND, user};
 use super::program::{Program, Rescue};
 use weir::config::Settings;
 
-/// How long a job takes that is to be killed in the middle.
+/// The duration of a job that will be killed while it runs.
 const KILLED_JOB_MS: u64 = 500;
 
-/// What a `kill -9` of one of two workers costs, in seconds.
+/// The cost of a `kill -9` of one of two workers, in seconds.
 pub(super) struct Killed {
-    /// Until all jobs that it had have begun again.
+    /// Until all its jobs have started again.
     pub(super) jobs: Number,
-    /// Until all users whose jobs those are have another job begin.
+    /// Until all users of those jobs have another job that starts.
     pub(super) users: Number,
-    /// The most jobs at once of a user with one slot, before it.
+    /// The most concurrent jobs of a user with one slot, before the kill.
     pub(super) most: usize,
 }
 
-/// Two workers, the first of which is killed in the middle of its jobs.
+/// Two workers, the first of which is killed while it runs jobs.
 pub(super) async fn killed(
     settings: &Settings,
     program: &Program,
@@ -85,7 +85,7 @@ pub(super) async fn killed(
     Ok(killed)
 }
 
-/// The beginnings of those that have not ended.
+/// The starts of jobs that have not ended.
 fn unended(events: &[Event]) -> Vec<Event> {
     let ended: HashSet<&str> = events
         .iter()

@@ -1,4 +1,4 @@
-//! What is measured of each program. Each measurement has a database of its own.
+//! The measurements of each program. Each one has a separate database.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use super::arena::{AT_ONCE, Arena, User};
 use super::program::{Program, Rescue};
 use weir::config::Settings;
 
-/// How long a job takes where it takes any time.
+/// The duration of a job, if it is not zero.
 pub(super) const JOB_MS: u64 = 10;
 
-/// How many users share the workers.
+/// The number of users that share the workers.
 const USERS: u128 = 100;
 
-/// How many jobs of one user follow each other where a slot's way to the next is measured.
+/// The number of consecutive jobs of one user when the reuse of a slot is measured.
 const IN_A_ROW: usize = 100;
 
 pub(super) const SECOND: f64 = 1e6;
 
-/// A number that was measured, or the least that it must be where patience ended before.
+/// A measured number, or its lower bound if the measurement timed out.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Number {
     Is(f64),
@@ -36,13 +36,13 @@ impl Number {
     }
 }
 
-/// The longest waits. Some programs take minutes or hours.
+/// The maximum waits. Some programs take minutes or hours.
 const MAX_NEWCOMER: Duration = Duration::from_secs(120);
 const MAX_SLOT: Duration = Duration::from_secs(60);
 pub(super) const MAX_KILLED: Duration = Duration::from_secs(60);
 pub(super) const MAX_HURRIED: Duration = Duration::from_secs(120);
 
-/// Every other user has three slots, the others one.
+/// Every second user has three slots, the others one.
 pub(super) fn user(number: u128) -> User {
     (
         Uuid::from_u128(number + 1),
@@ -50,15 +50,15 @@ pub(super) fn user(number: u128) -> User {
     )
 }
 
-/// How fast it is, and what it costs.
+/// The speed of a program, and its cost.
 pub(super) struct Speed {
     pub(super) inserted: f64,
     pub(super) worked: f64,
-    /// Seconds of processor time for each job, of all processes.
+    /// Seconds of processor time per job, of all processes.
     pub(super) cpu: f64,
 }
 
-/// Jobs of a hundred users in no order, which are inserted first and then worked.
+/// Jobs of a hundred users in mixed order, which are all inserted before they run.
 pub(super) async fn speed(
     settings: &Settings,
     program: &Program,
@@ -69,7 +69,7 @@ pub(super) async fn speed(
     let arena = Arena::new(settings, program, &users, Rescue::Default).await?;
     let client = arena.connect().await?;
     let mut producer = arena.producer()?;
-    // Connections and plans are made by the first ones.
+    // The first jobs open connections and prepare plans.
     producer.insert(in_no_order(&users, 0, 200)).await?;
     let spend = async |process, client: &Client| Cpu::read(client, [None, process]).await;
     let before = spend(producer.id(), &client).await;
@@ -117,7 +117,7 @@ fn enough(span: Duration) -> usize {
     (5_000.0 * (span.as_secs_f64() + 1.0)) as usize
 }
 
-/// The same in every run (a linear congruential generator).
+/// A mixed order that is the same in every run (a linear congruential generator).
 fn in_no_order(users: &[User], from: usize, count: usize) -> impl Iterator<Item = User> {
     (from..from + count).map(|number| {
         let mixed = (number as u64)
@@ -127,7 +127,7 @@ fn in_no_order(users: &[User], from: usize, count: usize) -> impl Iterator<Item 
     })
 }
 
-/// How long newcomers wait, in milliseconds: the first of them, and half and nearly all of those that follow.
+/// How long newcomers wait, in milliseconds: the first one, and the median and a high percentile of the later ones.
 pub(super) struct Newcomers {
     pub(super) first: Number,
     pub(super) half: Number,
@@ -168,7 +168,7 @@ pub(super) async fn newcomers(
     drop(producer);
     arena.end().await?;
     let first = waits.remove(0);
-    // Who has waited in vain once would again.
+    // If the first newcomer times out, the others would too.
     let mut rest = if waits.is_empty() { vec![first] } else { waits };
     Ok(Newcomers {
         first,
@@ -177,12 +177,13 @@ pub(super) async fn newcomers(
     })
 }
 
-/// How many jobs of one user newcomers are behind.
+/// The number of waiting jobs of one user in front of newcomers.
 pub(super) fn flood_of(effort: Effort) -> usize {
     usize::try_from(effort.history / 100).unwrap_or_default()
 }
 
-/// How long a user's only slot is free until that user's next job starts, in milliseconds: half, and nearly all.
+/// How long a user's only slot stays free until that user's next job starts, in milliseconds: median and a high
+/// percentile.
 pub(super) async fn slots(settings: &Settings, program: &Program) -> Result<[Number; 2], BenchError> {
     let patience = MAX_SLOT;
     let only = user(0);

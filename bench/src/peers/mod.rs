@@ -1,4 +1,4 @@
-//! `peers`: what others do with the same jobs, in programs of their own on the same server, in one run.
+//! `peers`: other queues with the same jobs, in separate programs on the same server, in one run.
 
 mod arena;
 mod killed;
@@ -19,25 +19,25 @@ pub(crate) use table::Field;
 use table::Row;
 use weir::config::Settings;
 
-/// What a core costs for an hour at list prices, in dollars.
+/// The list price of a core for an hour, in dollars.
 const CORE_HOUR: f64 = 0.04;
 
-/// What Weir's own program is started for.
+/// The tasks of Weir's own program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerPart {
     /// Migrate, and subscribe the users.
     Setup,
     /// Submit jobs.
     Produce,
-    /// Work them.
+    /// Run them.
     Work,
 }
 
-/// Runs as Weir's own program, on the database of the settings.
+/// Runs Weir's own program, on the database of the settings.
 ///
 /// # Errors
 ///
-/// When it cannot.
+/// When the task fails.
 pub(crate) async fn peer_part(settings: Settings, part: PeerPart) -> Result<(), BenchError> {
     match part {
         PeerPart::Setup => own::setup(&settings).await,
@@ -46,11 +46,12 @@ pub(crate) async fn peer_part(settings: Settings, part: PeerPart) -> Result<(), 
     }
 }
 
-/// Runs it.
+/// Runs the benchmark.
 ///
 /// # Errors
 ///
-/// When a program cannot be built or fails, or the database cannot be used; their databases may then be left on the server.
+/// When a program cannot be built or fails, or the database cannot be used. Their databases may then be left on the
+/// server.
 pub(crate) async fn peers(settings: &Settings, effort: Effort) -> Result<Field, BenchError> {
     let programs = program::all().await?;
     let server = Database::at(settings.database_url.expose_secret())?
@@ -87,7 +88,7 @@ fn row(name: impl Into<String>, unit: &'static str, numbers: Vec<Option<Number>>
     }
 }
 
-/// Turns of all, so that what else the machine does meets all of them.
+/// All programs take turns, so that other load on the machine affects all of them.
 async fn speeds(settings: &Settings, programs: &[Program], effort: Effort) -> Result<Vec<Row>, BenchError> {
     let effort = effort.with_long_turns();
     let mut measured: Vec<[Vec<Speed>; 2]> = programs.iter().map(|_| [Vec::new(), Vec::new()]).collect();
@@ -173,7 +174,7 @@ async fn waits(settings: &Settings, programs: &[Program], effort: Effort) -> Res
         .collect())
 }
 
-/// What a worker's death costs.
+/// The cost of a worker's death.
 async fn kills(settings: &Settings, programs: &[Program]) -> Result<Vec<Row>, BenchError> {
     let mut measured = [const { Vec::new() }; 4];
     for program in programs {

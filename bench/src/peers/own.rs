@@ -1,4 +1,4 @@
-//! Weir itself as one of the programs that are measured.
+//! Weir itself as one of the measured programs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::telemetry::metrics;
 use weir::work::{Role, Working, reconcile};
 
-/// Migrates, and subscribes the users: those with three slots to Pro, all in one lane, and nobody runs into a quota.
+/// Migrates, and subscribes the users: those with three slots to Pro, all in one lane, without reaching a quota.
 pub(super) async fn setup(settings: &Settings) -> Result<(), BenchError> {
     let database = settings.database()?;
     migrate::migrate(&database).await?;
@@ -41,7 +41,7 @@ pub(super) async fn setup(settings: &Settings) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Submits what it is input_lines of, a line each, and answers an empty line when all is committed.
+/// Submits one job per input line. Answers an empty line when all submissions are committed.
 pub(super) async fn produce(settings: &Settings) -> Result<(), BenchError> {
     let reserver = Reserver::start(&settings.database()?, Arc::new(settings.rules()));
     let callers = number(CALLERS)?;
@@ -58,12 +58,12 @@ pub(super) async fn produce(settings: &Settings) -> Result<(), BenchError> {
             .buffer_unordered(callers)
             .try_for_each(async |_| Ok(()))
             .await?;
-        say(&format!("done {begun} {}", now()));
+        print_line(&format!("done {begun} {}", now()));
     }
     Ok(())
 }
 
-/// Works until it is input_lines to stop, as `weir up` does.
+/// Works until its input asks it to stop, as `weir up` does.
 pub(super) async fn work(mut settings: Settings) -> Result<(), BenchError> {
     let _metrics = metrics::start(&settings).map_err(std::io::Error::other)?;
     let workers = number(WORKERS)?;
@@ -76,7 +76,7 @@ pub(super) async fn work(mut settings: Settings) -> Result<(), BenchError> {
     let working = Working::start(&context, Role::Both, &context.settings.services).await?;
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(context, stopped.clone()));
-    say("ready");
+    print_line("ready");
     let mut lines = input_lines();
     while lines.next_line().await?.is_some() {}
     stopped.cancel();
@@ -85,7 +85,7 @@ pub(super) async fn work(mut settings: Settings) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Takes so long, and tells when it begins and ends.
+/// A handler that takes this long, and reports its start and end.
 struct Reporting(Duration);
 
 #[async_trait]
@@ -96,11 +96,11 @@ impl Handler for Reporting {
 
     async fn work(&self, attempt: Attempt) -> Result<Worked, HandlerError> {
         let user = attempt.holder.map(|holder| holder.id).unwrap_or_default();
-        say(&format!("+ {user} {} {}", attempt.job_id, now()));
+        print_line(&format!("+ {user} {} {}", attempt.job_id, now()));
         if !self.0.is_zero() {
             tokio::time::sleep(self.0).await;
         }
-        say(&format!("- {user} {} {}", attempt.job_id, now()));
+        print_line(&format!("- {user} {} {}", attempt.job_id, now()));
         Ok(Outcome {
             output: Value::Null,
             used: None,
@@ -117,8 +117,8 @@ fn now() -> i64 {
     Timestamp::now().as_microsecond()
 }
 
-/// The reader ends this process by closing its input, so a word that cannot be said is not missed.
-fn say(line: &str) {
+/// Writes a line. The reader ends this process by closing its input, so a lost line does not matter.
+fn print_line(line: &str) {
     use std::io::Write as _;
     let mut out = std::io::stdout().lock();
     let _ = out

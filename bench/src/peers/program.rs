@@ -1,4 +1,4 @@
-//! What is measured: a small program each, which inserts and works the same jobs with its queue.
+//! The measured programs. Each is small, and inserts and runs the same jobs with its queue.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,31 +9,31 @@ use tokio::process::Command;
 use super::super::progress::progress;
 use super::super::report::BenchError;
 
-/// Where the programs are, in a clone.
+/// The programs' folder in a clone.
 const FOLDER: &str = "bench/peers";
 
-/// The variable that says how many jobs are inserted at once, and how many connections there are.
+/// The variable with the number of concurrent inserts, and of connections.
 pub(super) const CALLERS: &str = "PEER_CALLERS";
 
-/// The variable that says how many jobs are worked at once.
+/// The variable with the number of concurrent jobs.
 pub(super) const WORKERS: &str = "PEER_WORKERS";
 
-/// The variable that says how long a job takes, in milliseconds.
+/// The variable with the duration of a job, in milliseconds.
 pub(super) const JOB_MS: &str = "PEER_JOB_MS";
 
-/// The variable that says how soon jobs of a killed worker are taken back.
+/// The variable with the setting for the jobs of a killed worker.
 pub(super) const RESCUE: &str = "PEER_RESCUE";
 
-/// When a killed worker's jobs are taken back.
+/// When a killed worker's jobs are taken over.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rescue {
-    /// As it comes.
+    /// The default.
     Default,
-    /// The shortest that can be set for jobs of at most two seconds.
+    /// The shortest that is possible for jobs of at most two seconds.
     Shortest,
 }
 
-/// What a program is started for.
+/// The task of a program.
 #[derive(Clone, Copy)]
 pub(super) enum Role {
     Setup,
@@ -41,12 +41,12 @@ pub(super) enum Role {
     Work,
 }
 
-/// One of those that are compared.
+/// One of the compared programs.
 pub(super) struct Program {
     pub(super) name: &'static str,
-    /// What it is made of.
+    /// Its components and versions.
     pub(super) version: &'static str,
-    /// Its setting for jobs of killed workers, where there is one beside the default.
+    /// Whether it has a setting for the jobs of killed workers other than the default.
     pub(super) can_hurry: bool,
     start: Vec<OsString>,
     roles: [&'static str; 3],
@@ -65,7 +65,7 @@ impl Program {
     }
 }
 
-/// Weir and the others, built and installed where they are not yet.
+/// Weir and the others, built and installed if necessary.
 pub(super) async fn all() -> Result<Vec<Program>, BenchError> {
     if !Path::new(FOLDER).is_dir() {
         return Err(BenchError::Missing(format!(
@@ -135,7 +135,7 @@ async fn built_with_cargo() -> Result<PathBuf, BenchError> {
     Ok(std::path::absolute(folder.join("target/release"))?)
 }
 
-/// The Node that the clone has for itself, since these need a newer one than its scripts do.
+/// The Node that the clone has installed for itself. These programs need a newer one than the scripts.
 async fn installed_with_npm() -> Result<(PathBuf, PathBuf), BenchError> {
     let folder = Path::new(FOLDER).join("node");
     let node = std::path::absolute("node_modules/node/bin/node")?;

@@ -1,4 +1,4 @@
-//! One table: a column for each program, and in it the number beside its ratio to Weir's.
+//! A table with a column for each program. Each cell has the number and its ratio to Weir's.
 
 use std::fmt::Write as _;
 
@@ -7,15 +7,15 @@ use comfy_table::{CellAlignment, Table, presets};
 use super::super::report::Line;
 use super::measure::Number;
 
-/// One thing that was measured of all.
+/// One measurement of all programs.
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) unit: &'static str,
-    /// In the order of the programs, of which Weir is the first. None where there is nothing to measure.
+    /// In the order of the programs, Weir first. `None` if there is nothing to measure.
     pub(super) numbers: Vec<Option<Number>>,
 }
 
-/// Under which conditions it was measured, and what came out.
+/// The conditions and the results.
 pub(crate) struct Field {
     pub(super) conditions: Vec<String>,
     pub(super) programs: Vec<String>,
@@ -23,7 +23,7 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    /// For people.
+    /// As a table for people.
     #[must_use]
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
@@ -52,7 +52,7 @@ impl Field {
         text
     }
 
-    /// Weir against each of the others, machine-readable.
+    /// Weir against each of the others, in a machine-readable form.
     #[must_use]
     pub(crate) fn lines(&self) -> Vec<Line> {
         let mut lines = Vec::new();
@@ -95,7 +95,7 @@ impl Row {
     }
 }
 
-/// Three digits.
+/// Rounded to three digits.
 fn rounded(value: f64) -> String {
     match value {
         value if value >= 100.0 => format!("{value:.0}"),

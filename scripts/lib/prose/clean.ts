@@ -10,6 +10,7 @@ export const cleanPaths: string[] = [
   "SECURITY.md",
   "bench/edge/README.md",
   "bench/peers/README.md",
+  "bench/src",
   "docs/README.md",
   "docs/adr",
   "docs/how-to/answer-later.md",
