@@ -54,10 +54,10 @@ mod tests {
 
     #[test]
     fn a_secret_has_at_least_the_length_of_the_hash() {
-        let told = |length| check_secret(&vec![7; length]);
-        assert_eq!(told(MIN_SECRET_BYTES - 1), Err(SecretTooShort { got: 31 }));
+        let checked = |length| check_secret(&vec![7; length]);
+        assert_eq!(checked(MIN_SECRET_BYTES - 1), Err(SecretTooShort { got: 31 }));
         assert_eq!(
-            (told(MIN_SECRET_BYTES), told(MIN_SECRET_BYTES + 1)),
+            (checked(MIN_SECRET_BYTES), checked(MIN_SECRET_BYTES + 1)),
             (Ok(()), Ok(()))
         );
     }

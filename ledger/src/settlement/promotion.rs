@@ -221,8 +221,8 @@ async fn lock(
 ) -> Result<BTreeMap<Key, LockedHolder>, Failure> {
     let Connection { client, statements } = connection;
     let (holders, meters) = columns(keys);
-    let (no_jobs, nobody): ([i64; 0], [Uuid; 0]) = ([], []);
-    let params: [&(dyn ToSql + Sync); 4] = [&&no_jobs[..], &&nobody[..], &holders, &meters];
+    let (no_jobs, no_holders): ([i64; 0], [Uuid; 0]) = ([], []);
+    let params: [&(dyn ToSql + Sync); 4] = [&&no_jobs[..], &&no_holders[..], &holders, &meters];
     let ((), rows) = tokio::try_join!(
         biased;
         client.batch_execute("BEGIN"),

@@ -7,9 +7,9 @@ RETURNS void LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
 DECLARE
-    told record;
+    delivery record;
 BEGIN
-    FOR told IN
+    FOR delivery IN
         WITH inserted AS (
             INSERT INTO river_job (args, kind, max_attempts, metadata, priority, queue, state, scheduled_at, tags)
             SELECT jsonb_strip_nulls(jsonb_build_object(
@@ -20,7 +20,7 @@ BEGIN
         )
         SELECT DISTINCT queue FROM inserted
     LOOP
-        PERFORM wake_queue(told.queue);
+        PERFORM wake_queue(delivery.queue);
     END LOOP;
 END
 $$;

@@ -8,7 +8,7 @@ LANGUAGE plpgsql
 SET search_path FROM CURRENT
 AS $$
 DECLARE
-    told record;
+    subscribed record;
 BEGIN
     WITH events AS MATERIALIZED (
         SELECT e.type, e.holder, e.percent,
@@ -18,12 +18,12 @@ BEGIN
     )
     SELECT array_agg(w.id) AS webhooks, array_agg(e.holder) AS holders, array_agg(e.event ->> 'id') AS ids,
            array_agg(e.event::text) AS bodies
-    INTO told
+    INTO subscribed
     FROM events e
     JOIN webhooks w ON e.type = ANY (w.events) AND w.disabled_at IS NULL AND w.removed_at IS NULL
         AND (e.percent IS NULL OR e.percent = ANY (w.thresholds));
-    IF told.webhooks IS NOT NULL THEN
-        PERFORM deliver(told.webhooks, told.holders, told.ids, told.bodies);
+    IF subscribed.webhooks IS NOT NULL THEN
+        PERFORM deliver(subscribed.webhooks, subscribed.holders, subscribed.ids, subscribed.bodies);
     END IF;
 END
 $$;

@@ -6,7 +6,7 @@ SET search_path FROM CURRENT
 AS $$
 DECLARE
     wanted text[];
-    told record;
+    subscribed record;
 BEGIN
     SELECT array_agg(t.type) INTO wanted
     FROM webhooks w CROSS JOIN unnest(w.events) AS t (type)
@@ -48,7 +48,7 @@ BEGIN
         WHERE j.type = ANY (wanted)
     )
     SELECT array_agg(d.webhook) AS webhooks, array_agg(d.holder) AS holders, array_agg(d.id) AS ids, array_agg(d.body) AS bodies
-    INTO told
+    INTO subscribed
     FROM (
         SELECT w.id AS webhook, e.holder, e.id,
                format('{"id":"%s","type":"%s","timestamp":"%s","data":%s}',
@@ -57,8 +57,8 @@ BEGIN
         JOIN webhooks w ON e.type = ANY (w.events) AND w.disabled_at IS NULL AND w.removed_at IS NULL
         ORDER BY e.job_id
     ) d;
-    IF told.webhooks IS NOT NULL THEN
-        PERFORM deliver(told.webhooks, told.holders, told.ids, told.bodies);
+    IF subscribed.webhooks IS NOT NULL THEN
+        PERFORM deliver(subscribed.webhooks, subscribed.holders, subscribed.ids, subscribed.bodies);
     END IF;
     RETURN NULL;
 END

@@ -63,9 +63,9 @@ BEGIN
             GROUP BY each.holder, each.event_type
         ) d
         WHERE h.ctid = d.place
-    ), told AS (
+    ), notified AS (
         SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM woken) q
     )
-    SELECT w.id, w.attempt, w.holder, w.event_type FROM woken w WHERE (SELECT count(*) FROM told) >= 0;
+    SELECT w.id, w.attempt, w.holder, w.event_type FROM woken w WHERE (SELECT count(*) FROM notified) >= 0;
 END
 $$;

@@ -25,7 +25,7 @@ WITH free AS (
     FROM free
     WHERE j.id = free.id
     RETURNING j.id, j.state::text AS state, j.queue
-), told AS (
+), notified AS (
     SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
 )
-SELECT t.id AS job_id, t.state, (SELECT count(*) FROM told) AS told FROM taken t
+SELECT t.id AS job_id, t.state, (SELECT count(*) FROM notified) AS notified FROM taken t

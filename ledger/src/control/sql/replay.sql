@@ -6,7 +6,7 @@ WITH again AS (
     WHERE j.state IN ('completed', 'cancelled', 'discarded', 'retryable', 'scheduled') AND j.queue = webhook_queue($1)
       AND j.kind = 'weir:webhook' AND j.args ->> 'event' = $2
     RETURNING j.queue
-), told AS (
+), notified AS (
     SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM again) q
 )
-SELECT (SELECT count(*) FROM again) AS replayed, (SELECT count(*) FROM told) AS told
+SELECT (SELECT count(*) FROM again) AS replayed, (SELECT count(*) FROM notified) AS notified

@@ -14,7 +14,7 @@ WITH few AS (
     FROM few
     WHERE j.id = few.id
     RETURNING j.queue
-), told AS (
+), notified AS (
     SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM again) q
 )
-SELECT (SELECT count(*) FROM again) AS replayed, (SELECT count(*) FROM told) AS told
+SELECT (SELECT count(*) FROM again) AS replayed, (SELECT count(*) FROM notified) AS notified

@@ -42,10 +42,10 @@ WITH ahead AS (
     FROM lost l
     WHERE j.id = l.id AND j.id IN (SELECT id FROM free)
     RETURNING j.id, l.client_id, j.state::text AS state, j.queue
-), told AS (
+), notified AS (
     SELECT wake_queue(q.queue) FROM (SELECT DISTINCT queue FROM taken WHERE state = 'available') q
 ), forgotten AS (
     DELETE FROM processes p USING dead d
     WHERE p.client_id = d.client_id AND p.beat_at < clock_timestamp() - interval '1 hour'
 )
-SELECT t.id AS job_id, t.client_id, t.state, (SELECT count(*) FROM told) AS told FROM taken t
+SELECT t.id AS job_id, t.client_id, t.state, (SELECT count(*) FROM notified) AS notified FROM taken t
