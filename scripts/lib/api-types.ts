@@ -23,14 +23,14 @@ export async function generateApiTypes(): Promise<void> {
   await writeFile(types, `${await header(text)}${text}`);
 }
 
-/** Whether the types are those of the document, and were not edited by hand. */
+/** Whether the types match the document, and were not edited by hand. */
 export async function apiTypesAreFresh(): Promise<boolean> {
   const found = await readFile(types, "utf8").catch(() => "");
   const text = found.slice(found.indexOf("\n") + 1);
   return found === `${await header(text)}${text}`;
 }
 
-/** What the types were made from and what was made, so that checking them needs no generator. */
+/** The sources' and the result's hashes, so that checking them needs no generator. */
 async function header(text: string): Promise<string> {
   const hash = (data: string | Buffer): string => createHash("sha256").update(data).digest("hex").slice(0, 16);
   return `// From openapi.json ${hash(await readFile(document))}; content ${hash(text)}. Made by: npm run generate\n`;

@@ -9,7 +9,7 @@ export function isRoot(): boolean {
   return process.getuid?.() === 0;
 }
 
-/** Updates the package lists if this user may. A failure shows when a package cannot be installed. */
+/** Updates the package lists if this user may. After a failure, installing a missing package fails. */
 export async function aptUpdate(pulse: Pulse): Promise<void> {
   if (isRoot()) await attempt("apt-get", ["update"], { pulse, log: "apt-update" });
 }

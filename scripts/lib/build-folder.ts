@@ -10,7 +10,7 @@ import { say } from "./progress.ts";
 
 const folders = join(cache, "builds");
 
-/** Written into a build folder when it is complete; its time is that of the folder's last use. */
+/** Written into a build folder when it is complete. Its time is that of the folder's last use. */
 const ownerFile = "clone.json";
 
 interface Owner {
@@ -21,9 +21,9 @@ interface Owner {
 let known: Promise<string> | undefined;
 
 /**
- * The folder in which cargo builds for this clone. Each clone has one of its own in the user's cache, so clones cannot
- * break each other whatever they do at the same time. A new one starts with the dependencies that the most recently
- * used other one has built, so a fresh clone builds only the workspace's own crates.
+ * The folder in which cargo builds for this clone. Each clone has a separate one in the user's cache, so that clones
+ * cannot break each other, even at the same time. A new one starts with the dependencies of the most recently used
+ * other one, so a fresh clone builds only the workspace's own crates.
  */
 export function buildFolder(): Promise<string> {
   known ??= withLock(join(folders, "lock"), "setting up a build folder", async () => {
@@ -52,7 +52,7 @@ export function buildFolder(): Promise<string> {
   return known;
 }
 
-/** This clone. The inode tells it from a deleted one at the same path, whose files may be newer. */
+/** This clone. The inode distinguishes it from a deleted one at the same path, with files that may be newer. */
 function own(): Owner {
   return { clone: root, inode: statSync(root).ino };
 }
@@ -61,13 +61,13 @@ function nameOf(owner: Owner): string {
   return createHash("sha256").update(JSON.stringify(owner)).digest("hex").slice(0, 12);
 }
 
-/** Removes this clone's build folder and those of all clones that are gone; returns which. */
+/** Removes this clone's build folder and those of all deleted clones; returns the removed ones. */
 export function removeBuildFolder(): Promise<string[]> {
   return withLock(join(folders, "lock"), "setting up a build folder", async () => {
     const mine = join(folders, nameOf(own()));
     const gone = (await byLastUse()).filter((folder) => folder === mine || !ownerLives(folder));
     for (const folder of gone) {
-      // Renamed first: a removal that is interrupted must not leave a folder that looks complete.
+      // Renamed first: an interrupted removal must not leave a folder that looks complete.
       await rename(folder, `${folder}.removed`);
       await rm(`${folder}.removed`, { recursive: true, force: true });
     }
@@ -86,15 +86,15 @@ async function byLastUse(): Promise<string[]> {
 }
 
 /**
- * Removes the folders of clones that are gone, except the last one used, which seeds the next clone's; those
- * unused for a month; and what a killed process has left incomplete. Only called under the lock.
+ * Removes unused folders: those of deleted clones, except the last one used, which seeds the next clone's; those unused
+ * for a month; and incomplete ones of killed processes. Call it only under the lock.
  */
 async function removeUnused(own: string): Promise<void> {
   for (const [rank, folder] of (await byLastUse()).entries()) {
     if (folder === join(folders, own)) continue;
     const used = statSync(join(folder, ownerFile)).mtimeMs;
     const abandoned = rank > 0 && !ownerLives(folder);
-    // Renamed first: a removal that is interrupted must not leave a folder that looks complete.
+    // Renamed first: an interrupted removal must not leave a folder that looks complete.
     if (abandoned || Date.now() - used > unusedFor) await rename(folder, `${folder}.removed`);
   }
   for (const name of await readdir(folders)) {
@@ -112,7 +112,7 @@ function ownerLives(folder: string): boolean {
   }
 }
 
-/** Gives a new build folder what another one has built of the dependencies. */
+/** Copies the built dependencies of another build folder into a new one. */
 async function seed(donor: string, folder: string): Promise<void> {
   for (const entry of await readdir(donor, { recursive: true, withFileTypes: true })) {
     if (!entry.isDirectory() || entry.name !== ".fingerprint") continue;
@@ -122,8 +122,8 @@ async function seed(donor: string, folder: string): Promise<void> {
 }
 
 /**
- * The donor's owner may be building meanwhile. Cargo empties a unit's fingerprint before it builds the unit again and
- * writes it when the unit is complete, so whatever has the same fingerprint before and after is complete.
+ * The donor's owner may be building meanwhile. Cargo empties a unit's fingerprint before it builds the unit again, and
+ * writes it when the unit is complete. So a unit with the same fingerprint before and after is complete.
  */
 async function seedProfile(from: string, to: string): Promise<void> {
   const before = await fingerprints(from);
@@ -133,14 +133,15 @@ async function seedProfile(from: string, to: string): Promise<void> {
     join(to, ".fingerprint"),
   );
 
-  // What build scripts write, and fingerprints, are written in place: they are copied, with their times.
+  // Outputs of build scripts, and fingerprints, are written in place. They are copied, with their times.
   const scripts = (await readdir(join(from, "build"))).filter((unit) => before.has(unit));
   await copyAll(
     scripts.map((unit) => join(from, "build", unit)),
     join(to, "build"),
   );
 
-  // Libraries are most of the size. The compiler replaces such a file instead of writing into it, so they are shared.
+  // Libraries are most of the size. The compiler replaces such a file instead of writing into it, so both folders can
+  // share it.
   const hashes = new Set([...before.keys()].map(hashIn));
   for (const name of await readdir(join(from, "deps"))) {
     if (!/\.(rlib|rmeta|so|dylib|dll)$/.test(name) || !hashes.has(hashIn(name))) continue;
@@ -157,7 +158,7 @@ async function seedProfile(from: string, to: string): Promise<void> {
 async function fingerprints(profile: string): Promise<Map<string, string>> {
   const found = new Map<string, string>();
   for (const unit of await readdir(join(profile, ".fingerprint"))) {
-    // The workspace's own crates have another clone's sources and paths in them.
+    // The workspace's own crates contain another clone's sources and paths.
     if (unit.startsWith("weir-")) continue;
     const folder = join(profile, ".fingerprint", unit);
     const files = (await readdir(folder)).sort();
@@ -167,12 +168,12 @@ async function fingerprints(profile: string): Promise<Map<string, string>> {
   return found;
 }
 
-/** `3f2c…` of `serde-3f2c…` and of `libserde-3f2c….rlib`. */
+/** `3f2c…` from `serde-3f2c…` and from `libserde-3f2c….rlib`. */
 function hashIn(name: string): string | undefined {
   return /-([0-9a-f]{16})(\.|$)/.exec(name)?.[1];
 }
 
-/** With `cp`, since Node cannot set times to the nanosecond, and cargo compares them. */
+/** Uses `cp`, because Node cannot set times to the nanosecond, and cargo compares them. */
 async function copyAll(paths: string[], folder: string): Promise<void> {
   const atATime = 200;
   for (let first = 0; first < paths.length; first += atATime) {
@@ -184,9 +185,9 @@ async function share(from: string, to: string): Promise<void> {
   try {
     await link(from, to);
   } catch (error) {
-    // Cargo has removed it to build it again, which its fingerprint tells.
+    // Cargo removed it to build it again, so its fingerprint differs.
     if ((error as NodeJS.ErrnoException).code === "ENOENT") return;
-    // A file system without links.
+    // The file system has no links.
     const { atime, mtime } = await stat(from);
     await copyFile(from, to, constants.COPYFILE_FICLONE);
     await utimes(to, atime, mtime);

@@ -20,7 +20,7 @@ export async function bundle(
   } catch {
     throw new Failure(`${what} could not be bundled`, "correct what is said above");
   } finally {
-    // Its helper process would live as long as this one.
+    // Otherwise, its helper process would live as long as this one.
     await stop();
   }
 }

@@ -6,37 +6,37 @@ import { withLock, withSharedLock } from "./lock.ts";
 import { cache, cacheLock } from "./paths.ts";
 import { isAlive } from "./process.ts";
 
-/** What no clone has used for this many milliseconds is removed. */
+/** Entries that no clone has used for this many milliseconds are removed. */
 export const unusedFor = 30 * 24 * 3600 * 1000;
 
 /**
- * Runs what builds in the cache, or runs its tools: meanwhile no clone removes them. Within it, nobody may wait for the
- * lock of a clone, which whoever removes the cache holds.
+ * Runs work that builds in the cache or runs its tools. Meanwhile no clone removes them. The work must not wait for the
+ * lock of a clone, because a process that removes the cache holds that lock.
  */
 export function usingCache<T>(work: () => Promise<T>): Promise<T> {
   return withSharedLock(cacheLock, "removing what all clones have built", work);
 }
 
-/** Removes what all clones of this user have built, when none of them builds. */
+/** Removes everything that all clones of this user have built, when none of them builds. */
 export function removeCache(): Promise<void> {
   return withLock(cacheLock, "building in another clone", () => rm(cache, { recursive: true, force: true }));
 }
 
-/** The folder of something that is built once per user; undefined if it is not built yet. */
+/** The folder of an entry that is built once per user; undefined if it is not built yet. */
 export function cached(name: string): string | undefined {
   const folder = join(cache, name);
   if (!existsSync(folder)) return undefined;
   try {
-    // The time of its last use.
+    // The time of the last use.
     utimesSync(folder, new Date(), new Date());
   } catch {
-    // It belongs to another user, who keeps it.
+    // The folder belongs to another user, who keeps it.
   }
   return folder;
 }
 
 /**
- * Makes such a folder. It is built under a temporary name and renamed when it is complete, so an interrupted set-up
+ * Creates such a folder. It is built under a temporary name and renamed when it is complete, so an interrupted set-up
  * is never mistaken for a finished one.
  */
 export async function makeCached(name: string, make: (folder: string) => Promise<void>): Promise<string> {
@@ -54,7 +54,7 @@ export async function makeCached(name: string, make: (folder: string) => Promise
     try {
       await rename(workshop, folder);
     } catch (error) {
-      // Another process was faster. Its result is as good.
+      // Another process finished first. Its result is just as good.
       if (!existsSync(folder)) throw error;
     }
   } finally {
@@ -64,7 +64,7 @@ export async function makeCached(name: string, make: (folder: string) => Promise
   return folder;
 }
 
-/** Removes what set-ups that were killed have left. */
+/** Removes the remains of killed set-ups. */
 async function removeAbandoned(): Promise<void> {
   for (const entry of await readdir(cache)) {
     const owner = Number(/^\..+\.(\d+)$/.exec(entry)?.[1]);
@@ -73,7 +73,7 @@ async function removeAbandoned(): Promise<void> {
   }
 }
 
-/** Removes the tools of versions before, when something new is set up. Build folders have rules of their own. */
+/** Removes old versions of tools, when a new one is set up. Build folders have separate rules. */
 async function removeUnused(): Promise<void> {
   for (const entry of await readdir(cache)) {
     if (entry === "builds" || entry.startsWith(".")) continue;

@@ -2,7 +2,7 @@ import { cargoEnvironment } from "./cargo.ts";
 import { Failure } from "./failure.ts";
 import { type RunOptions, run } from "./process.ts";
 
-/** What cargo says about each thing that it has made or found made, a line each. */
+/** One line of cargo's output about an artifact, new or cached. */
 interface Message {
   reason?: string;
   target?: { name?: string };
@@ -10,7 +10,7 @@ interface Message {
   filenames?: string[];
 }
 
-/** Builds with cargo in its environment, with more on top of it, and returns what cargo says about what it has made. */
+/** Builds with cargo in its environment plus `options.env`, and returns cargo's messages about the artifacts. */
 export async function cargoBuild(flags: string[], options: RunOptions): Promise<string> {
   return run("cargo", ["build", ...flags, "--locked", "--message-format=json-render-diagnostics"], {
     remedy: "correct what the compiler reports above",
@@ -19,13 +19,13 @@ export async function cargoBuild(flags: string[], options: RunOptions): Promise<
   });
 }
 
-/** The program that a build of cargo says it has made. */
+/** The program's path, from cargo's messages. */
 export function executableIn(messages: string, name = "weir"): string {
   const found = artifactsIn(messages, name).find(({ executable }) => executable);
   return found?.executable ?? missing(`program called ${name}`);
 }
 
-/** The file with this ending of a library that a build of cargo says it has made. */
+/** The path of a library's file with this ending, from cargo's messages. */
 export function libraryIn(messages: string, name: string, ending: string): string {
   const files = artifactsIn(messages, name).flatMap(({ filenames }) => filenames ?? []);
   return files.find((file) => file.endsWith(ending)) ?? missing(`${ending} of ${name}`);

@@ -21,7 +21,7 @@ export function runCargoTests(tests: CargoTests, env: NodeJS.ProcessEnv, totals:
 async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
   const child = spawn("cargo", ["test", "--locked", "--no-fail-fast", ...args], {
     cwd: root,
-    // Most of what a test does is waiting for other parts to act. With more, connections run out.
+    // Most of a test's time is spent waiting for other parts. With more threads, connections run out.
     env: { RUST_TEST_THREADS: String(Math.min(3 * availableParallelism(), 8)), ...(await cargoEnvironment(env)) },
     stdio: ["ignore", "pipe", "pipe"],
     detached: true,
@@ -40,11 +40,11 @@ async function runTests({ args }: CargoTests, env: NodeJS.ProcessEnv, totals: To
   });
   forget();
   countSkipped(env, totals);
-  // A crate that does not compile has no result line, and is a failure all the same.
+  // A crate that does not compile has no result line, but counts as a failure.
   if (code !== 0 && totals.failed === failedBefore) totals.add(0, 1, 0);
 }
 
-/** Cargo knows no test that finds out by itself that it cannot run: such a test writes a line, and passes. */
+/** In cargo, a test cannot skip itself while it runs. Such a test prints a line, and passes. */
 function countSkipped(env: NodeJS.ProcessEnv, totals: Totals): void {
   const file = join(env.WEIR_TEST_FOLDER ?? "", "skipped");
   if (!env.WEIR_TEST_FOLDER || !existsSync(file)) return;

@@ -4,12 +4,12 @@ import { cargoEnvironment } from "./cargo.ts";
 import { run } from "./process.ts";
 import { step } from "./progress.ts";
 
-/** A program that crates.io has as source. */
+/** A program from crates.io. */
 export interface CargoTool {
   crate: string;
   version: string;
   bin: string;
-  /** Further flags of `cargo install`. */
+  /** Additional flags of `cargo install`. */
   flags?: string[];
 }
 

@@ -7,8 +7,8 @@ const installRust =
   "install Rust 1.95 or newer by rustup (its home page has the one command), open a new terminal, and run this again";
 
 /**
- * The environment for cargo. Intermediate files go to this clone's build folder in the user's cache; what is built in
- * the end stays in the clone. CARGO_TARGET_DIR and CARGO_BUILD_BUILD_DIR take precedence.
+ * The environment for cargo. Intermediate files go to this clone's build folder in the user's cache, and final
+ * artifacts stay in the clone. CARGO_TARGET_DIR and CARGO_BUILD_BUILD_DIR take precedence.
  */
 export async function cargoEnvironment(extra: NodeJS.ProcessEnv = {}): Promise<NodeJS.ProcessEnv> {
   const env: NodeJS.ProcessEnv = {
@@ -38,7 +38,7 @@ export async function rustVersion(rustc = "rustc"): Promise<RustVersion> {
   return { release: field("release"), host: field("host"), commit: field("commit-hash") };
 }
 
-/** Rust's own tools are the one thing that is not set up here: a person's way of installing them is theirs. */
+/** Fails without Rust. Rust's own tools are not set up here, because people install them in different ways. */
 export async function requireCargo(): Promise<RustVersion> {
   const outcome = await attempt("cargo", ["--version"]);
   if (outcome.code !== 0) throw new Failure(`cargo cannot be run: ${lastLine(outcome.output)}`, installRust);

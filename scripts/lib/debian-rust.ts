@@ -39,8 +39,8 @@ function usable(version: string | undefined): string | undefined {
 }
 
 /**
- * A folder with a `rustc` and `cargo` that build for wasm, from Debian's packages. They are unpacked, not installed:
- * installed, they would replace the user's own Rust.
+ * A folder with a `rustc` and `cargo` for wasm, from Debian's packages. The packages are unpacked and not installed,
+ * because they would replace the user's own Rust.
  */
 export async function debianRust(): Promise<string> {
   if (process.platform !== "linux" || !(await hasApt())) {
@@ -128,7 +128,7 @@ async function writeWrappers(folder: string, multiarch: string, linker: string):
 here=$(dirname "$(readlink -f "$0")")
 LD_LIBRARY_PATH="$here/../usr/lib/${multiarch}\${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" exec "$here/../usr/bin/rustc" "$@"
 `,
-    // The user's own cargo with this compiler, found on the PATH without this folder, or it would call itself.
+    // The user's own cargo with this compiler, found on the PATH without this folder. Otherwise it would call itself.
     cargo: `#!/bin/sh
 here=$(dirname "$(readlink -f "$0")")
 PATH=$(printf %s "$PATH" | tr ':' '\\n' | grep -vxF "$here" | paste -sd: -)
@@ -176,7 +176,7 @@ async function buildStandardLibrary(folder: string, pulse: Pulse): Promise<void>
   for (const file of await readdir(built)) {
     if (file.endsWith(".rlib") && !file.startsWith("libempty")) await cp(join(built, file), join(library, file));
   }
-  // Most of the folder's size, and not needed any more.
+  // This is most of the folder's size, and no longer needed.
   await rm(empty, { recursive: true });
   for (const sources of [join(folder, "usr", "src"), join(folder, "usr", "share")]) {
     if (existsSync(sources)) await rm(sources, { recursive: true });

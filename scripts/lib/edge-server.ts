@@ -17,7 +17,7 @@ export function wranglerEnvironment(env: NodeJS.ProcessEnv = process.env): NodeJ
     CLOUDFLARE_CF_FETCH_ENABLED: "false",
     WRANGLER_HIDE_BANNER: "true",
     WRANGLER_LOG_PATH: join(logs, "wrangler"),
-    // Where wrangler lists the Workers on this machine. Other projects must not find ours.
+    // Where wrangler lists the Workers on this machine. Other projects must not find these.
     WRANGLER_REGISTRY_PATH: join(state, "registry"),
   };
 }

@@ -19,7 +19,7 @@ const output = join(root, "build");
 const stamp = join(output, ".inputs");
 const wasmOpt = join(nodeModules, "binaryen", "bin", "wasm-opt");
 
-/** What the compiler uses by default, and the exceptions of wasm-bindgen. Of anything newer the runtime may know nothing. */
+/** The compiler's default features, and the exceptions of wasm-bindgen. The runtime may not support newer ones. */
 const wasmFeatures = [
   "bulk-memory",
   "exception-handling",
@@ -34,8 +34,9 @@ const wasmFeatures = [
 export const quickly = { WEIR_EDGE_BUILD: "quick" };
 
 /**
- * Builds the Worker into build/ and the page into dist/. Returns at once when nothing has changed. What is tested and
- * deployed is optimised; where the environment says `quickly`, as `wrangler dev` hears it, anything that is built will do.
+ * Builds the Worker into build/ and the page into dist/. Returns at once when nothing has changed. Tests and
+ * deployments use an optimised build. With `quickly` in the environment, as for `wrangler dev`, any existing build will
+ * do.
  */
 export function buildEdge(env: NodeJS.ProcessEnv = process.env): Promise<void> {
   const isQuick = env.WEIR_EDGE_BUILD === quickly.WEIR_EDGE_BUILD;
@@ -60,18 +61,18 @@ async function build(isQuick: boolean): Promise<void> {
     const compiled = await cargoBuild(["--lib", "--release", "--target", wasmTarget], {
       pulse,
       log: "edge-build",
-      // The macros of wasm-bindgen then use what `worker` uses.
+      // With this, the macros of wasm-bindgen use the same as `worker`.
       env: { ...toolchain.env, WASM_BINDGEN_USE_JS_SYS: "1" },
     });
     await run(executableIn(program, bindgen), [libraryIn(compiled, "weir_edge", ".wasm"), workshop]);
     if (!isQuick) await optimise(join(workshop, "index_bg.wasm"), pulse);
     await bundleGlue(workshop);
-    // Nobody may take what is half of another build for complete.
+    // An interrupted build must not look complete.
     await rm(stamp, { force: true });
     for (const name of ["index_bg.wasm", "index.js"]) await rename(join(workshop, name), join(output, name));
     await rm(workshop, { recursive: true });
   });
-  // Sources that were edited during the build need another one.
+  // If sources were edited during the build, the next call builds again.
   if ((await fingerprint()) === inputs) await writeFile(stamp, `${inputs} ${isQuick ? "quick" : "optimised"}`);
 }
 
@@ -83,7 +84,7 @@ async function optimise(wasm: string, pulse: Pulse): Promise<void> {
   await rename(optimised, wasm);
 }
 
-/** Makes one file of what wasm-bindgen has written and of the JavaScript that the Rust code brings with it. */
+/** Combines wasm-bindgen's output and the Rust code's own JavaScript into one file. */
 async function bundleGlue(folder: string): Promise<void> {
   const index = join(folder, "index.js");
   await writeFile(index, adapt(await readFile(index, "utf8")));
@@ -96,10 +97,10 @@ async function bundleGlue(folder: string): Promise<void> {
   for (const { path, contents } of outputFiles) await writeFile(path, contents);
 }
 
-/** Changes what wasm-bindgen has written to what the runtime takes, and to what is safe after a panic. */
+/** Changes wasm-bindgen's output to code that the runtime accepts and that is safe after a panic. */
 function adapt(glue: string): string {
-  // An object or a closure is refused that belongs to an earlier start. The next call after a panic starts Rust again,
-  // but after that look: it would go on with an address of the memory before.
+  // wasm-bindgen refuses an object or a closure from an earlier start. The next call after a panic starts Rust again,
+  // but only after that check, so it would continue with an address in the old memory.
   const looks = /if \((?:this\.__wbg_inst !== undefined && this\.__wbg_inst|state\.instance) !== __wbg_instance_id\)/g;
   const safe = glue.replace(looks, "__wbg_call_guard(); $&");
   if (safe === glue || !safe.includes("__wbg_call_guard(); if (state.instance"))
@@ -107,11 +108,11 @@ function adapt(glue: string): string {
       "wasm-bindgen writes something else than it did",
       "compare its output with `adapt` in scripts/lib/edge.ts, or go back to the version before",
     );
-  // The runtime gives out compiled modules by a plain import.
+  // The runtime provides compiled modules by a plain import.
   return safe.replaceAll("import source ", "import ");
 }
 
-/** Everything that the Worker is made from. */
+/** All inputs of the Worker's build. */
 async function fingerprint(): Promise<string> {
   const hash = createHash("sha256");
   const files = [

@@ -1,4 +1,4 @@
-/** An error that the user can fix: what is wrong, and what to do about it. */
+/** An error that the user can fix: the problem and its remedy. */
 export class Failure extends Error {
   readonly remedy: string;
 
@@ -9,7 +9,7 @@ export class Failure extends Error {
   }
 }
 
-/** Prints an error so that its last line says how to fix it. */
+/** Prints an error, with the remedy on the last line. */
 export function report(error: unknown): void {
   if (error instanceof Failure) {
     console.error(`weir: ${error.message}\nweir: fix: ${error.remedy}`);

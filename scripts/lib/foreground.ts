@@ -7,7 +7,7 @@ import { liveRun } from "./run-file.ts";
 import { developmentSecrets } from "./secrets.ts";
 import { developmentServices } from "./services.ts";
 
-/** Whether there is a terminal whose Ctrl-C is for the whole process group. */
+/** Whether there is a terminal that sends Ctrl-C to the whole process group. */
 function hasTerminal(): boolean {
   try {
     closeSync(openSync("/dev/tty", "r"));
@@ -45,7 +45,7 @@ export async function inForeground(program: string, args: string[], weir: string
     child.kill(signal);
   };
   for (const signal of ["SIGTERM", "SIGHUP"] as const) process.on(signal, tell);
-  // Ctrl-C reaches it as well, and a second signal would end it before its jobs.
+  // The program gets Ctrl-C, too. A second signal would end it before its jobs.
   process.on("SIGINT", (signal) => {
     if (hasTerminal()) told = true;
     else tell(signal);

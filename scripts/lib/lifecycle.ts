@@ -8,8 +8,8 @@ let stopping: Promise<void> | undefined;
 const asked = Promise.withResolvers<number>();
 
 /**
- * Registers a clean-up for the end of the process, whatever ends it. The last registered one runs first.
- * Returns a function that takes it back.
+ * Registers a clean-up for the end of the process, for any kind of end. The last registered one runs first. Returns a
+ * function that unregisters it.
  */
 export function onExit(cleanup: Cleanup): () => void {
   cleanups.push(cleanup);
@@ -37,14 +37,14 @@ export function isExiting(): boolean {
   return stopping !== undefined;
 }
 
-/** Asks `runMain` to stop everything and exit with this code. */
+/** Makes `runMain` stop everything and exit with this code. */
 export function requestExit(code: number): void {
   asked.resolve(code);
 }
 
 /**
- * Runs a script's main function until it returns or throws, a signal arrives, or the parent process dies, and then
- * exits. In every case what it started is stopped first.
+ * Runs a script's main function until it returns or throws, a signal arrives, or the parent process dies. Then stops
+ * everything that it started, and exits.
  */
 export async function runMain(main: () => Promise<number> | Promise<void>): Promise<never> {
   for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"] as const) {
@@ -66,7 +66,7 @@ export async function runMain(main: () => Promise<number> | Promise<void>): Prom
     code = 1;
   }
   await runExitHooks();
-  // Last, so that what to do about it is the last line on the screen.
+  // Printed last, so that the remedy is the last line on the screen.
   if (failure !== undefined) report(failure);
   process.exit(code);
 }

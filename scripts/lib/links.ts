@@ -4,14 +4,14 @@ import { anyFree, host } from "./ports.ts";
 
 const notOurs = new Set([".git", ".weir", "build", "dist", "node_modules", "target"]);
 
-/** The files in a folder that end so, without what is installed or built there. */
+/** The files with this ending in a folder, without installed or built ones. */
 export function filesIn(folder: string, ending: string): string[] {
   return globSync(`**/*${ending}`, { cwd: folder, exclude: (name) => notOurs.has(name) });
 }
 
 /**
- * The links of Markdown files or HTML files that lead nowhere: to a page, an anchor, an image or a folder that is not
- * there. Links to other hosts are not followed, since a check must not depend on them.
+ * The dead links of Markdown files or HTML files: to a page, an anchor, an image or a folder that does not exist. Links
+ * to other hosts are not checked, because the result must not depend on them.
  */
 export async function deadLinks(root: string, files: string[]): Promise<string[]> {
   const port = await anyFree();

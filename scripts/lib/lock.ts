@@ -7,17 +7,16 @@ import { sleep } from "./sleep.ts";
 const busy = 5;
 
 /**
- * Runs `work` while no other process runs its own under the same lock file. Node has no file locks, SQLite does: an
- * exclusive transaction on an empty database. The system releases it with the process, however that ends, so there
- * are no stale locks to break.
+ * Runs `work` under an exclusive lock on a file. Node has no file locks, but SQLite does: an exclusive transaction on
+ * an empty database. The system releases the lock at any end of the process, so there are no stale locks.
  */
 export function withLock<T>(file: string, reason: string, work: () => Promise<T>): Promise<T> {
   return holding("BEGIN EXCLUSIVE", file, reason, work);
 }
 
-/** Runs `work` while nobody has the lock for itself; others may share it. */
+/** Runs `work` while no process has the lock exclusively. Others may share it. */
 export function withSharedLock<T>(file: string, reason: string, work: () => Promise<T>): Promise<T> {
-  // A transaction that has read.
+  // A transaction that has read something.
   return holding("BEGIN; SELECT * FROM sqlite_schema", file, reason, work);
 }
 

@@ -7,7 +7,7 @@ export function logPath(name: string): string {
   return join(logs, `${name}.log`);
 }
 
-/** A log under .weir/logs. When it cannot be written (a full disk), it ends, and whatever it is of goes on. */
+/** A log under .weir/logs. If it cannot be written (a full disk), it ends, and its source continues. */
 export function openLog(name: string): NodeJS.WritableStream {
   mkdirSync(logs, { recursive: true });
   const path = logPath(name);

@@ -7,7 +7,7 @@ import { withLock } from "./lock.ts";
 import { buildLock, state } from "./paths.ts";
 import { step } from "./progress.ts";
 
-/** Makes a module for the edge's runtime of the compiled edge. */
+/** Converts the compiled edge to a module for the edge's runtime. */
 export const bindgen = "weir-bindgen";
 
 type Profile = "dev" | "native";
@@ -18,7 +18,7 @@ export async function buildNative(profile: Profile = "dev", target?: string): Pr
   return weir;
 }
 
-/** Builds the benchmarks and the `weir` that they measure, optimised, for this machine. */
+/** Builds the optimised benchmarks and `weir` for this machine. */
 export async function buildBench(): Promise<{ bench: string; weir: string }> {
   const [weir = "", bench = ""] = await build(["weir", "weir-bench"], "native");
   return { bench, weir };
@@ -35,11 +35,11 @@ function build(programs: Program[], profile: Profile, target?: string): Promise<
 
 async function compile(programs: Program[], profile: Profile, target?: string): Promise<string[]> {
   await requireCargo();
-  // The development build has the features of the whole workspace, as `npm test` has, so that the two share the
-  // dependencies. What is measured and released is built without the others.
+  // The development build has the features of the whole workspace, like `npm test`, so that the two share the
+  // dependencies. Measured and released builds do without the others.
   const chosen = profile === "dev" ? ["--workspace"] : programs.flatMap((program) => ["--package", packages[program]]);
   const flags = [...chosen, ...programs.flatMap((program) => ["--bin", program]), "--profile", profile];
-  // Built beside it, what the edge's build needs costs next to nothing: the last steps leave cores idle.
+  // Building the edge's build tool at the same time costs almost nothing, because the last steps leave cores idle.
   if (profile === "dev") flags.push("--bin", bindgen);
   if (target) flags.push("--target", target);
   const title = `building ${programs.join(" and ")}${profile === "dev" ? "" : ", optimised"}`;
@@ -47,7 +47,7 @@ async function compile(programs: Program[], profile: Profile, target?: string): 
     cargoBuild(flags, {
       pulse,
       log: "native-build",
-      // Where the C library is another one than the system's, it has a compiler of its own.
+      // If the C library is not the system's, it has its own compiler.
       env: target?.endsWith("-musl") ? { TARGET_CC: "musl-gcc" } : {},
       ...(target && {
         remedy: `correct what the compiler reports above; it needs: rustup target add ${target}, and for musl the musl-tools`,

@@ -6,16 +6,16 @@ import { root } from "./paths.ts";
 import type { NodeTests } from "./selection.ts";
 import type { Totals } from "./totals.ts";
 
-/** Runs test files by Node's own runner, each in a process of its own, and shows the results as they come. */
+/** Runs test files with Node's runner, each in a separate process, and shows the results as they arrive. */
 export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, totals: Totals): Promise<void> {
   const stop = new AbortController();
   const forget = onExit(() => stop.abort());
   const events = run({
     files: tests.files,
     ...(tests.named ? { testNamePatterns: new RegExp(RegExp.escape(tests.named), "i") } : {}),
-    // Most of what a test does is waiting for other parts to act.
+    // Most of a test's time is spent waiting for other parts.
     concurrency: Math.min(2 * availableParallelism(), 8),
-    // For a file as much as for a test in it; a server that hangs must not hang the whole run.
+    // Applies to a file and to each test in it. A server that hangs must not hang the whole run.
     timeout: 900_000,
     signal: stop.signal,
     cwd: root,
@@ -26,7 +26,7 @@ export async function runNodeTests(tests: NodeTests, env: NodeJS.ProcessEnv, tot
     const { passed, failed, cancelled, skipped, todo } = summary.counts as Record<string, number | undefined>;
     totals.add(passed ?? 0, (failed ?? 0) + (cancelled ?? 0), (skipped ?? 0) + (todo ?? 0));
   });
-  // Node counts no suite that is skipped, and not the tests in it, either.
+  // Node does not count skipped suites or the tests in them.
   events.on("test:pass", ({ details, skip }) => {
     if (details.type === "suite" && skip !== undefined) totals.add(0, 0, 1);
   });

@@ -1,14 +1,14 @@
 import { type ParseArgsConfig, parseArgs } from "node:util";
 import { Failure } from "./failure.ts";
 
-/** The options and the words of the command line. What is none of these options is a failure that names them. */
+/** Parses the options and arguments of the command line. An unknown option is a failure that names the known ones. */
 export function options<T extends ParseArgsConfig>(config: T): ReturnType<typeof parseArgs<T>> {
   try {
     return parseArgs(config);
   } catch (error) {
     const { code, message } = error as NodeJS.ErrnoException;
     if (!code?.startsWith("ERR_PARSE_ARGS_")) throw error;
-    // What follows the first sentence is about Node's way to end the options.
+    // The text after the first sentence is about Node's way to end the options.
     const what = message.split(/\.\s/)[0] ?? message;
     const known = Object.entries(config.options ?? {}).map(([name, { type }]) =>
       type === "string" ? `--${name} VALUE` : `--${name}`,

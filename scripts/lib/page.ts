@@ -11,20 +11,20 @@ function bundlePage() {
     entryPoints: [join(source, "src", "main.ts"), join(source, "style.css")],
     outdir: output,
     entryNames: "[name]",
-    // Dynamic imports become files of their own.
+    // Puts dynamic imports into separate files.
     splitting: true,
     chunkNames: "[name]-[hash]",
   });
 }
 
-/** The names of the npm packages that are in the page. */
+/** The names of the npm packages in the page. */
 export async function packagesInPage(): Promise<Set<string>> {
   const { metafile } = await bundlePage();
   const names = Object.keys(metafile.inputs).map((file) => /.*node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(file)?.[1]);
   return new Set(names.filter((name) => name !== undefined));
 }
 
-/** Bundles the page into dist/, from where the edge serves it. */
+/** Bundles the page into dist/, from which the edge serves it. */
 export async function buildPage(): Promise<void> {
   const bundled = await bundlePage();
   const files = new Map<string, Uint8Array>(bundled.outputFiles.map((file) => [file.path, file.contents]));
@@ -39,7 +39,7 @@ export async function buildPage(): Promise<void> {
   }
 }
 
-/** `wrangler dev` restarts the edge when a file is written, changed or not. */
+/** Writes only changes, because `wrangler dev` restarts the edge whenever a file is written. */
 async function writeIfChanged(path: string, contents: Uint8Array): Promise<void> {
   const before = await readFile(path).catch(() => undefined);
   if (before?.equals(contents)) return;

@@ -3,15 +3,15 @@ import { Failure } from "./failure.ts";
 import { logPath, openLog } from "./log-file.ts";
 import { show } from "./progress.ts";
 
-/** What one part of the stack says: all of it in a file, and on the terminal only when somebody wants to see it. */
+/** The output of one part of the stack: all of it in a file, and on the terminal if the user wants it. */
 export interface PartLog {
   name: string;
   file: string;
-  /** Takes a line. */
+  /** Adds a line. */
   take(line: string): void;
-  /** Prints its last lines, unless they are on the terminal already. */
+  /** Prints the last lines, unless they are on the terminal already. */
   showEnd(): void;
-  /** What is wrong, with what to do: to read the end of the log. */
+  /** A failure with the advice to read the end of the log. */
   failure(what: string): Failure;
 }
 

@@ -6,27 +6,28 @@ import { fileURLToPath } from "node:url";
 /** The clone's own folder. */
 export const root = resolve(dirname(fileURLToPath(import.meta.url)), "..", "..");
 
-/** Where a development run keeps its data. With another folder and other ports, a clone can run a second stack. */
+/** The data folder of a development run. With another folder and other ports, a clone can run a second stack. */
 export const state = resolve(process.env.WEIR_STATE || join(root, ".weir"));
 
-/** Per user: a fresh clone does not build the same tools again. */
+/** Per user, so that a fresh clone does not build the same tools again. */
 export const cache = join(process.env.XDG_CACHE_HOME || join(homedir(), ".cache"), "weir");
 
-/** Shared by all who use the cache, and held by who removes it; beside it, so that it outlives it. */
+/** Shared by users of the cache, and exclusive for its removal. It is next to the cache, so that it outlives it. */
 export const cacheLock = `${cache}.lock`;
 
-/** Held while a stack chooses its ports and takes them. */
+/** Held while a stack chooses its ports and opens them. */
 export const portsLock = `${cache}.ports.lock`;
 
 export const logs = join(state, "logs");
 export const nodeModules = join(root, "node_modules");
 export const nodeBin = join(nodeModules, ".bin");
 
-/** Held while something is built into this clone, so that `npm start` and `npm test` can run side by side. */
+/** Held during a build in this clone, so that `npm start` and `npm test` can run at the same time. */
 export const buildLock = join(root, ".weir", "build.lock");
 
 export function makeStateFolder(): void {
-  // Other users may enter, but not list: PostgreSQL does not run as root, and its user must reach its data.
+  // Other users may enter the folder, but not list it: PostgreSQL does not run as root, and its user must reach its
+  // data.
   mkdirSync(state, { recursive: true, mode: 0o711 });
   mkdirSync(logs, { recursive: true });
 }

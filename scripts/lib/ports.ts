@@ -24,19 +24,19 @@ export function portFrom(name: string, otherwise: number): number {
   );
 }
 
-/** A port that a part needs: what the variable says, or else the one it has when nobody else does. */
+/** The port of a part: the variable's value, or else its usual port if that is free. */
 export interface Wanted {
   name: string;
   usual: number;
   what: string;
 }
 
-/** How far from its usual port a part may get. */
+/** The maximum distance from a part's usual port. */
 const farthest = 100;
 
 /**
- * The ports that the parts get. One that a variable names is taken or nothing is; for the others, the next one that is free.
- * Fails, naming all of them, when ports that were named are in use.
+ * Chooses the ports of the parts. A port from a variable has no alternative. For the others, chooses the next free one.
+ * Fails if any ports from variables are in use, and names all of them.
  */
 export async function choosePorts(wanted: readonly Wanted[]): Promise<number[]> {
   const taken: (Wanted & { port: number })[] = [];

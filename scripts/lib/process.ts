@@ -15,12 +15,12 @@ export interface RunOptions {
   env?: NodeJS.ProcessEnv;
   /** Shown while the step runs. */
   pulse?: Pulse;
-  /** Name of the file under .weir/logs that keeps the whole output. */
+  /** The name of the file under .weir/logs with the whole output. */
   log?: string;
-  /** What the user can do when it fails. */
+  /** The remedy for a failure. */
   remedy?: string;
   timeout?: number;
-  /** Milliseconds that it has to end by itself when the script stops; 2 000 unless told. */
+  /** How long it may take to end when the script stops, in milliseconds. Default: 2 000. */
   grace?: number;
 }
 
@@ -54,11 +54,11 @@ function signalGroup(pid: number, signal: NodeJS.Signals): void {
   try {
     process.kill(-pid, signal);
   } catch {
-    // The group is gone.
+    // The group has ended.
   }
 }
 
-/** Whether there is a process with this number, whoever owns it. */
+/** Whether a process with this number exists, of any user. */
 export function isAlive(pid: number): boolean {
   try {
     process.kill(pid, 0);
@@ -87,7 +87,7 @@ function groupLives(pid: number): boolean {
 }
 
 /**
- * Runs a tool to its end, in a process group of its own, so that stopping it also stops its children. Unlike `run`, it
+ * Runs a tool to its end in a separate process group, so that stopping it also stops its children. Unlike `run`, it
  * does not throw when the tool fails.
  */
 export async function attempt(file: string, args: string[], options: RunOptions = {}): Promise<Outcome> {
@@ -112,7 +112,7 @@ export async function attempt(file: string, args: string[], options: RunOptions 
       .trimEnd()
       .split(/[\r\n]+/)
       .at(-1);
-    // Cargo's messages for programs are not for people.
+    // Hides cargo's messages for programs.
     if (options.pulse && line?.trim() && !line.startsWith("{")) options.pulse.latest = line;
   };
   child.stdout.on("data", (data: Buffer) => take(data, true));
@@ -155,10 +155,10 @@ export async function run(file: string, args: string[], options: RunOptions = {}
 
 const setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].find((path) => existsSync(path));
 
-/** Whether the system can end a service of a process that is killed. */
+/** Whether the system can end a service when its process is killed. */
 export const canTie = setpriv !== undefined;
 
-/** The same program, which the kernel kills when this process ends: nobody's handlers run at kill -9. */
+/** The same program, ended by the kernel together with this process: a `kill -9` runs no handlers. */
 function tied(file: string, args: string[]): [string, ...string[]] {
   return setpriv ? [setpriv, "--pdeathsig", "KILL", "--", file, ...args] : [file, ...args];
 }
@@ -188,7 +188,7 @@ export class Service {
       signal?: NodeJS.Signals;
       /** For a program that runs until its standard input ends. */
       stdin?: "pipe";
-      /** Whether it ends with this process even if that is killed, where the system can see to it. */
+      /** Whether it ends with this process even after a `kill -9`, if the system supports that. */
       tied?: boolean;
       onLine?: (line: string) => void;
     } = {},
@@ -218,7 +218,7 @@ export class Service {
       this.child.on("exit", (code, signal) => done(signal ? `was ended by ${signal}` : `ended with code ${code}`));
     });
     const forget = onExit(() => this.stop());
-    // Its number is nobody else's while there is somebody in its group.
+    // The system does not reuse its number while its group has a process.
     const forgetWhenEmpty = (): void => {
       if (this.pid !== undefined && groupLives(this.pid)) return void setTimeout(forgetWhenEmpty, 500).unref();
       this.#stopped ??= Promise.resolve();

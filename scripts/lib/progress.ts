@@ -7,34 +7,34 @@ export function stayQuietFor(milliseconds: number): void {
   silentFor = milliseconds;
 }
 
-/** The step that is on the last line of the terminal, which is not ended yet. */
+/** The step on the terminal's last line, which has no line break yet. */
 let open = "";
 
 export function say(line: string): void {
   show(`weir: ${line}`);
 }
 
-/** Prints lines, also in the middle of a step. */
+/** Prints lines, even during a step. */
 export function show(lines: string): void {
   if (open) process.stderr.write("\r\x1b[K");
   console.error(lines);
   if (open) process.stderr.write(open);
 }
 
-/** Shows a line that is written over by the next one; nothing ends it. */
+/** Shows a line that the next one overwrites. */
 function keep(line: string): void {
   open = `weir: ${line}`.slice(0, (process.stderr.columns || 80) - 1);
   process.stderr.write(`\r\x1b[K${open}`);
 }
 
-/** What a long step is doing, in its tool's last line of output. */
+/** The status of a long step: its tool's last line of output. */
 export class Pulse {
   latest = "";
 }
 
 /**
- * Runs one step of a set-up. On a terminal it has one line, with how long it takes. Elsewhere its title is a line, and
- * so is a sign of life every ten seconds.
+ * Runs one step of a set-up. On a terminal, the step has one line, with its duration. Elsewhere, it prints its title,
+ * and a line every ten seconds.
  */
 export async function step<T>(title: string, work: (pulse: Pulse) => Promise<T>): Promise<T> {
   const started = Date.now();

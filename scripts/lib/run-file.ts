@@ -11,19 +11,19 @@ import { sleep } from "./sleep.ts";
 
 /** Describes a running development stack, for other commands, and for the next start if this one is killed. */
 export interface Run extends Partial<Places> {
-  /** In the environment of every process of the run, which tells them from other processes. */
+  /** Marks every process of the run, in its environment. */
   id: string;
   pid: number;
   /** When the process started, in the kernel's clock ticks: a later process may get the same pid. */
   started: string;
 }
 
-/** Where the parts of a run are. */
+/** The addresses of a run's parts. */
 export interface Places {
   databaseUrl: string;
   originPort: number;
   edgePort: number;
-  /** The services file that the user has named. */
+  /** The services file, if the user named one. */
   config?: string;
 }
 
@@ -38,13 +38,13 @@ export async function readRun(): Promise<Run | undefined> {
   }
 }
 
-/** The run, unless it was killed and only its file is left. */
+/** The current run; undefined if it was killed and only its file is left. */
 export async function liveRun(): Promise<Run | undefined> {
   const run = await readRun();
   return run && isUp(run) ? run : undefined;
 }
 
-/** Writes the run file, marks every process of this run, and ends what a killed run of this clone has left behind. */
+/** Writes the run file, marks every process of this run, and ends the remains of a killed run of this clone. */
 export async function claimRunFile(): Promise<void> {
   makeStateFolder();
   const last = await readRun();
@@ -63,7 +63,7 @@ export async function claimRunFile(): Promise<void> {
   onExit(() => rm(file, { force: true }));
 }
 
-/** Adds to the run file of this process where its parts are. */
+/** Adds the addresses of the parts to this process's run file. */
 export async function recordPlaces(places: Places): Promise<void> {
   const run = await readRun();
   if (run) await write({ ...run, ...places });
@@ -73,7 +73,7 @@ function write(run: Run): Promise<void> {
   return writeFile(file, `${JSON.stringify(run, null, 2)}\n`, { mode: 0o600 });
 }
 
-/** From now on, child processes carry the mark. */
+/** Marks child processes from now on. */
 export function markRun(id: string): void {
   process.env[mark] = id;
 }
@@ -82,7 +82,7 @@ async function endLeftovers(id: string): Promise<void> {
   const left = marked(id);
   if (left.length === 0) return;
   say(`ending ${left.length} processes that a killed run left behind`);
-  // A worker that is asked twice no longer waits for its jobs, and ends their programs with itself.
+  // After a second request, a worker no longer waits for its jobs, and ends their programs together with itself.
   for (const patience of [3000, 20_000]) {
     for (const pid of marked(id)) signal(pid, nameOf(pid) === "postgres" ? "SIGINT" : "SIGTERM");
     if (await areGone(id, patience)) return;
@@ -95,7 +95,7 @@ async function endLeftovers(id: string): Promise<void> {
   );
 }
 
-/** Waits until no process of a run is left, for so many milliseconds at most. */
+/** Waits until all processes of a run have ended, for at most `within` milliseconds. */
 async function areGone(id: string, within: number): Promise<boolean> {
   for (const deadline = Date.now() + within; marked(id).length > 0; await sleep(50)) {
     if (Date.now() > deadline) return false;
@@ -103,7 +103,7 @@ async function areGone(id: string, within: number): Promise<boolean> {
   return true;
 }
 
-/** Processes that carry a run's mark. Works on Linux only; empty elsewhere. */
+/** Processes with a run's mark. Works on Linux only; empty elsewhere. */
 export function marked(id: string): number[] {
   let entries: string[];
   try {
@@ -151,6 +151,6 @@ function signal(pid: number, name: NodeJS.Signals): void {
   try {
     process.kill(pid, name);
   } catch {
-    // Already gone.
+    // The process has ended.
   }
 }

@@ -4,19 +4,19 @@ import { join } from "node:path";
 import { Failure } from "./failure.ts";
 import { makeStateFolder, state } from "./paths.ts";
 
-/** The secrets of a development stack. Made once per clone, never committed. */
+/** The secrets of a development stack. Created once per clone, never committed. */
 export interface Secrets {
   /** Signs the tokens of users. */
   jwt: string;
   /** Signs the edge's assertions to the origin. */
   edge: string;
-  /** Password of the embedded PostgreSQL's only role. */
+  /** The password of the embedded PostgreSQL's only role. */
   postgres: string;
 }
 
 const file = join(state, "secrets.json");
 
-/** Read by `wrangler dev`, so that the secrets are on no command line. */
+/** Read by `wrangler dev`, so that no command line contains the secrets. */
 export const edgeEnvFile = join(state, "edge.env");
 
 export async function developmentSecrets(): Promise<Secrets> {

@@ -3,10 +3,10 @@ import { basename, dirname, join, relative, sep } from "node:path";
 import { root } from "./paths.ts";
 import { run } from "./process.ts";
 
-/** Tests in TypeScript, by the folder under tests/ that they are in. First those that take longest: none of them is last. */
+/** Tests in TypeScript, by their folder under tests/. The slowest come first, so that none of them runs last. */
 export const folders = ["chaos", "browser", "edge", "whole", "scripts"] as const;
 
-/** Kinds of tests that the command line may name; `unit` are those of the Rust crates. */
+/** Kinds of tests for the command line. `unit` are those of the Rust crates. */
 export const kinds = ["unit", ...folders];
 
 /** One run of `cargo test`. */
@@ -28,7 +28,7 @@ export interface Selection {
 
 const wholeWorkspace: CargoTests = { args: ["--workspace"] };
 
-/** The tests that these kinds and names select; all without any. `unmatched` are names that select nothing. */
+/** The tests that these kinds and names select; all tests without any. `unmatched` lists names that select nothing. */
 export async function select(wanted: string[]): Promise<{ selection: Selection; unmatched: string[] }> {
   if (wanted.length === 0) return { selection: ofKinds(kinds), unmatched: [] };
   const selection = ofKinds(wanted.filter((word) => kinds.includes(word)));
@@ -52,7 +52,7 @@ function ofKinds(wanted: string[]): Selection {
   return { cargo: wanted.includes("unit") ? [wholeWorkspace] : [], node: files.length > 0 ? [{ files }] : [] };
 }
 
-/** Runs of the same program as one, with the filters of each. */
+/** Combines runs of the same program, with the filters of each. */
 function inOneRun(runs: CargoTests[]): CargoTests[] {
   const programs = new Map<string, { program: string[]; filters: Set<string>; whole: boolean }>();
   for (const { args } of runs) {
@@ -72,12 +72,12 @@ function filesIn(folder: string): string[] {
   return globSync(join(root, "tests", folder, "**", "*.test.ts")).sort();
 }
 
-/** Which of the folders under tests/ a test file is in. */
+/** The folder of a test file under tests/. */
 export function folderOf(file: string): string | undefined {
   return relative(join(root, "tests"), file).split(sep)[0];
 }
 
-/** The selected tests, for people. */
+/** The selected tests as text. */
 export function describeSelection({ cargo, node }: Selection): string[] {
   return [
     ...cargo.map(({ args }) => `cargo test ${args.join(" ")}`),
@@ -123,7 +123,7 @@ function integrationTests({ targets }: Package, name: string): CargoTests[] {
   return targets
     .filter(({ kind }) => kind.includes("test"))
     .flatMap(({ name: target, src_path }) => {
-      // With the whole workspace's features, so that what `npm test` has built serves here, too.
+      // With the whole workspace's features, so that builds of `npm test` are reused.
       const args = ["--workspace", "--test", target];
       if (contains(target, name) || isPath(src_path, name)) return [{ args }];
       const filters = filtersIn(dirname(src_path), name);
@@ -131,7 +131,7 @@ function integrationTests({ targets }: Package, name: string): CargoTests[] {
     });
 }
 
-/** Tests beside the code, in a crate's library and its programs. */
+/** Unit tests in a crate's library and its programs. */
 function crateTests({ name: crate, targets }: Package, name: string): CargoTests[] {
   const sources = targets.filter(({ kind }) => kind.some((each) => /lib|bin/.test(each)));
   const folders = new Set(sources.map(({ src_path }) => dirname(src_path)));
@@ -141,7 +141,7 @@ function crateTests({ name: crate, targets }: Package, name: string): CargoTests
   return [{ args: ["--package", crate, ...new Set(flags), "--", ...filters] }];
 }
 
-/** What selects the tests with this name, and those of the modules with it, in the program whose modules are in a folder. */
+/** The filters for tests and modules with this name, in the program with its modules in a folder. */
 function filtersIn(folder: string, name: string): string[] {
   return globSync(join(folder, "**", "*.rs")).flatMap((file) => {
     const tests = rustTestsIn(file);
@@ -164,12 +164,12 @@ function rustTestsIn(file: string): string[] {
   return [...readFileSync(file, "utf8").matchAll(test)].map((match) => match[1] ?? "");
 }
 
-/** Whether a name is the path of this file, or the end of it. */
+/** Whether a name is the path of this file, or the end of the path. */
 function isPath(file: string, name: string): boolean {
   return /[./]/.test(name) && `/${relative(root, file)}`.endsWith(`/${name.replace(/^\.?\//, "")}`);
 }
 
-/** Compares without regard to case, and with spaces and hyphens as the underscores of Rust's names. */
+/** Compares without case, and treats spaces and hyphens like the underscores of Rust's names. */
 function contains(text: string, part: string): boolean {
   const plain = (words: string): string => words.toLowerCase().replace(/[\s-]+/g, "_");
   const wanted = plain(part).split("::").at(-1) ?? "";

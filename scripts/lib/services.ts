@@ -5,20 +5,20 @@ import { attempt } from "./process.ts";
 
 const shipped = join(root, "weir.toml");
 
-/** The services of weir.toml, and one for the page's picture. Returns the file's path. */
+/** The services of weir.toml, and one for the page's demonstration. Returns the file's path. */
 export async function servicesWithDemo(folder = state, file = shipped): Promise<string> {
   const own = await readFile(file, "utf8");
   const demo = await readFile(join(import.meta.dirname, "demo.toml"), "utf8");
   makeStateFolder();
   const path = join(folder, "services.toml");
-  // Somebody may call a service of their own the same.
+  // The user's file may already have a service of this name.
   await writeFile(path, /^name = "demo"$/m.test(own) ? own : own + demo);
   return path;
 }
 
 /**
- * The services of development: those, unless they have a fault. Then it is weir.toml alone: its faults have its name,
- * and a catalogue in which the other service has no meter is none.
+ * The services of development: weir.toml with the demonstration. If that combination has an error, only weir.toml: then
+ * its errors name that file, and a catalogue without the demonstration's meter is not an error.
  */
 export async function developmentServices(
   weir: string,

@@ -3,10 +3,10 @@ import type { Service } from "./process.ts";
 import { say } from "./progress.ts";
 import { sleep } from "./sleep.ts";
 
-/** The exit code of a `weir` that has lost the database for so long that others may have taken its jobs. */
+/** The exit code of a `weir` that lost the database for so long that others may have taken over its jobs. */
 const fenced = 70;
 
-/** The exit code of a `weir` that cannot start, for example because the database is still away. */
+/** The exit code of a `weir` that cannot start, for example because the database is still unavailable. */
 const cannotStart = 2;
 
 const firstPause = 500;
@@ -20,14 +20,14 @@ export interface Supervised {
   readonly ended: Promise<string>;
   /** How often it has been restarted. */
   readonly restarts: number;
-  /** The process that runs now, or that ran last. */
+  /** The current process, or the last one. */
   readonly current: Service;
   stop(): Promise<void>;
 }
 
 /**
- * Restarts a server that fences itself, with a growing pause until it stays up. After any other exit it is not
- * restarted.
+ * Restarts a server that fences itself, with a growing pause until it stays up. Does not restart it after any other
+ * exit.
  */
 export function supervise(start: () => Service, onRestart: (service: Service) => void = () => {}): Supervised {
   let current = start();

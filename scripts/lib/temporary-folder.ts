@@ -5,15 +5,15 @@ import { join } from "node:path";
 import { onExit } from "./lifecycle.ts";
 import { isAlive } from "./process.ts";
 
-/** A folder that is gone when the process ends. Others can enter it: PostgreSQL runs as another user than root. */
+/** A folder that is deleted when the process ends. Others can enter it, because PostgreSQL does not run as root. */
 export function temporaryFolder(prefix: string): string {
   return made(join(tmpdir(), prefix));
 }
 
 /**
- * The same, in memory where there is room for this many bytes. A new database is several hundred files, and a disk's
- * file system takes longer to make them than PostgreSQL does. What killed processes have left there is removed, since
- * it would hold the memory.
+ * The same, in memory if there is room for this many bytes. A new database has several hundred files, and a disk's file
+ * system takes longer to create them than PostgreSQL does. Also removes the folders of killed processes, because they
+ * would use up the memory.
  */
 export function folderInMemory(prefix: string, bytes: number): string {
   const memory = "/dev/shm";

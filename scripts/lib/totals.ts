@@ -1,4 +1,4 @@
-/** How many tests ended how. */
+/** The numbers of passed, failed and skipped tests. */
 export class Totals {
   passed = 0;
   failed = 0;

@@ -13,7 +13,7 @@ export interface WasmToolchain {
 }
 
 /**
- * Rust's standard library for wasm: rustup's if it is installed or can be, otherwise Debian's packages.
+ * Rust's standard library for wasm: rustup's if it is installed or can be, otherwise from Debian's packages.
  * WEIR_WASM_TOOLCHAIN=rustup|debian allows only that one.
  */
 export async function wasmToolchain(): Promise<WasmToolchain> {
@@ -41,7 +41,7 @@ async function hasTarget(): Promise<boolean> {
 
 async function addTarget(): Promise<boolean> {
   if ((await attempt("rustup", ["--version"])).code !== 0) return false;
-  // A closed network may not answer at all, so the wait is short where there is an alternative.
+  // A closed network may never answer, so the wait is short if there is an alternative.
   const timeout = (await hasDebianRust()) ? 45_000 : 300_000;
   return step(`adding Rust's ${wasmTarget} target by rustup`, async (pulse) => {
     const outcome = await attempt("rustup", ["target", "add", wasmTarget], { pulse, timeout, log: "rustup" });

@@ -27,7 +27,7 @@ export function findingsOf(file: string, text: string): FileFinding[] {
   return findings.map((finding) => ({ file, ...finding }));
 }
 
-/** The failures of the check: findings in clean paths, and exceptions that excuse nothing. One line each. */
+/** The failures of the check, one line each: findings in clean paths, and exceptions without a finding. */
 export function failuresOf(findings: FileFinding[], clean: string[], exceptions: Exception[]): string[] {
   const unused = new Set(exceptions);
   const failed = findings.filter((finding) => {

@@ -40,6 +40,7 @@ export const cleanPaths: string[] = [
   "examples/images/README.md",
   "ledger",
   "policy/src",
+  "scripts/lib",
 ];
 
 export interface Exception {

@@ -84,7 +84,7 @@ function cells(row: string, next: string, line: number): Passage[] {
   return texts.filter(Boolean).map((text) => ({ kind, text, line }));
 }
 
-/** Comments count as Markdown, as rustdoc and JSDoc have it. */
+/** Comments are read as Markdown, as rustdoc and JSDoc do. */
 function comments(lines: string[], language: Language): Passage[] {
   const passages: Passage[] = [];
   let group: string[] = [];

@@ -15,7 +15,7 @@ export function archiveOf(version: string, target: string): string {
   return `weir-${version}-${target}`;
 }
 
-/** Builds the binary for a target, and packs it with what its operator needs. */
+/** Builds the binary for a target, and packs it with the files that its operator needs. */
 export async function packBinary(version: string, target: string, output: string): Promise<void> {
   const weir = await buildNative("native", target);
   const folder = join(output, archiveOf(version, target));
@@ -27,7 +27,10 @@ export async function packBinary(version: string, target: string, output: string
   await archive(folder);
 }
 
-/** Where `man` and the shells expect them below /usr/local/share. The binary writes them, so its machine must run it. */
+/**
+ * In the folders of `man` and the shells below /usr/local/share. The binary writes these files itself, so it must run
+ * on this machine.
+ */
 async function writeManuals(weir: string, folder: string): Promise<void> {
   await run(weir, ["manual", "--to", join(folder, "man", "man1")]);
   const completions = join(folder, "completions");

@@ -7,10 +7,12 @@ import { root, state } from "../paths.ts";
 import { attempt, run } from "../process.ts";
 import { archiveOf } from "./binary.ts";
 
-/** What images call the architectures of binaries that need nothing else. */
+/** The images' names for the architectures of static binaries. */
 const architectures = { amd64: "x86_64-unknown-linux-musl", arm64: "aarch64-unknown-linux-musl" };
 
-/** Makes an image of the binaries that are in `output`, for one architecture or both, as an OCI archive beside them. */
+/**
+ * Builds an image from the binaries in `output`, for one architecture or both, as an OCI archive in the same folder.
+ */
 export async function buildImage(version: string, output: string): Promise<void> {
   const context = join(state, "image");
   const name = `weir:${version}`;
@@ -37,12 +39,12 @@ export async function buildImage(version: string, output: string): Promise<void>
       `build one: npm run release -- ${version} x86_64-unknown-linux-musl`,
     );
   await copyFile(join(root, "weir.toml"), join(context, "weir.toml"));
-  // Mozilla's, as Node brings them: an image from scratch has no authorities to trust.
+  // Mozilla's certificates, from Node, because an image from scratch has none.
   await writeFile(join(context, "ca-certificates.crt"), `${rootCertificates.join("\n")}\n`);
 
   const remedy = "see its output above; buildah must be installed";
   const file = join(root, "deploy", "Containerfile");
-  // A list of this name grows otherwise. There is none the first time.
+  // Otherwise an existing list of this name would grow. The first time, there is none.
   await attempt("buildah", ["manifest", "rm", name]);
   await run(
     "buildah",

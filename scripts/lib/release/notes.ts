@@ -1,8 +1,8 @@
 import { Failure } from "../failure.ts";
 
 /**
- * What CHANGELOG.md says of a version. Its links to files become links into `files`, since notes of a release are not
- * read beside the files.
+ * The section of a version in CHANGELOG.md. Its relative links become links into `files`, because release notes are not
+ * read next to the files.
  */
 export function notesOf(version: string, changelog: string, files?: string): string {
   const sections = changelog.split(/^## /m).slice(1);

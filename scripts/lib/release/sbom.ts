@@ -11,14 +11,14 @@ const crates = [
   { of: "weir-edge", folder: "", target: "wasm32-unknown-unknown" },
 ];
 
-/** Writes what the binary, the edge and the page are made of, in CycloneDX's format. */
+/** Writes the components of the binary, the edge and the page, in CycloneDX's format. */
 export function writeBills(version: string, output: string): Promise<void> {
   return usingCache(() => write(version, output));
 }
 
 async function write(version: string, output: string): Promise<void> {
   const cyclonedx = await cargoInstalled({ crate: "cargo-cyclonedx", version: "0.5.9", bin: "cargo-cyclonedx" });
-  // The time in a bill is that of the commit, so that the same sources give the same bill.
+  // A bill has the time of the commit, so that the same sources produce the same bill.
   const seconds = (await run("git", ["log", "-1", "--format=%ct"])).trim();
   const env = { ...process.env, SOURCE_DATE_EPOCH: seconds };
   const name = `bill.${process.pid}`;
@@ -40,7 +40,7 @@ async function write(version: string, output: string): Promise<void> {
       await writeFile(join(output, `${of}-${version}.cdx.json`), bill.replaceAll(`file://${root}`, "file:///weir"));
     }
   } finally {
-    // It writes one beside each manifest of the workspace.
+    // cargo writes one next to each manifest of the workspace.
     for (const folder of ["", "ledger", "native", "policy", join("scripts", "bindgen")])
       await rm(join(root, folder, `${name}.json`), { force: true });
   }
@@ -55,13 +55,13 @@ interface Bill {
   dependencies: { ref: string; dependsOn: string[] }[];
 }
 
-/** Of npm's list, which has all tools too, what is bundled into the page. */
+/** The packages in the page, from npm's list, which also has all tools. */
 async function billOfPage(seconds: string): Promise<string> {
   const bundled = await packagesInPage();
   const bill = JSON.parse(await run("npm", ["sbom", "--package-lock-only", "--sbom-format=cyclonedx"])) as Bill;
   delete bill.serialNumber;
   bill.metadata.timestamp = new Date(Number(seconds) * 1000).toISOString();
-  // npm takes the folder's.
+  // npm uses the folder's name.
   bill.metadata.component.name = "weir-page";
   bill.components = bill.components.filter(({ name }) => bundled.has(name));
   const refs = new Set([bill.metadata.component, ...bill.components].map((component) => component["bom-ref"]));

@@ -4,7 +4,7 @@ import { join } from "node:path";
 
 const name = "SHA256SUMS";
 
-/** Writes the checksums of a folder's files beside them, as `sha256sum --check` reads them. */
+/** Writes the checksums of a folder's files into the same folder, in the format of `sha256sum --check`. */
 export async function writeSums(folder: string): Promise<void> {
   const sums: string[] = [];
   for (const file of (await readdir(folder)).sort()) {
