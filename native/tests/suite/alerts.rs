@@ -1,5 +1,5 @@
-//! Each alert of `deploy/prometheus/alerts.yml` fires when what it is about happens. A test does it to real processes,
-//! scrapes them before and after, and continues what it measured with Prometheus' own `promtool test rules`.
+//! Each alert of `deploy/prometheus/alerts.yml` fires when its condition occurs. A test causes the condition in real
+//! processes, scrapes them before and after, and extrapolates the samples with Prometheus' own `promtool test rules`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -27,24 +27,24 @@ const PROGRAMS: (&str, &str) = (
 /// The minutes of a day.
 const DAY: u32 = 24 * 60;
 
-/// How often Prometheus scrapes and evaluates the rules: for days, as rarely as a scrape may come.
+/// The interval at which Prometheus scrapes and evaluates the rules. For days, it is as long as possible.
 fn step_seconds(minutes: u32) -> u32 {
     if minutes > DAY { 240 } else { 30 }
 }
 
-/// `None` where it cannot be had.
+/// `None` if it is not available.
 fn promtool() -> Option<PathBuf> {
     debian("prometheus", "usr/bin/promtool")
 }
 
-/// How gauges go on after the last scrape. Counters always go on as they did between the scrapes.
+/// How gauges continue after the last scrape. Counters always continue as between the scrapes.
 #[derive(Clone, Copy, PartialEq)]
 enum Gauges {
     Stay,
     Grow,
 }
 
-/// A process that is scraped.
+/// A scraped process.
 struct Watched<'a> {
     process: &'a Process,
     first: Scrape,
@@ -61,7 +61,7 @@ impl<'a> Watched<'a> {
         }
     }
 
-    /// Every series of the process, continued for so long.
+    /// Every series of the process, extrapolated for this many minutes.
     async fn series(&self, instance: usize, gauges: Gauges, minutes: u32) -> Vec<Value> {
         let last = self.process.scrape().await;
         let passed = self.since.elapsed().as_secs_f64();
@@ -93,12 +93,12 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// The alerts that fire within so many minutes if this is what Prometheus scrapes.
+/// The alerts that fire within this many minutes if Prometheus scrapes these series.
 fn fired(promtool: &PathBuf, series: &[Value], minutes: u32) -> BTreeSet<String> {
     let rules = std::fs::read_to_string(RULES).unwrap();
     let rules: Value = serde_yaml_ng::from_str(&rules).unwrap();
     let alerts = rules["groups"][0]["rules"].as_array().unwrap();
-    // Each alert is expected not to fire, and those that promtool complains about did.
+    // Expects no alert to fire. promtool then reports those that do.
     let expected: Vec<Value> = alerts
         .iter()
         .map(|rule| {
@@ -145,7 +145,7 @@ fn fired(promtool: &PathBuf, series: &[Value], minutes: u32) -> BTreeSet<String>
     names
 }
 
-/// What Prometheus would do with what these processes show from now on.
+/// Checks the alerts that fire if these processes continue like this.
 async fn fire(watched: &[&Watched<'_>], gauges: Gauges, minutes: u32, names: &[&str]) {
     let Some(promtool) = promtool() else { return };
     let mut series = Vec::new();
@@ -153,7 +153,7 @@ async fn fire(watched: &[&Watched<'_>], gauges: Gauges, minutes: u32, names: &[&
         series.extend(one.series(instance, gauges, minutes).await);
     }
     if minutes > DAY {
-        // Samples of all series for so long do not fit into promtool, which also takes no more than 10,000 of one series.
+        // promtool has no room for samples of all series over this time, and accepts at most 10,000 per series.
         series.retain(|one| {
             ["weir_build_info{", "weir_wraparound", "weir_replication"]
                 .iter()
@@ -326,7 +326,7 @@ async fn alerts_fire_while_users_submit_more_than_runs() {
             .then_some(())
     })
     .await;
-    // The scheduled lanes wait by design; the lane of these jobs has no workers, either.
+    // The scheduled lanes wait by design. The lane of these jobs has no workers either.
     let names = [
         "WeirBacklogGrows",
         "WeirParkedWait",
@@ -531,7 +531,7 @@ async fn an_alert_fires_while_settlements_are_slow() {
     weir.end().await;
 }
 
-/// The edge's tests show that it reports these outcomes and events; here, a report reaches Prometheus.
+/// The edge's tests show that it reports these outcomes and events. This test shows that a report reaches Prometheus.
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_fire_by_what_the_edge_reports() {
     let weir = Weir::new().await;
@@ -585,7 +585,7 @@ async fn an_alert_fires_while_a_transaction_keeps_a_snapshot() {
     weir.end().await;
 }
 
-/// Weeks of many transactions, of which a test makes the first seconds.
+/// Weeks of many transactions. The test runs the first seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_fire_when_ids_run_out_and_a_slot_keeps_wal() {
     let weir = Weir::new().await;
@@ -593,7 +593,7 @@ async fn alerts_fire_when_ids_run_out_and_a_slot_keeps_wal() {
     let slot = format!("weir_alert_{}", weir.name());
     let process = Process::start(&weir, &["schedule"], &[]);
     let watched = Watched::start(&process).await;
-    // It ends with its session.
+    // Dropped with its session.
     let create = "SELECT pg_create_physical_replication_slot($1, true, true)";
     client.execute(create, &[&slot]).await.unwrap();
     client

@@ -1,4 +1,4 @@
-//! The audit names every violation of every invariant. Each is made here on purpose.
+//! The audit names every violation of every invariant. The tests cause each one on purpose.
 
 use crate::common;
 use crate::common::{GO_TESTS, Weir, Who};
@@ -22,7 +22,7 @@ impl Scene {
     }
 }
 
-/// What is done to it (`$user` and `$job` are put in), and what the audit must say.
+/// A change (`$user` and `$job` are replaced), and the audit's finding.
 const VIOLATIONS: [(&str, &str, &str); 27] = [
     (
         "used + reserved over the limit",
@@ -213,7 +213,7 @@ async fn a_job_that_was_charged_and_ran_again_is_no_violation() {
     weir.ended_elsewhere(job, "completed").await;
     weir.reconcile().await;
     weir.is_clean().await;
-    // An operator runs it again, and this time all that it needs is there already, or it fails.
+    // An operator retries it. This time it either has everything already, or it fails.
     for (state, used) in [("completed", "0"), ("cancelled", "1"), ("discarded", "1")] {
         let again = format!(
             "UPDATE river_job SET state = '{state}', attempt = attempt + 1, attempted_at = now(), \
@@ -251,7 +251,7 @@ async fn a_repair_during_reservations_causes_no_deadlock() {
         assert!(answers.iter().all(|answer| answer.status == 202));
     }
     weir_ledger::audit::repair(&mut client).await.unwrap();
-    // While a counter said that others wait, submissions were parked beside free slots.
+    // While the counter was too high, submissions were parked although slots were free.
     weir.reconcile().await;
     weir.end().await;
 }

@@ -1,4 +1,4 @@
-//! Submitting for later, with a priority, and many at once.
+//! Submitting for later, with a priority, and in batches.
 
 use crate::common::proxy::{Cut, Proxy};
 use crate::common::{Answer, GO_TESTS, Weir, Who, files};
@@ -57,7 +57,7 @@ async fn a_batch_is_accepted_as_a_whole_or_not_at_all() {
         ),
         (&json!(10), &json!(0))
     );
-    // Again with the same key: the same jobs, and nothing more.
+    // The same key again returns the same jobs, and creates none.
     let again = batch(&weir, who, &[("Idempotency-Key", "k")], 10).await;
     assert_eq!((again.status.as_u16(), ids(&again)), (202, ids(&accepted)));
     assert_eq!(weir.jobs().await, 10);
@@ -77,7 +77,7 @@ async fn a_batch_is_accepted_as_a_whole_or_not_at_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_batches_at_once_never_go_over_the_quota() {
     let weir = Weir::new().await;
-    // Whom nobody has seen before.
+    // An unknown user.
     let who = Who::Subject("auth0|batches");
     let answers = futures_util::future::join_all((0..12).map(|_| batch(&weir, who, &[], 9))).await;
     let accepted = answers.iter().filter(|answer| answer.status == 202).count();
@@ -148,7 +148,7 @@ async fn a_job_for_later_says_so_and_can_be_cancelled_until_then() {
         (row.get::<_, i16>(0), row.get::<_, &str>(1), row.get::<_, bool>(2)),
         (2, "pending", true)
     );
-    // It neither takes a slot nor waits for one.
+    // It neither uses a slot nor waits for one.
     let now = submit(&[]).await;
     assert_eq!(now.body["job"]["waiting_for"], "worker");
     weir.reconcile().await;
@@ -192,7 +192,7 @@ async fn a_batch_that_cannot_be_answered_reserves_nothing() {
     assert_eq!(first.status, 202, "{}", first.body);
     let all = Value::from(["a", "b", "c"].map(commit).to_vec());
     let submit = async || weir.post("/api/jobs/analysis/batch", who, &all).await;
-    // The first job is there already, and cannot be read.
+    // The first job exists, and cannot be read.
     let client = weir.client().await;
     let rename = |from: &str, to: &str| format!("ALTER TABLE {from} RENAME TO {to}");
     client

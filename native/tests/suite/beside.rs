@@ -1,4 +1,4 @@
-//! Weir in a product's database: its tables, its River and its clients stay as they are, and everything of Weir's works.
+//! Weir in a product's database: the product's tables, River and clients stay as they are, and all of Weir works.
 
 use crate::common::beside::Beside;
 use crate::common::others::{THEIR_TABLES, contents, weir};
@@ -8,17 +8,17 @@ use serde_json::Value;
 use tokio_postgres::Client;
 use weir_ledger::database::Database;
 
-/// What the product's operator sets.
+/// The settings of the product's operator.
 const OWN: [(&str, &str); 3] = [
     ("WEIR_SCHEMA", "weir"),
     ("RIVER_SCHEMA", "public"),
     ("RIVER_LEADER", "false"),
 ];
 
-/// River's rows change while it works; Weir has a function that tells River's channels, in its own schema.
+/// River's rows change while it works. Weir has a function with the name of River's channels, in its own schema.
 const ALL_BUT_RIVERS: &str = "^river_";
 
-/// Everything that defines the tables of `public`, River's too, without rows.
+/// The definitions of the tables in `public`, including River's, without rows.
 async fn definitions(client: &Client) -> String {
     let all = contents(client, "").await;
     let of_rows =
@@ -98,7 +98,7 @@ async fn a_product_with_tables_and_a_river_of_its_own_keeps_both_beside_weir() {
     let audit = command(&weir, &["audit"]).output().unwrap();
     assert!(audit.status.success(), "{audit:?}");
 
-    // The product goes on as before, beside it and after it.
+    // The product works as before, next to Weir and after its removal.
     let theirs = Database::at(weir.url()).unwrap().connect().await.unwrap();
     drop(running);
     let _again = product.start(weir.url(), &[]);

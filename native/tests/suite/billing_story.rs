@@ -1,5 +1,4 @@
-//! A year of billing in one story: what the payment provider tells, what a holder may, and what can be read of it
-//! afterwards.
+//! A year of billing in one story: the payment provider's events, a holder's limits, and the records afterwards.
 
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use weir_ledger::holder::Holders;
 use weir_ledger::reservation::{Answer, Reserver, Submission};
 use weir_ledger::settlement::{Ended, Success};
 
-/// An event as Stripe sends it, with what a backend reads of it.
+/// An event as Stripe sends it, and the parts that a backend reads.
 fn stripe_event(id: &str, created: i64, plan: &str) -> Value {
     json!({
         "id": id,
@@ -30,7 +29,7 @@ fn stripe_event(id: &str, created: i64, plan: &str) -> Value {
     })
 }
 
-/// What docs/how-to/billing.md has a backend do with it: the path and the body.
+/// The backend's call by docs/how-to/billing.md: path and body.
 fn change_of(event: &Value) -> (String, Value) {
     let subscription = &event["data"]["object"];
     let subject = subscription["metadata"]["subject"]
@@ -51,7 +50,7 @@ fn change_of(event: &Value) -> (String, Value) {
 async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     let weir = Weir::with(&[("WEBHOOK_PRIVATE_NETWORKS", "true")]).await;
     let who = Who::Subject("auth0|anne");
-    // A key from a shell, as people make one: alone on the last line.
+    // A key from a shell, as an operator creates it: alone on the last line.
     let output = command(&weir, &["key", "create", "--name", "billing", "--scope", "admin"])
         .output()
         .unwrap();
@@ -67,7 +66,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         answer.body
     };
 
-    // A receiver is told of everything. Nobody works these jobs here: only deliveries are made.
+    // The receiver gets all events. No workers run its jobs here: only deliveries are made.
     let mut receiver = Receiver::new();
     let wanted = json!({ "url": receiver.url() });
     let secret = call("POST", "/admin/webhooks", "-", &wanted).await["secret"].clone();
@@ -106,7 +105,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         .await;
     }
 
-    // The provider tells it again, and then what had happened before.
+    // The provider repeats the event, and then sends an older one.
     assert_eq!(call("PUT", &path, "-", &body).await["repeated"], true);
     let (_, older) = change_of(&stripe_event("evt_signup", 1_800_000_000, "free"));
     let answer = call("PUT", &path, "-", &older).await;
@@ -121,7 +120,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     .await;
     receiver.kill();
 
-    // The month is nearly used up, and a hundred are bought: twice asked for, once given.
+    // The month is nearly used up, and a hundred are bought: requested twice, granted once.
     let holder = Holders::load(&client).await.unwrap().user_id("auth0|anne");
     weir.use_up(holder.id, "analysis", 1000 - 3 - 30).await;
     let bought = json!({ "meter": "analysis", "amount": 100, "reason": "bought" });
@@ -172,7 +171,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
         .unwrap();
     assert_eq!(String::from_utf8(said.stdout).unwrap(), "cancelled 3 jobs\n");
 
-    // What billing reads, and who did what.
+    // The usage feed and the log.
     let events = weir
         .until("all usage events", async || {
             let told = call("GET", "/admin/usage/events", "-", &json!({})).await;
@@ -220,7 +219,7 @@ async fn an_upgrade_a_grant_and_a_refund_leave_what_they_should_and_a_trail() {
     );
     assert_eq!(plan["after"]["event_id"], "evt_upgrade");
 
-    // The receiver is back, and has every event once by id.
+    // The receiver is up again, and has every event once by id.
     receiver.start_again().await;
     weir.until("all that happened", async || {
         (receiver.by_id().len() >= 7).then_some(())

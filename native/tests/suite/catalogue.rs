@@ -1,4 +1,4 @@
-//! The catalogue: meters, plans and windows of any product, brought into the database and followed at once.
+//! The catalogue: meters, plans and windows of any product take effect as soon as they are in the database.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ async fn window(weir: &Weir, user: Uuid, meter: &str, window: &str) -> Value {
         .unwrap_or_default()
 }
 
-/// Not while a full hour is about to end: the test would meet two of them.
+/// Waits if the hour is about to end, because the test would see two of them.
 async fn early_in_the_hour() {
     let left = 3600 - Timestamp::now().as_second().rem_euclid(3600);
     if left < 20 {
@@ -138,7 +138,7 @@ async fn a_job_is_charged_to_the_windows_in_which_it_was_reserved() {
     assert_eq!(accepted.status, 202, "{}", accepted.body);
     let id = accepted.body["job"]["id"].as_i64().unwrap();
     assert_eq!(window(&weir, user, "renders", "hour").await["reserved"], 1);
-    // It was accepted an hour ago; the triggers move what it holds.
+    // It was accepted an hour ago. The triggers move its reservation.
     let client = weir.client().await;
     client
         .execute(
@@ -261,7 +261,7 @@ async fn slots_and_lanes_are_those_of_the_plan() {
     weir.end().await;
 }
 
-/// The catalogue of the settings with a change.
+/// The settings' catalogue with a change.
 fn changed(weir: &Weir, change: impl FnOnce(&mut Catalogue)) -> Catalogue {
     let mut catalogue = weir.context.settings.catalogue.clone();
     change(&mut catalogue);
@@ -391,7 +391,7 @@ async fn migrate_loads_the_plans_and_a_missing_meter_stops_the_start() {
         json!({"month": 50, "hour": 10})
     );
     assert_eq!(plans["differs"], json!([]));
-    // The shipped file on this database: its services are counted by meters that are not there.
+    // The shipped file on this database: it lacks the meters of the file's services.
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../weir.toml");
     let other = command(&weir, &["up"])
         .env("WEIR_CONFIG", &shipped)
@@ -696,7 +696,7 @@ async fn a_window_in_which_a_holder_has_a_limit_of_its_own_is_not_taken_away() {
         "{reasons:?}"
     );
     assert!(reasons[0].contains(&user.to_string()), "{reasons:?}");
-    // One that is over stands in nobody's way.
+    // An expired one blocks nothing.
     client
         .execute("UPDATE limit_overrides SET expires_at = now()", &[])
         .await

@@ -1,5 +1,5 @@
-//! The clients in other languages, by their examples: orders are there with their jobs or not at all, and workers complete
-//! jobs in their own transactions.
+//! The clients in other languages, by their examples. Orders and their jobs exist together or not at all, and workers
+//! complete jobs in their own transactions.
 
 use crate::common::programs;
 use std::collections::HashMap;
@@ -36,7 +36,8 @@ async fn output(weir: &Weir, program: &[PathBuf], args: &[&str]) -> String {
     String::from_utf8_lossy(&ended.stdout).trim().to_owned()
 }
 
-/// Ten orders are left: of 32 at once, ten are there with a job each, and nothing of the others.
+/// The quota has ten orders left. Of 32 concurrent ones, ten are accepted with a job each, and the others leave
+/// nothing.
 async fn orders_are_there_with_their_jobs_or_not_at_all(
     weir: &Weir,
     client: &Client,
@@ -55,7 +56,7 @@ async fn orders_are_there_with_their_jobs_or_not_at_all(
     user
 }
 
-/// A worker in this language works them, and one that fails once.
+/// A worker in this language completes the jobs, including one that fails once.
 async fn a_worker_completes_in_its_own_transactions(
     weir: &Weir,
     client: &Client,
@@ -66,7 +67,7 @@ async fn a_worker_completes_in_its_own_transactions(
     let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"order\": 77, \"fails\": 1}')";
     client.query_one(submit, &[&other.to_string()]).await.unwrap();
     let maintenance = Maintenance::of(weir);
-    // Eleven jobs, and the attempt that fails.
+    // Eleven jobs, and the failed attempt.
     output(weir, program, &["work", "12"]).await;
     weir.all_finished().await;
     maintenance.end().await;
@@ -79,7 +80,7 @@ async fn a_worker_completes_in_its_own_transactions(
     assert_eq!(weir.quota(Who::User(other), "analysis").await["used"], 1);
 }
 
-/// The one that the repository pins, which runs TypeScript as it is.
+/// The Node that the repository pins, which runs TypeScript directly.
 fn node() -> Option<PathBuf> {
     let node = PathBuf::from(CLIENTS).join("../node_modules/node/bin/node");
     if node.exists() {
@@ -154,7 +155,7 @@ await new Weir().work(sql, ["analysis_priority", "analysis_default"], handle, { 
 await sql.end();
 "#;
 
-/// Jobs whose first attempts fail in ways that PostgreSQL cannot store as they are.
+/// Jobs with first attempts that fail with text that PostgreSQL cannot store unchanged.
 async fn submit_failing(weir: &Weir, client: &Client) {
     let user = weir.user("enterprise").await.to_string();
     for how in FAILING {
@@ -164,7 +165,7 @@ async fn submit_failing(weir: &Weir, client: &Client) {
     }
 }
 
-/// Each was completed by its second attempt, and says why the first one failed.
+/// The second attempt completed each job, and the first one's error is readable.
 async fn each_failed_once(client: &Client) {
     let jobs = "SELECT args ->> 'how', state::text, attempt::int, errors[1] ->> 'error', metadata -> 'output' \
                 FROM river_job ORDER BY id";
@@ -243,7 +244,7 @@ await new Weir().work(sql, ["analysis_priority", "analysis_default"], handle, { 
 await sql.end();
 "#;
 
-/// A job that is claimed and waits for another one's work holds a slot, and may be taken back before its own begins.
+/// A claimed job that waits for another one's work holds a slot, and may be taken over before it starts.
 async fn claims_what_it_works_in_language(program: &[PathBuf]) {
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -323,7 +324,8 @@ async fn whatever_a_handler_fails_with_is_recorded_and_tried_again_in_go() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// River reports how an attempt ended a while after Weir has recorded it: to the next one, when that runs already.
+/// River may report the end of an attempt some time after Weir has recorded it. If the next attempt runs by then, River
+/// reports on that one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one() {
     let folder = std::env::temp_dir().join(format!("weir-go-late-{}", Uuid::new_v4()));
@@ -350,7 +352,8 @@ async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one(
         .spawn()
         .unwrap();
     let pid = Pid::from_raw(i32::try_from(fleet.id()).unwrap());
-    // It stands still between the record of a failure and River's report of it, and somebody else begins the next attempt.
+    // The fleet is frozen between the record of a failure and River's report, and another worker starts the next
+    // attempt.
     let began = "UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(), \
                  attempted_by = array_append(attempted_by, 'elsewhere') \
                  WHERE attempt = 1 AND state IN ('available', 'retryable')";
@@ -363,7 +366,7 @@ async fn a_late_report_of_an_attempt_that_failed_does_not_complete_the_next_one(
     kill(pid, Signal::SIGSTOP).unwrap();
     assert!(client.execute(began, &[]).await.unwrap() > 0);
     kill(pid, Signal::SIGCONT).unwrap();
-    // When it has ended, it has reported everything.
+    // Once it has ended, it has reported everything.
     drop(fleet.stdin.take());
     let ended = tokio::task::spawn_blocking(move || fleet.wait()).await.unwrap();
     assert!(ended.unwrap().success());
@@ -392,7 +395,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
         let user = weir.user(plan).await;
         slots.insert(user, i64::from(weir.slots_of(plan)));
         for order in 0..jobs {
-            // Some fail once, and are tried again with a slot.
+            // Some fail once, and are retried with a slot.
             let args = json!({ "order": order, "fails": i32::from(order % 20 == 7) });
             let submit = "SELECT job_id FROM weir_submit($1, 'analysis', $2)";
             let row = client
@@ -434,7 +437,7 @@ async fn a_fleet_in_go_keeps_every_limit_and_takes_a_freed_slot_at_once() {
         "{samples} samples; freed slot to next start: p50 {:.1} ms, p90 {:.1} ms",
         wake[0], wake[1]
     );
-    // 5 ms on a machine that has nothing else to do; a fleet that nobody wakes looks once a second.
+    // 5 ms on an idle machine. A fleet without notifications polls once a second.
     assert!(wake[0] <= 250.0, "a freed slot is idle for {wake:?} ms");
     let charged: i64 = client
         .query_one(

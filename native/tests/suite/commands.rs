@@ -33,7 +33,7 @@ async fn concurrent_migrations_apply_each_file_once() {
                 .unwrap()
         };
         let at_once: Vec<_> = (0..4).map(|_| migrate()).collect();
-        // One migrates; the one that comes next may bring the catalogue before it does.
+        // One of them migrates. The next one may apply the catalogue before that one does.
         let mut done = Vec::new();
         for child in at_once {
             let output = child.wait_with_output().unwrap();
@@ -111,7 +111,7 @@ async fn a_token_names_a_user_of_the_tier_that_was_asked_for() {
     );
     assert_eq!(weir.get("/api/usage", Who::User(user)).await.body["tier"], "pro");
 
-    // Without a secret nothing is signed, and nobody is made.
+    // Without a secret, nothing is signed and no user is created.
     let output = command(&weir, &["token", "--tier", "free"])
         .env_remove("JWT_SECRET")
         .output()
@@ -239,7 +239,7 @@ async fn a_user_is_shown_as_text_and_as_json() {
     weir.end().await;
 }
 
-/// Without any setting, so that a package can be built from it anywhere.
+/// Without any setting, so that a package can be built anywhere.
 #[test]
 fn completions_and_manual_pages_name_every_command() {
     let weir = |arguments: &[&str]| {

@@ -11,7 +11,7 @@ use crate::common::others::weir;
 use crate::common::server::Server;
 use crate::common::skip::skip;
 
-/// Who is connected to what, and how.
+/// The user, the server and the encryption of a connection.
 const CONNECTED: &str = "SELECT concat_ws(' ', session_user, current_database(), CASE WHEN inet_server_addr() IS NULL THEN \
                          'socket' WHEN (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) THEN 'tls' ELSE 'plain' \
                          END, current_setting('work_mem'), current_setting('cluster_name'))";
@@ -24,7 +24,7 @@ host all all 127.0.0.1/32 trust
 host all all ::1/128 trust
 ";
 
-/// What `DATABASE_URL` is, the environment's variables, and what comes of it.
+/// `DATABASE_URL`, the environment's variables, and the result.
 type Row<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
 
 struct Authority {
@@ -54,7 +54,7 @@ impl Authority {
     }
 }
 
-/// A server with a certificate of a private authority for `localhost`, and what clients need.
+/// A server with a certificate of a private authority for `localhost`, and the clients' files.
 struct Stage {
     server: Server,
     read_only: Server,
@@ -107,7 +107,7 @@ impl Stage {
         Some(Self { server, read_only })
     }
 
-    /// With this server's places put in.
+    /// Replaces the placeholders with this server's values.
     fn filled(&self, text: &str) -> String {
         let folder = self.server.folder().display().to_string();
         text.replace("{port}", &self.server.port.to_string())
@@ -116,7 +116,7 @@ impl Stage {
             .replace("{folder}", &folder)
     }
 
-    /// What the drivers are connected to, ours first, or why not.
+    /// The connections of both drivers, Weir's first, or their errors.
     async fn connected(&self, text: &str, variables: &[(&str, &str)]) -> [Result<String, String>; 2] {
         let text = self.filled(text);
         let text = Some(text.as_str()).filter(|text| !text.is_empty());
@@ -159,7 +159,7 @@ async fn both_drivers_connect_as_libpq_documents_it() {
     };
     let plain = [("PGSSLMODE", "disable")];
     let rows: &[Row<'_>] = &[
-        // The stock server of a distribution has a certificate that nobody knows.
+        // A distribution's stock server has a self-signed certificate.
         (
             "postgres://postgres@127.0.0.1:{port}/shop",
             &[],
@@ -185,7 +185,7 @@ async fn both_drivers_connect_as_libpq_documents_it() {
             &[],
             "postgres shop tls 4MB one",
         ),
-        // An authority of one's own.
+        // A private authority.
         (
             "postgres://postgres@127.0.0.1:{port}/shop?sslmode=require&sslrootcert={folder}/ca.pem",
             &[],
@@ -231,7 +231,7 @@ async fn both_drivers_connect_as_libpq_documents_it() {
             ],
             "certified shop tls 4MB one",
         ),
-        // Sockets, which have no TLS.
+        // Sockets have no TLS.
         (
             "host={folder} port={port} user=postgres dbname=shop",
             &[],
@@ -309,7 +309,7 @@ async fn both_drivers_connect_as_libpq_documents_it() {
             &[],
             "secret shop tls 4MB one",
         ),
-        // Several servers, of which one takes writes.
+        // Several servers, one of which accepts writes.
         (
             "postgres://postgres@127.0.0.1:{other},localhost:{port}/shop?target_session_attrs=read-write",
             &[],

@@ -1,4 +1,4 @@
-//! River's client for Go, as another program runs it beside Weir: its own queue, its own kinds, and it may lead.
+//! River's client for Go in another program next to Weir: with its own queue and kinds, and it may lead.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -7,17 +7,17 @@ use uuid::Uuid;
 
 use super::programs;
 
-/// The program, built into a folder of its own that goes with it.
+/// The program, built into a separate folder that is deleted with it.
 pub struct Beside {
     folder: PathBuf,
     program: PathBuf,
 }
 
-/// Ends when it is dropped, as every program whose standard input ends.
+/// Ends when it is dropped, because its standard input ends.
 pub struct Running(Child);
 
 impl Beside {
-    /// `None` where there is no Go.
+    /// `None` without Go.
     pub async fn built() -> Option<Self> {
         let folder = std::env::temp_dir().join(format!("weir-beside-{}", Uuid::new_v4()));
         let place = folder.join("beside");
@@ -33,7 +33,7 @@ impl Beside {
         command
     }
 
-    /// Brings River's tables to this version, as its own deployment does.
+    /// Migrates River's tables to this version, as the program's own deployment does.
     pub fn migrate(&self, url: &str, version: i64) {
         programs::run(self.command(url).args(["migrate", &version.to_string()])).unwrap();
     }

@@ -1,5 +1,5 @@
--- Everything that a schema contains, one row an object: its name for people, and its definition. Two databases are the
--- same when these rows are the same. $1 the schema. River's objects are left out.
+-- The contents of a schema, one row per object: its name as text, and its definition. Two databases are equal if these
+-- rows are. Omits River's objects. $1 the schema.
 WITH own AS (
     SELECT c.oid, c.relname::text AS name, c.relkind, c.reloptions, c.relacl, c.relowner, c.relpersistence,
            c.relreplident, c.relrowsecurity
@@ -43,7 +43,7 @@ WITH own AS (
     UNION ALL
     SELECT 'constraint ' || c.name || '.' || k.conname, pg_get_constraintdef(k.oid)
     FROM own c JOIN pg_constraint k ON k.conrelid = c.oid
-    -- From PostgreSQL 18 on, NOT NULL is a constraint with a name; the columns say it above.
+    -- Since PostgreSQL 18, NOT NULL is a named constraint. The columns above show it already.
     WHERE k.contype <> 'n'
     UNION ALL
     SELECT 'index ' || i.indexrelid::regclass, pg_get_indexdef(i.indexrelid) || coalesce(' ' || x.reloptions::text, '')

@@ -1,4 +1,4 @@
-//! Fleets of other languages' River clients, beside which nothing of Weir's works jobs.
+//! Fleets of River clients in other languages, without Weir's workers.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -37,12 +37,12 @@ impl Maintenance {
     }
 }
 
-/// The example in Go, built into this folder; `None` where Go is not installed.
+/// The example in Go, built into this folder; `None` without Go.
 pub fn go(folder: &Path) -> Option<PathBuf> {
     programs::go_build(&format!("{CLIENTS}/go"), "./example", folder.join("example"))
 }
 
-/// Slots, by the plans of the shipped catalogue.
+/// The slots of the shipped catalogue's plans.
 pub async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64>) -> Vec<String> {
     let running = "SELECT s.holder, count(*) FROM river_job j JOIN submissions s ON s.job_id = j.id \
                    WHERE j.state = 'running' GROUP BY 1";
@@ -54,8 +54,9 @@ pub async fn holders_over_their_slots(client: &Client, slots: &HashMap<Uuid, i64
         .collect()
 }
 
-/// From the end of a job to the start of the next of the same holder, of those that have one slot and whose jobs all went
-/// well at once: how long each took, in milliseconds by the database's clock. What ended in the first seconds is left out.
+/// How long a slot is free until the next job of the same holder starts, in milliseconds by the database's clock.
+/// Includes holders with one slot, and with jobs that all succeed at once. Ignores jobs that ended in the first
+/// seconds.
 pub async fn wakes(
     client: &Client,
     slots: &HashMap<Uuid, i64>,

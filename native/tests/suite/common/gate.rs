@@ -1,4 +1,4 @@
-//! Jobs that stay under way until they are let go.
+//! Jobs that run until the test releases them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -14,10 +14,10 @@ use weir_ledger::holder::Holder;
 
 use super::Weir;
 
-/// The kind of `weir.toml` whose jobs stand behind the gate.
+/// The kind of `weir.toml` with jobs that stop at the gate.
 pub const KIND: &str = "analysis:analyze";
 
-/// Holds every attempt until it is opened, and remembers what was under way together.
+/// Holds every attempt until it is opened, and records which ran at the same time.
 pub struct Gate {
     attempts: Mutex<Attempts>,
     open: watch::Sender<Open>,
@@ -44,7 +44,7 @@ impl Gate {
         })
     }
 
-    /// Works all lanes of the context with this gate before every job.
+    /// Works all lanes of the context, with this gate before every job.
     pub async fn work(self: &Arc<Self>, context: Context, role: Role) -> Working {
         let context = context.with_handler(KIND, Arc::clone(self) as Arc<dyn Handler>);
         Working::start(&context, role, &context.settings.services)
@@ -52,7 +52,7 @@ impl Gate {
             .unwrap()
     }
 
-    /// The job's first attempt fails, without waiting at the gate.
+    /// Makes the job's first attempt fail, without waiting at the gate.
     pub fn fail_at_first(&self, job: i64) {
         self.attempts.lock().unwrap().fail_at_first.insert(job);
     }
@@ -66,17 +66,17 @@ impl Gate {
         self.open.send_modify(|open| open.users.extend(users));
     }
 
-    /// The jobs that are under way.
+    /// The running jobs.
     pub fn running(&self) -> BTreeSet<i64> {
         self.attempts.lock().unwrap().now.keys().copied().collect()
     }
 
-    /// Whose the jobs are that are under way.
+    /// The holders of the running jobs.
     pub fn holders(&self) -> Vec<Option<Uuid>> {
         self.attempts.lock().unwrap().now.values().copied().collect()
     }
 
-    /// Those of these users who have a job under way.
+    /// The users among these with a running job.
     pub fn running_of(&self, users: &[Uuid]) -> Vec<Uuid> {
         let running: BTreeSet<Uuid> = self.holders().into_iter().flatten().collect();
         users
@@ -86,7 +86,7 @@ impl Gate {
             .collect()
     }
 
-    /// As many as were ever under way at once.
+    /// The highest number of concurrent jobs so far.
     pub fn most(&self) -> usize {
         self.attempts.lock().unwrap().most
     }

@@ -1,4 +1,4 @@
-//! An endpoint that answers later, and a Weir whose one service it is.
+//! An endpoint that answers later, and a Weir with this endpoint as its only service.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use super::{Answer, Weir, Who};
 
 pub const SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
-/// What the endpoint was asked.
+/// A request to the endpoint.
 #[derive(Clone, Debug)]
 pub struct Asked {
     pub job: i64,
@@ -32,7 +32,7 @@ pub struct Asked {
 
 struct Endpoint {
     asked: Mutex<Vec<Asked>>,
-    /// Whether held answers are given.
+    /// Whether held answers are sent.
     let_go: watch::Sender<bool>,
 }
 
@@ -71,7 +71,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// The endpoint may say nothing for so long. Its jobs reserve 5 each, of a meter without slots' worth of trouble.
+    /// `timeout` is how long the endpoint may be silent. Its jobs reserve 5 each, of a meter with enough slots.
     pub async fn new(timeout: &str, more: &[(&str, &str)]) -> Self {
         let endpoint = Arc::new(Endpoint {
             asked: Mutex::default(),
@@ -128,13 +128,13 @@ impl Stage {
         self.weir.get(&format!("/api/jobs/{id}"), who).await.body
     }
 
-    /// What the endpoint was asked about a job, in order.
+    /// The requests to the endpoint about a job, in order.
     pub fn asked(&self, job: i64) -> Vec<Asked> {
         let asked = self.endpoint.asked.lock().unwrap();
         asked.iter().filter(|one| one.job == job).cloned().collect()
     }
 
-    /// Waits until the endpoint is asked about an attempt at a job.
+    /// Waits for the request about an attempt at a job.
     pub async fn begun(&self, job: i64, attempt: i64) -> Asked {
         self.weir
             .until(&format!("attempt {attempt} at job {job}"), async || {
@@ -143,7 +143,7 @@ impl Stage {
             .await
     }
 
-    /// Inserts a job of nobody's, as another River client would.
+    /// Inserts a job without an owner, as another River client would.
     pub async fn of_nobody(&self, what: &str) -> i64 {
         let sql = "INSERT INTO river_job (args, kind, max_attempts, queue, state) \
                    VALUES ($1, 'test:remote', 2, 'remote_scheduled', 'available') RETURNING id";
@@ -151,7 +151,7 @@ impl Stage {
         client.query_one(sql, &[&args]).await.unwrap().get(0)
     }
 
-    /// Waits until the answer about a job is outstanding.
+    /// Waits until a job's answer is outstanding.
     pub async fn outstanding(&self, job: i64) {
         self.weir
             .until(&format!("job {job} to be outstanding"), async || {
@@ -174,7 +174,7 @@ impl Stage {
         self.endpoint.let_go.send_replace(true);
     }
 
-    /// Says something at the origin with this token.
+    /// Sends a report to the origin with this token.
     pub async fn say(&self, job: i64, token: &str, what: &str, body: &Value) -> Answer {
         self.say_raw(job, token, what, body.to_string()).await
     }
@@ -187,14 +187,14 @@ impl Stage {
         self.weir.send(request.body(Body::from(body)).unwrap()).await
     }
 
-    /// The same, and expects that it is taken.
+    /// Sends a report, and expects the origin to accept it.
     pub async fn tell(&self, asked: &Asked, what: &str, body: &Value) -> Value {
         let answer = self.say(asked.job, &asked.token, what, body).await;
         assert_eq!(answer.status, 200, "{what}: {}", answer.body);
         answer.body
     }
 
-    /// The same, and expects that it is refused. Returns why.
+    /// Sends a report, and expects the origin to refuse it. Returns the reason.
     pub async fn refused(&self, asked: &Asked, what: &str, body: &Value, status: u16) -> String {
         let answer = self.say(asked.job, &asked.token, what, body).await;
         assert_eq!(answer.status, status, "{what}: {}", answer.body);

@@ -1,4 +1,4 @@
-//! A Weir of its own for every test: a fresh database, the real API, real River workers.
+//! Every test has its own Weir: a fresh database, the real API, real River workers.
 
 pub mod beside;
 pub mod fleet;
@@ -42,8 +42,8 @@ pub const PLANS: [&str; 4] = ["free", "pro", "pro_plus", "enterprise"];
 
 pub const EDGE_SECRET: &str = "a secret of the edge that only tests use";
 
-/// How often a test looks for what it waits for: about 25 s, which is less than a snooze, and longer on a machine that has
-/// too much to do, where a look takes longer, too.
+/// How often a test checks a condition: for about 25 s, which is less than a snooze. On a busy machine, each check
+/// takes longer, too.
 const PATIENCE: u32 = 1000;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
@@ -55,7 +55,7 @@ pub struct Weir {
     server: tokio_postgres::Config,
     name: String,
     variables: Variables,
-    /// The tokens of anonymous jobs, by who submitted them.
+    /// The tokens of anonymous jobs, by submitter.
     tokens: Mutex<HashMap<(&'static str, i64), String>>,
 }
 
@@ -70,7 +70,7 @@ impl Weir {
         Self::with(&[]).await
     }
 
-    /// A Weir with these environment variables on top of the defaults.
+    /// A Weir with these environment variables in addition to the defaults.
     pub async fn with(pairs: &[(&str, &str)]) -> Self {
         let schema = |variable| {
             let named = pairs.iter().find(|(name, _)| *name == variable);
@@ -96,7 +96,7 @@ impl Weir {
         weir.with_catalogue().await
     }
 
-    /// Brings the catalogue of the settings into the database, as `weir migrate` does.
+    /// Applies the catalogue of the settings, as `weir migrate` does.
     async fn with_catalogue(self) -> Self {
         let wanted = &self.context.settings.catalogue;
         let mut client = self.client().await;
@@ -108,14 +108,14 @@ impl Weir {
         self
     }
 
-    /// A Weir on a copy of a database that was brought up to date.
+    /// A Weir on a copy of a migrated database.
     async fn copied(pairs: &[(&str, &str)]) -> Self {
         let server = template::server();
         let (name, url) = template::copy(&server).await;
         Self::over(server.parse().unwrap(), name, &url, pairs).await
     }
 
-    /// A Weir on an empty database that is brought up to date like this.
+    /// A Weir on an empty database that `make` migrates.
     pub async fn made(pairs: &[(&str, &str)], make: impl AsyncFnOnce(&str)) -> Self {
         let server = template::server();
         let (name, url) = template::empty(&server).await;
@@ -123,7 +123,7 @@ impl Weir {
         Self::over(server.parse().unwrap(), name, &url, pairs).await
     }
 
-    /// Another Weir in the same database, which these environment variables keep apart. It is brought up to date.
+    /// Another Weir in the same database, separated by these environment variables. Migrates it.
     pub async fn beside(&self, pairs: &[(&str, &str)]) -> Self {
         migrate::migrate(&self.another(pairs).database).await.unwrap();
         Self::over(self.server.clone(), self.name.clone(), self.url(), pairs).await
@@ -227,7 +227,7 @@ impl Weir {
         self.context.settings.catalogue.plans[plan].meters["analysis"].slots
     }
 
-    /// Usage that is there already, written by plain SQL.
+    /// Inserts earlier usage with plain SQL.
     pub async fn use_up(&self, user: Uuid, meter: &str, amount: i64) {
         self.client()
             .await
@@ -269,7 +269,7 @@ impl Weir {
         answer
     }
 
-    /// A request of a backend with a service key, in the name of `anne`.
+    /// A backend's request with a service key, for the user `anne`.
     pub async fn with_key(&self, method: &str, path: &str, bearer: &str, key: &str, body: &str) -> Answer {
         let request = Request::builder()
             .method(method)
@@ -301,7 +301,7 @@ impl Weir {
         }
     }
 
-    /// An answer whose body has no end.
+    /// A response with an unlimited body.
     pub async fn stream(&self, path: &str, who: Who) -> Response<Body> {
         let mut request = Request::builder().uri(path);
         if let Some(token) = self.job_token(path, who) {
@@ -312,7 +312,7 @@ impl Weir {
         self.router.clone().oneshot(request.unwrap()).await.unwrap()
     }
 
-    /// Such an answer to a user whose token expires at this time, in seconds since the Unix epoch.
+    /// Such a response for a user with a token that expires at this time, in seconds since the Unix epoch.
     pub async fn stream_until(&self, path: &str, who: Who, token_expires_at: u64) -> Response<Body> {
         let caller = Caller {
             token_expires_at: Some(token_expires_at),
@@ -326,7 +326,7 @@ impl Weir {
         self.router.clone().oneshot(request.unwrap()).await.unwrap()
     }
 
-    /// Status and headers of such an answer.
+    /// Status and headers of such a response.
     pub async fn head_of(&self, path: &str, who: Who) -> Answer {
         let response = self.stream(path, who).await;
         Answer {
@@ -354,7 +354,7 @@ impl Weir {
         answer.body["job"]["id"].as_i64().unwrap()
     }
 
-    /// Waits until the job is being worked on.
+    /// Waits until the job runs.
     pub async fn running(&self, id: i64, who: Who) {
         self.until("it to run", async || {
             (self.get(&format!("/api/jobs/{id}"), who).await.body["status"] == "running").then_some(())
@@ -381,32 +381,32 @@ impl Weir {
         .await
     }
 
-    /// How many jobs there are, in whatever state.
+    /// The number of jobs in all states.
     pub async fn jobs(&self) -> i64 {
         self.count("river_job").await
     }
 
-    /// How many rows a table has.
+    /// The number of a table's rows.
     pub async fn count(&self, table: &str) -> i64 {
         let count = format!("SELECT count(*) FROM {table}");
         self.client().await.query_one(&count, &[]).await.unwrap().get(0)
     }
 
-    /// Begins a job's first attempt as other clients do, with SQL of their own.
+    /// Starts a job's first attempt as other clients do, with their own SQL.
     pub async fn begun_elsewhere(&self, id: i64) {
         let begin = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), \
                      attempted_by = '{elsewhere}' WHERE id = $1";
         self.client().await.execute(begin, &[&id]).await.unwrap();
     }
 
-    /// Ends a job as other clients do, with SQL of their own.
+    /// Ends a job as other clients do, with their own SQL.
     pub async fn ended_elsewhere(&self, id: i64, state: &str) {
         let end =
             "UPDATE river_job SET state = $2::text::river_job_state, finalized_at = now() WHERE id = $1";
         self.client().await.execute(end, &[&id, &state]).await.unwrap();
     }
 
-    /// Waits until nothing is left to be done, for as long as jobs end.
+    /// Waits until there is nothing left to do, as long as jobs keep ending.
     pub async fn all_finished(&self) {
         let client = self.client().await;
         let (mut left, mut looks) = (i64::MAX, 0);
@@ -426,7 +426,7 @@ impl Weir {
         panic!("of {left} jobs that are left none has ended for {PATIENCE} looks")
     }
 
-    /// Inserts an analysis as another River client would, past the API.
+    /// Inserts an analysis as another River client would, without the API.
     pub async fn insert_by_river(&self, args: Value, queue: &str) -> i64 {
         #[derive(serde::Serialize, serde::Deserialize)]
         #[serde(transparent)]
@@ -444,7 +444,7 @@ impl Weir {
         self.get("/api/usage", who).await.body[service].clone()
     }
 
-    /// Asks until there is an answer, for as long as [`PATIENCE`].
+    /// Calls `ask` until it returns an answer, at most [`PATIENCE`] times.
     pub async fn until<T>(&self, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
         for _ in 0..PATIENCE {
             if let Some(answer) = ask().await {
@@ -472,13 +472,13 @@ impl Weir {
         Reconciler::new(&self.context).everything(&client).await;
     }
 
-    /// A connection such as reconciliation has.
+    /// A connection like that of reconciliation.
     pub async fn bookkeeper(&self) -> PreparedClient {
         let patience = Duration::from_secs(1);
         self.context.database.connect_prepared(patience).await.unwrap()
     }
 
-    /// What `weir audit` would complain about.
+    /// The findings of `weir audit`.
     pub async fn complaints(&self) -> Vec<String> {
         let mut client = self.client().await;
         let findings = audit::audit(
@@ -499,7 +499,7 @@ impl Weir {
             .collect()
     }
 
-    /// Waits until `weir audit` has no complaint, which takes as long as a settlement does.
+    /// Waits until `weir audit` has no findings, as long as a settlement may take.
     pub async fn is_clean(&self) {
         let mut looks = 0;
         loop {
@@ -513,14 +513,14 @@ impl Weir {
         }
     }
 
-    /// Checks that nothing is wrong, and drops the database. A test that fails leaves it to the server, which does not
-    /// outlive the tests.
+    /// Checks the invariants and drops the database. A failing test leaves its database to the server, which ends after
+    /// the tests.
     pub async fn end(self) {
         self.is_clean().await;
         self.abandon().await;
     }
 
-    /// Drops the database, whatever is wrong in it.
+    /// Drops the database in any state.
     pub async fn abandon(self) {
         self.stopping.cancel();
         let (admin, connection) = self.server.connect(tokio_postgres::NoTls).await.unwrap();
@@ -539,19 +539,19 @@ fn settings(variables: &Variables) -> Settings {
     Settings::read(variables, &Path::new(env!("CARGO_MANIFEST_DIR")).join(services)).unwrap()
 }
 
-/// Who calls.
+/// A caller.
 #[derive(Clone, Copy, Debug)]
 pub enum Who {
     User(Uuid),
     /// By the token's subject.
     Subject(&'static str),
-    /// One of an organisation's people: the organisation, and who.
+    /// A member of an organisation: the organisation and the member.
     Member(&'static str, &'static str),
     Address(&'static str),
 }
 
 impl Who {
-    /// What the edge would say of this caller.
+    /// The edge's assertion about this caller.
     pub fn assertion(self, secret: &str, method: &str, path: &str, request_id: &str) -> String {
         signed(secret, &self.caller(), method, path, request_id)
     }
@@ -587,7 +587,7 @@ fn signed(secret: &str, caller: &Caller, method: &str, path: &str, request_id: &
     assertion::sign(&key, caller, method, path, request_id, now).unwrap()
 }
 
-/// Locks a holder's row, as somebody else's open transaction does, until that ends.
+/// Locks a holder's row, like another open transaction, until that ends.
 pub async fn lock_holder(
     client: &mut tokio_postgres::Client,
     holder: Uuid,

@@ -1,11 +1,11 @@
-//! A database that a product and its River have already.
+//! A database with the tables of a product and its River.
 
 use std::process::{Command, Output, Stdio};
 
 use riverqueue::migrate::{Direction, MigrateOpts, PostgresMigrator};
 use tokio_postgres::Client;
 
-/// Tables of a product's, some under names of Weir's.
+/// A product's tables, some of them with the names of Weir's.
 pub const THEIR_TABLES: &str = "\
     CREATE TABLE users (id bigint PRIMARY KEY, email text UNIQUE); \
     CREATE TABLE subscriptions (id bigint PRIMARY KEY, user_id bigint REFERENCES users, updated_at timestamptz); \
@@ -20,10 +20,10 @@ pub const THEIR_TABLES: &str = "\
     INSERT INTO processes (name) VALUES ('mailer'); \
     INSERT INTO submissions (user_id) VALUES (2)";
 
-/// Everything in `public` but what has these names, as a pattern.
+/// The contents of `public`, except for names that match this pattern.
 pub async fn contents(client: &Client, except: &str) -> String {
     let except = if except.is_empty() { "^$" } else { except };
-    // Names are printed as the path finds them, and a schema that is called like the role would come first.
+    // Names are printed as the path finds them, and a schema with the role's name would come first.
     client.batch_execute("SET search_path = public").await.unwrap();
     client
         .query_one(include_str!("others.sql"), &[&"public", &except])
@@ -32,7 +32,7 @@ pub async fn contents(client: &Client, except: &str) -> String {
         .get(0)
 }
 
-/// Makes River's tables in `public`, of this version.
+/// Creates River's tables in `public`, at this version.
 pub async fn river_at(url: &str, version: i64) {
     let pool = sqlx::PgPool::connect(url).await.unwrap();
     let opts = MigrateOpts::default().with_target_version(version);
@@ -43,7 +43,7 @@ pub async fn river_at(url: &str, version: i64) {
     pool.close().await;
 }
 
-/// What the binary says to these arguments at this database.
+/// The binary's output for these arguments and this database.
 pub fn weir(url: &str, arguments: &[&str], more: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(arguments)

@@ -1,5 +1,5 @@
--- Everything of a schema that a migration could change: definitions, and rows by table. $1 the schema, $2 which tables,
--- as a pattern of those that are left out.
+-- Everything in a schema that a migration could change: definitions, and rows by table. $1 the schema, $2 a pattern of
+-- the tables to omit.
 SELECT string_agg(line, E'\n' ORDER BY line COLLATE "C")
 FROM (
     SELECT format('table %s %s', c.relname, c.relkind) AS line

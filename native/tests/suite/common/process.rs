@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::{EDGE_SECRET, Weir, Who};
 
-/// A program that does not outlive its test, however that ends.
+/// A program that ends with its test.
 pub struct KilledOnDrop(pub Child);
 
 impl Drop for KilledOnDrop {
@@ -29,7 +29,7 @@ pub struct Process {
     log: Arc<Mutex<Vec<String>>>,
 }
 
-/// A process of the real binary whose end is kill -9, with short jobs.
+/// A process of the real binary that will be killed with `kill -9`, with short jobs.
 pub fn spawn(weir: &Weir, subcommand: &str) -> KilledOnDrop {
     let child = command(weir, &[subcommand])
         .env("WEIR_CONFIG", "native/tests/crash.toml")
@@ -39,7 +39,7 @@ pub fn spawn(weir: &Weir, subcommand: &str) -> KilledOnDrop {
     KilledOnDrop(child.unwrap())
 }
 
-/// What an HTTP request was answered with.
+/// The response to an HTTP request.
 pub struct Reply {
     pub status: u16,
     pub text: String,
@@ -58,7 +58,7 @@ impl Process {
         process
     }
 
-    /// The same, whose log nobody reads: whatever collected it has ended.
+    /// Like [`Self::start`], with a closed log pipe.
     pub fn unheard(weir: &Weir, arguments: &[&str], more: &[(&str, &str)]) -> Self {
         Self::spawn(weir, arguments, more).0
     }
@@ -82,7 +82,7 @@ impl Process {
         (process, stderr)
     }
 
-    /// Everything it has logged, as JSON; a line that is none fails the test.
+    /// The whole log as JSON. A line that is not JSON fails the test.
     pub fn log(&self) -> Vec<Value> {
         let lines = self.log.lock().unwrap();
         lines
@@ -106,7 +106,7 @@ impl Process {
         self.ask(method, path, &headers, body).await.unwrap()
     }
 
-    /// How long it took until the process said that it is ready.
+    /// How long the process took to report that it is ready.
     pub async fn ready(&self) -> Duration {
         let started = Instant::now();
         for _ in 0..1500 {
@@ -133,7 +133,7 @@ impl Process {
         self.child.0.id()
     }
 
-    /// Asks it to stop and waits for its end.
+    /// Stops it and waits for its end.
     pub async fn stop(mut self) -> Option<i32> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.0.id()).unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
@@ -147,7 +147,7 @@ impl Process {
     }
 }
 
-/// Asks a server on this machine; nothing when nobody listens there.
+/// Sends a request to a server on this machine; `None` if nothing listens there.
 pub async fn ask(port: u16, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Option<Reply> {
     let mut request = ureq::http::Request::builder()
         .method(method)
@@ -178,7 +178,7 @@ pub struct Scrape {
 }
 
 impl Scrape {
-    /// The value of the sample that has these labels, whatever their order.
+    /// The value of the sample with these labels, in any order.
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         self.samples()
             .find(|(sample, theirs, _)| {
@@ -218,9 +218,9 @@ pub fn command(weir: &Weir, arguments: &[&str]) -> Command {
     command
 }
 
-/// A free port that no other test of this run gets, as `tests/harness/ports.ts` has it: claimed by a file, and below the
-/// range of the system's ports for outgoing connections. One that is only found free may be somebody's before the process
-/// listens on it.
+/// A free port that no other test of this run gets, as in `tests/harness/ports.ts`: claimed by a file, and below the
+/// system's range for outgoing connections. Otherwise, another process could take a port that is free now before the
+/// process under test opens it.
 pub fn free_port() -> u16 {
     let folder = std::env::var_os("WEIR_TEST_FOLDER").map(PathBuf::from);
     let claims = folder.map(|folder| folder.join("ports"));

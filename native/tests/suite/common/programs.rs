@@ -1,4 +1,4 @@
-//! Programs of others that tests run, built or installed when they are missing.
+//! Other programs that tests run, built or installed if they are missing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::skip::skip;
 
-/// The user's cache: what takes long is built once.
+/// The user's cache, for slow builds.
 pub fn cache() -> Result<PathBuf, String> {
     std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
@@ -16,7 +16,7 @@ pub fn cache() -> Result<PathBuf, String> {
         .ok_or_else(|| "neither XDG_CACHE_HOME nor HOME is set".to_owned())
 }
 
-/// The test is skipped, except where everything must be there.
+/// Skips the test, or fails it in an environment that must have everything.
 pub fn missing(reason: &str) {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
     skip(reason);
@@ -37,8 +37,7 @@ pub fn run(command: &mut Command) -> Result<(), String> {
     ))
 }
 
-/// Builds a package with the versions of a Go module into this file; `None` where Go is not installed or cannot build
-/// it.
+/// Builds a package with the versions of a Go module into this file; `None` if Go is not installed or cannot build it.
 pub fn go_build(module: &str, package: &str, program: PathBuf) -> Option<PathBuf> {
     if Command::new("go").arg("version").output().is_err() {
         skip(&format!("{package} in {module}: go is not installed"));
@@ -55,8 +54,7 @@ pub fn go_build(module: &str, package: &str, program: PathBuf) -> Option<PathBuf
     }
 }
 
-/// A Python with these packages, made once when it is missing; `None` when it cannot be made here. `name` says which
-/// versions they are.
+/// A Python with these packages, created once; `None` if it cannot be created here. `name` identifies the versions.
 pub fn python(name: &str, packages: &[&str]) -> Option<PathBuf> {
     let made = cache().and_then(|cache| make_python(&cache.join(format!("python-{name}")), packages));
     match made {
@@ -76,23 +74,23 @@ fn make_python(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
     if python.exists() {
         return Ok(python);
     }
-    // Made beside its place and moved there when it is whole. `pip` is run as a module and the environment by its
-    // interpreter, so that nothing in it depends on the name that the folder had.
+    // Created in a folder next to its place and moved there when it is complete. `pip` runs as a module of the
+    // environment's interpreter, so that nothing depends on the folder's first name.
     let unfinished = folder.with_extension(Uuid::new_v4().simple().to_string());
     let made = run(Command::new("python3").args(["-m", "venv"]).arg(&unfinished)).and_then(|()| {
         run(Command::new(unfinished.join("bin/python"))
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
             .args(packages))
     });
-    // Somebody else may have been faster; theirs is as good.
+    // Another process may have finished first. Its result is just as good.
     if made.is_err() || std::fs::rename(&unfinished, folder).is_err() {
         let _ = std::fs::remove_dir_all(&unfinished);
     }
     made.map(|()| python)
 }
 
-/// A program of a Debian package: the one that is installed, or the package's, which is unpacked in the cache. Nothing is
-/// installed, since the package would start a server. `None` where it cannot be had.
+/// A program of a Debian package: the installed one, or one unpacked in the cache. Nothing is installed, because the
+/// package would start a server. `None` if it is not available.
 pub fn debian(package: &str, path: &str) -> Option<PathBuf> {
     let installed = Path::new("/").join(path);
     if installed.exists() {
@@ -128,7 +126,7 @@ fn unpack(folder: &Path, package: &str, path: &str) -> Result<PathBuf, String> {
             let file = file.map_err(|error| error.to_string())?.path();
             run(Command::new("dpkg-deb").arg("-x").arg(file).arg(&unfinished))
         });
-    // Somebody else may have been faster; theirs is as good.
+    // Another process may have finished first. Its result is just as good.
     if unpacked.is_err() || std::fs::rename(&unfinished, folder).is_err() {
         let _ = std::fs::remove_dir_all(&unfinished);
     }

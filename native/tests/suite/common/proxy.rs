@@ -1,4 +1,4 @@
-//! A proxy before PostgreSQL that fails as networks and poolers do.
+//! A proxy in front of PostgreSQL that fails like networks and poolers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ pub enum Cut {
     BeforeCommit,
     /// The COMMIT arrives, its answer does not.
     AfterCommit,
-    /// The COMMIT takes effect, and the answer to everything is a pooler's error.
+    /// The COMMIT takes effect, and every response is a pooler's error.
     PoolerErrorAfterCommit,
-    /// The COMMIT takes effect, and the answer is that the server is shutting down.
+    /// The COMMIT takes effect, and the response is that the server is shutting down.
     ShutdownAfterCommit,
-    /// It does not, unless it stands still.
+    /// It does not fail, unless it is frozen.
     Never,
 }
 
@@ -39,7 +39,7 @@ impl Cut {
     }
 }
 
-/// A proxy that breaks each of its first connections that sends a COMMIT, and can stand still.
+/// A proxy that breaks each of its first connections on COMMIT, and can be frozen.
 pub struct Proxy {
     pub address: SocketAddr,
     left: Arc<AtomicUsize>,
@@ -81,17 +81,17 @@ impl Proxy {
         weir.url().replace(authority, &self.address.to_string())
     }
 
-    /// How many connections are still to be broken.
+    /// The number of connections that it will still break.
     pub fn left(&self) -> usize {
         self.left.load(Ordering::SeqCst)
     }
 
-    /// How many bytes PostgreSQL has answered.
+    /// The number of bytes from PostgreSQL.
     pub fn answered(&self) -> usize {
         self.answered.load(Ordering::SeqCst)
     }
 
-    /// Lets nothing through, and closes nothing.
+    /// Stops forwarding, but closes nothing.
     pub fn freeze(&self) {
         self.frozen.send_replace(true);
     }
@@ -128,7 +128,7 @@ async fn carry(
                     return;
                 }
                 if cuts {
-                    // Until PostgreSQL has answered, so that it has committed; the answer goes nowhere.
+                    // Until PostgreSQL has answered, so that it has committed. The response is dropped.
                     while !matches!(server.read(&mut down).await, Ok(read) if down[..read].windows(6).any(|bytes| bytes == b"COMMIT")) {}
                     if let Some(error) = cut.error() {
                         let _ = client.write_all(&error).await;

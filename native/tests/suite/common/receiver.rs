@@ -1,4 +1,4 @@
-//! A receiver of webhooks, which can be killed and started again.
+//! A receiver of webhooks that can be killed and restarted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use hmac::{Hmac, Mac as _};
 use serde_json::Value;
 use sha2::Sha256;
 
-/// A delivery as it came.
+/// A delivery as it arrived.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub id: String,
@@ -26,7 +26,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Whether one of its signatures is by this secret. As the specification has it, and not by Weir's code.
+    /// Whether one of its signatures is from this secret, by the specification and not by Weir's code.
     pub fn is_signed_by(&self, secret: &str) -> bool {
         let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
         let mut mac = Hmac::<Sha256>::new_from_slice(&key).unwrap();
@@ -50,15 +50,15 @@ impl Received {
     }
 }
 
-/// What it answers.
+/// How it responds.
 #[derive(Clone, Copy, Debug)]
 pub enum Answers {
     Status(u16),
-    /// Elsewhere: to this port.
+    /// With a redirect to this port.
     Redirect(u16),
-    /// After so long.
+    /// After this time.
     After(Duration),
-    /// With a body that has no end.
+    /// With an unlimited body.
     Endless,
 }
 
@@ -92,7 +92,7 @@ impl Receiver {
     }
 
     fn serve(&mut self, listener: TcpListener) {
-        // Of its own, so that all its connections end with it.
+        // A separate runtime, so that all its connections end with it.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -115,7 +115,7 @@ impl Receiver {
         *self.shared.answers.lock().unwrap() = answers;
     }
 
-    /// Nobody listens any more, and what was under way has no answer.
+    /// Stops the listener and breaks pending requests.
     pub fn kill(&mut self) {
         self.runtime.take().unwrap().shutdown_background();
     }
@@ -130,12 +130,12 @@ impl Receiver {
         self.serve(listener);
     }
 
-    /// Everything that came so far, repetitions too.
+    /// All deliveries so far, including repetitions.
     pub fn received(&self) -> Vec<Received> {
         self.shared.received.lock().unwrap().clone()
     }
 
-    /// By id, as a receiver keeps them.
+    /// By id, as a receiver stores them.
     pub fn by_id(&self) -> BTreeMap<String, Received> {
         let received = self.received().into_iter();
         received.map(|one| (one.id.clone(), one)).collect()

@@ -1,4 +1,4 @@
-//! A PostgreSQL server of one test, with settings that the shared server has not.
+//! A PostgreSQL server for one test, with other settings than the shared server.
 
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
@@ -20,8 +20,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one with these programs' defaults, these settings and these lines of `pg_hba.conf`. `files` are put into its
-    /// data folder. `None` where the programs of the shared server cannot be run.
+    /// Starts one with the defaults of its programs, these settings and these lines of `pg_hba.conf`. `files` are
+    /// copied into its data folder. `None` if the programs of the shared server cannot be run.
     pub async fn start(settings: &[(&str, &str)], hba: &str, files: &[(&str, &str)]) -> Option<Self> {
         let programs = programs().await?;
         let folder = std::env::temp_dir().join(format!("weir-pg-{}", uuid::Uuid::new_v4().simple()));
@@ -126,7 +126,7 @@ impl Drop for Server {
     }
 }
 
-/// Where the programs of the shared server are.
+/// The folder of the shared server's programs.
 async fn programs() -> Option<PathBuf> {
     let (client, connection) = tokio_postgres::connect(&template::server(), NoTls).await.unwrap();
     tokio::spawn(connection);

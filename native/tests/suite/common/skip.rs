@@ -1,10 +1,10 @@
-//! Tests that need a program which is not here are skipped, and counted as skipped.
+//! Tests that need a missing program are skipped, and counted as skipped.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// Says that the test is skipped, and why. The caller returns. The test runner counts it, since Rust's own harness
-/// knows no test that finds out by itself.
+/// Prints that the test is skipped, and why. The caller then returns. The test runner counts this line, because in
+/// Rust's harness a test cannot skip itself while it runs.
 pub fn skip(reason: &str) {
     eprintln!("SKIPPED: {reason}");
     if let Some(folder) = std::env::var_os("WEIR_TEST_FOLDER") {

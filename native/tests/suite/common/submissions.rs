@@ -1,4 +1,4 @@
-//! Submissions as the API makes them, for tests that ask the ledger itself.
+//! Submissions as the API makes them, for tests that call the ledger directly.
 
 use serde_json::json;
 use uuid::Uuid;

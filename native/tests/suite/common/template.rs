@@ -1,5 +1,5 @@
-//! Databases of tests' own. One that is up to date is made once for all tests on a server: to copy it takes a fraction of
-//! what it takes to bring another one up to date.
+//! The tests' databases. A migrated template is created once per server, because copying it takes a fraction of the
+//! time of another migration.
 
 use std::path::Path;
 
@@ -9,25 +9,25 @@ use uuid::Uuid;
 use weir_ledger::database::Database;
 use weir_ledger::migrate;
 
-/// Keeps two processes from making the template at once.
+/// Keeps two processes from creating the template at once.
 const LOCK: &str = "SELECT pg_advisory_lock(hashtext('the template of tests'))";
 const UNLOCK: &str = "SELECT pg_advisory_unlock(hashtext('the template of tests'))";
 
 static TEMPLATE: OnceCell<String> = OnceCell::const_new();
 
-/// The server that tests have.
+/// The tests' server.
 pub fn server() -> String {
     std::env::var("WEIR_TEST_DATABASE_URL").expect(
         "WEIR_TEST_DATABASE_URL is not set: run the tests with `npm test`, which starts a PostgreSQL for them",
     )
 }
 
-/// A new database with nothing in it: its name and its URL.
+/// A new, empty database: its name and its URL.
 pub async fn empty(server: &str) -> (String, String) {
     create(server, "").await
 }
 
-/// A new database that is up to date.
+/// A new, migrated database.
 pub async fn copy(server: &str) -> (String, String) {
     let template = TEMPLATE.get_or_init(|| made(server)).await;
     create(server, &format!("TEMPLATE {template}")).await
@@ -44,7 +44,7 @@ async fn create(server: &str, how: &str) -> (String, String) {
     (name, url)
 }
 
-/// Makes the template of this schema, unless it is there.
+/// Creates the template of this schema, if it is missing.
 async fn made(server: &str) -> String {
     let name = format!("weir_template_{}", schema_hash());
     let admin = Database::at(server).unwrap().connect().await.unwrap();
@@ -65,7 +65,7 @@ async fn made(server: &str) -> String {
     name
 }
 
-/// Stands for what the schema is made of: Weir's migrations, and the version of River.
+/// Identifies the schema: Weir's migrations, and the version of River.
 fn schema_hash() -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let hash = weir_ledger::migrate::Schema::present()
