@@ -1,4 +1,4 @@
-//! The operator's console: what its pages show, what they do, and who gets none.
+//! The operator's console: the contents of its pages, their actions, and clients without access.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -31,12 +31,12 @@ async fn ask(weir: &Weir, peer: &str, method: &str, path: &str, headers: &[(&str
     weir.send(request).await
 }
 
-/// As a browser on this machine asks.
+/// A request from a browser on this machine.
 async fn get(weir: &Weir, path: &str) -> Answer {
     ask(weir, HERE, "GET", path, &[("host", "localhost:8080")]).await
 }
 
-/// The text of a page that there is.
+/// The text of an existing page.
 async fn page(weir: &Weir, path: &str) -> String {
     let answer = get(weir, path).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.body);
@@ -193,7 +193,7 @@ async fn cancelling_frees_the_quota_and_passes_the_slot_on() {
     assert_eq!(weir.quota(who, "analysis").await["reserved"], 1);
     assert_eq!(waits(second).await, "worker", "it has the slot of the first");
 
-    // One that is over stays as it is, and has no button.
+    // An ended job stays as it is, and has no button.
     assert_eq!(cancel(&weir, first, &[]).await.status, 303);
     assert!(
         !page(&weir, &format!("/console/jobs/{first}"))
@@ -267,7 +267,7 @@ async fn an_id_leads_to_what_it_names() {
         find(&format!("%20{user}+")).await,
         (303, Some(format!("/console/holders/{user}")))
     );
-    // A subject that is no UUID, and one that is a number.
+    // A subject that is not a UUID, and one that is a number.
     let (clerk, seventeen) = (Who::Subject("user_2aB|é"), Who::Subject("17017"));
     weir.analyse(clerk, "a_test.go", GO_TESTS).await;
     weir.analyse(seventeen, "a_test.go", GO_TESTS).await;
@@ -453,7 +453,7 @@ async fn no_page_scans_a_large_table() {
         .await
         .unwrap();
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ledger/src/read/sql");
-    // Not `busiest_holders.sql`: it counts the unfinished jobs of all holders, as the overview does.
+    // Without `busiest_holders.sql`, which counts the unfinished jobs of all holders, like the overview.
     for name in [
         "known_holder",
         "holder_slots",
@@ -480,8 +480,8 @@ async fn no_page_scans_a_large_table() {
             lines.iter().any(|line| line.contains("Index")),
             "{name}: {lines:#?}"
         );
-        // Nobody has a usage event here, so that table is as small as can be. Outstanding attempts are gone through as
-        // running jobs are.
+        // This database has no usage events, so that table is as small as possible. Outstanding attempts are scanned
+        // like running jobs.
         let scan = lines.iter().find(|line| {
             line.contains("Seq Scan") && !line.contains("usage_events") && !line.contains("outstanding")
         });

@@ -1,4 +1,4 @@
-//! The control plane: service keys, and what operators and billing decide with them.
+//! The control plane: service keys, and the changes that operators and billing make with them.
 
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,7 @@ async fn a_backend_acts_on_behalf_within_its_keys_scopes() {
     let weir = Weir::new().await;
     let backend = Backend::new(&weir, &[Scope::Submit, Scope::Read]).await;
     let zoe = [("weir-on-behalf-of", "Zo%C3%AB of Utrecht")];
-    // Not encoded, where the client can send it.
+    // Unencoded, for clients that can send it.
     let raw = [("weir-on-behalf-of", "Zoë of Utrecht")];
     let answer = backend
         .call("POST", "/api/jobs/analysis", &zoe, &analysis())
@@ -129,7 +129,7 @@ async fn a_backend_acts_on_behalf_within_its_keys_scopes() {
     let cancelled = backend.call("DELETE", &format!("/api/jobs/{id}"), &zoe, "").await;
     assert_eq!(cancelled.body["status"], "cancelled");
 
-    // Somebody else's, nobody's, and more than one's.
+    // Another user's job, one without an owner, and a header with several users.
     let other = [("weir-on-behalf-of", "somebody else")];
     let answer = backend.call("GET", &format!("/api/jobs/{id}"), &other, "").await;
     assert_eq!(answer.status, 404);
@@ -149,7 +149,7 @@ async fn a_backend_acts_on_behalf_within_its_keys_scopes() {
     );
     assert_eq!(backend.call("GET", "/admin/audit-log", &[], "").await.status, 403);
 
-    // The header alone is no identity, and neither is what comes through the edge.
+    // The header alone does not identify anyone, and neither does a request through the edge.
     let request = Request::builder().uri("/api/usage").header(zoe[0].0, zoe[0].1);
     assert_eq!(weir.send(request.body(Body::empty()).unwrap()).await.status, 401);
     let anonymous = Who::Address("198.51.100.9");
@@ -206,7 +206,7 @@ async fn wrong_keys_are_answered_slowly_and_delay_no_others() {
     assert!(right < Duration::from_secs(30), "{right:?}");
     assert!(started.elapsed() < Duration::from_secs(60));
 
-    // The database has no key, and when it was used is written once a minute.
+    // The database does not contain the key, and the last use is written once a minute.
     let rows: Vec<(String, i64)> = client
         .query(
             "SELECT to_jsonb(k)::text, extract(epoch FROM last_used_at)::bigint FROM service_keys k \
@@ -286,7 +286,7 @@ async fn an_upgrade_starts_parked_jobs_and_old_events_change_nothing() {
         "what changed nothing is not in the log"
     );
 
-    // The same id for something else is a mistake, and so are a plan and a body that are none.
+    // The same id with other contents is an error, and so are an unknown plan and an invalid body.
     let path = format!("/admin/holders/{user}/plan");
     let at = Timestamp::now();
     for (body, status) in [
@@ -304,7 +304,7 @@ async fn an_upgrade_starts_parked_jobs_and_old_events_change_nothing() {
             json!({ "plan": "free", "event_id": "evt\0", "occurred_at": at }),
             422,
         ),
-        // Milliseconds that were taken for seconds, or a mistyped year: every later event would be an earlier one.
+        // Milliseconds read as seconds, or a mistyped year: every later event would count as older.
         (
             json!({ "plan": "free", "event_id": "evt_3", "occurred_at": "2062-01-31T00:00:00Z" }),
             422,
@@ -355,13 +355,13 @@ async fn a_plan_change_at_period_end_holds_without_maintenance() {
             .status,
         429
     );
-    // What was in force by then is what the next one comes after.
+    // The next change follows the plan that was in force by then.
     let answer = backend.plan(user, "enterprise", "evt_2", 20, "period_end").await;
     assert_eq!(
         (&answer["plan"], &answer["next_plan"]["plan"]),
         (&json!("free"), &json!("enterprise"))
     );
-    // And one that counts at once takes its place.
+    // A change with immediate effect replaces it.
     let answer = backend.plan(user, "pro_plus", "evt_3", 30, "now").await;
     assert_eq!(
         (&answer["plan"], &answer["next_plan"]),
@@ -408,14 +408,14 @@ async fn limits_and_slots_of_ones_own_count_everywhere_until_they_end() {
     for status in [202, 202, 202, 429] {
         assert_eq!(submit().await, status);
     }
-    // Two have a slot. The audit counts as they do.
+    // Two have a slot. The audit uses the same limit.
     let held = backend.get(&format!("/admin/holders/{user}")).await["meters"]["analysis"].clone();
     assert_eq!(
         (&held["slots"]["in_use"], &held["parked"]),
         (&json!(2), &json!(2))
     );
     assert_eq!(weir.complaints().await, Vec::<String>::new());
-    // Slots that are raised are given to those that wait, and unlimited is unlimited.
+    // Additional slots go to parked jobs, and unlimited is unlimited.
     let wanted = json!({ "limits": { "month": null }, "slots": 4 });
     assert_eq!(backend.put(&path, &wanted).await.status, 200);
     weir.reconcile().await;
@@ -425,7 +425,7 @@ async fn limits_and_slots_of_ones_own_count_everywhere_until_they_end() {
         (&json!(4), &json!(0))
     );
     assert_eq!(weir.quota(who, "analysis").await["limit"], Value::Null);
-    // Over at its time, by the clock alone.
+    // It expires by the clock alone.
     let client = weir.client().await;
     client
         .execute(
@@ -474,7 +474,7 @@ async fn an_adjustment_is_booked_once_and_gives_back_no_more_than_was_used() {
             .status,
         422
     );
-    // More than the plan has, since an operator says so; the audit takes it for granted.
+    // More than the plan allows, by an operator's decision, which the audit accepts.
     assert_eq!(backend.post(&path, "more", &more(100)).await.body["used"], 125);
     let log = backend.get("/admin/audit-log?after=1&limit=1").await;
     let entry = &log["changes"][0];
@@ -507,7 +507,7 @@ async fn no_usage_event_turns_up_behind_a_cursor_however_late_it_commits() {
     let weir = Weir::new().await;
     let backend = Backend::operator(&weir).await;
     let (early, late) = (weir.user("free").await, weir.user("free").await);
-    // Rows of before the feed.
+    // Rows from before the feed.
     weir.use_up(early, "analysis", 1).await;
     weir.use_up(early, "analysis", 2).await;
     let client = weir.client().await;
@@ -519,7 +519,7 @@ async fn no_usage_event_turns_up_behind_a_cursor_however_late_it_commits() {
     let mut slow = weir.client().await;
     let slow = slow.transaction().await.unwrap();
     slow.execute(event, &[&late, &10_i64]).await.unwrap();
-    // Later, and committed before.
+    // Started later and committed earlier.
     client.execute(event, &[&early, &20_i64]).await.unwrap();
 
     let mut amounts = Vec::new();
@@ -590,7 +590,7 @@ async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
     for _ in 0..4 {
         ids.push(weir.analyse(who, "a_test.go", GO_TESTS).await);
     }
-    // One is under way, by whomever.
+    // One job runs, in another client.
     weir.begun_elsewhere(ids[0]).await;
     let mut client = weir.client().await;
     let anne = person(&weir, subject).await;
@@ -631,7 +631,7 @@ async fn deleting_a_user_cancels_jobs_and_keeps_billed_usage() {
         .unwrap()
         .get(0);
     assert_eq!(billed, 1);
-    // Who comes back begins anew.
+    // A user who returns starts with no usage.
     assert_eq!(weir.quota(who, "analysis").await["used"], 0);
     weir.end().await;
 }
@@ -788,7 +788,7 @@ async fn deleting_a_user_includes_jobs_of_other_clients() {
     let first = weir.insert_by_river(args.clone(), "analysis_default").await;
     weir.insert_by_river(args.clone(), "analysis_default").await;
     weir.reconcile().await;
-    // Another program's job, whatever it calls its users.
+    // Another program's job, with any user names.
     let mut client = weir.client().await;
     let others = "INSERT INTO river_job (args, kind, max_attempts, state, finalized_at) \
                   VALUES ($1, 'newsletter', 3, 'completed', now())";
@@ -844,7 +844,7 @@ async fn a_later_event_does_not_bring_a_deleted_person_back() {
     }
     assert!(!anne.is_known(&client).await.unwrap());
     assert_eq!(backend.call("GET", path, &[], "").await.status, 404);
-    // Nothing that is kept names her.
+    // No remaining row identifies her.
     let kept = "SELECT count(*) FROM deleted_users d WHERE to_jsonb(d)::text LIKE '%' || $1 || '%' \
                 OR to_jsonb(d)::text LIKE '%anne%'";
     let row = client.query_one(kept, &[&anne.id.to_string()]).await.unwrap();
@@ -864,7 +864,7 @@ async fn a_usage_feed_begins_now_or_at_a_time() {
     let backend = Backend::operator(&weir).await;
     let user = weir.user("free").await;
     let client = weir.client().await;
-    // One from before a dump, and one of each later hour.
+    // One from before a dump, and one in each later hour.
     let event = "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at) \
                  VALUES ($1, 'analysis', $2, $3::text::timestamptz)";
     for (amount, at) in [
@@ -890,7 +890,7 @@ async fn a_usage_feed_begins_now_or_at_a_time() {
             }
         }
     };
-    // Transactions of other tests that are still open hold up what was written since.
+    // Open transactions of other tests delay all later events.
     let at_two = weir
         .until("the last event", async || {
             let (amounts, _) = read("2026-11-01T02:00:00Z").await;

@@ -1,4 +1,4 @@
-//! Exactness while processes die: real `weir work` processes, `kill -9`, and a sampler that looks at every moment.
+//! Exactness while processes die: real `weir work` processes, `kill -9`, and continuous sampling.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether a process is gone, or only waits to be buried.
+/// Whether a process has ended, or is a zombie.
 fn has_ended(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .ok()
@@ -37,7 +37,7 @@ struct Samples {
     most: HashMap<Uuid, i64>,
 }
 
-/// Counts each user's running jobs in one snapshot, again and again.
+/// Repeatedly counts each user's running jobs in one snapshot.
 async fn sample(client: tokio_postgres::Client, stopped: CancellationToken) -> Samples {
     let mut samples = Samples::default();
     let statement = client
@@ -203,7 +203,7 @@ async fn a_paused_process_overwrites_no_successors_attempt() {
     let _scheduler = process::spawn(&weir, "schedule");
     let mut zombie = process::spawn(&weir, "work");
     let pid = nix::unistd::Pid::from_raw(zombie.0.id().try_into().unwrap());
-    // Asked without a pause, so that it is stopped just when it has started the second one.
+    // Polled without a pause, so that it is stopped just after it has started the second one.
     let started = Instant::now();
     let programs = loop {
         let programs = children(zombie.0.id());
@@ -218,7 +218,7 @@ async fn a_paused_process_overwrites_no_successors_attempt() {
     nix::sys::signal::kill(pid, nix::sys::signal::SIGSTOP).unwrap();
     until_attempt(1).await;
 
-    // Its program goes on, and fails while nobody is there to write that down.
+    // Its program continues, and fails while no process can record that.
     let _successor = process::spawn(&weir, "work");
     until_attempt(2).await;
     nix::sys::signal::kill(pid, nix::sys::signal::SIGCONT).unwrap();
@@ -230,7 +230,7 @@ async fn a_paused_process_overwrites_no_successors_attempt() {
         programs.iter().all(|pid| has_ended(*pid)).then_some(())
     })
     .await;
-    // What it may have sent in its last moments has arrived by then.
+    // By then, its last messages have arrived.
     tokio::time::sleep(Duration::from_millis(500)).await;
     let row = client
         .query_one(

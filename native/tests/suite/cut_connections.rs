@@ -1,4 +1,4 @@
-//! The connection to PostgreSQL breaks at the worst moment, and the caller comes back with the same key.
+//! The connection to PostgreSQL breaks at the worst moment, and the caller retries with the same key.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ async fn through(cut: Cut) {
     let weir = Weir::new().await;
     let user = weir.user("pro").await;
     let proxy = Proxy::start(&weir, cut, TIMES).await;
-    // The holder is known, so that the only COMMIT is that of the reservation.
+    // The holder is known, so that the reservation's COMMIT is the only one.
     Reserver::start(&weir.context.database, Arc::clone(&weir.context.rules))
         .submit(keyed(user, "first"))
         .await

@@ -1,4 +1,4 @@
-//! What is in deploy/ and docs/ fits the program.
+//! The files in deploy/ and docs/ match the program.
 
 use crate::common::skip;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// All variables of the example, those too that are commented out.
+/// All variables of the example, including the commented-out ones.
 fn example() -> Variables {
     let both = read("deploy/weir.env.example") + &read("deploy/serve.env.example");
     both.lines()
@@ -61,7 +61,7 @@ fn the_example_environment_has_the_defaults() {
     let example = example();
     assert!(example.len() > 20, "{example:?}");
     let mut settings = Settings::read(&example, &root().join("weir.toml")).unwrap();
-    // What the catalogue says is the default of these.
+    // The catalogue's values are the defaults of these.
     for (plan, slots) in std::mem::take(&mut settings.fairness.limits.of_plans) {
         assert_eq!(
             settings.catalogue.plans[&plan].meters["analysis"].slots, slots,
@@ -104,7 +104,7 @@ async fn the_periodic_example_in_the_services_file_is_accepted() {
 #[test]
 fn every_variable_of_the_example_is_one_that_the_program_reads() {
     for name in example().keys() {
-        // The port beside it decides whether it is looked at; the log's filter is the library's.
+        // The port next to it determines whether it is read. The log's filter belongs to a library.
         if name == "RUST_LOG" {
             continue;
         }
@@ -120,7 +120,7 @@ fn every_variable_of_the_example_is_one_that_the_program_reads() {
     }
 }
 
-/// Where the project is published.
+/// The project's public address.
 const HOME: &str = "https://github.com/weir-queue/weir";
 
 #[test]
@@ -134,7 +134,7 @@ fn every_alert_has_its_chapter_and_every_chapter_its_alert() {
             let runbook = rule["annotations"]["runbook_url"].as_str().unwrap();
             let chapter = format!("{HOME}/blob/main/docs/operations.md#{}", name.to_lowercase());
             assert_eq!(runbook, chapter);
-            // One installation must not hide what another one lacks.
+            // Each installation must be evaluated separately.
             let expr = rule["expr"].as_str().unwrap();
             for aggregation in expr
                 .match_indices("max")
@@ -211,7 +211,7 @@ fn the_units_start_subcommands_that_there_are_and_wait_for_the_drain() {
     }
 }
 
-/// Where systemd is there to say.
+/// Only on machines with systemd.
 #[test]
 fn systemd_finds_no_fault_with_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
@@ -222,7 +222,7 @@ fn systemd_finds_no_fault_with_the_units() {
     std::fs::create_dir_all(&folder).unwrap();
     for part in ["serve", "work", "schedule"] {
         let name = format!("weir-{part}.service");
-        // It looks whether the program and the documentation are there.
+        // systemd checks that the program and the documentation exist.
         let unit = read(&format!("deploy/systemd/{name}"))
             .replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
         let file = folder.join(&name);

@@ -1,7 +1,7 @@
-//! Two decisions, one rule: random submissions and settlements go through the ledger in one database and through the SQL
-//! functions in another, and every answer and every row must be the same but for ids and times.
+//! Two implementations of one rule: random submissions and settlements go through the ledger in one database and
+//! through the SQL functions in another. Every answer and every row must be equal, except for ids and times.
 //!
-//! `WEIR_CASES` goes deeper, and `WEIR_SEED` repeats a run; a failure says both.
+//! `WEIR_CASES` sets the number of cases, and `WEIR_SEED` repeats a run. A failure prints both.
 
 use crate::common;
 use std::collections::BTreeMap;
@@ -31,10 +31,10 @@ use weir_ledger::settlement::{Ended, Settled, Settler, Success};
 use weir_ledger::unique_key;
 use weir_policy::subject::{MAX_BYTES, Subject};
 
-/// No run takes longer, however slow the machine is.
+/// The maximum time of a run, on any machine.
 const MAX_WAIT: Duration = Duration::from_secs(45);
 
-/// The channels of River's clients. Weir has no others.
+/// The channels of River's clients, the only ones that Weir uses.
 const CHANNELS: [&str; 4] = [
     "public.river_insert",
     "public.river_control",
@@ -46,12 +46,12 @@ const CHANNELS: [&str; 4] = [
 struct Side {
     weir: Weir,
     client: Client,
-    /// Keeps the connection that listens.
+    /// Keeps the listening connection open.
     _listener: Client,
     heard: UnboundedReceiver<Notification>,
 }
 
-/// What a service is submitted with.
+/// A submission to a service.
 #[derive(Clone, Debug)]
 struct Wanted {
     subject: Subject,
@@ -83,7 +83,7 @@ fn pick<T: Clone>(rng: &mut StdRng, of: &[T]) -> T {
     of[rng.random_range(0..of.len())].clone()
 }
 
-/// Values whose encoding as JSON is not the same everywhere.
+/// Values with different encodings as JSON in different libraries.
 fn odd_value(rng: &mut StdRng, depth: usize) -> Value {
     match rng.random_range(0..if depth == 0 { 7 } else { 9 }) {
         0 => json!(pick(rng, &[0_i64, 1, -7, i64::MAX, i64::MIN])),
@@ -135,7 +135,7 @@ fn of_quota(quota: &Quota) -> Value {
             "ceiling": quota.ceiling, "overage": quota.overage, "reset_at": quota.window.end.to_string() })
 }
 
-/// The windows without room, by name.
+/// The names of the full windows.
 fn names(windows: &Value) -> Vec<String> {
     let windows = windows.as_array().into_iter().flatten();
     windows
@@ -239,7 +239,7 @@ async fn through_sql(client: &Client, wanted: &Wanted) -> Told {
     )
 }
 
-/// The columns of every table of Weir's and of `river_job`, without those that are random or numbered.
+/// The columns of Weir's tables and of `river_job`, without random and numbered ones.
 const COLUMNS: &str = "
     SELECT c.relname::text AS table_name,
            array_agg(a.attname::text) FILTER (WHERE coalesce(pg_get_expr(d.adbin, d.adrelid), '') !~ 'gen_random_uuid|nextval|xact'
@@ -253,8 +253,8 @@ const COLUMNS: &str = "
       AND c.relname NOT IN ('weir_schema', 'weir_settings')
     GROUP BY 1 ORDER BY 1";
 
-/// Names the times that are counted from the clock, which differ between the sides: now, when a reservation of this time
-/// to live expires, and the end of a new subscription's first period.
+/// Replaces times that depend on the clock, which differ between the sides: now, the expiry of a reservation with this
+/// time to live, and the end of a new subscription's first period.
 fn of_clock(value: &mut Value, now: Timestamp, ttl: i64) {
     match value {
         Value::Object(members) => members.values_mut().for_each(|one| of_clock(one, now, ttl)),
@@ -308,8 +308,8 @@ impl Side {
         }
     }
 
-    /// Every row of these holders and their jobs, and every row that has no holder. Jobs have their places in `jobs` as ids,
-    /// and plans their names.
+    /// Every row of these holders and their jobs, and every row without a holder. Replaces job ids by their indexes in
+    /// `jobs`, and plans by their names.
     async fn rows(&self, holders: &[Uuid], jobs: &[i64], now: Timestamp, ttl: Duration) -> Vec<String> {
         let plans = "SELECT id::text, tier::text FROM subscription_plans";
         let plans = self.client.query(plans, &[]).await.unwrap();
@@ -352,7 +352,7 @@ impl Side {
                         members[column] = json!(plan);
                     }
                 }
-                // Each side makes it from what it knows of the request.
+                // Each side hashes its own form of the request.
                 if let Some(hash) = members.get_mut("request_hash") {
                     *hash = json!(!hash.is_null());
                 }
@@ -364,7 +364,7 @@ impl Side {
         rows
     }
 
-    /// What was sent since the last call, by channel.
+    /// The notifications since the last call, by channel.
     async fn notifications(&mut self) -> Vec<String> {
         let mark = format!("NOTIFY \"{}\", 'mark'", CHANNELS[0]);
         self.client.batch_execute(&mark).await.unwrap();
@@ -385,7 +385,7 @@ impl Side {
     }
 }
 
-/// Limits of all plans, as both databases get them.
+/// Limits of all plans, the same for both databases.
 fn limits(rng: &mut StdRng) -> String {
     let mut sql = String::new();
     for plan in common::PLANS {
@@ -414,7 +414,7 @@ fn limits(rng: &mut StdRng) -> String {
     sql
 }
 
-/// What a user has besides the plan: grants, limits of its own, and a plan to come that is in force already.
+/// A user's additions to the plan: grants, overrides, and a scheduled plan that is in force already.
 fn beyond_the_plan(rng: &mut StdRng, user: Uuid, meter: &str) -> String {
     let mut sql = String::new();
     for n in 0..pick(rng, &[0, 0, 1, 2, 3]) {
@@ -472,7 +472,7 @@ fn rules(rng: &mut StdRng) -> Rules {
     }
 }
 
-/// Runs one case; returns how many steps were compared, or `None` when the clock entered another window meanwhile.
+/// Runs one case. Returns the number of compared steps, or `None` if the clock entered another window meanwhile.
 async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<usize> {
     let minute = ours.minute().await;
     let limits = limits(rng);
@@ -550,7 +550,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
             priority: rng.random_range(1..5),
         };
         let wanted = match (&wanted.key, rng.random_bool(0.5)) {
-            // Again, as far as the key goes.
+            // A repetition, as far as the key matters.
             (Some(_), true) => Wanted {
                 args: json!({ "repo": "same" }),
                 amount: 1,
@@ -607,7 +607,7 @@ async fn case(rng: &mut StdRng, ours: &mut Side, theirs: &mut Side) -> Option<us
     Some(steps)
 }
 
-/// Completes a job of both, sometimes by an attempt that is not the current one.
+/// Completes a job on both sides, sometimes by an attempt that is not the current one.
 async fn settle(rng: &mut StdRng, ours: &Side, theirs: &Side, settler: &Settler, jobs: &[(i64, i64)]) {
     let (one, other) = pick(rng, jobs);
     let start = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{elsewhere}' \
@@ -678,7 +678,7 @@ async fn the_ledger_and_sql_decide_and_write_the_same() {
         eprintln!("overage: {reserved} reserved, {charged} charged");
         assert!(reserved > 0 || compared < 100, "no ceiling was ever of use");
         drop(side.client);
-        // Limits were changed under waiting and running jobs; what adds up must.
+        // Limits changed under waiting and running jobs. The sums must still be correct.
         let complaints = side.weir.complaints().await;
         let sums: Vec<_> = complaints
             .iter()
@@ -689,7 +689,7 @@ async fn the_ledger_and_sql_decide_and_write_the_same() {
     }
 }
 
-/// What a user's account of a meter adds up to, with what each grant gave, however often it was drawn on.
+/// The sums of a user's account of a meter, with the total of each grant over all its draws.
 const SUMS: &str = "
     SELECT 'balance' AS what, to_jsonb(x)::text AS row FROM (
         SELECT b.span, b.used, b.reserved, b.granted_limit, b.from_grants FROM quota_balances b
@@ -712,7 +712,7 @@ async fn sums(side: &Side, user: Uuid) -> Vec<String> {
         .collect()
 }
 
-/// One case of an extension; `None` when there was nothing to compare.
+/// Runs one extension; `None` if there was nothing to compare.
 async fn extension(rng: &mut StdRng, ours: &Side, theirs: &Side) -> Option<&'static str> {
     let minute = ours.minute().await;
     let rules = Arc::new(rules(rng));
@@ -852,7 +852,7 @@ async fn extending_in_steps_equals_submitting_at_once() {
     }
 }
 
-/// Whether a statement succeeds, which is then rolled back. Another error than 22023 is a panic.
+/// Whether a statement succeeds. Rolls it back. Panics on any other error than 22023.
 async fn is_accepted(client: &Client, sql: &str) -> bool {
     client.batch_execute("BEGIN").await.unwrap();
     let done = client.batch_execute(sql).await;

@@ -1,4 +1,4 @@
-//! What the edge reports of its own work becomes metrics, once, and nobody but the edge can report.
+//! The edge's reports about its own work become metrics exactly once, and only the edge can report.
 
 use crate::common::process::{Process, Reply};
 use crate::common::{EDGE_SECRET, Weir, Who};
@@ -17,7 +17,7 @@ async fn report(process: &Process, id: &str, body: &str) -> Reply {
     process.ask("POST", PATH, &headers, body).await.unwrap()
 }
 
-/// Denials, users' requests and fallbacks that the metrics have.
+/// The metrics of denials, users' requests and fallbacks.
 async fn counted(process: &Process) -> [Option<f64>; 3] {
     let scrape = process.scrape().await;
     let requests = |outcome| scrape.value("weir_edge_requests_total", &[("outcome", outcome)]);
@@ -63,7 +63,7 @@ async fn client_requests_through_the_edge_cannot_report_counts() {
     let process = Process::start(&weir, &["serve"], &[]);
     process.ready().await;
     let user = Who::User(weir.user("enterprise").await);
-    // As if the edge forwarded it after all, in whatever spelling.
+    // As if the edge forwarded it after all, in any spelling.
     for path in [
         PATH,
         "/api//edge/counts",

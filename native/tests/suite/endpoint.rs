@@ -21,10 +21,10 @@ struct Call {
     body: Value,
 }
 
-/// What the endpoint was asked, in order.
+/// The requests to the endpoint, in order.
 type Calls = Arc<Mutex<Vec<Call>>>;
 
-/// Dropped when the server notices that nobody waits for its answer any more.
+/// Dropped when the server notices that the client has left.
 struct Waiting(Calls);
 
 impl Drop for Waiting {
@@ -75,7 +75,7 @@ async fn answer(State(calls): State<Calls>, headers: HeaderMap, body: String) ->
     }
 }
 
-/// A Weir whose one service is the endpoint.
+/// A Weir with the endpoint as its only service.
 struct Stage {
     weir: Weir,
     working: Working,
@@ -96,7 +96,7 @@ impl Stage {
         Self::at(address, calls).await
     }
 
-    /// The same with an endpoint that is there already.
+    /// The same with an existing endpoint.
     async fn at(address: std::net::SocketAddr, calls: Calls) -> Self {
         let file = std::env::temp_dir().join(format!("weir-{}.toml", Uuid::new_v4()));
         let service = format!(
@@ -181,7 +181,7 @@ async fn a_failing_endpoint_is_asked_again_by_the_services_own_policy() {
         "{job}"
     );
     let pauses = stage.pauses();
-    // 100 ms and 400 ms, less a tenth; River's own would be 1 s and 16 s.
+    // 100 ms and 400 ms, less a tenth. River's own pauses would be 1 s and 16 s.
     assert!(pauses[0] >= 0.09 && pauses[1] >= 0.36, "{pauses:?}");
     assert!(pauses.iter().sum::<f64>() < 10.0, "{pauses:?}");
     stage.end().await;
@@ -276,8 +276,8 @@ async fn an_endpoint_says_by_a_problem_that_an_answer_is_final() {
     stage.end().await;
 }
 
-/// A server that answers the first request of each connection and hangs up on the next, as one does that closes idle
-/// connections. Returns where it is and the keys of the requests that it got.
+/// A server that answers the first request of each connection and closes the connection on the next, like one that
+/// closes idle connections. Returns its address and the keys of its requests.
 async fn hanging_up() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -308,7 +308,7 @@ async fn hanging_up() -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
                     if request.contains("\"late crash\"") && !answers {
                         tokio::time::sleep(Duration::from_secs(4)).await;
                     }
-                    // One that asks for it is hung up on at once.
+                    // Closes the connection at once if the request asks for it.
                     if !answers || request.contains("\"crash\"") {
                         return;
                     }
@@ -339,7 +339,7 @@ async fn a_kept_connection_that_the_endpoint_closed_costs_no_attempt() {
         assert_eq!(keys.len(), 3, "{keys:?}");
         assert_eq!(keys[1], keys[2], "the same job's");
     }
-    // The first request may take the kept connection, and is repeated. A new connection is not tried twice.
+    // The first request may use the kept connection, and is repeated. A request on a new connection is not repeated.
     let job = stage.run(json!({ "do": "crash" })).await;
     assert_eq!(job["status"], "failed", "{job}");
     let asked = keys.lock().unwrap().len() - 3;
@@ -356,7 +356,7 @@ async fn a_request_that_the_endpoint_worked_on_before_a_crash_is_not_repeated() 
     let stage = Stage::at(address, Calls::default()).await;
     let job = stage.run(json!({ "n": 1 })).await;
     assert_eq!(job["status"], "completed", "{job}");
-    // Over the kept connection. The endpoint ends 4 s after it received the request.
+    // Over the kept connection. The endpoint closes it 4 s after it received the request.
     let job = stage.run(json!({ "do": "late crash" })).await;
     let keys = keys.lock().unwrap().clone();
     assert_eq!(keys.len(), 3, "{keys:?}");

@@ -1,4 +1,4 @@
-//! Event streams: what they tell, what they keep to themselves, and what they cost.
+//! Event streams: their events, their privacy, and their cost.
 
 use crate::common;
 use std::collections::{BTreeMap, VecDeque};
@@ -43,7 +43,7 @@ impl Events {
         }
     }
 
-    /// The next event; nothing when the stream ends.
+    /// The next event; `None` when the stream ends.
     async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some(event) = self.read.pop_front() {
@@ -73,7 +73,7 @@ impl Events {
     }
 }
 
-/// Long enough that somebody who looks ten times a second sees it running.
+/// Long enough to be seen running by a client that polls ten times a second.
 struct Unhurried;
 
 #[async_trait]
@@ -156,7 +156,8 @@ async fn who_connects_again_misses_nothing() {
     assert_eq!(events.of("job").await["id"], first);
     drop(events);
 
-    // While nobody listens: one is done, two come, and the oldest of the three is not among the two that are asked for.
+    // Before the stream opens: one job is done, two are added, and the oldest of the three is not among the two
+    // requested ones.
     let working = weir.work().await;
     weir.finished(first, who).await;
     working.stop().await;
@@ -173,7 +174,7 @@ async fn who_connects_again_misses_nothing() {
     assert_eq!(now, [(third, Some("slot")), (second, Some("worker"))]);
     assert_eq!(events.of("job").await["id"], first, "one of the hundred newest");
 
-    // Nothing more until something happens, then that and what follows from it.
+    // Nothing more until something happens, then that change and its consequences.
     let path = format!("/api/jobs/{second}");
     assert_eq!(weir.call("DELETE", &path, who, &[], Vec::new()).await.status, 200);
     let (mut cancelled, mut promoted) = (false, false);
@@ -183,7 +184,7 @@ async fn who_connects_again_misses_nothing() {
         promoted |= job["id"] == third && job["waiting_for"] == "worker";
     }
 
-    // Somebody deletes a row in River's tables.
+    // A row of River's tables is deleted by hand.
     weir.client()
         .await
         .execute("DELETE FROM river_job WHERE id = $1", &[&third])
@@ -267,7 +268,7 @@ async fn a_stream_ends_when_its_callers_token_expires() {
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let of_one = format!("/api/jobs/{id}/events");
     for path in ["/api/jobs/events", "/api/lanes/events", &of_one] {
-        // It is accepted for two seconds more, since clocks differ.
+        // The token is accepted for two more seconds, because clocks differ.
         let expires_at = jiff::Timestamp::now().as_second().unsigned_abs() + 2 - LEEWAY_SECS;
         let mut events = Events::of_answer(weir.stream_until(path, who, expires_at).await);
         let end = async { while events.next().await.is_some() {} };
@@ -281,7 +282,7 @@ async fn a_stream_ends_when_its_callers_token_expires() {
 async fn many_streams_cost_the_database_no_more_than_one() {
     let weir = Weir::new().await;
     let reads = async || -> i64 {
-        // A backend reports what it has read when it is idle, about once a second.
+        // An idle backend reports its reads about once a second.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         let row = weir
             .client()
@@ -299,7 +300,7 @@ async fn many_streams_cost_the_database_no_more_than_one() {
     for count in [1, 40] {
         while streams.len() < count {
             let who = Who::User(weir.user("free").await);
-            // An unfinished job, so that it is looked at often.
+            // An unfinished job, so that it is checked often.
             weir.analyse(who, "a_test.go", GO_TESTS).await;
             streams.push(Events::open(&weir, "/api/jobs/events", who).await);
         }
@@ -323,7 +324,7 @@ async fn the_stream_of_the_lanes_shows_what_waits_and_runs_and_names_nobody() {
     for _ in 0..3 {
         weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     }
-    // Once a second, so some of them may be from before all were in.
+    // Once a second, so some of them may be from before all jobs were submitted.
     let mut seen = events.of("lanes").await;
     for _ in 0..100 {
         if seen["services"]["analysis"]["parked"] == 2 {
@@ -348,7 +349,7 @@ async fn the_stream_of_the_lanes_shows_what_waits_and_runs_and_names_nobody() {
     weir.end().await;
 }
 
-/// Says how far it is, and goes on when it is told to.
+/// Reports its progress, and continues when notified.
 struct Halfway(Arc<tokio::sync::Notify>);
 
 #[async_trait]

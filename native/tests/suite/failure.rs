@@ -1,4 +1,4 @@
-//! Failure is one's own: what goes wrong for one holder, or with one connection, stops nobody else.
+//! A failure of one holder, or of one connection, does not affect others.
 
 use crate::common::gate;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use weir_ledger::database::DatabaseError;
 use weir_ledger::holder::Holder;
 use weir_ledger::reservation::Reserver;
 
-/// Long enough for a busy machine, and far below the 36 s for which everybody used to wait.
+/// Long enough for a busy machine, and far below the 36 s that all others used to wait.
 const MAX_WAIT_OF_OTHERS: Duration = Duration::from_secs(8);
 
 async fn users(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
@@ -32,7 +32,7 @@ async fn users(weir: &Weir, tier: &str, count: usize) -> Vec<Uuid> {
     users
 }
 
-/// Has the database's sessions from now on take no writes, or take them again. Those that are open stay as they are.
+/// Makes new sessions of the database read-only, or writable again. Open sessions stay as they are.
 async fn make_read_only(weir: &Weir, on: bool) {
     let alter = format!(
         "ALTER DATABASE {} SET default_transaction_read_only = {on}",
@@ -48,7 +48,7 @@ async fn an_operators_open_transaction_holds_up_nobody_but_its_own_user() {
     let locked = weir.user("pro").await;
     let others = users(&weir, "pro", 20).await;
     let working = gate.work(weir.another(&[]), Role::Both).await;
-    // All of them have a job under way before.
+    // All of them have a running job before.
     let mut jobs = Vec::new();
     for user in others.iter().chain([&locked]) {
         jobs.push((*user, weir.analyse(Who::User(*user), "a_test.go", GO_TESTS).await));
@@ -117,7 +117,7 @@ async fn a_blocked_users_batches_delay_no_reads_and_no_other_batches() {
             batch.clone(),
         )
     };
-    // More than the process has connections.
+    // More than the process's connections.
     let blocked = futures_util::future::join_all((0..30).map(|_| submit(locked)));
     let observer = weir.client().await;
     let waiting = async || {
@@ -217,7 +217,7 @@ async fn many_blocked_holders_hold_up_no_change_of_anybody_else() {
     weir.end().await;
 }
 
-/// Ends when it is told to, with an output that PostgreSQL refuses where the arguments want it.
+/// Ends when the gate opens, with an output that PostgreSQL refuses if the arguments ask for it.
 struct Refused(Arc<Gate>);
 
 #[async_trait]
@@ -291,7 +291,7 @@ async fn a_drifted_counter_and_a_refused_output_fail_alone() {
     weir.end().await;
 }
 
-/// A settlement of a job that runs.
+/// A settlement of a running job.
 async fn settlement(weir: &Weir, user: Uuid, output: Value) -> weir_ledger::settlement::Ended {
     let job_id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
     weir.begun_elsewhere(job_id).await;
@@ -307,7 +307,7 @@ async fn settlement(weir: &Weir, user: Uuid, output: Value) -> weir_ledger::sett
     }
 }
 
-/// Counts the statements that update jobs, in a sequence: it keeps what is rolled back.
+/// Counts the statements that update jobs in a sequence, which also counts rolled-back ones.
 async fn count_updates(client: &tokio_postgres::Client) {
     client
         .batch_execute(
@@ -320,7 +320,7 @@ async fn count_updates(client: &tokio_postgres::Client) {
         .unwrap();
 }
 
-// On one thread, so that what is settled at once is one group.
+// On one thread, so that simultaneous settlements form one group.
 #[tokio::test]
 async fn a_moment_without_disk_space_makes_nobody_a_suspect() {
     let weir = Weir::new().await;
@@ -366,7 +366,7 @@ async fn a_moment_without_disk_space_makes_nobody_a_suspect() {
     weir.abandon().await;
 }
 
-// On one thread, so that what is settled at once is one group.
+// On one thread, so that simultaneous settlements form one group.
 #[tokio::test]
 async fn a_repeatedly_refused_item_splits_its_group_once() {
     let weir = Weir::new().await;
@@ -410,7 +410,7 @@ async fn a_repeatedly_refused_item_splits_its_group_once() {
     weir.abandon().await;
 }
 
-// On one thread, so that what comes at once is one group.
+// On one thread, so that simultaneous requests form one group.
 #[tokio::test]
 async fn a_panic_over_one_holders_row_reaches_nobody_else() {
     let weir = Weir::new().await;
@@ -422,7 +422,7 @@ async fn a_panic_over_one_holders_row_reaches_nobody_else() {
     for user in &everybody {
         ended.push(settlement(&weir, *user, json!({})).await);
     }
-    // No program can read this moment. The CHECKs refuse it where anybody could write it.
+    // No client can read this timestamp. CHECK constraints refuse it in tables that others can write.
     client
         .execute(
             "UPDATE quota_reservations SET created_at = 'infinity' WHERE user_id = $1",
@@ -492,7 +492,7 @@ async fn a_job_that_cannot_be_settled_stops_no_step_of_reconciliation() {
     weir.analyse(Who::User(waits), "a_test.go", GO_TESTS).await;
     let parked = weir.analyse(Who::User(waits), "b_test.go", GO_TESTS).await;
     let client = weir.client().await;
-    // The one ends elsewhere and can never be settled while its row is locked; the other user is upgraded.
+    // One job ends elsewhere and can never be settled while its row is locked. The other user is upgraded.
     weir.ended_elsewhere(stuck, "cancelled").await;
     let mut operator = weir.client().await;
     let open = lock_holder(&mut operator, blocked).await;
@@ -531,7 +531,7 @@ async fn readiness_and_submissions_agree_while_the_server_is_read_only() {
     let admin = weir.admin().await;
     let read_only = async |on: bool| {
         make_read_only(&weir, on).await;
-        // What a failover does to the connections that are open.
+        // A failover does this to the open connections.
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
         admin.execute(sql, &[&weir.name()]).await.unwrap();
     };
@@ -543,7 +543,7 @@ async fn readiness_and_submissions_agree_while_the_server_is_read_only() {
         (submitted == 503 && ready == 503).then_some(())
     })
     .await;
-    // The server is writable again, and no connection is cut: those that were made meanwhile are read-only still.
+    // The server is writable again, and no connection is cut. Connections opened meanwhile are still read-only.
     make_read_only(&weir, false).await;
     weir.until("the next submission", async || {
         (weir.post("/api/jobs/analysis", who, &body).await.status == 202).then_some(())
@@ -563,10 +563,10 @@ async fn workers_drop_connections_made_while_the_server_was_read_only() {
     let working = weir.work().await;
     let admin = weir.admin().await;
     make_read_only(&weir, true).await;
-    // What a failover does to the connections that are open.
+    // A failover does this to the open connections.
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
     admin.execute(end, &[&weir.name()]).await.unwrap();
-    // River connects again meanwhile, once a second at the most.
+    // River reconnects meanwhile, at most once a second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     make_read_only(&weir, false).await;
     let body = files(&[("a_test.go", GO_TESTS)]);
@@ -667,7 +667,7 @@ async fn a_read_whose_caller_went_away_holds_up_no_other() {
     };
     sleep(0.0).await.unwrap();
     for _ in 0..20 {
-        // As a client that hangs up.
+        // Like a client that disconnects.
         let _ = tokio::time::timeout(Duration::from_millis(20), sleep(5.0)).await;
     }
     let started = Instant::now();
@@ -693,7 +693,7 @@ async fn a_read_whose_caller_went_away_holds_up_no_other() {
     weir.end().await;
 }
 
-/// Fails twice within milliseconds, and counts who runs together.
+/// Fails twice within milliseconds, and counts concurrent jobs.
 #[derive(Default)]
 struct Hasty {
     now: AtomicUsize,
@@ -890,7 +890,7 @@ async fn a_job_that_somebody_has_locked_holds_up_no_cancel_but_its_own() {
         .await
         .unwrap();
     let cancel = |path, who| weir.call("DELETE", path, who, &[], Vec::new());
-    // More than the API has of River's connections.
+    // More than the API's connections for River.
     let of_locked = futures_util::future::join_all((0..6).map(|_| cancel(locked, *owner)));
     let of_other = async {
         tokio::time::sleep(Duration::from_millis(200)).await;

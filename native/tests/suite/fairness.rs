@@ -15,7 +15,7 @@ use weir_ledger::holder::Holder;
 
 const KIND: &str = "analysis:analyze";
 
-/// Takes a while, and remembers who ran when.
+/// Takes a while, and records when each job ran.
 #[derive(Default)]
 struct Clockwork {
     takes: Duration,
@@ -82,7 +82,7 @@ async fn submit(weir: &Weir, who: Who, jobs: usize) -> Vec<i64> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs() {
     let weir = Weir::new().await;
-    // Long enough that each user's slots are all in use at some moment, also on a busy machine.
+    // Long enough that each user's slots are all in use at some moment, even on a busy machine.
     let clockwork = Clockwork::taking(300);
     let mut processes = vec![work(weir.another(&[]), &clockwork, Role::Both).await];
     for _ in 0..2 {
@@ -118,8 +118,8 @@ async fn the_limit_of_each_tier_holds_over_three_processes_and_everything_runs()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
-    // One worker in the lane, so that nothing but the order decides; and several floods, of which one has its next job
-    // in the lane while another's runs.
+    // One worker in the lane, so that only the order decides. With several floods, one of them has its next job in the
+    // lane while another's job runs.
     const WORKERS: usize = 1;
     const FLOODS: usize = 3;
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", &WORKERS.to_string())]).await;
@@ -134,7 +134,7 @@ async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
         (clockwork.order.lock().unwrap().len() >= 3).then_some(())
     })
     .await;
-    // Together, so that the third is there before the first is done.
+    // Together, so that the third is submitted before the first is done.
     futures_util::future::join_all((0..3).map(|_| submit(&weir, Who::User(newcomer), 1))).await;
     let started = clockwork.order.lock().unwrap().len();
     weir.all_finished().await;
@@ -145,14 +145,14 @@ async fn a_newcomer_waits_for_running_jobs_and_never_for_somebodys_backlog() {
         .filter(|(_, user)| **user == newcomer)
         .map(|(place, _)| place)
         .collect();
-    // Of each flood one job has its slot, which is all that Free has: it runs, or stands before the newcomer's. What is
-    // given the slot next stands behind it, where each worker may yet be faster at starting what was claimed later.
+    // Each flood has one job with a slot, all that Free allows. It runs, or is in front of the newcomer's. The next job
+    // that gets the slot is behind it, although a worker may be faster at starting a job that was claimed later.
     assert!(
         places[0] <= started + FLOODS + WORKERS,
         "{started} had started, and {} when the newcomer's first did",
         places[0]
     );
-    // Likewise between the newcomer's first and its second, and between that and its third.
+    // The same holds between the newcomer's first and second job, and between the second and the third.
     let between = &order[places[0]..=places[2]];
     assert!(between.len() <= 3 + 2 * (FLOODS + WORKERS), "{between:?}");
     assert_eq!(order.len(), FLOODS * 15 + 3, "everything runs");
@@ -235,7 +235,7 @@ async fn jobs_of_other_river_clients_respect_the_slot_limit() {
                 .await;
         }
     }
-    // Nothing but a freed slot wakes them in time.
+    // Only a freed slot wakes them in time.
     let context = weir.another(&[("FAIRNESS_SNOOZE_DURATION", "1h")]);
     let working = work(context, &clockwork, Role::Both).await;
     let context = weir.another(&[]);
@@ -343,7 +343,7 @@ async fn a_plain_river_worker_keeps_the_limits_of_what_came_through_weir() {
             }
         })
         .unwrap();
-    // No middleware of Weir's, nothing but River.
+    // Only River, without Weir's middleware.
     let client = Client::builder(weir.context.database.river_pool(4).unwrap())
         .workers(workers)
         .queue("analysis_default", QueueConfig::new(10))
@@ -396,7 +396,7 @@ async fn only_jobs_of_dead_processes_are_taken_over() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_fairness_nobody_is_parked() {
     let weir = Weir::with(&[("FAIRNESS_ENABLED", "false")]).await;
-    // Long enough that the last starts before the first is done, also on a busy machine.
+    // Long enough that the last one starts before the first is done, even on a busy machine.
     let clockwork = Clockwork::taking(1000);
     let user = weir.user("free").await;
     submit(&weir, Who::User(user), 3).await;
@@ -425,7 +425,7 @@ async fn a_lane_never_runs_more_jobs_at_once_than_it_has_workers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_handlers_get_no_jobs_ahead_of_a_free_worker() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "2")]).await;
-    // Longer than a job that was claimed too early waits before it goes back to its queue.
+    // Longer than a job that was claimed too early waits before it returns to its queue.
     let clockwork = Clockwork::taking(700);
     for _ in 0..8 {
         let user = weir.user("free").await;

@@ -1,10 +1,10 @@
-//! What an operator reads when the first start does not work: everything that is wrong, and what to do about it.
+//! The error messages of a failed first start: every error, with its remedy.
 
 use std::process::Command;
 
 use crate::common::Weir;
 
-/// Runs `weir` with nothing in its environment but this, and returns what it says about its end.
+/// Runs `weir` with only these environment variables, and returns its error message.
 fn refused(arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(arguments)
@@ -18,7 +18,7 @@ fn refused(arguments: &[&str], variables: &[(&str, &str)]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// What it says of a services file with these contents.
+/// The error message for a services file with these contents.
 fn refused_file(text: &str) -> String {
     let file = std::env::temp_dir().join(format!("weir-{}.toml", uuid::Uuid::new_v4()));
     std::fs::write(&file, text).unwrap();
@@ -194,7 +194,7 @@ handler = { type = "exec", command = ["true"] }
         "type = \"exec\", command = [\"true\"]",
         "type = \"http\", url = \"https://a.example\"",
     );
-    // What only a running process would have noticed.
+    // Errors that only a running process would notice.
     let all = [
         service("a", "", "0s", exec),
         service(
@@ -272,7 +272,7 @@ async fn a_database_that_cannot_be_used_is_named_with_the_reason_and_what_to_do(
         })
     };
     let wrong = said(&as_role("hunter2"));
-    // A server that trusts everybody looks at no password, and says that the role may not log in.
+    // A server that trusts all clients checks no password, and reports that the role may not log in.
     let trusts = wrong.contains("is not permitted to log in (28000)");
     let (reason, mend) = if trusts {
         (
@@ -326,7 +326,7 @@ async fn a_database_without_weirs_tables_says_which_command_makes_them() {
     weir.abandon().await;
 }
 
-/// A service and, from line 12 on, whatever else.
+/// A service and, from line 12 on, any other text.
 fn with_service(handler: &str, more: &str) -> String {
     format!(
         "[[service]]\nname = \"a\"\nevent_type = \"analysis\"\nkind = \"a\"\nworkers = \"A\"\npriority_workers = 1\n\
@@ -338,12 +338,12 @@ fn with_service(handler: &str, more: &str) -> String {
 fn misleading_ticks_or_arguments_of_a_periodic_job_are_refused() {
     let exec = "type = \"exec\", command = [\"true\"]";
     for (members, fault) in [
-        // Ticks of two schedulers would differ, as with an @every without a zone.
+        // Ticks of two schedulers would differ, like those of an @every without a zone.
         (
             "schedule = \"CRON_TZ=UTC @every 90s\"",
             "schedule is \"CRON_TZ=UTC @every 90s\"; write every = \"90s\" instead",
         ),
-        // River reads them with a panic, or as something else.
+        // River panics on these, or reads them differently.
         (
             "schedule = \"* * */4294967295 * *\"",
             "schedule is \"* * */4294967295 * *\", which has a step beyond any field",

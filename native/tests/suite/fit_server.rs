@@ -1,4 +1,4 @@
-//! `weir migrate` looks at the server, the database and the role before it changes anything.
+//! `weir migrate` checks the server, the database and the role before it changes anything.
 
 use crate::common::others::weir;
 use crate::common::server::Server;

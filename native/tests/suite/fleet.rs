@@ -1,6 +1,6 @@
 //! Two processes of a River fleet in Go work the jobs of a hundred users, and one of them is killed.
 //!
-//! `WEIR_FLEET_JOBS` says how many jobs; the claim is about 10 000.
+//! `WEIR_FLEET_JOBS` is the number of jobs; the claim is about 10 000.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,13 +15,13 @@ use uuid::Uuid;
 
 const USERS: usize = 100;
 
-/// Between two samples of what runs.
+/// The interval between two samples of running jobs.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
 
 fn start(program: &Path, name: &str, weir: &Weir) -> KilledOnDrop {
     let child = Command::new(program)
-        // More workers than slots, also when one process is gone, and work that leaves the machine idle: a freed slot waits
-        // for neither.
+        // More workers than slots, even without the killed process, and jobs that leave the machine idle, so that a
+        // freed slot waits for neither.
         .args(["-takes", "500ms", "-workers", "200", "-name", name, "work"])
         .env("DATABASE_URL", weir.url())
         .stdin(Stdio::piped())
@@ -90,8 +90,8 @@ async fn killing_a_go_process_charges_each_job_once() {
             );
             if left <= jobs / 2 {
                 drop(one.take());
-                // It has no heartbeat, so its jobs are taken back after an hour: which is over now. What it had sent may
-                // still be done, so there may be more of them the next time.
+                // It has no heartbeat, so its jobs are taken over after an hour, which passes here. The server may
+                // still execute its last statements, so there may be more of them the next time.
                 let age = "UPDATE river_job SET attempted_at = attempted_at - interval '2 hours' \
                            WHERE state = 'running' AND attempted_by[array_upper(attempted_by, 1)] = 'fleet-one' \
                              AND attempted_at > now() - interval '1 hour'";
@@ -128,7 +128,7 @@ async fn killing_a_go_process_charges_each_job_once() {
     ] {
         assert_eq!(row_count(&client, table).await, jobs, "{what}");
     }
-    // Some milliseconds on a machine that has nothing else to do; whoever was not told looks once a second.
+    // A few milliseconds on an idle machine. A worker without a notification polls once a second.
     assert!(wake[0] < 400.0, "a freed slot is idle for {wake:?} ms");
     maintenance.end().await;
     weir.end().await;

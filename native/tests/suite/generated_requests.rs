@@ -1,4 +1,4 @@
-//! What a generator makes of the API's own description: no request is answered by a fault of ours, or as nobody is told.
+//! Requests that a generator derives from the API's description: no response is an internal error or undocumented.
 
 use crate::common::programs;
 use std::process::Command;
@@ -26,7 +26,7 @@ async fn whatever_a_generator_sends_is_answered_as_documented() {
         .get("/api/openapi.json", Who::Address("198.51.100.9"))
         .await
         .body;
-    // It keeps what it learns where it runs.
+    // It stores its findings in the current folder.
     let folder = std::env::temp_dir().join(format!("weir-{}", Uuid::new_v4().simple()));
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("openapi.json"), document.to_string()).unwrap();
@@ -60,7 +60,7 @@ async fn whatever_a_generator_sends_is_answered_as_documented() {
             "/api/lanes/events",
         ])
         .args(["--exclude-path", "/api/jobs/{id}/events", "--no-color"])
-        // The same every time; without it, each run is another.
+        // The same requests in every run. Without it, each run differs.
         .args([
             "--seed",
             &std::env::var("WEIR_SEED").unwrap_or_else(|_| "1".to_owned()),

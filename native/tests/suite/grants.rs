@@ -1,4 +1,4 @@
-//! Grants: what the plan has no room for is drawn on them, and what is not used returns.
+//! Grants: jobs draw on them when the plan has no room, and the unused part returns.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use weir_ledger::holder::Holders;
 use weir_ledger::reservation::{Answer, Reserver};
 use weir_ledger::settlement::{Ended, Success};
 
-/// A Free user with so many analyses left, and some grants.
+/// A Free user with this many analyses left, and some grants.
 struct Scene {
     weir: Weir,
     user: Uuid,
@@ -48,7 +48,7 @@ impl Scene {
             .unwrap();
     }
 
-    /// The job of a submission of this amount; `None` when it is over the quota.
+    /// The job of a submission of this amount; `None` if it is over the quota.
     async fn submit(&self, amount: i64) -> Option<i64> {
         match self.reserver.submit(submission(self.user, amount)).await.unwrap() {
             Answer::Accepted { job, .. } => Some(job.id),
@@ -87,7 +87,7 @@ impl Scene {
             .unwrap()
     }
 
-    /// What is left of each grant, in the order in which they are drawn on.
+    /// The rest of each grant, in the order in which they are drawn on.
     async fn left(&self) -> Vec<i64> {
         self.grants().await.iter().map(|grant| grant.left).collect()
     }
@@ -172,7 +172,7 @@ async fn grants_are_drawn_by_expiry_and_hold_until_their_job_ends() {
     let client = scene.weir.client().await;
     let expire = "UPDATE grants SET expires_at = now() - interval '1 second' WHERE expires_at IS NOT NULL";
     client.batch_execute(expire).await.unwrap();
-    // What they have left is gone, what they hold is held.
+    // The unused part has expired, and the reserved part is kept.
     assert_eq!(scene.quota().await, [50, 15, 10]);
     assert_eq!(scene.submit(11).await, None);
     scene.complete(job, 12).await;
@@ -222,7 +222,7 @@ async fn what_others_do_to_a_reservation_gives_grants_their_due() {
         control::cancel_waiting(&mut scene.weir.client().await, "shell:test", &scene.person, None).await;
     assert_eq!(cancelled.unwrap(), 1);
     assert_eq!((scene.left().await, scene.quota().await), (vec![80], [70, 0, 80]));
-    // A repair makes the same of the rows.
+    // A repair computes the same from the rows.
     client
         .batch_execute("UPDATE quota_balances SET from_grants = 1")
         .await
@@ -339,7 +339,7 @@ async fn grants_cover_usage_above_a_lowered_limit() {
     scene.grant(100, None).await;
     let job = scene.submit(60).await.unwrap();
     scene.weir.is_clean().await;
-    // The same by SQL.
+    // The same in SQL.
     let submit = "SELECT outcome FROM weir_submit($1, 'analysis', '{\"files\": []}', $2)";
     let submit = async |amount: i64| -> String {
         let row = client

@@ -1,4 +1,4 @@
-//! The attempt guard (ADR-10): what it sends back, for how long, and what it lets pass.
+//! The attempt guard (ADR-10): which attempts it sends back, for how long, and which it lets pass.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use weir_ledger::holder::Holders;
 use weir_ledger::meter::Meter;
 use weir_ledger::reservation::{LateAdmission, LateJob, admit_late};
 
-/// How many jobs are as this condition says.
+/// The number of jobs that match this condition.
 async fn count(client: &tokio_postgres::Client, which: &str) -> i64 {
     let sql = format!("SELECT count(*) FROM river_job WHERE {which}");
     client.query_one(&sql, &[]).await.unwrap().get(0)
@@ -36,7 +36,7 @@ async fn process_scope_limits_each_process_and_parks_nothing() {
         one.work(weir.another(&[]), Role::Both).await,
         other.work(weir.another(&[]), Role::Work).await,
     ];
-    // Each process runs one, and has sent back what else it claimed.
+    // Each process runs one, and has sent back the others that it claimed.
     one.until_running(&weir, 1).await;
     other.until_running(&weir, 1).await;
     weir.until("the others to be sent back", async || {
@@ -47,7 +47,7 @@ async fn process_scope_limits_each_process_and_parks_nothing() {
     .await;
     one.open();
     other.open();
-    // Not until the last is done, since each comes back when it was told to and may find the slot taken again.
+    // Only until some are done, because each returns at its time and may find the slot in use again.
     weir.until("a freed slot to be used again", async || {
         (count(&client, "state = 'completed' AND attempt = 1 AND errors IS NULL").await >= 3).then_some(())
     })
@@ -74,7 +74,7 @@ async fn a_retry_waits_for_a_taken_slot_and_keeps_its_attempt() {
     })
     .await;
     let job = async || weir.get(&format!("/api/jobs/{failing}"), who).await.body;
-    // A second later River claims the retry, and the guard refuses it.
+    // A second later, River claims the retry, and the guard refuses it.
     let refused = weir
         .until("the retry to be refused", async || {
             let job = job().await;
@@ -104,7 +104,7 @@ async fn a_retry_waits_for_a_taken_slot_and_keeps_its_attempt() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_jobs_return_after_thirty_to_forty_seconds_with_jitter() {
-    // So many that all jobs are claimed before the first is refused, and what is left could be parked instead.
+    // With this many workers, all jobs are claimed before the first is refused, and none is left to park.
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "12")]).await;
     let client = weir.client().await;
     let gate = Gate::new();
@@ -139,14 +139,14 @@ async fn refused_jobs_return_after_thirty_to_forty_seconds_with_jitter() {
         .map(|row| row.get(0))
         .collect();
     assert!(times.len() >= 6, "only {} of 9 were sent back", times.len());
-    // Whenever exactly they were refused, it was between these two moments.
+    // Whenever exactly they were refused, it was between these two times.
     let fairness = &weir.context.settings.fairness;
     let (first, last) = (times[0], times[times.len() - 1]);
     assert!(
         first >= before + fairness.snooze && last <= after + fairness.snooze + fairness.jitter,
         "{before} .. {after}: {times:?}"
     );
-    // Six or more over ten seconds: they are this close to each other once in millions of runs.
+    // Six or more over ten seconds. They are this close to each other once in millions of runs.
     assert!(
         last.duration_since(first).as_secs_f64() > 0.25,
         "all come back together: {times:?}"
@@ -160,7 +160,7 @@ async fn refused_jobs_return_after_thirty_to_forty_seconds_with_jitter() {
     weir.end().await;
 }
 
-/// What the guard refuses is parked before River has written that it is snoozed; until then nothing can promote it.
+/// The guard parks a refused job before River has written the snooze. Until then, it cannot be promoted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_freed_during_a_snooze_goes_to_the_snoozed_job() {
     let weir = Weir::new().await;
@@ -216,7 +216,7 @@ async fn jobs_with_an_empty_user_id_have_no_holder() {
     gate.open();
     weir.all_finished().await;
     working.stop().await;
-    // Reservations would be gone by now; a holder's row stays.
+    // Reservations would be deleted by now. A holder's row stays.
     let traces: i64 = client
         .query_one(
             "SELECT (SELECT count(*) FROM holders) + (SELECT count(*) FROM quota_reservations) \
@@ -295,7 +295,7 @@ async fn unknown_users_and_unknown_plans_have_the_default_slots() {
 async fn a_locked_users_foreign_jobs_lose_no_attempt() {
     let weir = Weir::with(&[("ANALYZER_QUEUE_DEFAULT_WORKERS", "40")]).await;
     let (locked, other) = (weir.user("free").await, weir.user("free").await);
-    // Their row is there once they have submitted something.
+    // Their row exists once they have submitted something.
     weir.analyse(Who::User(locked), "a_test.go", GO_TESTS).await;
     let mut operator = weir.client().await;
     let open = lock_holder(&mut operator, locked).await;
@@ -335,13 +335,13 @@ async fn jobs_of_another_client_count_in_their_meters_windows() {
     client.batch_execute(by_day).await.unwrap();
     let user = weir.user("free").await;
     let insert = || weir.insert_by_river(json!({ "user_id": user }), "analysis_default");
-    // Nobody works yet: it is given a place in line.
+    // Without workers, it is parked.
     insert().await;
     weir.reconcile().await;
     let adopted = "SELECT windows FROM quota_reservations";
     let adopted: i16 = client.query_one(adopted, &[]).await.unwrap().get(0);
     assert_eq!(adopted, 1, "by the sweep");
-    // The first that is claimed asks for a slot, and the rest is parked with it.
+    // The first claimed job asks for a slot, and the rest is parked with it.
     for _ in 0..3 {
         insert().await;
     }
@@ -388,7 +388,7 @@ async fn a_retry_counts_by_the_meter_at_submission() {
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     let client = weir.client().await;
-    // As it is between two attempts, of a service that was counted by another meter then.
+    // As between two attempts, at a service that had another meter then.
     client
         .batch_execute(&format!(
             "UPDATE quota_reservations SET event_type = 'specview', admitted_at = NULL WHERE job_id = {id}; \

@@ -1,4 +1,4 @@
-//! How attempts end that nobody ends well: too late, in a panic, with too much to say.
+//! Attempts that end badly: too late, in a panic, or with too much output.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -25,9 +25,9 @@ async fn submit(weir: &Weir, who: Who, service: &str, args: Value) -> i64 {
 async fn a_program_past_its_timeout_is_killed_with_its_children() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
-    // What the program's child makes when it lives on; the name tells which process runs the tests.
+    // The file of the program's child if it survives. The name contains the test process's id.
     let file = std::env::temp_dir().join(format!("weir-late-{}", std::process::id()));
-    // Of an earlier process with that number, when this test failed.
+    // Left by an earlier process with that number, after a failed test.
     let _ = std::fs::remove_file(&file);
     let late = submit(&weir, who, "hasty", json!({})).await;
     let next = submit(&weir, who, "greedy", json!({ "pages": 4 })).await;
@@ -58,7 +58,7 @@ async fn a_program_past_its_timeout_is_killed_with_its_children() {
     weir.end().await;
 }
 
-/// Panics when its arguments want it.
+/// Panics if its arguments ask for it.
 struct Fragile;
 
 #[async_trait]
@@ -81,7 +81,7 @@ impl Handler for Fragile {
 async fn a_panicking_handler_keeps_neither_slot_nor_quota_nor_worker() {
     let weir = programs().await;
     let who = Who::User(weir.user("free").await);
-    // More than the lane has workers, so that the last finds none if a panic keeps one.
+    // More than the lane's workers, so that the last job finds none if a panic loses one.
     let mut panicking = Vec::new();
     for _ in 0..5 {
         panicking.push(submit(&weir, who, "broken", json!({ "sound": false })).await);
@@ -166,7 +166,7 @@ async fn a_program_says_how_far_it_is_and_that_is_no_part_of_why_it_failed() {
     weir.end().await;
 }
 
-/// Fails with what its arguments say, and a letter that PostgreSQL does not have.
+/// Fails with the text of its arguments, and a character that PostgreSQL cannot store.
 struct Unprintable;
 
 #[async_trait]
@@ -188,7 +188,7 @@ impl Handler for Unprintable {
     }
 }
 
-/// River writes the ends of many jobs in one statement, again and again until it succeeds.
+/// River writes the ends of many jobs in one statement, and repeats it until it succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unstorable_failure_ends_its_own_job_only() {
     let weir = programs().await;
@@ -219,7 +219,7 @@ async fn an_unstorable_failure_ends_its_own_job_only() {
     weir.end().await;
 }
 
-/// Fails until it is mended, and then waits until it may go on.
+/// Fails until it is fixed, and then waits until it may continue.
 #[derive(Default)]
 struct Mended(OnceLock<()>, Notify);
 
@@ -266,7 +266,7 @@ async fn of_failed_jobs_that_an_operator_retries_together_none_runs_free() {
     let pool = weir.context.database.river_pool(1).unwrap();
     let client = riverqueue::Client::builder(pool).build().unwrap();
     mended.0.set(()).unwrap();
-    // As River UI does it.
+    // As River UI does.
     for id in &jobs {
         client.jobs().retry(*id).await.unwrap();
     }
@@ -312,7 +312,7 @@ async fn a_program_is_asked_to_stop_and_killed_ten_seconds_later() {
     let late = tidy(&files[0]).await;
     let cancelled = tidy(&files[1]).await;
     weir.running(cancelled, who).await;
-    // The program has to get as far as its trap.
+    // The program must reach its trap.
     tokio::time::sleep(Duration::from_millis(500)).await;
     weir.call("DELETE", &format!("/api/jobs/{cancelled}"), who, &[], Vec::new())
         .await;

@@ -1,4 +1,4 @@
-//! Subjects that are no UUIDs, and organisations: whoever brings a job, one subject is one holder.
+//! Subjects that are not UUIDs, and organisations: one subject is one holder, whichever client submits its jobs.
 
 use crate::common::gate::Gate;
 use crate::common::process::{Process, command};
@@ -13,7 +13,7 @@ use weir_ledger::plans;
 
 const CLERK: &str = "user_2aB|Zoë";
 
-/// Runs `weir`, and returns what it printed.
+/// Runs `weir`, and returns its output.
 fn weir_says(weir: &Weir, arguments: &[&str]) -> String {
     let output = command(weir, arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -25,14 +25,14 @@ fn claims(token: &str) -> Value {
     serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).unwrap()).unwrap()
 }
 
-/// The users whose reservations these jobs have.
+/// The users of these jobs' reservations.
 async fn holders(weir: &Weir, jobs: &[i64]) -> Vec<Uuid> {
     let sql = "SELECT DISTINCT holder FROM quota_reservations WHERE job_id = ANY ($1) AND user_id = holder";
     let rows = weir.client().await.query(sql, &[&jobs]).await.unwrap();
     rows.iter().map(|row| row.get(0)).collect()
 }
 
-/// What River has of a job.
+/// River's row of a job.
 async fn river(weir: &Weir, id: i64) -> (Value, Value, String) {
     let sql = "SELECT args, metadata, state::text FROM river_job WHERE id = $1";
     let row = weir.client().await.query_one(sql, &[&id]).await.unwrap();
@@ -52,7 +52,8 @@ async fn a_subject_is_one_holder_with_one_quota_whoever_brings_its_jobs() {
     let working = gate.work(weir.another(&[]), Role::Both).await;
     let mut jobs = vec![weir.analyse(who, "a_test.go", GO_TESTS).await];
     gate.until_running(&weir, 1).await;
-    // The others come from another River client, and share the slots. What finds none is parked with all that waits.
+    // The others come from another River client, and share the slots. A job without a slot is parked together with all
+    // waiting ones.
     for _ in 0..slots + 4 {
         let args = json!({ "user_id": CLERK });
         jobs.push(weir.insert_by_river(args, "analysis_priority").await);
@@ -80,7 +81,7 @@ async fn a_subject_is_one_holder_with_one_quota_whoever_brings_its_jobs() {
         (&args["user_id"], &metadata["weir:subject"]),
         (&json!(CLERK), &json!(CLERK))
     );
-    // By the text, and by the id that stands for it.
+    // By the text, and by its derived id.
     for user in [CLERK.to_owned(), of_all[0].to_string()] {
         let status = weir_says(&weir, &["status", "--json", "--user", &user]);
         let status: Value = serde_json::from_str(&status).unwrap();
@@ -102,7 +103,7 @@ async fn a_subject_is_one_holder_with_one_quota_whoever_brings_its_jobs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn subjects_that_differ_in_case_or_normalisation_are_different_users() {
     let weir = Weir::new().await;
-    // The last two are the same letters, precomposed and not.
+    // The last two have the same letters, precomposed and decomposed.
     let subjects = ["anne", "Anne", "zo\u{eb}", "zoe\u{308}"];
     let mut jobs = Vec::new();
     for subject in subjects {
@@ -154,7 +155,7 @@ async fn members_share_their_organisations_quota_and_slots() {
     for who in [anne, ben, Who::Subject("org_1")] {
         assert_eq!(weir.quota(who, "analysis").await["reserved"], 2);
     }
-    // Outside of the organisation, Anne has a quota and slots of her own.
+    // Outside of the organisation, Anne has her own quota and slots.
     assert_eq!(weir.quota(Who::Subject("anne"), "analysis").await["reserved"], 0);
     let own = weir.analyse(Who::Subject("anne"), "a_test.go", GO_TESTS).await;
     assert_eq!(river(&weir, own).await.2, "available");
@@ -212,7 +213,7 @@ async fn a_subject_of_255_bytes_goes_all_the_way_and_a_longer_one_is_refused() {
         let why = String::from_utf8(output.stderr).unwrap();
         assert!(why.contains("subject"), "{why}");
     }
-    // From another River client anything may come: it is worked, and no user's.
+    // Jobs of another River client may have any user. They run, but belong to no user.
     let odd = weir
         .insert_by_river(
             json!({ "user_id": "a".repeat(300), "files": [{"path": "a_test.go", "content": GO_TESTS}] }),

@@ -15,7 +15,7 @@ async fn a_later_answer_survives_its_worker_and_is_charged_once() {
     let worker = Process::start(&stage.weir, &["work"], &[]);
     let (who, other) = (stage.user().await, stage.user().await);
     let (job, asked) = stage.answered_later(who).await;
-    // One that the process waits for shows when the process's jobs are taken back.
+    // A job that a process waits for, to show when the process's jobs are taken over.
     let waited_for = stage.submit(other, "hang").await;
     stage.begun(waited_for, 1).await;
     drop(worker);
@@ -54,7 +54,7 @@ async fn a_later_answer_survives_its_worker_and_is_charged_once() {
         )
         .await;
     stage.weir.finished(waited_for, other).await;
-    // Nothing settles it when no process runs maintenance.
+    // Without a process that runs maintenance, nothing settles it.
     stage.weir.is_clean().await;
     assert_eq!(schedule.stop().await, Some(0));
     stage.end().await;
@@ -182,7 +182,7 @@ async fn a_worker_stops_without_waiting_for_outstanding_answers() {
         let parked = stage.job(*parked, *who).await;
         assert_eq!(parked["waiting_for"], "slot", "{parked}");
     }
-    // They run, and keep no worker busy: one that waits for a worker would be claimed.
+    // They run without a worker: a job that waited for a worker would be claimed.
     let (who, ..) = outstanding[0];
     let lanes = stage.weir.get("/api/lanes", who).await.body;
     let lane = &lanes["services"]["remote"]["default"];
@@ -249,7 +249,7 @@ async fn a_retry_after_a_cancel_revives_no_old_attempt() {
         })
         .await;
     working.stop().await;
-    // The slot is somebody else's by the time an operator retries the job, so it waits.
+    // Another job has the slot by the time an operator retries the job, so it waits.
     let next = stage.submit(who, "work").await;
     client
         .execute(
@@ -287,7 +287,7 @@ async fn failures_follow_the_retry_policy_unless_they_are_final() {
         second.headers["idempotency-key"]
     );
     assert_ne!(first.token, second.token);
-    // The last one, whatever it wishes.
+    // The last attempt, whatever retry it asks for.
     let last = json!({ "error": "no ink", "retry_at": "2026-12-01T00:00:00Z" });
     assert_eq!(stage.tell(&second, "fail", &last).await["outcome"], "discarded");
     let over = stage.weir.finished(job, who).await;

@@ -1,5 +1,5 @@
-//! What can go wrong with endpoints that answer later: they are too early, say things twice, or say what is not theirs to
-//! say; and processes die at the wrong moment.
+//! Races with endpoints that answer later: they report too early, twice, or about attempts of others; and processes die
+//! at the wrong moment.
 
 use crate::common::later::Stage;
 use crate::common::process::Process;
@@ -19,7 +19,7 @@ async fn an_endpoint_may_finish_before_it_has_said_that_it_answers_later() {
     stage.tell(&asked, "extend", &json!({ "more": 1 })).await;
     let done = json!({ "output": "quick", "used": 6 });
     assert_eq!(stage.tell(&asked, "complete", &done).await["charged"], 6);
-    // One that fails so has its next attempt while the first one's process may still wait.
+    // A job that fails this way has its next attempt while the first one's process may still wait.
     let other = Who::User(stage.weir.user("pro").await);
     let failing = stage.submit(other, "hold").await;
     let first = stage.begun(failing, 1).await;
@@ -73,7 +73,7 @@ async fn what_is_said_twice_counts_once() {
         .refused(&asked, "fail", &json!({ "error": "after all" }), 409)
         .await;
 
-    // Completed and failed at once: one of them is taken.
+    // Completed and failed at once: one report is accepted.
     let (job, asked) = stage.answered_later(who).await;
     let (done, failed) = (json!({}), json!({ "error": "x", "retry": false }));
     let (one, other) = tokio::join!(
@@ -225,7 +225,7 @@ async fn a_worker_killed_before_the_202_costs_one_attempt() {
         .unwrap()
         .get(0);
     drop(worker);
-    // What a process has sent before it dies, the server may still do; here it does not.
+    // The server may still execute a dead process's last statements. Here, it does not.
     lock.execute("SELECT pg_terminate_backend($1)", &[&waiting])
         .await
         .unwrap();
@@ -352,7 +352,7 @@ async fn a_locked_holder_does_not_delay_other_overdue_attempts() {
     lock.rollback().await.unwrap();
     stage.begun(blocked, 2).await;
     for (job, who) in [(blocked, locked), (free, other)] {
-        // Its last attempt says nothing, either.
+        // Its last attempt is silent, too.
         let over = stage.weir.finished(job, who).await;
         assert_eq!(
             (&over["status"], &over["charged"]),
@@ -379,7 +379,7 @@ async fn what_endpoints_say_of_a_blocked_user_takes_no_connection_from_readers()
             "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
         observer.query(sql, &[]).await.unwrap().len()
     };
-    // More than the process has connections.
+    // More than the process's connections.
     let wish = json!({ "more": 1 });
     let wishes =
         futures_util::future::join_all((0..30).map(|_| stage.say(job, &asked.token, "extend", &wish)));

@@ -1,5 +1,5 @@
-//! Imports point down: a module imports only from modules below it, in its own crate and in others. So there is no
-//! circle, and a change of a module concerns only what is above.
+//! Imports point down: a module imports only from modules below it, in its own crate and in others. So there are no
+//! cycles, and a change of a module affects only the modules above.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ const CRATES: [(&str, &str, &[&str]); 5] = [
     ("weir_bench", "bench/src", BENCH),
 ];
 
-/// What a crate may not import although it is below in the list.
+/// Crates that a crate may not import although they are lower in the list.
 const APART: [(&str, &str); 3] = [
     ("weir_edge", "weir_ledger"),
     ("weir", "weir_edge"),
@@ -431,7 +431,7 @@ fn code(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Every import between modules: who imports, and whom, as `crate::path`.
+/// Every import between modules: the importing and the imported one, as `crate::path`.
 fn imports() -> BTreeSet<(String, String)> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let all: BTreeMap<&str, BTreeMap<Vec<String>, PathBuf>> = CRATES
@@ -442,7 +442,7 @@ fn imports() -> BTreeSet<(String, String)> {
     for (name, files) in &all {
         for (module, file) in files {
             let text = code(&std::fs::read_to_string(file).unwrap());
-            // A folder's mod.rs hands on what is in its own modules.
+            // A folder's mod.rs re-exports the contents of its own modules.
             let children: BTreeSet<&str> = MODULE
                 .captures_iter(&text)
                 .map(|found| found.get(1).unwrap().as_str())
@@ -481,7 +481,7 @@ fn imports() -> BTreeSet<(String, String)> {
                 } else {
                     of
                 };
-                // The deepest module that the path goes through.
+                // The deepest module on the path.
                 let depth = (0..=full.len())
                     .rev()
                     .find(|depth| all[of].contains_key(&full[..*depth]))
@@ -538,8 +538,8 @@ fn every_import_points_down() {
     assert!(faults.is_empty(), "\n{faults}");
 }
 
-/// Where meters may be called by their names: the services of the demonstration and their words, and what was shipped
-/// before there was a catalogue.
+/// Files that may use the names of meters: the demonstration's services and texts, and the catalogue from before
+/// weir.toml.
 const NAMES_METERS: [&str; 5] = [
     "www/src/demonstration.ts",
     "www/src/text/",

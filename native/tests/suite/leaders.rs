@@ -1,4 +1,4 @@
-//! River's leader is another program's client: which does not affect Weir's jobs and maintenance.
+//! River's leader is another program's client. That does not affect Weir's jobs and maintenance.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use weir::work::{Role, Working, reconcile};
 use weir_ledger::attempts;
 use weir_ledger::maintenance;
 
-/// River's rescuer looks every 30 s; this is how long one is waited for.
+/// River's rescuer runs every 30 s. This is how long a test waits for it.
 const RESCUED_WITHIN: Duration = Duration::from_secs(90);
 
 async fn status(weir: &Weir) -> Value {
@@ -70,7 +70,8 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
     gate.until_running(&weir, 2).await;
     tokio::time::sleep(Duration::from_secs(6)).await;
 
-    // Two that nobody works any more, older than the leader allows: when they are rescued, it has looked at all.
+    // Two jobs without a living worker, older than the leader allows. Once they are rescued, the rescuer has checked
+    // all jobs.
     client
         .batch_execute(
             "INSERT INTO river_job (kind, queue, args, max_attempts, state, attempt, attempted_at, attempted_by) \
