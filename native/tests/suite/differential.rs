@@ -253,8 +253,8 @@ const COLUMNS: &str = "
       AND c.relname NOT IN ('weir_schema', 'weir_settings')
     GROUP BY 1 ORDER BY 1";
 
-/// Replaces times that depend on the clock, which differ between the sides: now, the expiry of a reservation with this
-/// time to live, and the end of a new subscription's first period.
+/// Replaces times that depend on the clock, which differ between the sides. These are now, the expiry of a reservation
+/// with this time to live, and the end of a new subscription's first period.
 fn of_clock(value: &mut Value, now: Timestamp, ttl: i64) {
     match value {
         Value::Object(members) => members.values_mut().for_each(|one| of_clock(one, now, ttl)),

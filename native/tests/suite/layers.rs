@@ -442,7 +442,7 @@ fn imports() -> BTreeSet<(String, String)> {
     for (name, files) in &all {
         for (module, file) in files {
             let text = code(&std::fs::read_to_string(file).unwrap());
-            // A folder's mod.rs re-exports the contents of its own modules.
+            // A folder's mod.rs re-exports the contents of the modules below it.
             let children: BTreeSet<&str> = MODULE
                 .captures_iter(&text)
                 .map(|found| found.get(1).unwrap().as_str())

@@ -110,7 +110,7 @@ async fn a_foreign_leader_rescues_no_running_job_and_loses_no_tick() {
     assert_eq!(gate.running(), running, "once each");
     weir.is_clean().await;
 
-    // Whose is what.
+    // Which client does which work.
     let now = status(&weir).await;
     assert_eq!(now["leader"]["foreign"], true, "{now}");
     assert!(
@@ -177,7 +177,7 @@ async fn river_leader_false_works_and_maintains_without_election() {
     let scheduling = Working::start(&weir.another(&[]), Role::Lead, &[]).await.unwrap();
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
-    // Periodic jobs and maintenance go on.
+    // Periodic jobs and maintenance continue.
     let client = weir.client().await;
     weir.until("some ticks", async || {
         let done = "SELECT count(*) FROM river_job WHERE kind = 'test:sweep' AND state = 'completed'";
@@ -208,13 +208,13 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
     let client = weir.client().await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-    // Claimed as River claims, so long ago.
+    // Claimed as River claims, this long ago.
     let claim = async |ago: f64| {
         let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now() - make_interval(secs => $2), \
                      attempted_by = array_append(attempted_by, 'mine') WHERE id = $1";
         client.execute(claim, &[&id, &ago]).await.unwrap();
     };
-    // What the API says, and what others see, in seconds ago.
+    // The start in the API, and the one that other clients see, in seconds ago.
     let started = async || -> (f64, f64) {
         let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
         let said: jiff::Timestamp = job["started_at"].as_str().unwrap().parse().unwrap();
@@ -246,7 +246,7 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
         assert!(said >= 1000.0 && seen < 500.0, "{said} {seen}");
     }
 
-    // Given back without costing an attempt, and claimed again: the same number, another start.
+    // Returned without the loss of an attempt, and claimed again: the same number, another start.
     client
         .execute(
             "UPDATE river_job SET state = 'available', attempt = 0 WHERE id = $1",
@@ -261,7 +261,7 @@ async fn a_sign_of_life_is_that_of_the_attempt_and_keeps_when_it_started() {
         assert_eq!(keep("mine", 1).await, 1);
     }
 
-    // A row that somebody has locked is left out, and nobody waits for it.
+    // A locked row is skipped without waiting.
     let mut locking = weir.client().await;
     let lock = locking.transaction().await.unwrap();
     lock.execute("SELECT 1 FROM river_job WHERE id = $1 FOR UPDATE", &[&id])
@@ -294,7 +294,7 @@ async fn a_lease_is_renewed_during_long_work_and_lost_with_its_session() {
     assert!(!maintenance::hold(&theirs, "theirs", true).await.unwrap());
     assert!(maintenance::hold(&mine, "mine", true).await.unwrap());
 
-    // As it stands still: its session is ended, and the lease with it.
+    // Like a frozen process: its session ends, and its lease with it.
     weir.until("the idle session to end", async || mine.is_closed().then_some(()))
         .await;
     assert!(maintenance::hold(&theirs, "theirs", true).await.unwrap());
@@ -310,7 +310,7 @@ async fn a_holder_that_lost_its_lease_does_not_go_on() {
     let stopped = CancellationToken::new();
     let reconciling = tokio::spawn(reconcile::run(weir.another(&[]), stopped.clone()));
     weir.maintenance_started().await;
-    // Its lease ran out, and another process, whose session is this one, has taken it.
+    // Its lease expired, and another process, represented by this session, has acquired it.
     client
         .batch_execute("UPDATE maintenance_lease SET expires_at = '-infinity', backend = NULL")
         .await
@@ -324,7 +324,7 @@ async fn a_holder_that_lost_its_lease_does_not_go_on() {
     .await;
     let who = Who::User(weir.user("free").await);
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
-    // As long as it takes to renew a lease.
+    // As long as a renewal of the lease takes.
     for _ in 0..40 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         let holder = "SELECT process FROM maintenance_lease WHERE process = 'another'";

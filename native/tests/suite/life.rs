@@ -1,4 +1,4 @@
-//! A reservation follows its job to the end, whatever end that is.
+//! A reservation follows its job to any kind of end.
 
 use crate::common::{GO_TESTS, Weir, Who, files};
 use serde_json::{Value, json};
@@ -225,7 +225,7 @@ async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
     let who = Who::User(weir.user("free").await);
     let id = submit(&weir, who, "slow").await;
     let client = weir.client().await;
-    // The second attempt is under way elsewhere.
+    // The second attempt runs in another client.
     client
         .execute(
             "UPDATE river_job SET state = 'running', attempt = 2, attempted_at = now(), attempted_by = '{a,b}' WHERE id = $1",
@@ -271,7 +271,7 @@ async fn a_late_success_of_a_job_that_was_taken_back_changes_nothing() {
         weir.context.settler.settle(ended.clone()).await.unwrap(),
         Settled::Done { charged: 1 }
     );
-    // Once more changes nothing, either.
+    // A repetition changes nothing, either.
     assert_eq!(
         weir.context.settler.settle(ended).await.unwrap(),
         Settled::FencedOut
@@ -308,12 +308,12 @@ async fn a_duplicate_reserves_nothing_and_shows_no_other_users_job() {
     assert!(theirs != first && !folded, "another user gets a job of their own");
     let (one, two) = (post(a, &plain).await, post(a, &plain).await);
     assert!(one.0 != two.0, "what has no name is never the same");
-    // All at once, of both users.
+    // All at once, by both users.
     body["commit_sha"] = "def5678".into();
     let answers =
         futures_util::future::join_all((0..20).map(|n| post(if n % 2 == 0 { a } else { b }, &body))).await;
     assert!(answers.iter().filter(|(_, folded)| !folded).count() >= 2);
-    // River's key is one user's: whoever was first has one job, and the other's are each their own.
+    // River's key belongs to one user. The first user has one job, and the other's jobs are all separate.
     let jobs = |who| {
         let ids = answers.iter().skip(who).step_by(2).map(|(id, _)| id);
         ids.collect::<std::collections::BTreeSet<_>>().len()

@@ -1,5 +1,5 @@
-//! The tests of the whole: the real API, real workers and real processes against PostgreSQL. One program, since linking one
-//! for each file takes longer than running it.
+//! The tests of the whole: the real API, real workers and real processes against PostgreSQL. They form one program,
+//! because linking one per file takes longer than running it.
 
 #![allow(unreachable_pub, reason = "nobody depends on it")]
 #![allow(

@@ -1,4 +1,4 @@
-//! Counters that only move when something has gone wrong, read from the real binary after it really has.
+//! Counters that change only after a failure, read from the real binary after a real one.
 
 use crate::common::process::Process;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{GO_TESTS, Weir, Who, files, lock_holder};
 use serde_json::json;
 
-/// Absolute, since the binary starts in another folder than the tests.
+/// Absolute, because the binary starts in another folder than the tests.
 const PROGRAMS: (&str, &str) = (
     "WEIR_CONFIG",
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs.toml"),
@@ -16,7 +16,7 @@ const PROGRAMS: (&str, &str) = (
 async fn what_the_guard_sends_back_is_counted_by_tier() {
     let weir = Weir::with(&[PROGRAMS]).await;
     let user = weir.user("free").await;
-    // What another River client inserts is claimed without a slot; there is one for two.
+    // Another River client's jobs are claimed without a slot. There is one slot for two jobs.
     weir.client()
         .await
         .execute(
@@ -54,7 +54,7 @@ async fn what_is_taken_back_from_a_dead_process_is_counted() {
     let id = answer.body["job"]["id"].as_i64().unwrap();
     weir.running(id, who).await;
     assert_eq!(reclaimed().await, Some(0.0));
-    // Killed, and by the clock of the test dead for long enough.
+    // Killed, and dead for long enough by the test's clock.
     drop(worker);
     weir.client()
         .await
@@ -108,7 +108,7 @@ async fn skipped_ticks_of_a_periodic_job_are_counted_once() {
             .value("weir_skipped_ticks_total", &of_job)
             .unwrap_or_default();
     }
-    // Nine minutes, and what the schedulers took to start.
+    // Nine minutes, and the schedulers' start-up time.
     assert!((540.0..600.0).contains(&skipped), "{skipped}");
     for scheduler in schedulers {
         assert_eq!(scheduler.stop().await, Some(0));
@@ -122,7 +122,7 @@ async fn the_oldest_parked_job_is_shown_by_lane_and_plan() {
     let (free, pro) = (weir.user("free").await, weir.user("pro").await);
     let process = Process::start(&weir, &["schedule"], &[]);
     process.ready().await;
-    // More than a free user has slots for, and of another plan as many as it has.
+    // More jobs than a free user's slots, and as many as those of another plan.
     for _ in 0..10 {
         weir.analyse(Who::User(free), "a_test.go", GO_TESTS).await;
     }
@@ -168,7 +168,7 @@ async fn waits_for_a_holders_lock_are_counted_in_seconds() {
     assert_eq!(submit.await.status, 503);
     open.rollback().await.unwrap();
     let seconds = process.scrape().await.value("weir_blocked_seconds_total", &[]);
-    // It waits for five seconds. Two submissions of the holder would wait for as long.
+    // It waits for five seconds. Two submissions of the holder would wait just as long.
     assert!((3.0..=6.0).contains(&seconds.unwrap()), "{seconds:?}");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(

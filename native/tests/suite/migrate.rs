@@ -1,4 +1,4 @@
-//! `weir migrate` in a database of somebody else's: it looks before it changes anything.
+//! `weir migrate` in another program's database: it inspects the database before it changes anything.
 
 use std::process::Output;
 
@@ -80,7 +80,7 @@ async fn a_river_that_is_new_enough_stays_as_it_is() {
         assert_eq!(none.status.code(), Some(2));
         assert!(said(&none).contains("no tables of River's"), "{}", said(&none));
         river_at(url, 6).await;
-        // Weir has a function that tells River's channels.
+        // Weir has a function with the name of River's channels.
         let river = async || contents(&client, "^(?!river_)|^river_channel").await;
         let before = river().await;
         let output = weir(url, &["migrate"], &[]);
@@ -129,7 +129,7 @@ async fn does_what_migrate_does(river: Option<i64>) {
         client.batch_execute(&said(&printed)).await.unwrap();
         let client = database.connect().await.unwrap();
         assert!(migrate::is_current(&client).await.unwrap());
-        // Both ledgers know it, with the checksums that a run by `migrate` compares.
+        // Both ledgers contain it, with the checksums that a run by `migrate` compares.
         assert_eq!(
             migrate::migrate_with(&database, River::Upgrade).await.unwrap(),
             migrate::Migrated::default()
@@ -254,7 +254,7 @@ async fn an_upgrade_that_waits_for_a_table_makes_way_for_those_behind_it() {
     let weir = Weir::new().await;
     let next = with_upgrade("ALTER TABLE user_subscriptions ADD COLUMN note text");
     let database = &weir.context.database;
-    // As pg_dump has it.
+    // As in pg_dump's output.
     let mut dump = database.connect().await.unwrap();
     let open = dump.transaction().await.unwrap();
     open.batch_execute("LOCK TABLE user_subscriptions IN ACCESS SHARE MODE")

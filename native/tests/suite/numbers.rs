@@ -9,7 +9,7 @@ use axum::routing::post;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-/// The digits that a double would lose, and what PostgreSQL makes of them.
+/// Digits that a double would lose, and PostgreSQL's form of them.
 const WRITTEN: &str =
     r#"{"id": 12345678901234567890123, "price": 1.10, "small": 0.1e-7, "large": -9223372036854775809}"#;
 const KEPT: [(&str, &str); 4] = [
@@ -19,7 +19,7 @@ const KEPT: [(&str, &str); 4] = [
     ("large", "-9223372036854775809"),
 ];
 
-/// A Weir whose programs and endpoints return what they get.
+/// A Weir with programs and endpoints that return their input.
 struct Echo {
     weir: Weir,
     who: Who,
@@ -75,7 +75,7 @@ impl Echo {
             .await
     }
 
-    /// The arguments as they are stored.
+    /// The stored arguments.
     async fn stored(&self, id: i64) -> Value {
         let sql = "SELECT args::text FROM river_job WHERE id = $1";
         let row = self.weir.client().await.query_one(sql, &[&id]).await.unwrap();

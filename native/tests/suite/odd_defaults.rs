@@ -1,10 +1,10 @@
-//! A server, database and role whose defaults are all odd: Weir's sessions and functions set what they need.
+//! A server, database and role with only odd defaults: Weir's sessions and functions set everything that they need.
 
 use crate::common::process::Process;
 use crate::common::{self, GO_TESTS, Weir, Who};
 use serde_json::json;
 
-/// Every default that changes what a statement means, or how long it may take.
+/// Every default that changes the meaning or the time limit of a statement.
 const ODD: [(&str, &str); 14] = [
     ("default_transaction_isolation", "'serializable'"),
     ("default_transaction_deferrable", "on"),
@@ -69,7 +69,7 @@ async fn everything_works_where_every_default_is_odd() {
         assert_eq!(reply.status, 202, "{}", reply.text);
     }
     weir.all_finished().await;
-    // Callers' own sessions have the odd defaults; the isolation is theirs to set.
+    // Callers' own sessions have the odd defaults. The isolation level is the caller's choice.
     let client = weir.client_as_it_is().await;
     client
         .batch_execute("SET default_transaction_isolation = 'read committed'")

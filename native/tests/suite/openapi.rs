@@ -1,5 +1,5 @@
-//! The description of the API is true: every documented answer of every documented route is provoked, and its body is
-//! what the description says.
+//! The API's description is correct: the tests provoke every documented response of every documented route, and
+//! validate its body.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use jsonschema::{Validator, validator_for};
 use serde_json::{Value, json};
 use weir_ledger::control::{self, Scope};
 
-/// The description, and which of its answers have been seen.
+/// The description, and the responses seen so far.
 struct Described {
     document: Value,
     seen: BTreeSet<(String, String, String)>,
@@ -46,7 +46,7 @@ impl Described {
         promised
     }
 
-    /// Checks an answer against what is documented for it.
+    /// Checks a response against its documentation.
     fn check(&mut self, route: &str, method: &str, answer: &Answer) {
         let status = answer.status.as_str();
         let place = format!("{method} {route}: {status}");
@@ -77,11 +77,11 @@ impl Described {
             .insert((route.to_owned(), method.to_owned(), status.to_owned()));
     }
 
-    /// Members that the description does not have are faults too, so that nothing is answered that nobody is told of.
+    /// Refuses members that the description lacks, so that no response has undocumented ones.
     fn validator(&self, schema: &Value) -> Validator {
         let mut components = self.document["components"].clone();
         for (name, schema) in components["schemas"].as_object_mut().unwrap() {
-            // Problems may have more.
+            // Problems may have additional members.
             if schema["type"] == "object" && name != "ProblemDetails" {
                 schema["additionalProperties"] =
                     json!(schema.get("additionalProperties").unwrap_or(&json!(false)));
@@ -99,8 +99,8 @@ fn path_of(route: &str) -> String {
     path.replace("{meter}", "analysis")
 }
 
-/// The page's and the tests' types are made from this file. After a change: `UPDATE_SNAPSHOTS=1 npm test --
-/// openapi.rs`, look at the difference, and run `npm run generate`.
+/// The page's and the tests' types are generated from this file. After a change:
+/// `UPDATE_SNAPSHOTS=1 npm test -- openapi.rs`, check the difference, and run `npm run generate`.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_description_is_the_one_in_the_repository() {
     let weir = Weir::with(&[("WEIR_ENV", "development")]).await;
@@ -118,7 +118,7 @@ async fn the_description_is_the_one_in_the_repository() {
     weir.end().await;
 }
 
-/// A Weir whose documented answers are provoked.
+/// A Weir with the state for every documented response.
 struct Provoked {
     weir: Weir,
     described: Described,
@@ -217,7 +217,7 @@ impl Provoked {
         }
     }
 
-    /// Reading and cancelling a job, and what else an owner reads.
+    /// Reading and cancelling a job, and an owner's other reads.
     async fn jobs(&mut self) {
         let id = self.weir.analyse(self.who, "a_test.go", GO_TESTS).await;
         let working = self.weir.work().await;
@@ -262,7 +262,7 @@ impl Provoked {
             ("progress", r#"{"fraction": 0.5}"#, r#"{"fraction": 2}"#),
             ("heartbeat", "", ""),
             ("extend", r#"{"more": 1}"#, r#"{"more": 0}"#),
-            // Nobody is there who would try it again in time.
+            // Later than any retry during the test.
             ("fail", &in_an_hour, "{}"),
             ("complete", r#"{"output": {"a": 1}}"#, "[]"),
         ] {
@@ -512,7 +512,7 @@ impl Provoked {
             self.described.check(route, "GET", &response);
         }
 
-        // As many as one may have, and one more.
+        // The maximum number of streams, and one more.
         let job = self.weir.analyse(self.who, "a_test.go", GO_TESTS).await;
         let events = format!("/api/jobs/{job}/events");
         let mut streams = Vec::new();
@@ -556,7 +556,7 @@ impl Provoked {
                 ("/api/jobs/{id}", "POST") => "/api/jobs/analysis".to_owned(),
                 (route, _) => path_of(route),
             };
-            // Every connection that is open by now.
+            // All open connections.
             let end =
                 format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
             admin.batch_execute(&end).await.unwrap();
@@ -705,7 +705,7 @@ async fn the_shared_queue_runs_without_admission_in_development_only() {
         .await;
     described.check(route, "GET", &done);
     assert_eq!(users(&done), [0, 0, 0, 1]);
-    // One user has as many workers as there are: no slot limits them.
+    // There are as many workers as a user's slots, so slots do not limit the jobs.
     let time =
         |n: usize, name: &str| -> jiff::Timestamp { done.body[n][name].as_str().unwrap().parse().unwrap() };
     assert!(time(2, "started_at") < time(0, "finished_at"), "{}", done.body);

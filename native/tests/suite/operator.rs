@@ -1,4 +1,4 @@
-//! What an operator sees: probes, metrics, the dashboard, the logs, `weir status`. All of it from the real binary.
+//! The operator's view: probes, metrics, the dashboard, the logs, `weir status`. All of them from the real binary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Stdio;
@@ -18,7 +18,7 @@ async fn the_dashboard_and_the_alerts_name_only_what_a_new_process_shows() {
     assert!(ready < Duration::from_secs(10), "ready after {ready:?}");
     let scrape = process.scrape().await;
 
-    // By metric: the labels, with all values that there are.
+    // By metric: the labels, with all their values.
     let mut shown: BTreeMap<&str, BTreeMap<&str, BTreeSet<&str>>> = BTreeMap::new();
     for (name, labels, _) in scrape.samples() {
         let there = shown.entry(name).or_default();
@@ -37,7 +37,7 @@ async fn the_dashboard_and_the_alerts_name_only_what_a_new_process_shows() {
     assert!(asked.len() > 30, "{} expressions", asked.len());
     let mut used = BTreeSet::new();
     for text in asked {
-        // What Grafana puts in before it asks.
+        // Grafana replaces these before a query.
         let text = text.replace("$__rate_interval", "5m").replace("$job", ".*");
         let parsed = parser::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
         let mut selectors = Vec::new();
@@ -49,7 +49,7 @@ async fn the_dashboard_and_the_alerts_name_only_what_a_new_process_shows() {
                 .get(name.as_str())
                 .unwrap_or_else(|| panic!("{text}: no scrape has {name}"));
             for matcher in &selector.matchers.matchers {
-                // `job` and `instance` are Prometheus' own.
+                // Prometheus itself adds `job` and `instance`.
                 if ["job", "instance", "__name__"].contains(&matcher.name.as_str()) {
                     continue;
                 }
@@ -68,7 +68,7 @@ async fn the_dashboard_and_the_alerts_name_only_what_a_new_process_shows() {
             used.insert(name);
         }
     }
-    // And the other way round: nothing is collected that nobody looks at.
+    // The other direction: every collected metric is shown.
     for name in shown.keys() {
         let base = name
             .trim_end_matches("_bucket")
@@ -85,7 +85,7 @@ async fn the_dashboard_and_the_alerts_name_only_what_a_new_process_shows() {
     weir.end().await;
 }
 
-/// Every text that a member `expr` has, however deep.
+/// The text of every member `expr`, at any depth.
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(members) => {
@@ -129,7 +129,7 @@ async fn a_scheduler_shows_depth_slots_and_parked_jobs_by_tier() {
     }
     weir.analyse(Who::Address("198.51.100.1"), "a_test.go", GO_TESTS)
         .await;
-    // Nobody works them, so they stay as they are.
+    // Without workers, they stay as they are.
     let process = Process::start(&weir, &["schedule"], &[]);
     process.ready().await;
     let scrape = weir
@@ -342,7 +342,7 @@ async fn one_request_id_finds_the_whole_story_and_the_wake_is_measured() {
     let value = |name: &str, labels: &[(&str, &str)]| scrape.value(name, labels).unwrap();
     let promoted = value("weir_promotions_total", &[]);
     assert!(promoted >= 1.0, "nothing was parked");
-    // Every promoted job was measured, and no other.
+    // Exactly the promoted jobs were measured.
     assert_eq!(value("weir_wake_duration_seconds_count", &[]), promoted);
     assert!(
         value("weir_wake_duration_seconds_sum", &[]) < promoted,
@@ -454,13 +454,13 @@ async fn the_database_knows_whose_each_connection_is() {
     let reply = serve.call("DELETE", &path, Who::User(user), "cancels", "").await;
     assert_eq!(reply.status, 200, "{}", reply.text);
     let names = async || -> BTreeSet<String> {
-        // Neither an autovacuum nor a connection that is being made has a name.
+        // An autovacuum or a connection that is being opened has no name.
         let select = "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database() \
                       AND backend_type = 'client backend' AND state IS NOT NULL";
         let rows = weir.client().await.query(select, &[]).await.unwrap();
         rows.iter().map(|row| row.get(0)).collect()
     };
-    // The test's own have the name without a subcommand.
+    // The test's own connections have the name without a subcommand.
     let expected = [
         "weir",
         "weir, River",
@@ -483,7 +483,7 @@ async fn the_database_knows_whose_each_connection_is() {
         .filter(|name| !expected.contains(&name.as_str()))
         .collect();
     assert!(strangers.is_empty(), "{strangers:?}");
-    // The worker ends what was cancelled while it ran, and settles it; nobody does once it is stopped.
+    // The worker ends jobs that were cancelled while they ran, and settles them. After it is stopped, nothing does.
     weir.finished(job, Who::User(user)).await;
     weir.is_clean().await;
     assert_eq!(serve.stop().await, Some(0));
@@ -571,7 +571,7 @@ async fn a_job_that_an_operator_runs_again_is_not_charged_again() {
     let working = weir.work().await;
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     assert_eq!(weir.finished(id, who).await["charged"], 1);
-    // As River UI does it.
+    // As River UI does.
     working.client.jobs().retry(id).await.unwrap();
     weir.until("the second run", async || {
         let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;
@@ -584,7 +584,7 @@ async fn a_job_that_an_operator_runs_again_is_not_charged_again() {
     .await;
     assert_eq!(weir.quota(who, "analysis").await["used"], 1);
     working.stop().await;
-    // Where the operator was faster than the first attempt's end, River's client wrote that end over the second one.
+    // If the operator was faster than the first attempt's end, River's client wrote that end over the second attempt.
     weir.reconcile().await;
     weir.end().await;
 }

@@ -1,5 +1,5 @@
-//! River's other clients on the same database: what they insert is held to the limits, what they cancel or pause is
-//! cancelled or paused.
+//! River's other clients on the same database: their jobs are subject to the limits, and their cancellations and pauses
+//! take effect.
 
 use crate::common::programs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};
 use weir::work::{Role, Working};
 use weir_ledger::holder::Holder;
 
-/// Pinned, so that the test means the same everywhere. The folder is named after the first and the last.
+/// Pinned, so that the test is reproducible. The folder is named after the first and the last one.
 const PYTHON_PACKAGES: [&str; 4] = [
     "riverqueue==0.7.0",
     "SQLAlchemy==2.1.9",
@@ -26,7 +26,7 @@ const PYTHON_PACKAGES: [&str; 4] = [
     "psycopg2-binary==2.9.13",
 ];
 
-/// Counts what runs at once and in all.
+/// Counts concurrent jobs and all jobs.
 #[derive(Default)]
 struct Counting {
     now: AtomicUsize,
@@ -54,7 +54,7 @@ impl Handler for Counting {
     }
 }
 
-/// Works the lanes as `weir up` does, reconciliation included.
+/// Works the lanes and reconciles, as `weir up` does.
 struct Up {
     working: Working,
     stopped: CancellationToken,
@@ -98,18 +98,18 @@ async fn finished(weir: &Weir, jobs: i64) {
     .await;
 }
 
-/// A Python with River's client; `None` when it cannot be made here.
+/// A Python with River's client; `None` if it cannot be created here.
 fn python() -> Option<PathBuf> {
     programs::python("riverqueue-0.7.0-psycopg2-2.9.13", &PYTHON_PACKAGES)
 }
 
-/// River's client for Go, built from the module beside these tests into the folder.
+/// River's client for Go, built into the folder from the module next to these tests.
 fn go(folder: &Path) -> Option<PathBuf> {
     let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/go");
     programs::go_build(module, ".", folder.join("insert"))
 }
 
-/// Has the program insert 30 jobs of one Free user, then works them in a lane that has more workers than that user
+/// Makes the program insert 30 jobs of one Free user, then works them in a lane with more workers than that user's
 /// slots.
 async fn limits_hold_for_jobs_of(mut inserts: Command) {
     let weir = Weir::new().await;
@@ -195,7 +195,7 @@ async fn a_parked_job_cancelled_through_river_gives_its_reservation_back() {
         (&json!("cancelled"), &json!(0)),
         "{job}"
     );
-    // The one that holds the slot: its slot goes on to the one that is left.
+    // This one holds the slot, which goes to the remaining one.
     river.jobs().cancel(ids[0]).await.unwrap();
     let up = Up::start(&weir, &counting).await;
     weir.finished(ids[2], who).await;

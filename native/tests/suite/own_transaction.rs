@@ -1,4 +1,4 @@
-//! The documented example of `weir_ledger::reservation::reserve`: a reservation inside the caller's own transaction.
+//! The documented example of `weir_ledger::reservation::reserve`: a reservation inside the caller's transaction.
 
 #[path = "../../../ledger/examples/own_transaction.rs"]
 #[allow(
@@ -84,7 +84,7 @@ async fn what_the_caller_writes_afterwards_is_booked_by_the_triggers_as_ever() {
     };
     let mut client = weir.client().await;
     let transaction = client.transaction().await.unwrap();
-    // A user whom nobody has seen before.
+    // An unknown user.
     reserve(&transaction, &weir.context.rules, &submission)
         .await
         .unwrap();

@@ -1,4 +1,4 @@
-//! Periodic jobs are enqueued once a tick, whatever number of schedulers runs.
+//! Periodic jobs are enqueued once per tick, with any number of schedulers.
 
 use crate::common::Weir;
 use weir::config::Settings;
@@ -70,8 +70,8 @@ async fn two_schedulers_enqueue_one_job_per_tick() {
         [0, 0, 0],
         "on whole seconds, as River has it, of nobody"
     );
-    // No tick is left out, except those at which nobody led: between the last of the one leader and the first of the
-    // next. A leader enqueues a tick a little ahead of its time.
+    // No tick is missing, except those without a leader: between the last tick of one leader and the first of the next.
+    // A leader enqueues a tick a little ahead of its time.
     let ticks: Vec<jiff::Timestamp> = client
         .query("SELECT scheduled_at FROM river_job ORDER BY scheduled_at", &[])
         .await
@@ -96,7 +96,8 @@ async fn two_schedulers_enqueue_one_job_per_tick() {
 async fn a_missed_tick_is_enqueued_once_within_a_minute() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/periodic.toml")]).await;
     let client = weir.client().await;
-    // No scheduler ran for ten minutes; and one of an earlier version, which keeps no such row, enqueued a tick already.
+    // No scheduler ran for ten minutes. One of an earlier version, which does not write this row, has enqueued a tick
+    // already.
     client
         .batch_execute(
             "INSERT INTO periodic_jobs VALUES ('sweep-often', now() - interval '10 minutes'); \

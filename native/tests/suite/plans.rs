@@ -1,4 +1,4 @@
-//! The statements of the reservation and the settlement look rows up by key, whatever the planner believes about the
+//! The statements of the reservation and the settlement look up rows by key, whatever the planner assumes about the
 //! size of the tables.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio_postgres::{Client, GenericClient, SimpleQueryMessage};
 use weir::webhooks;
 
-/// The plan that a statement has whatever its arguments are.
+/// A statement's plan, independent of its arguments.
 async fn plan_of(client: &Client, sql: &str) -> Vec<String> {
     let plan = client
         .simple_query(&format!("EXPLAIN (GENERIC_PLAN, COSTS OFF) {sql}"))
@@ -26,7 +26,7 @@ async fn plan_of(client: &Client, sql: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_statement_of_the_hot_paths_scans_a_table() {
     let weir = Weir::new().await;
-    // Big tables that nobody has analysed: the planner takes them for small.
+    // Big tables without statistics, which the planner considers small.
     weir.client()
         .await
         .batch_execute(
@@ -58,24 +58,24 @@ async fn no_statement_of_the_hot_paths_scans_a_table() {
             (name, std::fs::read_to_string(path).unwrap())
         })
         .collect();
-    // The one statement of a function.
+    // The only statement of a function.
     let promote = include_str!("../../../ledger/schema/functions/settlement/promote_parked.sql");
     let body = promote.split_once("RETURN QUERY").unwrap().1;
     let statement = body.rsplit_once(";\nEND").unwrap().0;
     statements.push(("promote_parked.sql".to_owned(), statement.to_owned()));
     let (mut checked, mut wrong) = (0, Vec::<String>::new());
-    // As statistics are before anybody has counted, and when they are of a time when all jobs waited and nothing else was.
+    // Statistics as they are before the first ANALYZE, and as they are from a time when all jobs waited.
     for counted in ["", "ANALYZE"] {
         weir.client().await.batch_execute(counted).await.unwrap();
         for (name, statement) in &statements {
-            // Not of the hot paths: it rebuilds what has drifted, or looks through another client's backlog.
+            // These are not on the hot path: they rebuild drifted counters, or read another client's backlog.
             if name.starts_with("rebuild_") || name == "park_backlog.sql" {
                 continue;
             }
             let plan = plan_of(&client, statement).await;
             let scans: Vec<_> = plan
                 .iter()
-                // A join filter compares every row of the one side with every row of the other; there are four plans.
+                // A join filter compares every row of one side with every row of the other. There are four plans.
                 .filter(|line| {
                     ["Seq Scan", "Hash Join", "river_job_state_and_finalized_at_index"]
                         .iter()
@@ -99,7 +99,7 @@ async fn no_statement_of_the_hot_paths_scans_a_table() {
     weir.end().await;
 }
 
-/// How many entries of River's index of finished jobs this transaction has read.
+/// The number of entries in River's index of finished jobs that this transaction has read.
 async fn finished_read(client: &impl GenericClient) -> i64 {
     let read = "SELECT pg_stat_get_xact_tuples_returned('river_job_state_and_finalized_at_index'::regclass)";
     client.query_one(read, &[]).await.unwrap().get(0)

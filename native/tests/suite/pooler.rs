@@ -1,5 +1,5 @@
-//! Poolers: everything works through one in session mode. Through one in transaction mode, callers of the SQL functions
-//! work, and Weir's processes refuse to start.
+//! Poolers. In session mode, everything works. In transaction mode, callers of the SQL functions work, and Weir's
+//! processes refuse to start.
 
 use crate::common;
 use crate::common::process;
@@ -11,7 +11,7 @@ use crate::common::process::{KilledOnDrop, Process, free_port};
 use crate::common::skip::skip;
 use crate::common::{GO_TESTS, Weir, Who};
 
-/// A running PgBouncer before the test's database.
+/// A running PgBouncer in front of the test's database.
 struct PgBouncer {
     _child: KilledOnDrop,
     folder: PathBuf,
@@ -19,7 +19,7 @@ struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// `None` where it is not installed.
+    /// `None` if it is not installed.
     fn start(weir: &Weir, mode: &str) -> Option<Self> {
         if Command::new("pgbouncer").arg("--version").output().is_err() {
             return None;
@@ -32,7 +32,7 @@ impl PgBouncer {
         let folder = std::env::temp_dir().join(format!("weir-pooler-{}", weir.name()));
         std::fs::create_dir_all(&folder).unwrap();
         let settings = folder.join("pgbouncer.ini");
-        // Fewer sessions than clients, as such pools have.
+        // Fewer sessions than clients, as is usual in this mode.
         let size = if mode == "transaction" { 3 } else { 100 };
         let text = format!(
             "[databases]\n* = host=127.0.0.1 port={} user={}{}\n\
@@ -44,7 +44,7 @@ impl PgBouncer {
         );
         std::fs::write(&settings, text).unwrap();
         let mut command = Command::new("pgbouncer");
-        // It does not run as root.
+        // PgBouncer does not run as root.
         if std::fs::metadata(&settings).unwrap().uid() == 0 {
             command.args(["-u", "nobody"]);
         }
@@ -110,7 +110,7 @@ async fn works_through_a_pooler(weir: Weir) {
             .await;
         assert_eq!(reply.status, 202, "{}", reply.text);
     }
-    // One slot: each is started by the notification that the one before frees it.
+    // With one slot, each job starts by a notification about the slot of the previous one.
     weir.all_finished().await;
     let reply = up
         .call("GET", "/api/usage", Who::User(user), "request-2", "")
@@ -211,7 +211,7 @@ async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
                     caller % 2
                 );
                 client.simple_query(&submit).await.unwrap();
-                // Claimed and completed by whoever comes next.
+                // Any caller may claim and complete the next job.
                 let work =
                     "SELECT weir_complete(job_id, attempt, '{}', 1) FROM weir_claim('analysis_default', 'x')";
                 client.simple_query(work).await.unwrap();
@@ -219,7 +219,7 @@ async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
         });
     }
     callers.join_all().await;
-    // No session keeps what a function needed for itself.
+    // No session keeps the settings of a function.
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls)
         .await
         .unwrap();
@@ -235,7 +235,7 @@ async fn callers_of_the_functions_work_through_a_pooler_in_transaction_mode() {
     }
     drop((client, pooler));
     assert!(weir.count("usage_events").await > 0);
-    // I2 and I6: slots and counters are as the rows say.
+    // I2 and I6: slots and counters match the rows.
     assert!(
         weir.complaints().await.is_empty(),
         "{:#?}",

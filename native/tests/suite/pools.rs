@@ -1,5 +1,5 @@
-//! Pools: what is claimed ahead of them, and idle capacity (ADR-16): the default lane may use the priority lane's idle
-//! workers, and never at its expense.
+//! Pools: jobs claimed ahead of free workers, and idle capacity (ADR-16). The default lane may use the priority lane's
+//! idle workers, but never at that lane's expense.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::common::{GO_TESTS, Weir, Who};
 use uuid::Uuid;
 use weir::work::{Role, Working};
 
-/// River asks its queues once a second when it hears nothing.
+/// River polls its queues once a second without notifications.
 const ONE_POLL: Duration = Duration::from_secs(1);
 
 const POOLS: [(&str, &str); 2] = [
@@ -48,12 +48,12 @@ async fn idle_priority_workers_take_default_jobs() {
     let free = submit(&weir, "free", 9).await;
     let working = start(&weir, &gate, "true").await;
 
-    // Two of its own and three that are idle.
+    // Two workers of the default lane and three idle ones.
     gate.until_running_of(&weir, &free, 5).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(gate.running_of(&free).len(), 5, "never more than all workers");
 
-    // All of them are taken by default jobs that will not end; priority jobs start all the same.
+    // Default jobs that do not end use all of them. Priority jobs start all the same.
     let pro = submit(&weir, "pro", 3).await;
     gate.until_running_of(&weir, &pro, 3).await;
     let waited = waits(&weir, &pro).await;
@@ -63,7 +63,7 @@ async fn idle_priority_workers_take_default_jobs() {
     );
     assert_eq!(gate.running_of(&free).len(), 5, "and nobody's work is broken off");
 
-    // What was lent is not lent again while its lane needs it.
+    // A lent worker is not lent again while its lane needs it.
     gate.open_for(&gate.running_of(&free)[..4]);
     gate.until_running_of(&weir, &free, 2).await;
     tokio::time::sleep(Duration::from_millis(700)).await;
@@ -73,7 +73,7 @@ async fn idle_priority_workers_take_default_jobs() {
         "as many as the default lane's own workers"
     );
 
-    // When it is idle again, it is lent again.
+    // When its lane is idle again, it is lent again.
     gate.open_for(&pro);
     gate.until_running_of(&weir, &free, 5).await;
     gate.open_for(&free);
@@ -107,7 +107,7 @@ async fn prefetched_jobs_return_when_a_long_one_blocks_them() {
     gate.open_for(&short);
     let working = start(&weir, &gate, "false").await;
 
-    // The short ones are done. Two long ones keep both workers, and what River claimed ahead of them waits in vain.
+    // The short ones are done. Two long ones use both workers, and jobs that River claimed ahead of them wait.
     gate.until_running_of(&weir, &long, 2).await;
     let client = weir.client().await;
     let count = async |which: &str| -> i64 {

@@ -1,4 +1,4 @@
-//! `ledger/schema/` is the present: a new database and an upgraded one are the same, object by object.
+//! `ledger/schema/` is the current schema: a new database and an upgraded one have equal objects.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn file<'a>(schema: &'a mut Schema, path: &str) -> &'a mut SchemaFile {
     schema.files.iter_mut().find(|file| file.path == path).unwrap()
 }
 
-/// A release after this one: a column more, and a function that differs.
+/// The next release: with one more column, and a changed function.
 fn next_release() -> Schema {
     let mut next = Schema::present();
     next.release = "999.0.0".to_owned();
@@ -89,7 +89,7 @@ async fn an_upgraded_database_is_the_same_as_a_new_one() {
     upgraded.abandon().await;
 }
 
-/// PostgreSQL keeps the old function beside one with other parameters, and old statements go on calling it.
+/// PostgreSQL keeps the old function next to one with other parameters, and old statements continue to call it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changed_signature_that_no_upgrade_drops_is_named() {
     let mut next = next_release();
@@ -155,7 +155,7 @@ async fn an_older_release_leaves_a_newer_schema_as_it_is() {
     weir.abandon().await;
 }
 
-/// The script of each release is kept when it is made: `weir migrate --print > ledger/upgrades/from/VERSION.sql`.
+/// Each release's script is stored when it is made: `weir migrate --print > ledger/upgrades/from/VERSION.sql`.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_release_is_upgraded_to_the_present() {
     let present = Weir::new().await;
@@ -166,7 +166,7 @@ async fn every_release_is_upgraded_to_the_present() {
         .flatten()
         .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
         .collect();
-    // What this release prints is what the next one starts from.
+    // The next release starts from the script that this release prints.
     let printed = Weir::made(&[], async |url| {
         scripts.push(
             migrate::script(&Database::at(url).unwrap(), River::AsItIs)

@@ -1,4 +1,4 @@
-//! Rights: what other database roles can do with Weir's objects, which is nothing but calling its functions by two roles.
+//! Rights: other database roles can use Weir's objects only by calling its functions through two roles.
 
 use crate::common::others::weir;
 use crate::common::{GO_TESTS, Weir, Who};
@@ -8,7 +8,7 @@ use uuid::Uuid;
 use weir_ledger::database::Database;
 use weir_ledger::migrate::{self, Schema};
 
-/// A role of the server that is dropped in the end.
+/// A role of the server, dropped at the end.
 struct Role {
     name: String,
     admin: Client,
@@ -94,7 +94,7 @@ async fn nobody_but_the_owner_and_two_roles_may_use_weirs_objects() {
             for_others,
             "{function}: {callers:?}"
         );
-        // The planner puts a function in SQL into the statement that calls it, which runs under a path that is pinned.
+        // The planner inlines a function in SQL into the calling statement, which has a pinned path.
         assert!(
             path.is_some_and(|path| path.ends_with("pg_temp"))
                 || language == "sql" && !row.get::<_, bool>("definer"),
@@ -201,7 +201,7 @@ async fn rights_that_default_privileges_gave_are_taken_back_and_named() {
 async fn rights_that_the_owner_cannot_take_back_stop_the_migration() {
     let weir = Weir::new().await;
     let (owner, other) = (Role::new(&weir).await, Role::new(&weir).await);
-    // A table that an administrator took over by hand, and shared.
+    // A table that an administrator took ownership of by hand, and shared.
     owner
         .run("GRANT ALL ON SCHEMA public TO {}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {}; GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {}; GRANT SET ON PARAMETER session_replication_role TO {}")
         .await;
@@ -295,7 +295,7 @@ async fn a_subject_that_is_an_addresss_id_is_refused() {
 async fn missing_rights_on_rivers_tables_are_named_before_anything_starts() {
     let weir = Weir::with(&[("WEIR_SCHEMA", "weir"), ("RIVER_SCHEMA", "public")]).await;
     let role = Role::new(&weir).await;
-    // Weir's own role, and a River that belongs to another one.
+    // Weir's own role, and another role's River.
     role.run(
         "DO $$ DECLARE o record; BEGIN \
              FOR o IN SELECT c.oid::regclass AS name FROM pg_class c \
@@ -324,7 +324,7 @@ async fn missing_rights_on_rivers_tables_are_named_before_anything_starts() {
             assert!(said.contains(grant), "{arguments:?}: {grant}: {said}");
         }
     }
-    // As it says.
+    // The commands that it prints.
     let grants = said(&["status"]).await;
     let grants = grants.split_once("have their owner run: ").unwrap().1.trim();
     role.run(grants).await;

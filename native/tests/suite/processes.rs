@@ -1,5 +1,5 @@
-//! Processes come and go: what they do when they are told to stop, when another one dies, and when the database has
-//! no connection left for them.
+//! Processes start and end: how they stop, and how they handle the death of another one and a database without free
+//! connections.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ async fn when_the_leader_dies_another_process_takes_over() {
     let before = weir.until("a leader", async || leader().await).await;
     let second = Process::start(&weir, &["schedule"], &[]);
     second.ready().await;
-    // Killed, as `kill -9` does: it resigns nothing.
+    // Killed, as by `kill -9`, without resigning.
     drop(first);
     let user = weir.user("free").await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
@@ -83,7 +83,7 @@ async fn a_worker_that_is_told_to_stop_finishes_what_it_runs_and_begins_nothing(
         &["work"],
         &[&more[..], &[("WEIR_DRAIN_TIMEOUT", "20s")]].concat(),
     );
-    // Submitted and caught in its 200 ms of work, again until that was the case.
+    // Submitted and caught during its 200 ms of work. Repeated until that succeeds.
     let (running, waiting) = loop {
         let mut ids = Vec::new();
         for user in users {
@@ -198,7 +198,7 @@ async fn a_client_that_sends_half_a_head_or_nothing_is_hung_up_on() {
         let mut answer = Vec::new();
         let read = tokio::time::timeout(Duration::from_secs(30), client.read_to_end(&mut answer)).await;
         assert!(read.is_ok(), "{sent:?} holds its connection for ever");
-        // Whoever asked something was answered before.
+        // Every request was answered before.
         assert_eq!(answer.ends_with(b"hello"), sent.ends_with("\r\n\r\n"));
     }
     stopping.cancel();
@@ -221,7 +221,7 @@ async fn a_client_that_takes_none_of_its_answer_is_hung_up_on() {
     let mut client = TcpStream::connect(address).await.unwrap();
     client.write_all(request).await.unwrap();
     let started = Instant::now();
-    // Writing shows it, without taking anything: whoever hung up has reset the connection.
+    // A write shows it without reading data: a client that disconnected has reset the connection.
     let hung_up = async {
         while client.write_all(b"x").await.is_ok() {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -260,7 +260,7 @@ async fn a_worker_lives_on_when_the_server_has_no_connection_left() {
     process.ready().await;
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     weir.finished(id, who).await;
-    // From here on, whoever needs a new connection is refused.
+    // From here on, new connections are refused.
     client
         .batch_execute(&format!("ALTER ROLE {role} CONNECTION LIMIT 1"))
         .await
@@ -299,7 +299,7 @@ async fn a_client_that_reads_none_of_its_answer_holds_up_no_stop() {
         assertion::HEADER
     );
     let mut silent = TcpStream::connect(("127.0.0.1", process.port())).await.unwrap();
-    // More answers than the kernel keeps for it.
+    // More responses than the kernel buffers for it.
     silent.write_all(head.repeat(300).as_bytes()).await.unwrap();
     let mut half = TcpStream::connect(("127.0.0.1", process.port())).await.unwrap();
     half.write_all(b"GET / HTTP/1.1\r\nHost: o").await.unwrap();
@@ -322,7 +322,7 @@ async fn a_process_that_is_told_twice_to_stop_waits_for_no_job() {
     weir.running(id, who).await;
     let pid = nix::unistd::Pid::from_raw(i32::try_from(process.pid()).unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    // Two signals that come before either is looked at are one.
+    // Two signals count as one if both arrive before the first is handled.
     weir.until("it to say that it stops", async || {
         let mut lines = process.log().into_iter();
         lines.any(|line| line["message"] == "stopping").then_some(())
@@ -343,7 +343,7 @@ async fn a_lost_claim_is_taken_over_from_a_living_process() {
     let args = files(&[("a_test.go", GO_TESTS)]);
     let row = submitted.query_one(submit, &[&user.to_string(), &args]).await;
     let lost: i64 = row.unwrap().get(0);
-    // River's claim has taken effect, and its answer was lost with the connection.
+    // River's claim has taken effect, but its answer was lost with the connection.
     let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), \
                  attempted_by = ARRAY[$2], max_attempts = 1 WHERE id = $1";
     submitted
@@ -393,7 +393,7 @@ async fn an_api_goes_on_for_a_while_after_it_stopped_being_ready() {
     weir.end().await;
 }
 
-/// A server that accepts connections and never says anything.
+/// A server that accepts connections but never sends anything.
 fn silent_server() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -415,7 +415,7 @@ async fn every_command_stops_within_its_drain_time_from_its_start_on() {
                 let started = Instant::now();
                 let code = process.stop().await;
                 let took = started.elapsed();
-                // The drain time is 2 s here. A signal that comes before anything has started ends the process.
+                // The drain time is 2 s here. A signal before the start of any work ends the process.
                 assert!(
                     took < Duration::from_secs(4),
                     "{command} after {delay} ms: {took:?}"
@@ -607,7 +607,7 @@ async fn as_the_first_process_weir_stops_gracefully_at_the_terminals_ctrl_c() {
         (row.get::<_, &str>(0) == "running").then_some(())
     })
     .await;
-    // The first process is as slow as on a busy machine: the child has obeyed the terminal by then.
+    // The first process is as slow as on a busy machine: the terminal has stopped the child by then.
     let child_of = |of: u32| {
         let all = processes();
         let (pid, ..) = all.iter().find(|(_, _, parent)| *parent == of).unwrap();

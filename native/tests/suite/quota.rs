@@ -1,4 +1,4 @@
-//! Quota (ADR-21): each test is named after what must not happen.
+//! Quota (ADR-21). Each test is named after the failure that it excludes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,7 +141,7 @@ async fn a_caller_who_goes_away_leaves_a_whole_job_or_none() {
     for task in tasks {
         let _ = task.await;
     }
-    // Whatever was under way is done when one more is.
+    // After one more submission, all earlier ones are done.
     reserver.submit(submission(user, 1)).await.unwrap();
     let row = weir
         .client()
@@ -324,7 +324,7 @@ async fn a_job_reserved_in_one_period_is_never_charged_to_the_next() {
     let user = weir.user("free").await;
     let client = weir.client().await;
     let id = weir.analyse(Who::User(user), "a_test.go", GO_TESTS).await;
-    // The job's period becomes the one before: the anchor moves by what is left of it.
+    // Moves the job's period into the past: the anchor moves by the rest of the period.
     client
         .execute(
             "UPDATE user_subscriptions SET current_period_start = now() - interval '1 minute' WHERE user_id = $1",
@@ -348,7 +348,7 @@ async fn a_job_reserved_in_one_period_is_never_charged_to_the_next() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_never_runs_out_of_periods() {
-    // No job has to renew anything: a subscription that began long ago has a current period all the same.
+    // No job has to renew anything: an old subscription has a current period.
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let client = weir.client().await;
@@ -412,7 +412,7 @@ async fn billing_periods_are_calendar_months_from_the_anchor() {
             start <= at && at < end,
             "anchor {anchor}, at {at}: {start} to {end}"
         );
-        // Both ends are the anchor and a whole number of months, as another calendar counts them.
+        // Both ends are the anchor plus a whole number of months, by another calendar's count.
         let zoned = anchor.to_zoned(TimeZone::UTC);
         let begin = start.to_zoned(TimeZone::UTC);
         let months =
@@ -454,7 +454,7 @@ async fn rows_that_others_write_never_leave_the_counters_wrong() {
         .unwrap();
     let quota = weir.quota(Who::User(user), "analysis").await;
     assert_eq!((&quota["used"], &quota["reserved"]), (&json!(9), &json!(4)));
-    // Their jobs do not exist, so reconciliation gives them back.
+    // Their jobs do not exist, so reconciliation releases them.
     weir.reconcile().await;
     assert_eq!(weir.quota(Who::User(user), "analysis").await["reserved"], 0);
     client
@@ -731,7 +731,7 @@ async fn a_time_that_has_passed_still_repeats_the_same_submission() {
     let client = weir.client().await;
     let who = Who::Subject("anne");
     let body = files(&[("a_test.go", GO_TESTS)]).to_string().into_bytes();
-    // The time passes between the two submissions, which the test's clock cannot: each has passed already.
+    // The test cannot move its clock past the start time between the two submissions, so both are in the past.
     let past = [("idempotency-key", "k"), ("weir-run-at", "2026-01-01T00:00:00Z")];
     let at_once = [("idempotency-key", "k")];
     let send = async |headers: &[(&str, &str)]| {
@@ -832,7 +832,7 @@ async fn a_wait_of_more_than_24_days_is_in_the_body_alone() {
     weir.use_up(user, "analysis", 50).await;
     let client = weir.client().await;
     let body = files(&[("a_test.go", GO_TESTS)]);
-    // The period started so many days ago: it ends after more than 24 days, and after fewer.
+    // The period started this many days ago. It ends in more than 24 days, or in fewer.
     for (days, is_told) in [(0, false), (20, true)] {
         let anchor = format!(
             "UPDATE user_subscriptions SET current_period_start = date_trunc('day', now()) - interval '{days} days'; \

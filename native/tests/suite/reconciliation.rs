@@ -1,4 +1,4 @@
-//! Reconciliation: what is stuck goes on, what others must do is left to them, and one process sees to it.
+//! Reconciliation: stuck jobs continue, other clients' jobs stay theirs, and one process runs it.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ async fn one_process_reconciles_and_when_it_ends_another_does() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert_eq!(holders().await, [first]);
     }
-    // The one that holds it cannot be told from here; each is ended in turn.
+    // The test cannot find the leaseholder, so it stops each process in turn.
     while let Some((stopped, running)) = processes.pop() {
         stopped.cancel();
         running.await.unwrap();
@@ -122,7 +122,7 @@ async fn one_process_reconciles_and_when_it_ends_another_does() {
     weir.end().await;
 }
 
-/// How many reservations one round leaves, on a machine however slow.
+/// The number of reservations after one round, on a machine of any speed.
 async fn left_by_a_round(weir: &Weir) -> i64 {
     let client = weir.bookkeeper().await;
     let mut reconciler = Reconciler::new(&weir.context).waiting(Duration::from_secs(60));
@@ -131,7 +131,7 @@ async fn left_by_a_round(weir: &Weir) -> i64 {
     client.query_one(left, &[]).await.unwrap().get(0)
 }
 
-/// A job of each of three users, so that none waits for another.
+/// One job for each of three users, so that they do not wait for each other.
 async fn of_three_users(weir: &Weir) -> Vec<i64> {
     let mut jobs = Vec::new();
     for _ in 0..3 {
@@ -141,8 +141,8 @@ async fn of_three_users(weir: &Weir) -> Vec<i64> {
     jobs
 }
 
-/// Jobs of a user, made in bulk as reservations make them: `pending` ones wait for a slot, `retryable` ones for their next
-/// attempt.
+/// Jobs of a user, inserted in bulk as reservations insert them: `pending` ones wait for a slot, `retryable` ones for
+/// their next attempt.
 async fn many(weir: &Weir, user: uuid::Uuid, state: &str, count: i64) {
     weir.client()
         .await
@@ -164,7 +164,7 @@ async fn what_plain_sql_ends_by_the_thousand_is_settled_in_a_few_rounds() {
     let weir = Weir::new().await;
     let user = weir.user("free").await;
     let client = weir.client().await;
-    // And more than the sweep of that round finds, too. What waits for a slot ends with the others of its holder.
+    // More than that round's sweep finds, too. Parked jobs end together with the others of their holder.
     many(&weir, user, "retryable", MAX_ENDED + 3000).await;
     client
         .batch_execute(
@@ -174,7 +174,7 @@ async fn what_plain_sql_ends_by_the_thousand_is_settled_in_a_few_rounds() {
         .unwrap();
     let mut left = left_by_a_round(&weir).await;
     assert!(left <= 3000, "{left}");
-    // On a slow machine, the look goes on in the next round, and so do settlements that waited too long for the holder.
+    // On a slow machine, the next round continues, and so do settlements that waited too long for the holder.
     for _ in 0..10 {
         if left == 0 {
             break;
@@ -385,7 +385,7 @@ async fn a_clock_set_back_does_not_delay_detection_of_a_dead_process() {
             .get(0)
     };
     weir.reconcile().await;
-    // It may live, and has as long as any to say so.
+    // The process may be alive, and has the usual time to send a heartbeat.
     assert_eq!(state(&client, id).await.0, "running");
     assert!(age("weir_ahead").await >= 0.0);
     assert!(age("weir_alive").await >= 1.0);
@@ -415,7 +415,7 @@ async fn a_claim_after_the_last_heartbeat_is_not_taken_over_at_once() {
         .unwrap();
     let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_by = '{weir_jumped}', \
                  attempted_at = now() - make_interval(secs => $2) WHERE id = $1";
-    // Before the database's clock jumped ahead by a minute, after it, and by a clock that was set back since.
+    // Heartbeats from before and after the database's clock jumped ahead by a minute, and from before it was set back.
     for (id, age) in jobs.iter().zip([61.0, 1.0, -60.0]) {
         client.execute(claim, &[id, &age]).await.unwrap();
     }
@@ -492,7 +492,7 @@ async fn a_discarded_job_retried_by_an_operator_is_charged() {
         .unwrap();
     weir.reconcile().await;
     assert_eq!(weir.quota(who, "analysis").await["reserved"], 0);
-    // As River's clients and River UI do it.
+    // As River's clients and River UI do.
     client
         .execute(
             "UPDATE river_job SET state = 'available', finalized_at = NULL, scheduled_at = now(), \
@@ -588,7 +588,7 @@ async fn a_plan_without_the_meter_stops_no_reconciliation() {
     upgrade(&client, &[other]).await;
     let gone = "DELETE FROM plan_limits l USING subscription_plans p WHERE l.plan_id = p.id AND p.tier::text = 'free'";
     client.execute(gone, &[]).await.unwrap();
-    // As a change that frees a slot and is missed.
+    // A missed change that frees a slot.
     client
         .batch_execute(&format!(
             "SET weir.counters = 'kept'; UPDATE holders SET slots_in_use = 0; DELETE FROM quota_reservations WHERE job_id = {}; \
@@ -647,7 +647,7 @@ async fn many_due_jobs_that_are_locked_keep_nobody_elses_waiting() {
     many_due_jobs_of_somebody_wait_for(lock).await;
 }
 
-/// A user has very many jobs that are due, and somebody has locked what this statement selects of that user.
+/// A user has very many due jobs, and another transaction has locked the rows that this statement selects.
 async fn many_due_jobs_of_somebody_wait_for(lock: &str) {
     let weir = Weir::new().await;
     let client = weir.client().await;
@@ -689,11 +689,11 @@ async fn a_locked_users_ended_jobs_delay_no_other_settlement() {
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
     many(&weir, busy, "retryable", MAX_ENDED + 10).await;
-    // Behind what the sweep of one round looks at, too.
+    // Beyond the range of one round's sweep, too.
     let theirs = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
     let mut operator = weir.client().await;
     let open = lock_holder(&mut operator, busy).await;
-    // However long that takes, a look finds them.
+    // One query finds them, however long that takes.
     let end = format!(
         "UPDATE river_job SET state = 'cancelled', \
                 finalized_at = now() + CASE WHEN id = {theirs} THEN interval '2 min' ELSE interval '1 min' END"
@@ -713,7 +713,7 @@ async fn a_failing_step_affects_no_other_step_of_maintenance() {
     let client = weir.client().await;
     let [(user, jobs)] = who_wait(&weir).await;
     upgrade(&client, &[user]).await;
-    // What a pooler says when it loses the server, of a statement on the promoter's connection.
+    // A pooler's error when it loses the server, on a statement of the promoter's connection.
     client
         .batch_execute(
             "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS \
@@ -738,7 +738,7 @@ async fn jobs_that_ended_without_a_leader_are_settled_by_the_next() {
     let weir = Weir::new().await;
     let client = weir.client().await;
     let [busy, other] = [weir.user("free").await, weir.user("free").await];
-    // Behind what the sweep of one round looks at.
+    // Beyond the range of one round's sweep.
     many(&weir, busy, "pending", 1500).await;
     let theirs = weir.analyse(Who::User(other), "a_test.go", GO_TESTS).await;
     client
@@ -801,7 +801,7 @@ async fn the_reason_is_of_the_last_attempt_and_a_due_plan_applies() {
         job["error"]["message"].as_str().unwrap().to_owned()
     };
     assert_eq!(discard(1, "job discarded by worker").await, "no such file");
-    // River's own words tell nobody more while the next attempt is made.
+    // River's own text has no value while the next attempt runs.
     let again = "UPDATE river_job SET state = 'running', finalized_at = NULL, attempt = 2 WHERE id = $1";
     client.execute(again, &[&id]).await.unwrap();
     let job = weir.get(&format!("/api/jobs/{id}"), who).await.body;

@@ -1,5 +1,5 @@
-//! The reference pages are made from the program, and say when they are stale. After a change:
-//! `UPDATE_SNAPSHOTS=1 npm test -- reference.rs`, and look at the difference.
+//! The reference pages are generated from the program, and these tests fail when they are stale. After a change:
+//! `UPDATE_SNAPSHOTS=1 npm test -- reference.rs`, and check the difference.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Compares a page with what it should be.
+/// Compares a page with its generated contents.
 fn is_current(page: &str, title: &str, body: &str) {
     let file = root().join("docs/reference").join(page);
     let text = format!(
@@ -146,7 +146,7 @@ async fn the_page_of_the_tables_is_current() {
             let null = if not_null { "" } else { ", may be null" };
             writeln!(body, "| `{column}` | {kind}{null} | {comment} |").unwrap();
         }
-        // Each in one statement, so that a reader opens no second page.
+        // One statement each, so that a reader needs no second page.
         for (title, query) in [
             (
                 "Keys and checks",
@@ -237,7 +237,7 @@ fn the_page_of_the_commands_is_current() {
         String::from_utf8(output.stdout).unwrap()
     };
     let mut body = String::new();
-    // Each command, and then its own.
+    // Each command, followed by its subcommands.
     let mut paths = vec![Vec::<String>::new()];
     while let Some(path) = paths.pop() {
         let text = help(&path);
@@ -257,13 +257,13 @@ fn the_page_of_the_commands_is_current() {
     is_current("commands.md", "Commands", &body);
 }
 
-/// Everything that a shipped configuration may set is described somewhere.
+/// Every setting in a shipped configuration is described somewhere.
 #[test]
 fn every_setting_that_is_read_is_in_the_example_environment() {
     let examples = ["deploy/weir.env.example", "deploy/serve.env.example"]
         .map(|file| std::fs::read_to_string(root().join(file)).unwrap())
         .concat();
-    // Of development and tests, of the units, and OpenTelemetry's own.
+    // Settings of development and tests, of the units, and of OpenTelemetry.
     let elsewhere = ["JWT_SECRET", "JWT_ISSUER", "JWT_AUDIENCE", "WEIR_METRICS_PORT"];
     let missing: Vec<String> = Settings::reference(&root().join("weir.toml"))
         .into_keys()
@@ -273,7 +273,7 @@ fn every_setting_that_is_read_is_in_the_example_environment() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// A document that a reader can use names no type that it does not describe.
+/// A document describes every type that it names.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_reference_of_the_description_leads_somewhere() {
     let weir = Weir::new().await;

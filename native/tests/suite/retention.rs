@@ -1,4 +1,4 @@
-//! Results are there for as long as the plan says, whatever River deletes.
+//! Results are kept for as long as the plan allows, even after River has deleted the job.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 use weir::work::{Role, Working};
 
-/// A file whose analysis has an output of more than 4 KiB.
+/// A file with an analysis output of more than 4 KiB.
 fn many_tests() -> String {
     (0..200).fold("package a\n".to_owned(), |mut file, n| {
         let _ = writeln!(file, "func TestNumber{n}OfMany(t *testing.T) {{}}");
@@ -18,7 +18,7 @@ fn many_tests() -> String {
     })
 }
 
-/// Lets time pass for all that is finished: so much that River deletes it.
+/// Makes all finished jobs this much older, so that River deletes them.
 async fn age(weir: &Weir, client: &Client, days: i32) {
     client
         .execute(
@@ -42,14 +42,14 @@ async fn age(weir: &Weir, client: &Client, days: i32) {
     weir.reconcile().await;
 }
 
-/// Has what is kept looked at as if it were its time.
+/// Makes kept jobs due for review.
 async fn review(weir: &Weir, client: &Client) {
     client
         .batch_execute("UPDATE finished_jobs SET review_at = now() - interval '1 second'")
         .await
         .unwrap();
     weir.reconcile().await;
-    // What became free in the round before.
+    // Includes rows that the previous round freed.
     weir.reconcile().await;
 }
 
@@ -160,7 +160,7 @@ async fn a_result_is_read_as_long_as_the_plan_says_whatever_river_deletes() {
         "nobody keeps what an address submitted"
     );
     assert_eq!(weir.count("submissions").await, 2);
-    // The tests that it found can be rendered still.
+    // The tests that it found can still be rendered.
     let render = json!({ "analysis_id": small, "language": "en" });
     let rendering = weir.post("/api/jobs/specview", who, &render).await;
     assert_eq!(rendering.status, 202, "{}", rendering.body);
@@ -176,7 +176,7 @@ async fn a_result_is_read_as_long_as_the_plan_says_whatever_river_deletes() {
         .batch_execute("UPDATE finished_jobs SET finalized_at = finalized_at - interval '21 days'")
         .await
         .unwrap();
-    // Whoever has a larger plan by now has its results for longer.
+    // A user on a larger plan keeps results for longer.
     client
         .execute(
             "INSERT INTO user_subscriptions (user_id, plan_id) SELECT $1, id FROM subscription_plans WHERE tier = 'pro'
@@ -246,7 +246,7 @@ async fn a_job_that_was_tried_again_after_its_failure_is_kept_as_it_ended_last()
     client.batch_execute(minutes).await.unwrap();
     weir.reconcile().await;
     assert_eq!(weir.count("finished_jobs WHERE state = 'discarded'").await, 1);
-    // An operator has it tried again, in River's interface.
+    // An operator retries it in River's interface.
     client
         .batch_execute("UPDATE river_job SET state = 'available', finalized_at = NULL, scheduled_at = now()")
         .await
@@ -297,7 +297,7 @@ async fn large_outputs_that_nobody_takes_keep_a_bounded_part_of_memory() {
     assert_eq!(weir.get("/api/jobs", Who::User(user)).await.status, 200);
     let taken = axum::body::to_bytes(kept.pop().unwrap().into_body(), usize::MAX).await;
     assert!(taken.unwrap().len() > 4 * 1024 * 1024);
-    // One that was read gives its room to a stream, which has it until the next event is asked for.
+    // A result that was read makes room for a stream, until the stream's next event is read.
     let events = weir
         .stream(&format!("{}/events", paths[0]), Who::User(user))
         .await;

@@ -1,4 +1,4 @@
-//! The configurations of nginx and Caddy in docs/how-to/deploy.md, with the real programs before a real origin.
+//! The configurations of nginx and Caddy in docs/how-to/deploy.md, with the real programs in front of a real origin.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use weir_policy::assertion;
 
-/// The one block of the page in this language.
+/// The only block of the page in this language.
 fn block(language: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/how-to/deploy.md");
     let page = std::fs::read_to_string(page).unwrap();
@@ -22,7 +22,7 @@ fn block(language: &str) -> String {
     block
 }
 
-/// The text with this in it replaced, which must be there.
+/// Replaces a part of the text, which must exist.
 fn replaced(text: &str, from: &str, to: &str) -> String {
     assert!(text.contains(from), "{from} in {text}");
     text.replace(from, to)
@@ -34,7 +34,7 @@ fn folder() -> PathBuf {
     folder
 }
 
-/// What a client gets through the proxy at this port.
+/// Checks the responses through the proxy at this port.
 async fn behaves(port: u16, weir: &Weir) {
     let who = Who::User(weir.user("free").await);
     weir.until("the proxy to answer", async || {
@@ -44,7 +44,7 @@ async fn behaves(port: u16, weir: &Weir) {
     .await;
     let signed = |method, path| who.assertion(EDGE_SECRET, method, path, "request-1");
 
-    // As the edge signs it: the path arrives as it was sent.
+    // As the edge signs it: the path arrives unchanged.
     let path = "/api/jobs/analysis?note=a%2Fb%20c";
     let headers = [(assertion::HEADER, &*signed("POST", path))];
     let body = files(&[("a_test.go", GO_TESTS)]).to_string();
@@ -58,7 +58,7 @@ async fn behaves(port: u16, weir: &Weir) {
     assert_eq!(reply.status, 413);
     assert!(reply.text.contains("256 KiB"), "the origin's own: {}", reply.text);
     let huge = "x".repeat(8 * 1024 * 1024);
-    // The proxy may hang up before it has all of it.
+    // The proxy may disconnect before it has the whole request.
     if let Some(reply) = ask(port, "POST", path, &headers, &huge).await {
         assert!(matches!(reply.status, 413 | 502), "{}", reply.status);
     }

@@ -1,4 +1,4 @@
-//! River UI itself beside Weir: what an operator clicks there is done, and the books stay right.
+//! River UI itself next to Weir: an operator's actions there take effect, and the audit stays clean.
 
 use crate::common::process;
 use crate::common::programs;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// As `native/tests/riverui/go.mod` pins it.
 const VERSION: &str = "0.12.2";
 
-/// River UI, built when it is missing.
+/// River UI, built if it is missing.
 fn program() -> Option<PathBuf> {
     let place = programs::cache()
         .unwrap()
@@ -26,7 +26,7 @@ fn program() -> Option<PathBuf> {
     let unfinished = place.with_extension(uuid::Uuid::new_v4().simple().to_string());
     let module = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/riverui");
     let built = programs::go_build(module, "riverqueue.com/riverui/cmd/riverui", unfinished)?;
-    // Somebody else may have been faster; theirs is as good.
+    // Another process may have finished first. Its result is just as good.
     std::fs::rename(&built, &place).unwrap();
     Some(place)
 }
@@ -55,7 +55,7 @@ impl RiverUi {
         }
     }
 
-    /// The answer of its API, or of its page; nothing when it does not listen yet.
+    /// The response of its API, or of its page; `None` while it does not listen yet.
     async fn ask(&self, method: &str, path: &str, body: &Value) -> Option<Reply> {
         let headers = [
             ("accept", "text/html, application/json"),
@@ -69,7 +69,7 @@ impl RiverUi {
         process::ask(self.port, method, path, &headers, &body).await
     }
 
-    /// As its page does it when somebody clicks.
+    /// The request of its page for a click.
     async fn click(&self, method: &str, path: &str, body: Value) {
         let reply = self.ask(method, path, &body).await.unwrap();
         assert_eq!(reply.status, 200, "{method} {path}: {}", reply.text);
@@ -152,7 +152,7 @@ async fn actions_in_river_ui_settle_and_charge_once() {
         .await;
     assert_eq!(weir.finished(paused, user).await["charged"], 1);
 
-    // Long over: what is tried again at once may still be ended on behalf of the attempt before.
+    // Ended long ago. A job that is retried at once may still be ended on behalf of the previous attempt.
     tokio::time::sleep(Duration::from_secs(1)).await;
     ui.click("POST", "/api/jobs/retry", json!({ "ids": [paused.to_string()] }))
         .await;

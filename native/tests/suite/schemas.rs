@@ -1,4 +1,4 @@
-//! Schemas: River's tables in another one than the first of the search path, and two Weirs in one database.
+//! Schemas: River's tables in a schema other than the first of the search path, and two Weirs in one database.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,13 +33,13 @@ async fn a_cancel_of_a_client_in_rivers_own_schema_is_heard() {
     let id = weir.analyse(who, "a_test.go", GO_TESTS).await;
     weir.running(id, who).await;
 
-    // A client that knows of no other schema than public.
+    // A client that uses only the schema public.
     let separator = if weir.url().contains('?') { '&' } else { '?' };
     let url = format!("{}{separator}options=-c%20search_path%3Dpublic", weir.url());
     let pool = sqlx::PgPool::connect(&url).await.unwrap();
     let river = riverqueue::Client::builder(pool).build().unwrap();
     river.jobs().cancel(id).await.unwrap();
-    // A worker that does not hear of it runs on: the gate stays closed.
+    // Without the notification, a worker would run on, because the gate stays closed.
     let heard = tokio::time::timeout(Duration::from_secs(20), weir.finished(id, who)).await;
     assert_eq!(heard.unwrap()["status"], "cancelled");
     gate.open();
@@ -101,7 +101,7 @@ async fn two_weirs_in_one_database_do_not_meet() {
         .unwrap();
     let (up_one, up_two) = (Up::start(&one).await, Up::start(&two).await);
 
-    // Jobs of the same numbers, of the same user, who has one slot in each.
+    // Jobs with the same ids, of the same user, who has one slot in each.
     let mut ids = Vec::new();
     for weir in [&one, &two] {
         let first = weir.analyse(who, "a_test.go", GO_TESTS).await;
@@ -113,7 +113,7 @@ async fn two_weirs_in_one_database_do_not_meet() {
     assert_eq!(ids[0], ids[1]);
     let (first, second) = ids[0];
 
-    // Only one of them hears a cancel, and only one of them a pause.
+    // Only one of them gets a cancellation, and only one of them a pause.
     let path = format!("/api/jobs/{first}");
     assert_eq!(one.call("DELETE", &path, who, &[], Vec::new()).await.status, 200);
     assert_eq!(one.finished(first, who).await["status"], "cancelled");
@@ -139,7 +139,7 @@ async fn two_weirs_in_one_database_do_not_meet() {
         .await;
     }
 
-    // Each reconciles: what somebody else ends is settled in both.
+    // Each reconciles: jobs that end elsewhere are settled in both.
     let other = two.analyse(who, "b_test.go", GO_TESTS).await;
     two.finished(other, who).await;
     up_two

@@ -1,4 +1,5 @@
-//! Soft limits: beyond the limit jobs are accepted up to the ceiling, after grants, and what is beyond is said everywhere.
+//! Soft limits: jobs above the limit are accepted up to the ceiling, after grants, and the overage is reported
+//! everywhere.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,7 @@ use weir_ledger::holder::Holders;
 use weir_ledger::settlement::{Ended, Success};
 use weir_policy::span::Span;
 
-/// The shipped services file with another limit of the free plan, in a file of its own.
+/// The shipped services file with another limit of the free plan, in a separate file.
 struct Shop(PathBuf);
 
 impl Shop {
@@ -90,7 +91,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
         jobs.push(answer.body["job"]["id"].as_i64().unwrap());
         standings.push(standing(&answer.body["quota"]));
     }
-    // Five of the plan's, three of the grant's, ten beyond.
+    // Five from the plan, three from the grant, and ten above the limit.
     assert_eq!(standings[0], [46, 0, 17]);
     assert_eq!(standings[4], [50, 0, 13]);
     assert_eq!(standings[7], [53, 0, 10]);
@@ -104,7 +105,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
     assert!(policy.contains("q=60"), "{policy}");
     assert_eq!(weir.complaints().await, [""; 0]);
 
-    // What was accepted as overage is charged as such, by a worker and by SQL alike.
+    // Accepted overage is charged as overage, by a worker and in SQL.
     for (n, job) in [(0, jobs[0]), (7, jobs[7]), (16, jobs[16])] {
         client
             .execute("UPDATE river_job SET state = 'available' WHERE id = $1", &[&job])
@@ -146,7 +147,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
             .unwrap();
         format!("Bearer {key}")
     };
-    // Told once no older transaction of the server, of whatever database, may still write one.
+    // Visible once no older transaction of the server, in any database, can still write an event.
     let overage: i64 = weir
         .until("all usage events", async || {
             let told = weir
@@ -162,7 +163,7 @@ async fn beyond_the_limit_grants_pay_first_and_overage_ends_at_the_ceiling() {
         .await;
     assert_eq!(overage, 2);
 
-    // What nobody granted is a fault beyond the ceiling, and not beyond the limit.
+    // Ungranted usage is a violation above the ceiling, but not above the limit.
     weir.is_clean().await;
     weir.use_up(user, "analysis", 1).await;
     let complaints = weir.complaints().await;

@@ -1,4 +1,4 @@
-//! The database as an API: submission and settlement by SQL functions, inside the caller's own transactions.
+//! The database as an API: submission and settlement by SQL functions, inside the caller's transactions.
 
 use crate::common;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ async fn outcome(client: &Client, sql: &str) -> String {
     client.query_one(sql, &[]).await.unwrap().get("outcome")
 }
 
-/// The message of a statement that must be refused.
+/// The error message of a statement that must be refused.
 async fn refusal(client: &Client, sql: &str) -> String {
     let error = client.batch_execute(sql).await.unwrap_err();
     error.as_db_error().unwrap().message().to_owned()
@@ -40,7 +40,7 @@ async fn row_count(client: &Client, table: &str) -> i64 {
     client.query_one(&sql, &[]).await.unwrap().get(0)
 }
 
-/// What River's clients are told of jobs to claim, for as long as the client lives.
+/// The notifications of claimable jobs that River's clients get, while the client exists.
 async fn listen(weir: &Weir) -> (Client, tokio::sync::mpsc::UnboundedReceiver<String>) {
     let (listener, mut connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
     let (told, heard) = tokio::sync::mpsc::unbounded_channel();
@@ -298,7 +298,7 @@ async fn subjects_are_the_same_holders_in_sql_and_in_rust() {
             "{subject:?}"
         );
     }
-    // Who submitted by SQL is the same one to the API.
+    // A user who submits in SQL is the same user in the API.
     let who = Who::Subject("auth0|anne");
     let (_, id) = submit(&client, "auth0|anne").await;
     let job = weir.get(&format!("/api/jobs/{}", id.unwrap()), who).await.body;
@@ -357,7 +357,7 @@ async fn completion_in_the_workers_transaction_promotes_at_commit() {
         json!({ "queue": "analysis_default" })
     );
     assert_eq!(state_of(&client, second).await, "available");
-    // Nobody else can finish it, and nothing is charged twice.
+    // No other attempt can finish it, and nothing is charged twice.
     let again = client.query_one(complete, &[&first]).await.unwrap();
     assert_eq!(
         (again.get::<_, &str>(0), again.get::<_, i64>(1)),
@@ -445,14 +445,14 @@ async fn a_plan_without_the_meter_completes_jobs_and_keeps_one_slot() {
     weir.end().await;
 }
 
-/// A session of somebody else's, with PostgreSQL's own settings.
+/// Another program's session, with PostgreSQL's own settings.
 async fn stranger(weir: &Weir) -> Client {
     let (client, connection) = tokio_postgres::connect(weir.url(), NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
-/// Makes jobs run, as a claim of River's does.
+/// Makes jobs run, as River's claims do.
 async fn claimed(client: &Client, ids: &[i64]) {
     let claim = "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = now(), attempted_by = '{stranger}' \
                  WHERE id = ANY ($1)";
@@ -467,7 +467,8 @@ async fn a_job_is_completed_though_one_that_waits_has_the_same_key() {
     let (_, waiting) = submit(&client, "anne").await;
     let (running, waiting) = (running.unwrap(), waiting.unwrap());
     claimed(&client, &[running]).await;
-    // Another client's key: of available and running jobs, and not of pending ones. The index looks at the lower id first.
+    // Another client's key: it counts for available and running jobs, but not for pending ones. The index checks the
+    // lower id first.
     let swap = "UPDATE river_job SET unique_key = 'k', unique_states = B'01000001' WHERE id = ANY ($1)";
     client.execute(swap, &[&vec![running, waiting]]).await.unwrap();
     for table in ["quota_reservations", "submissions"] {
@@ -486,21 +487,21 @@ async fn a_job_is_completed_though_one_that_waits_has_the_same_key() {
     weir.end().await;
 }
 
-/// How many pages a statement looks at.
+/// The number of pages that a statement reads.
 async fn looked_at(client: &Client, sql: &str, params: &[&(dyn ToSql + Sync)]) -> i64 {
     let explain = format!("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}");
     let plan: Value = client.query_one(&explain, params).await.unwrap().get(0);
     plan[0]["Plan"]["Shared Hit Blocks"].as_i64().unwrap()
 }
 
-/// A report or a dump keeps every version of a row. Look-ups of an account find the living one without the others.
+/// A report or a dump keeps every version of a row. Look-ups of an account find the live one without the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
     let weir = Weir::new().await;
     let user = weir.user("enterprise").await;
     let report = weir.client().await;
-    // How many pages a submission, a lock, a look and a settlement look at; a second time, since plans
-    // are made. In new sessions, which plan by the size that the tables have then.
+    // The pages that a submission, a lock, a look-up and a settlement read. Runs twice, because the first run makes
+    // plans. In new sessions, which plan with the tables' current sizes.
     let look = async || {
         let by_key = weir.context.database.connect_by_key(Duration::from_secs(1));
         let (by_key, client) = (by_key.await.unwrap(), weir.client().await);
@@ -543,7 +544,7 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
         .into_iter()
         .zip(before.into_iter().zip(after))
     {
-        // The versions of either row take more than a hundred pages.
+        // The versions of either row take up more than a hundred pages.
         assert!(
             after < before + 40,
             "{name}: {before} pages before, {after} after"
@@ -553,9 +554,9 @@ async fn an_old_snapshot_does_not_slow_down_look_ups_of_accounts() {
     weir.end().await;
 }
 
-/// PostgreSQL parses and plans a function in the language SQL at each call, which takes a tenth of a millisecond, unless it
-/// can put the function's text into the statement. A function in PL/pgSQL keeps its plans for the session. One without
-/// arguments is called once, when a statement is planned.
+/// PostgreSQL parses and plans a function in the language SQL at each call, which takes a tenth of a millisecond,
+/// unless it can inline the function. A function in PL/pgSQL keeps its plans for the session. One without arguments is
+/// called once, when a statement is planned.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_function_on_the_path_of_a_job_is_planned_at_each_call() {
     let weir = Weir::new().await;
@@ -633,7 +634,7 @@ async fn completion_uses_the_primary_key_after_growth() {
         .await
         .unwrap();
     let transaction = client.transaction().await.unwrap();
-    // PostgreSQL may count what the session did before the transaction, too.
+    // PostgreSQL may include the session's work before the transaction.
     let scans = async || -> i64 {
         let scans = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'river_job'";
         transaction.query_one(scans, &[]).await.unwrap().get(0)
@@ -686,7 +687,7 @@ async fn a_failure_matches_rivers_and_its_retry_gets_a_slot_when_due() {
         (0.8..1.2).contains(&row.get::<_, f64>("pause")),
         "River's policy: a second"
     );
-    // It is due while the other one runs: it waits in line, claimable by nobody.
+    // It is due while the other one runs, so it is parked and not claimable.
     weir.begun_elsewhere(second).await;
     tokio::time::sleep(Duration::from_millis(1200)).await;
     weir.reconcile().await;
@@ -705,7 +706,7 @@ async fn a_failure_matches_rivers_and_its_retry_gets_a_slot_when_due() {
         "done"
     );
     assert_eq!(state_of(&client, first).await, "available");
-    // The last attempt ends it: nothing is charged, and what it held is free.
+    // The last attempt ends it: nothing is charged, and its quota and slot are free.
     client
         .execute(
             "UPDATE river_job SET state = 'running', attempt = 3, attempted_at = now() WHERE id = $1",
@@ -753,7 +754,7 @@ async fn a_job_for_later_holds_its_quota_and_starts_when_it_is_due() {
         (&json!("schedule"), &json!(1)),
         "{job}"
     );
-    // It keeps nobody waiting.
+    // It does not delay others.
     assert_eq!(submit(&client, &user.to_string()).await.0, "admitted");
     let working = weir.work().await;
     let stopped = tokio_util::sync::CancellationToken::new();
@@ -869,7 +870,7 @@ async fn two_roles_may_call_the_functions_and_touch_no_table() {
         "permission denied for schema weir"
     );
     let client = as_caller(&format!("GRANT weir_submitter TO {name}")).await;
-    // Tables of the caller's own, under the names of Weir's, are not taken for them.
+    // The caller's own tables with the names of Weir's are not mistaken for them.
     client
         .batch_execute("CREATE TEMPORARY TABLE holders (x int); CREATE TEMPORARY TABLE river_job (x int); SET search_path = pg_temp")
         .await
@@ -945,7 +946,7 @@ async fn what_a_foreign_worker_ends_is_settled_within_a_tenth_of_a_second() {
     weir.end().await;
 }
 
-/// Has a job run again as River's retry does, of every state but running.
+/// Makes a job run again as River's retry does, from every state but running.
 async fn retry(client: &Client, id: i64) {
     let retried = "UPDATE river_job SET state = 'available', scheduled_at = now(), finalized_at = NULL, \
                        max_attempts = greatest(max_attempts, attempt + 1) WHERE id = $1";
@@ -1065,7 +1066,7 @@ async fn a_retry_from_river_ui_gets_a_slot_and_is_charged_once() {
     };
     let first = submit(&client, &subject).await.1.unwrap();
     let second = submit(&client, &subject).await.1.unwrap();
-    // The one waits for its slot, and River makes it available.
+    // One job is parked, and River makes it available.
     retry(&client, second).await;
     weir.reconcile().await;
     assert_eq!(claim().await, [first], "one at a time");
@@ -1073,12 +1074,12 @@ async fn a_retry_from_river_ui_gets_a_slot_and_is_charged_once() {
     weir.reconcile().await;
     assert_eq!(claim().await, [second]);
     assert_eq!(complete(second).await, 1);
-    // The other ended, and gave back what it held.
+    // The other one ended, and released its quota and slot.
     retry(&client, first).await;
     weir.reconcile().await;
     assert_eq!(claim().await, [first]);
     assert_eq!(complete(first).await, 1, "it reserved again");
-    // What was charged already is not charged again.
+    // An amount that was charged already is not charged again.
     retry(&client, first).await;
     retry(&client, second).await;
     weir.reconcile().await;
@@ -1177,7 +1178,7 @@ async fn an_attempt_at_nobodys_job_is_under_way_until_it_ends() {
     weir.end().await;
 }
 
-/// A replica that lacks the last commits gives their ids to new jobs, and those are claimed as the lost ones were.
+/// A replica that lacks the last commits gives their ids to new jobs, which are claimed like the lost ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_with_the_id_of_a_lost_one_is_fenced_out() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
@@ -1214,7 +1215,7 @@ async fn equal_submissions_fold_for_each_holder_alone() {
     let weir = Weir::with(&[("WEIR_CONFIG", "tests/programs.toml")]).await;
     let client = weir.client().await;
     let args = json!({ "owner": "o", "repo": "r", "commit_sha": "c", "files": [{ "path": "a_test.go", "content": "" }] });
-    // Another River client has inserted the same, with the same key.
+    // Another River client has inserted the same job, with the same key.
     let foreign = "INSERT INTO river_job (args, kind, max_attempts, queue, state, unique_key, unique_states) \
                    SELECT $1, 'analysis:analyze', 3, 'analysis_default', 'available', \
                           sha256(convert_to('&kind=analysis:analyze&args=' || go_json($1::jsonb - 'files', 0), 'UTF8')), B'11110001'";

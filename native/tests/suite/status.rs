@@ -1,4 +1,4 @@
-//! `weir status` while something is under way.
+//! `weir status` during work.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::Stdio;
@@ -22,7 +22,7 @@ fn status(weir: &Weir, more: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What it prints for people.
+/// Its output as text.
 fn text(weir: &Weir, more: &[&str]) -> String {
     let output = command(weir, &[&["status"], more].concat()).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -218,7 +218,7 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
         .stdin(slave.try_clone().unwrap())
         .stdout(slave)
         .spawn();
-    // It has both ends of its terminal, and would outlive a test that fails.
+    // It has both ends of its terminal, and would survive a failing test.
     let mut watching = KilledOnDrop(spawned.unwrap());
     let mut terminal = std::fs::File::from(master);
     let mut seen = String::new();
@@ -237,7 +237,7 @@ async fn a_watched_status_is_drawn_over_itself_on_a_terminal_until_q() {
         "nothing is cleared before it is drawn: {seen:?}"
     );
 
-    // A database that goes away is waited for.
+    // The command waits for a database that is unavailable.
     let (admin, name) = (weir.admin().await, weir.name());
     let away = format!("ALTER DATABASE {name} RENAME TO {name}_away");
     let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1";
@@ -271,7 +271,7 @@ async fn what_waits_in_a_lane_is_looked_up_and_not_searched_for() {
         )
         .await
         .unwrap();
-    // One queue that has them, and one that has not.
+    // One queue with such jobs, and one without.
     let sql = include_str!("../../../ledger/src/read/sql/lane_waiting.sql")
         .replace("$1::text[]", "ARRAY['analysis_default', 'analysis_priority']");
     let plan: Value = client

@@ -1,8 +1,11 @@
-//! The SQL functions, called with whatever JSON, texts and numbers somebody may write: each call has an outcome that is
-//! documented or is refused as `invalid_parameter_value`, a transaction goes on after a refusal, nothing is left of what was
-//! rolled back, and the books add up in the end.
+//! The SQL functions, called with arbitrary JSON, texts and numbers:
 //!
-//! `WEIR_CASES` goes deeper, and `WEIR_SEED` repeats a run.
+//! - Each call has a documented outcome or is refused as `invalid_parameter_value`.
+//! - A transaction continues after a refusal.
+//! - A rollback leaves nothing.
+//! - The audit is clean at the end.
+//!
+//! `WEIR_CASES` sets the number of cases, and `WEIR_SEED` repeats a run.
 
 #[path = "strange/calls.rs"]
 mod calls;
@@ -27,10 +30,10 @@ use tokio_postgres::{Row, Transaction};
 use weir_ledger::catalogue::services::{self, ServiceAmount, ServiceEntry};
 use weir_ledger::meter::Meter;
 
-/// No run takes longer, however slow the machine is.
+/// The maximum time of a run, on any machine.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// What some call must have led to, or the others say little.
+/// Outcomes that must occur. Otherwise the other results prove little.
 const EXPECTED: [&str; 4] = [
     "weir_submit: admitted",
     "weir_submit: refused",
@@ -66,9 +69,9 @@ fn entries() -> [ServiceEntry; 3] {
     ]
 }
 
-/// What a call said: its outcome, or the state that it was refused with.
+/// The result of a call: its outcome, or the SQLSTATE of its refusal.
 async fn make(transaction: &mut Transaction<'_>, call: &Call, jobs: &mut Jobs) -> String {
-    // What PostgreSQL itself does not take for JSON never reaches a function.
+    // Text that PostgreSQL itself rejects as JSON never reaches a function.
     for (index, param) in call.params.iter().enumerate() {
         if call.sql.contains(&format!("${}::text::jsonb", index + 1)) {
             let inner = transaction.transaction().await.unwrap();
@@ -88,7 +91,7 @@ async fn make(transaction: &mut Transaction<'_>, call: &Call, jobs: &mut Jobs) -
         }
         Err(error) => {
             let state = error.code().cloned();
-            // A number that is no double has no canonical form to be unique by.
+            // A number that is not a double has no canonical form for uniqueness.
             let is_too_large = call.sql.contains("weir_submit")
                 && call.params[2]
                     .as_ref()
@@ -155,7 +158,7 @@ fn answered(call: &Call, rows: &[Row], jobs: &mut Jobs) -> String {
     outcome
 }
 
-/// Everything that a transaction that is rolled back must not have changed.
+/// All rows that a rolled-back transaction must leave unchanged.
 const ALL: &str = "
     SELECT (SELECT coalesce(sum(hashtextextended(x::text, 0)), 0) FROM river_job x)
          + (SELECT coalesce(sum(hashtextextended(x::text, 1)), 0) FROM quota_reservations x)
@@ -179,7 +182,7 @@ async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
     services::apply(&mut weir.client().await, &entries(), &rules)
         .await
         .unwrap();
-    // Many are worked on at once, so that there is something to settle.
+    // Many run at once, so that there are jobs to settle.
     let slots = "UPDATE plan_limits SET slots = 200";
     client.batch_execute(slots).await.unwrap();
     let (started, mut jobs, mut told) = (Instant::now(), Jobs::new(), BTreeMap::<String, u64>::new());
@@ -206,7 +209,7 @@ async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
                 made.push(call);
             }
         }
-        // After all refusals it is still a transaction.
+        // After all refusals, the transaction is still usable.
         assert_eq!(
             transaction
                 .query_one("SELECT 1", &[])
@@ -229,14 +232,14 @@ async fn whatever_json_comes_is_answered_or_refused_and_the_books_hold() {
         assert_eq!(is_missing(&told), None, "{told:?}");
     }
     let mut complaints = weir.complaints().await;
-    // Nobody leads here, so what failed is not tried again when it is due.
+    // There is no leader here, so due retries do not start.
     complaints.retain(|complaint| !complaint.contains("has been due since"));
     assert!(complaints.is_empty(), "{complaints:#?}");
     drop(client);
     weir.abandon().await;
 }
 
-/// A sum over all rows; not needed when they are going to change.
+/// A sum over all rows. Not needed if they are about to change.
 async fn sum_of(client: &tokio_postgres::Client, is_kept: bool) -> String {
     if is_kept {
         return String::new();
@@ -298,7 +301,7 @@ async fn jobs_whose_json_nobody_reads_do_not_stop_the_others() {
         listed.body
     );
     working.stop().await;
-    // Outputs that are as strange.
+    // Outputs that are just as strange.
     let worked: i64 = client
         .query_one(submit, &[&user.to_string(), &r#"{"files":[]}"#])
         .await

@@ -1,4 +1,4 @@
-//! A database role without any grant: what it can send and lock changes nothing for Weir.
+//! A database role without any grant: its notifications and locks do not affect Weir.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Stranger {
         Self { name, client }
     }
 
-    /// Sends what River sends when a job is cancelled.
+    /// Sends the notification that River sends when a job is cancelled.
     async fn forge_cancel(&self, job_id: i64) {
         let forged = json!({ "action": "cancel", "job_id": job_id, "queue": "analysis_default" });
         self.client
@@ -174,7 +174,7 @@ async fn a_role_without_rights_cancels_no_running_job() {
         "{failed}"
     );
 
-    // A genuine cancellation is obeyed after a forged one, too.
+    // A genuine cancellation takes effect after a forged one, too.
     cancel(&weir, cancelled).await;
     working.stop().await;
     weir.is_clean().await;
@@ -238,7 +238,7 @@ async fn a_role_without_rights_cancels_no_delivery() {
     })
     .await;
     assert_eq!(state(id).await, "running");
-    // It fails, and is tried again.
+    // It fails, and is retried.
     receiver.kill();
     weir.until("the delivery to fail", async || {
         (state(id).await != "running").then_some(())

@@ -1,5 +1,5 @@
-//! After a failover to a standby that lacks the last commits, job ids are given out again. Nothing that was made for the
-//! lost job is taken for the new one.
+//! After a failover to a standby that lacks the last commits, job ids are reused. Data of a lost job is not mistaken
+//! for that of the new one.
 
 use crate::common::later::{Asked, Stage};
 use crate::common::{GO_TESTS, Weir, Who, files};
@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use weir_ledger::settlement::{Ended, Settled, Success};
 
-/// Takes everything back that a standby lacks which has none of the jobs.
+/// Deletes everything that a standby without any of the jobs would lack.
 async fn lose_all_jobs(weir: &Weir) {
     weir.client()
         .await
@@ -19,7 +19,7 @@ async fn lose_all_jobs(weir: &Weir) {
         .unwrap();
 }
 
-/// What the endpoint is asked about the next job of this id.
+/// The endpoint's request about the next job with this id.
 async fn asked_again(stage: &Stage, job: i64) -> Asked {
     stage
         .weir
@@ -51,7 +51,7 @@ async fn an_endpoint_gets_another_key_for_the_next_job_of_the_same_id() {
     );
     stage.weir.finished(lost, after).await;
 
-    // An answer to the lost job is none to the new one.
+    // An answer to the lost job does not count for the new one.
     assert_eq!(stage.submit(after, "later").await, outstanding);
     stage.outstanding(outstanding).await;
     for (what, body) in [

@@ -1,4 +1,5 @@
-//! Where the server is verified, no other one gets the database's password, neither from our driver nor from River's.
+//! If the server is verified, no other server gets the database's password, neither from Weir's driver nor from
+//! River's.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::rustls::{ServerConfig, crypto};
 use weir_ledger::database::Database;
 
-/// Answers as a PostgreSQL with TLS does, with a certificate of its own, and counts who says anything to it.
+/// Answers like a PostgreSQL server with TLS and another certificate, and counts the clients that send anything to it.
 struct Impostor {
     address: SocketAddr,
     pem: String,
@@ -81,7 +82,7 @@ async fn a_self_signed_certificate_is_refused_wherever_it_is_verified() {
     for mode in ["verify-ca", "verify-full"] {
         assert_eq!(impostor.trusted_by(&format!("sslmode={mode}")).await, 0, "{mode}");
     }
-    // As libpq: it encrypts, and verifies nothing.
+    // As in libpq: encrypts, but verifies nothing.
     assert_eq!(impostor.trusted_by("sslmode=require").await, 2);
 }
 

@@ -18,13 +18,13 @@ use serde_json::Value;
 
 const EDGE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// A collector that keeps what it gets.
+/// A collector that keeps the spans.
 struct Collector {
     endpoint: String,
     got: Arc<Mutex<Vec<Got>>>,
 }
 
-/// A span, and which service it is from.
+/// A span and its service.
 #[derive(Clone)]
 struct Got {
     service: String,
@@ -82,7 +82,7 @@ impl Collector {
             ("OTEL_EXPORTER_OTLP_ENDPOINT", self.endpoint.as_str()),
             ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=k%3D1"),
             ("OTEL_SERVICE_NAME", &service),
-            // Longer than the test, so that what arrives was sent at the end of the process.
+            // Longer than the test, so that spans arrive only if the process sends them when it ends.
             ("OTEL_BSP_SCHEDULE_DELAY", "60000"),
         ];
         Process::start(weir, &[command], &variables)

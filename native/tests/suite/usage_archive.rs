@@ -1,4 +1,4 @@
-//! Usage events of long ago leave the database, and everything counts as before.
+//! Old usage events leave the database, and all counts stay the same.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use weir_ledger::holder::Holders;
 /// More than one transaction moves.
 const MANY: i64 = 10_001;
 
-/// A file that is gone at the end of the test.
+/// A file that is deleted at the end of the test.
 struct ArchiveFile(PathBuf);
 
 impl ArchiveFile {
@@ -31,7 +31,7 @@ impl Drop for ArchiveFile {
     }
 }
 
-/// Usage of a period that was over long ago.
+/// Usage of a period that ended long ago.
 async fn used_long_ago(client: &Client, user: Uuid, amount: i64, events: i64) {
     client
         .execute(
@@ -67,7 +67,7 @@ async fn total(client: &Client, user: Uuid) -> (i64, i64) {
     (row.get(0), row.get(1))
 }
 
-/// A moment some days ago, as the command line takes it.
+/// A time some days ago, in the form of the command line.
 fn days_ago(days: i64) -> jiff::Timestamp {
     jiff::Timestamp::now() - jiff::SignedDuration::from_hours(24 * days)
 }
@@ -89,7 +89,7 @@ fn archive(weir: &Weir, days: i64, to: &Path) -> Output {
     .unwrap()
 }
 
-/// The ids in a file, whatever is not an event left out.
+/// The ids in a file. Ignores lines that are not events.
 fn ids(file: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(file).unwrap();
     text.lines()
@@ -117,7 +117,7 @@ async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
         .iter()
         .map(|row| row.get(0))
         .collect();
-    // A job that can still be looked at, of that time.
+    // A job from that time that can still be read.
     let job = weir.analyse(Who::User(few), "a_test.go", GO_TESTS).await;
     let working = weir.work().await;
     weir.all_finished().await;
@@ -147,7 +147,7 @@ async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
     );
     assert_eq!(counters(&client).await, before);
     assert_eq!(total(&client, many).await, (1, 2 * MANY));
-    // The sum, what is of now, and the job's.
+    // The sum, the current event, and the job's.
     assert_eq!(total(&client, few).await.0, 3);
     let kept = ids(&file.0);
     assert_eq!(kept.len(), old.len());
@@ -165,7 +165,8 @@ async fn usage_that_was_archived_counts_as_before_and_is_in_the_file_once() {
     let shown = weir.get(&format!("/api/jobs/{job}"), Who::User(few)).await;
     assert_eq!(shown.status, 200, "{}", shown.body);
 
-    // Again finds nothing; what comes to the same period goes into the same sum; and half a line is no part of another.
+    // A second run finds nothing. New events of the same period are added to the same sum. A partial line does not
+    // become part of another one.
     let output = archive(&weir, 40, &file.0);
     assert!(
         String::from_utf8_lossy(&output.stdout).starts_with("0 usage events"),
@@ -262,7 +263,7 @@ async fn usage_that_billing_may_not_have_read_is_not_archived() {
     weir.end().await;
 }
 
-/// Asks this while the archive writes its file.
+/// Runs this while the archive writes its file.
 fn meanwhile<T>(question: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(question))
 }
@@ -321,7 +322,7 @@ async fn usage_of_a_day_that_is_still_counted_stays() {
     let weir = Weir::new().await;
     let mut client = weir.client().await;
     let user = weir.user("free").await;
-    // Such as of a day in which something is still reserved for later.
+    // For example a day with a reservation for later.
     client
         .execute(
             "INSERT INTO usage_events (user_id, event_type, quota_amount, created_at, reserved_at, period_start, windows) \

@@ -1,5 +1,5 @@
-//! Exactness of webhooks while processes are killed: no event is lost, none tells what did not happen, and one that is
-//! delivered again has the id that it had.
+//! Exactness of webhooks while processes are killed: no event is lost, none reports a change that did not happen, and a
+//! repeated delivery has the same id.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn a_worker_killed_before_commit_emits_nothing() {
     let weir = Weir::with(&PAIRS).await;
     let receiver = Receiver::new();
     webhook(&weir, &receiver).await;
-    // Whoever inserts a delivery waits, while this test has the lock.
+    // Transactions that insert a delivery wait while this test has the lock.
     let client = weir.client().await;
     client
         .batch_execute(
@@ -65,7 +65,7 @@ async fn a_worker_killed_before_commit_emits_nothing() {
         })
         .await;
     kill(&mut victim);
-    // The session does not find out by itself before it has its lock, and its commit may have been sent along.
+    // The session does not notice by itself before it has its lock, and its commit may be sent already.
     client
         .execute("SELECT pg_terminate_backend($1)", &[&backend])
         .await

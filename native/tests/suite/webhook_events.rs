@@ -1,4 +1,4 @@
-//! What webhooks are told: which events, once each, in the transaction of what they tell. Nobody delivers here.
+//! The events for webhooks: which ones, once each, in the transaction of the change. No worker delivers them here.
 
 use crate::common::{GO_TESTS, Weir, Who};
 use jiff::Timestamp;
@@ -18,7 +18,7 @@ async fn add(weir: &Weir, url: &str, events: &[&str], thresholds: &[i16]) -> Uui
     made.unwrap().webhook.id
 }
 
-/// The events that wait to be delivered, in the order in which they were told.
+/// The events that wait for delivery, in the order of emission.
 async fn told(weir: &Weir) -> Vec<Value> {
     let deliveries = "SELECT (args ->> 'body')::jsonb AS event, queue, state::text AS state, max_attempts FROM river_job \
                       WHERE kind = 'weir:webhook' ORDER BY id";
@@ -43,7 +43,7 @@ async fn told_of_job(weir: &Weir, job_id: i64) -> Vec<String> {
         .collect()
 }
 
-/// The thresholds that were told of a user, as "window percent".
+/// A user's emitted thresholds, as "window percent".
 async fn thresholds(weir: &Weir, user: Uuid) -> Vec<String> {
     let events = told(weir).await;
     let of_user = events
@@ -86,7 +86,7 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
     let who = Who::User(user);
     let client = weir.client().await;
 
-    // A worker of Weir's.
+    // By one of Weir's workers.
     let working = weir.work().await;
     let worked = weir.analyse(who, "a_test.go", GO_TESTS).await;
     weir.finished(worked, who).await;
@@ -94,7 +94,7 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
     working.stop().await;
     assert_eq!(told_of_job(&weir, worked).await, ["job.completed"]);
 
-    // By SQL: first rolled back, then failed, then completed.
+    // In SQL: first rolled back, then failed, then completed.
     let begin = async |id: i64| weir.begun_elsewhere(id).await;
     let failing = weir.analyse(who, "b_test.go", GO_TESTS).await;
     begin(failing).await;
@@ -117,8 +117,8 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
         .unwrap();
     assert_eq!(told_of_job(&weir, completed).await, ["job.completed"]);
 
-    // Cancelled, and ended by another River client, which reconciliation finds. A reservation that is taken from a job
-    // that goes on is no end.
+    // Cancelled, and ended by another River client, which reconciliation finds. Deleting the reservation of a job that
+    // continues is not an end.
     let cancelled = weir.analyse(who, "d_test.go", GO_TESTS).await;
     let answer = weir
         .call("DELETE", &format!("/api/jobs/{cancelled}"), who, &[], Vec::new())
@@ -174,7 +174,7 @@ async fn each_job_end_emits_one_event_and_a_rollback_emits_none() {
     assert!(data.get("output").is_none());
     let finished: Timestamp = data["finished_at"].as_str().unwrap().parse().unwrap();
     assert!((Timestamp::now().as_second() - finished.as_second()).abs() < 60);
-    // Deliveries are nobody's jobs.
+    // Deliveries have no holder.
     let held: i64 = client
         .query_one("SELECT count(*) FROM quota_reservations r JOIN river_job j ON j.id = r.job_id WHERE j.kind = 'weir:webhook'", &[])
         .await
@@ -217,7 +217,7 @@ async fn an_event_is_json_whatever_subjects_and_errors_have_in_them() {
     weir.end().await;
 }
 
-/// The ways in which what is used of a free plan's 50 grows by one.
+/// The ways in which the usage of a free plan's 50 grows by one.
 async fn use_one(weir: &Weir, user: Uuid, way: &str) {
     let (who, mut client) = (Who::User(user), weir.client().await);
     match way {
@@ -287,7 +287,7 @@ async fn a_threshold_is_told_when_it_is_reached_and_once_whoever_reaches_it() {
     let reset: Timestamp = data["reset_at"].as_str().unwrap().parse().unwrap();
     assert!(reset > Timestamp::now());
 
-    // Many at once, of which one reaches it; a transaction that is rolled back has reached nothing.
+    // Many at once, one of which reaches it. A rolled-back transaction reaches nothing.
     let user = weir.user("free").await;
     let client = weir.client().await;
     let insert = format!(
@@ -300,7 +300,7 @@ async fn a_threshold_is_told_when_it_is_reached_and_once_whoever_reaches_it() {
     assert_eq!(thresholds(&weir, user).await, [""; 0]);
     futures_util::future::join_all((0..25).map(|_| weir.use_up(user, "analysis", 3))).await;
     assert_eq!(thresholds(&weir, user).await, ["month 80", "month 100"]);
-    // What is given back and used again reaches it no second time.
+    // Released and repeated usage does not reach it a second time.
     let mut client = weir.client().await;
     let person = person(&weir, user).await;
     for amount in [-70, 60] {
@@ -333,7 +333,7 @@ async fn a_lower_limit_is_reached_by_what_was_used_before() {
     assert_eq!(thresholds(&weir, user).await, [""; 0]);
     set_plan(&weir, user, "free", Effective::Now).await;
     assert_eq!(thresholds(&weir, user).await, ["month 50"]);
-    // Limits of one's own, by day, too.
+    // Overrides, including daily ones.
     let own = Override {
         limits: [(Span::Month, Some(33))].into(),
         slots: None,
@@ -391,7 +391,7 @@ async fn a_window_of_which_a_threshold_was_told_is_renewed_once_whoever_looks() 
         (&data["subject"], &data["used"], &data["limit"], &data["window"]),
         (&json!(user), &json!(0), &json!(50), &json!("month"))
     );
-    // The next month has thresholds of its own.
+    // The next month has separate thresholds.
     weir.use_up(user, "analysis", 40).await;
     assert_eq!(
         thresholds(&weir, user).await,
@@ -433,7 +433,7 @@ async fn a_change_of_plan_is_told_when_it_is_one() {
         "pro_plus free",
         "the default one"
     );
-    // Whoever is first seen with a plan of its own.
+    // A new user who starts on another plan than the default.
     let seen_first = weir.user("enterprise").await;
     let last = told(&weir).await.pop().unwrap();
     assert_eq!(
@@ -477,7 +477,7 @@ async fn each_webhook_is_told_what_it_wants_by_the_same_id_and_nobody_else_pays(
     assert_eq!(ids.len(), 3, "an event has one id for all");
     assert_eq!(thresholds(&weir, user).await, ["month 98"]);
 
-    // Nothing more for those that are disabled or removed, and nothing that waits.
+    // Disabled and removed webhooks get no more events, not even waiting ones.
     let mut client = weir.client().await;
     control::disable_webhook(&mut client, a, "410").await.unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Deliveries to webhooks: signed, once by id, and no receiver delays another, whatever it does.
+//! Deliveries to webhooks: signed, once by id, and independent of other receivers' behaviour.
 
 use crate::common::programs;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +38,7 @@ async fn test(weir: &Weir, id: Uuid) -> String {
     told.unwrap().event
 }
 
-/// Why the last attempt failed, once one has.
+/// The error of the last attempt, once one has failed.
 async fn last_error(weir: &Weir, id: Uuid) -> String {
     weir.until("an attempt to fail", async || {
         deliveries(weir, id).await.last_error
@@ -46,7 +46,7 @@ async fn last_error(weir: &Weir, id: Uuid) -> String {
     .await
 }
 
-/// Has so many test events told at once.
+/// Emits this many test events at once.
 async fn flood(weir: &Weir, id: Uuid, events: i32) {
     let told = "SELECT deliver(array_agg($1::uuid), array_agg(NULL::uuid), array_agg('evt_' || n), \
                     array_agg(jsonb_build_object('id', 'evt_' || n, 'type', 'webhook.test', 'data', '{}'::jsonb)::text)) \
@@ -117,7 +117,7 @@ async fn while_secrets_rotate_both_sign_and_the_log_has_neither() {
     };
     let mut client = weir.client().await;
     let rotated = webhooks::rotate(&mut client, "shell:test", id).await.unwrap();
-    // A worker takes a second to notice, in which the old one does.
+    // A worker takes a second to notice. Until then, the old one signs.
     let until_signed = async |by_both: bool| {
         weir.until("the secrets to be noticed", async || {
             let one = delivered(test(&weir, id).await).await;
@@ -163,7 +163,7 @@ async fn private_networks_are_refused_also_by_a_name_that_leads_there() {
         ("https://example.com/hook#here", "fragment"),
     ] {
         let Err(error) = webhooks::add(&mut client, settings, "shell:test", url, &[], &[]).await else {
-            // Not an address: a name that the resolver is asked for.
+            // Not an address: a name for the resolver.
             assert_eq!(url, "https:/example");
             continue;
         };
@@ -207,7 +207,7 @@ async fn redirects_are_refused_and_an_endless_answer_is_cut() {
         error.len()
     );
 
-    // Nothing more is wanted: what waits is given up, and nothing new is told.
+    // The receiver wants no more: waiting deliveries are discarded, and no new events are emitted.
     receiver.answer(Answers::Status(410));
     let mut client = weir.client().await;
     let all = Replay::UndeliveredSince(Timestamp::now() - SignedDuration::from_hours(1));
@@ -235,7 +235,7 @@ async fn redirects_are_refused_and_an_endless_answer_is_cut() {
             .is_err()
     );
 
-    // Until somebody enables it: what was given up comes by the id that it had.
+    // After it is enabled again, the discarded events are delivered under their ids.
     receiver.answer(Answers::Status(200));
     assert!(
         control::enable_webhook(&mut client, "shell:test", id)
@@ -296,7 +296,7 @@ async fn receivers_that_are_slow_or_away_delay_nobody() {
     })
     .await;
     assert_eq!(deliveries(&weir, fast_id).await.waiting, 0);
-    // 10 000 that were refused and 20 that were told since: none is lost.
+    // 10 000 failed deliveries and 20 newer ones: none is lost.
     let waiting = deliveries(&weir, away_id).await.waiting;
     assert_eq!(waiting, 10_020);
     working.stop().await;
@@ -368,7 +368,7 @@ async fn an_operator_adds_tests_rotates_and_removes_from_a_shell() {
     weir.end().await;
 }
 
-/// What the page says that receivers do, and a program around it: it prints whether each case of a file is to be believed.
+/// The page's code for receivers, in a program that prints whether it accepts each case of a file.
 const LANGUAGES: [(&str, &str, &[&str], &str); 3] = [
     (
         "js",
@@ -517,7 +517,7 @@ async fn a_delivery_with_a_lost_claim_is_made_by_a_living_process() {
     )
     .await
     .unwrap();
-    // River's claim has taken effect, and its answer was lost with the connection.
+    // River's claim has taken effect, but its answer was lost with the connection.
     let claimed = told
         .execute(
             "UPDATE river_job SET state = 'running', attempt = 1, attempted_at = clock_timestamp(), attempted_by = ARRAY[$1] \
@@ -577,7 +577,7 @@ async fn a_secret_that_was_rotated_twice_in_a_day_still_signs() {
     let made = add(&weir, &receiver.url(), &[]).await;
     let id = made.webhook.id;
     let mut client = weir.client().await;
-    // The answer to the first one was lost, say.
+    // As if the answer to the first one was lost.
     let first = webhooks::rotate(&mut client, "shell:test", id).await.unwrap();
     let second = webhooks::rotate(&mut client, "shell:test", id).await.unwrap();
     let working = weir.work().await;
@@ -602,7 +602,7 @@ async fn a_webhook_is_managed_however_long_its_backlog_takes_to_count() {
     let made = add(&weir, "http://127.0.0.1:9/hook", &[]).await;
     let id = made.webhook.id;
     let mut client = weir.client().await;
-    // Whoever reads River's table waits for this one.
+    // Readers of River's table wait for this lock.
     let mut other = weir.client().await;
     let held = other.transaction().await.unwrap();
     held.batch_execute("LOCK TABLE river_job").await.unwrap();

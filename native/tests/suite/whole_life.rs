@@ -293,11 +293,11 @@ async fn nobody_behind_the_same_address_reads_or_cancels_an_anonymous_job() {
             "{method} with another's"
         );
     }
-    // The token is enough, also from another network.
+    // The token is sufficient, also from another network.
     let elsewhere = Who::Address("203.0.113.9");
     assert_eq!(ask("GET", Some(&first["token"]), elsewhere).await, 200);
     assert_eq!(ask("DELETE", Some(&first["token"]), elsewhere).await, 200);
-    // A signed-in user's job has no token, and its answer none to show.
+    // A signed-in user's job has no token, and its response contains none.
     let user = Who::User(weir.user("free").await);
     assert!(
         weir.post("/api/jobs/analysis", user, &body)

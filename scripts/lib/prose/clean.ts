@@ -39,6 +39,7 @@ export const cleanPaths: string[] = [
   "examples/billing/README.md",
   "examples/images/README.md",
   "ledger",
+  "native/tests",
   "policy/src",
   "scripts/lib",
 ];

@@ -1,5 +1,5 @@
-// A River client of somebody else's beside Weir. `migrate N` brings River's tables to a version; `run` leads, works a
-// queue of its own, and works or only knows kinds of Weir's, until its standard input ends.
+// Another program's River client next to Weir. `migrate N` migrates River's tables to a version. `run` leads and works its
+// own queue until its standard input ends. It also works Weir's kinds, or only registers them.
 package main
 
 import (
@@ -84,7 +84,7 @@ func main() {
 	if _, err := client.Insert(ctx, anything{}, &river.InsertOpts{Queue: "beside"}); err != nil {
 		log.Fatal(err)
 	}
-	// Whoever started it is gone, or has seen enough.
+	// The parent has ended, or has closed the pipe.
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	if err := client.Stop(ctx); err != nil {
 		log.Fatal(err)

@@ -1,5 +1,5 @@
-// A worker by Weir's client whose first attempt at each job fails as its `how` says, in ways that PostgreSQL cannot store
-// as they are. It ends with its standard input.
+// A worker with Weir's client. Its first attempt at each job fails as the argument `how` demands, in ways that PostgreSQL
+// cannot store unchanged. It ends with its standard input.
 package main
 
 import (
@@ -30,7 +30,7 @@ type worker struct {
 
 func (w *worker) Work(ctx context.Context, job *river.Job[args]) error {
 	return weir.Work(ctx, weir.Client{}, w.pool, job, func(ctx context.Context, tx pgx.Tx) (any, *int64, error) {
-		// What another attempt than the one under way says is refused.
+		// A report of any other attempt than the current one is refused.
 		later := *job.JobRow
 		later.Attempt++
 		err := weir.Client{}.Progress(ctx, w.pool, &later, 0.5, "")

@@ -22,14 +22,14 @@ const INTS: [i64; 12] = [
     -2_147_483_649,
 ];
 
-/// One call, with what it may answer.
+/// One call, with its allowed outcomes.
 pub(crate) struct Call {
     pub(crate) sql: String,
     pub(crate) params: Vec<Option<String>>,
     pub(crate) outcomes: &'static [&'static str],
 }
 
-/// The jobs that there are, with their attempts.
+/// The existing jobs, with their attempts.
 pub(crate) type Jobs = BTreeMap<i64, i64>;
 
 pub(crate) fn call(rng: &mut StdRng, jobs: &Jobs) -> Call {

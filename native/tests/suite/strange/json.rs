@@ -1,4 +1,4 @@
-//! Texts that are JSON or nearly so, as strangers write them.
+//! Texts that are JSON or nearly so, as careless clients write them.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -107,7 +107,7 @@ fn text(rng: &mut StdRng) -> String {
     }
 }
 
-/// An object with some of these members, perhaps twice.
+/// An object with some of these members, some of them perhaps twice.
 pub(crate) fn object(rng: &mut StdRng, members: &[&str], depth: usize) -> String {
     let count = rng.random_range(0..4);
     let members: Vec<String> = (0..count)
@@ -122,7 +122,7 @@ pub(crate) fn object(rng: &mut StdRng, members: &[&str], depth: usize) -> String
     format!("{{{}}}", members.join(","))
 }
 
-/// The options of a submission: right ones, nearly right ones, and anything.
+/// The options of a submission: valid ones, nearly valid ones, and anything else.
 pub(crate) fn options(rng: &mut StdRng) -> String {
     let known = ["idempotency_key", "priority", "run_at"];
     match rng.random_range(0..10) {
@@ -169,7 +169,7 @@ pub(crate) fn subject(rng: &mut StdRng) -> String {
     }
 }
 
-/// Whether a text has one of the numbers above that no double holds.
+/// Whether a text has one of the numbers above that no double represents.
 pub(crate) fn has_no_double(text: &str) -> bool {
     ["e400", "e20000"].iter().any(|exponent| text.contains(exponent))
 }
