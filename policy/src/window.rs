@@ -145,7 +145,7 @@ impl Window {
                 times.retain(|time| now < time + policy.window_ms);
                 let admitted = times.len() < policy.limit as usize;
                 if admitted {
-                    // Insert after later times, which come from a clock that was slightly ahead.
+                    // In order: the list may have later times, from a clock that was slightly ahead.
                     times.insert(times.partition_point(|time| *time <= now), now);
                 }
                 let oldest = times.first().copied().unwrap_or(now);

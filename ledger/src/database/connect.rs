@@ -152,8 +152,8 @@ impl Database {
     /// When the database cannot be reached.
     pub async fn shares_sessions(&self) -> Result<bool, DatabaseError> {
         let (one, other) = tokio::try_join!(self.connect_bare(), self.connect_bare())?;
-        // Two connections that meet the same session, or one that meets two. The pooler serves others meanwhile, so a
-        // single check may miss it.
+        // Looks for two connections in the same session, or for one in two sessions. The pooler serves others
+        // meanwhile, so a single check may miss it.
         for _ in 0..5 {
             let before = session_id(&one).await?;
             other.simple_query("BEGIN").await?;

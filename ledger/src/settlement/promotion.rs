@@ -202,7 +202,7 @@ impl Promoter {
 struct Given {
     /// The number of jobs that became available.
     jobs: usize,
-    /// Holders without foreign locks, on their row or on a due job.
+    /// Holders without another transaction's lock on their row or on a due job.
     served: BTreeSet<Key>,
 }
 

@@ -47,7 +47,7 @@ async fn process_scope_limits_each_process_and_parks_nothing() {
     .await;
     one.open();
     other.open();
-    // Only until some are done, because each returns at its time and may find the slot in use again.
+    // Waits for three jobs and not for all: each returns at its time, and may find the slot in use again.
     weir.until("a freed slot to be used again", async || {
         (count(&client, "state = 'completed' AND attempt = 1 AND errors IS NULL").await >= 3).then_some(())
     })
