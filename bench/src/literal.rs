@@ -128,7 +128,10 @@ pub(super) async fn with_literal(
     client.batch_execute(TABLES).await?;
     client.batch_execute(RESERVE).await?;
     stage.tidy().await?;
-    let (pool, handlers) = (stage.database.river_pool(10)?, stage.database.river_pool(CONNECTIONS)?);
+    let (pool, handlers) = (
+        stage.database.river_pool(10)?,
+        stage.database.river_pool(CONNECTIONS)?,
+    );
     let limiter = Limiter::default();
     let (counting, connections) = (count.clone(), handlers.clone());
     let mut registered = Workers::new();

@@ -134,7 +134,13 @@ pub(crate) async fn work(settings: &Settings, effort: Effort) -> Result<Report, 
             their_rates.push(with_literal(&ours, &users, workers, &count, effort).await?);
         }
         let name = format!("jobs through {workers} workers, against the decisions literally on riverqueue");
-        lines.push(Line::at_least(name, median(our_rates), median(their_rates), "1/s", 2.0));
+        lines.push(Line::at_least(
+            name,
+            median(our_rates),
+            median(their_rates),
+            "1/s",
+            2.0,
+        ));
     }
     lines.push(with_webhook(settings, &ours, &users, effort).await?);
     ours.end().await?;
