@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
+use super::jobs::fill;
 use super::process::{Process, Services};
 use super::progress::progress;
 use super::report::{BenchError, Line};
 use super::stage::Stage;
-use super::work::fill;
 use weir::config::Settings;
 
 const MAX_WAIT: Duration = Duration::from_secs(60);

@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::crash;
+use super::jobs::fill;
 use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, median, percentile};
 use super::stage::{KIND, Stage, submission};
-use super::work::fill;
 use weir::config::Settings;
 use weir::config::fairness::FairnessScope;
 use weir::handler::{Attempt, Handler, HandlerError, Outcome, Refusal, Worked};

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 use weir_ledger::catalogue::services;
 
+use super::jobs::{fill_bare, fill_within};
 use super::progress::progress;
 use super::report::{BenchError, Effort, Line, Report, conditions, median};
 use super::stage::Stage;
-use super::work::{fill_bare, fill_within};
 use weir::config::Settings;
 
 /// The folder of the Go client in a clone.

@@ -12,10 +12,10 @@ use riverqueue::{Client, Job, QueueConfig, WorkContext, WorkOutcome, Workers};
 use sqlx::PgPool;
 use uuid::Uuid;
 
+use super::jobs::{Count, counted, enough, fill_bare};
 use super::report::{BenchError, Effort};
 use super::reserve::BareArgs;
 use super::stage::Stage;
-use super::work::{Count, counted, enough, fill_bare};
 use weir::work::FETCH_COOLDOWN;
 
 /// Connections of the handlers, next to those of River's client.

@@ -9,6 +9,7 @@ mod crash;
 mod fairness;
 mod faults;
 mod growth;
+mod jobs;
 mod languages;
 mod literal;
 mod path;

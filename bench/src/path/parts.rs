@@ -12,10 +12,10 @@ use riverqueue::{Client, InsertOpts, Job, QueueConfig, WorkContext, WorkOutcome,
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::super::jobs::Count;
 use super::super::report::BenchError;
 use super::super::reserve::BareArgs;
 use super::super::stage::KIND;
-use super::super::work::Count;
 use weir::api::listen;
 use weir::config::Settings;
 use weir::context::Context;

@@ -335,6 +335,8 @@ const BENCH: &[&str] = &[
     "stage",
     "process",
     "reserve",
+    "jobs",
+    "literal",
     "work",
     "crash",
     "fairness",
