@@ -35,7 +35,7 @@ let plans: string[] = [];
 
 void openApi()
   .then((document) => {
-    plans = document.components?.schemas?.Wanted?.properties?.tier?.enum ?? [];
+    plans = document.components?.schemas?.WantedToken?.properties?.tier?.enum ?? [];
     showPlans();
   })
   // The page shows at the top that the server is away.

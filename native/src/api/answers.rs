@@ -23,6 +23,8 @@ answers! {
     403 LacksScope;
     /// The holder was never seen
     404 NeverSeen;
+    /// A service key needs one valid header Weir-On-Behalf-Of
+    422 NoSubject;
     /// There is no such webhook
     404 NoSuchWebhook;
     /// The webhook is disabled, or there is one for this URL already, or there are too many

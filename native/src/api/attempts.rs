@@ -129,13 +129,17 @@ pub(super) struct Completed {
     charged: i64,
 }
 
-/// Completes the job. The same attempt may say so again, and is answered the same.
+/// Completes the job and charges its user.
+///
+/// The same attempt can repeat the call and gets the same answer.
 #[utoipa::path(
     post,
     path = "/worker/jobs/{id}/complete",
-    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
+    operation_id = "completeAttempt",
+    tag = "Workers",
+    params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Completion,
-    responses((status = 200, body = Completed), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    responses((status = 200, body = Completed, description = "The job is completed"), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
 )]
 pub(super) async fn complete(
     State(api): State<Arc<Api>>,
@@ -166,7 +170,7 @@ pub(super) async fn complete(
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Failed {
-    /// What went wrong, for the job's owner. 10 000 letters of it are kept.
+    /// What went wrong, for the job's owner. The first 10 000 letters are kept.
     error: String,
     /// Whether trying again may help.
     #[serde(default = "yes")]
@@ -189,13 +193,17 @@ pub(super) struct AfterFailure {
     outcome: String,
 }
 
-/// Records that the attempt has failed. The job is tried again, unless that was its last attempt or will not help.
+/// Records that the attempt has failed.
+///
+/// The job is retried, unless this was its last attempt or `retry` is false.
 #[utoipa::path(
     post,
     path = "/worker/jobs/{id}/fail",
-    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
+    operation_id = "failAttempt",
+    tag = "Workers",
+    params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Failed,
-    responses((status = 200, body = AfterFailure), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    responses((status = 200, body = AfterFailure, description = "The failure is recorded"), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
 )]
 pub(super) async fn fail(
     State(api): State<Arc<Api>>,
@@ -235,7 +243,7 @@ pub(super) struct Progressed {
     #[schema(minimum = 0, maximum = 1)]
     fraction: f64,
     /// For people, at most 1000 bytes.
-    #[schema(required = false, nullable = false)]
+    #[schema(max_length = 1000, required = false, nullable = false)]
     message: Option<String>,
 }
 
@@ -246,13 +254,17 @@ pub(super) struct Recorded {
     deadline_at: Option<Timestamp>,
 }
 
-/// Says how far the attempt is, which its owner sees, and that it goes on.
+/// Records the progress of the attempt.
+///
+/// The job's owner sees it. The call also counts as a heartbeat.
 #[utoipa::path(
     post,
     path = "/worker/jobs/{id}/progress",
-    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
+    operation_id = "reportProgress",
+    tag = "Workers",
+    params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
     request_body = Progressed,
-    responses((status = 200, body = Recorded), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    responses((status = 200, body = Recorded, description = "The report is recorded"), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
 )]
 pub(super) async fn progress(
     State(api): State<Arc<Api>>,
@@ -263,12 +275,16 @@ pub(super) async fn progress(
     record(&api, &attempt, Some(&attempts::Progress { fraction, message })).await
 }
 
-/// Says that the attempt goes on.
+/// Keeps the attempt alive.
+///
+/// Without a heartbeat before the deadline, the attempt ends and the job is retried.
 #[utoipa::path(
     post,
     path = "/worker/jobs/{id}/heartbeat",
-    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
-    responses((status = 200, body = Recorded), NoAttempt, AttemptOver, Unavailable)
+    operation_id = "sendHeartbeat",
+    tag = "Workers",
+    params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
+    responses((status = 200, body = Recorded, description = "The report is recorded"), NoAttempt, AttemptOver, Unavailable)
 )]
 pub(super) async fn heartbeat(
     State(api): State<Arc<Api>>,
@@ -293,7 +309,7 @@ async fn record(
 /// How much quota an attempt asks for: `more` than it has, or so much in `total`. To say the latter again changes nothing.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
+pub(super) struct WantedExtension {
     /// In the meter's unit, from 1.
     #[schema(minimum = 1, required = false, nullable = false)]
     more: Option<i64>,
@@ -312,13 +328,17 @@ pub(super) struct Extended {
     quota: Option<Value>,
 }
 
-/// Reserves more for the job, and says that the attempt goes on.
+/// Reserves more quota for the job.
+///
+/// The call also counts as a heartbeat.
 #[utoipa::path(
     post,
     path = "/worker/jobs/{id}/extend",
-    params(("id" = i64, Path, description = "The job's id, as Weir-Job-Id had it")),
-    request_body = Wanted,
-    responses((status = 200, body = Extended), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
+    operation_id = "extendReservation",
+    tag = "Workers",
+    params(("id" = i64, Path, description = "The job's id, from the header Weir-Job-Id", minimum = 1)),
+    request_body = WantedExtension,
+    responses((status = 200, body = Extended, description = "The quota after the call"), NoAttempt, AttemptOver, TooLarge, NotWanted, Unavailable)
 )]
 pub(super) async fn extend(
     State(api): State<Arc<Api>>,
@@ -326,11 +346,11 @@ pub(super) async fn extend(
     bytes: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Extended>, ApiError> {
     let needs = match body(bytes, MAX_WORD)? {
-        Wanted {
+        WantedExtension {
             more: Some(more),
             total: None,
         } => Needs::More(more),
-        Wanted {
+        WantedExtension {
             more: None,
             total: Some(total),
         } => Needs::Total(total),

@@ -30,6 +30,12 @@ use crate::telemetry::traces;
 /// The most jobs of one batch.
 const MAX_JOBS: usize = 100;
 
+/// The arguments of the jobs of a batch.
+#[derive(ToSchema)]
+#[schema(value_type = Vec<Object>, min_items = 1, max_items = 100)]
+#[allow(dead_code, reason = "describes a body that is read as JSON")]
+pub(super) struct BatchArguments(Vec<Value>);
+
 /// An accepted batch.
 #[derive(Serialize, ToSchema)]
 pub(super) struct AcceptedBatch {
@@ -40,19 +46,23 @@ pub(super) struct AcceptedBatch {
     quota: Option<Quota>,
 }
 
-/// Submits several jobs of one service, all or none. The body is an array of their arguments.
+/// Submits several jobs of one service, all or none.
+///
+/// The body is an array of their arguments. Anonymous callers cannot submit batches.
 #[utoipa::path(
     post,
     path = "/api/jobs/{id}/batch",
+    operation_id = "submitBatch",
+    tag = "Jobs",
     params(
-        ("id" = String, Path, description = "The name of the service"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same jobs, whatever the order of members; 422 with other arguments, another time or another priority"),
-        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs are to run, within 366 days; at once unless told"),
-        ("Weir-Priority" = Option<i16>, Header, description = "1 to 4 within their lane; 1, the first, unless told"),
+        ("id" = String, Path, description = "The name of the service", min_length = 1),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same jobs, whatever the order of members; 422 with other arguments, another time or another priority", min_length = 1, max_length = 255),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the jobs run: an RFC 3339 time within 366 days. Default: at once", example = "2027-01-31T08:00:00Z", min_length = 1),
+        ("Weir-Priority" = Option<i16>, Header, description = "Priority within their lane. Default: 1, the first", minimum = 1, maximum = 4),
     ),
-    request_body(content = Vec<Value>, description = "The arguments of 1 to 100 jobs, JSON objects, of at most 256 KiB in all"),
+    request_body(content = BatchArguments, description = "The arguments of 1 to 100 jobs, JSON objects, of at most 256 KiB in all"),
     responses(
-        (status = 202, body = AcceptedBatch),
+        (status = 202, body = AcceptedBatch, description = "All jobs are accepted"),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
         Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),

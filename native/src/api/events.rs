@@ -15,7 +15,9 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
-use super::answers::{LacksScope, ManyStreams, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
+use super::answers::{
+    LacksScope, ManyStreams, NoSubject, NoSuchJob, OutOfRange, Unauthenticated, Unavailable,
+};
 use super::caller::Caller;
 use super::feed::{NEWEST, Watch};
 use super::job::Job;
@@ -71,17 +73,21 @@ fn event(name: &str, data: impl Serialize) -> Event {
     Event::default().event(name).json_data(data).unwrap_or_default()
 }
 
-/// One event `job` at each change, the first at once; ends after the last state.
+/// Streams one job as server-sent events.
+///
+/// Sends an event `job` at once and at each change. The stream ends after the final state.
 #[utoipa::path(
     get,
     path = "/api/jobs/{id}/events",
+    operation_id = "streamJob",
+    tag = "Jobs",
     params(
-        ("id" = i64, Path, description = "The job's id"),
-        ("token" = Option<String>, Query, description = "The job's token, for an anonymous caller"),
+        ("id" = i64, Path, description = "The job's id", minimum = 1),
+        ("token" = Option<String>, Query, description = "The job's token. Anonymous callers need it", min_length = 1),
     ),
     responses(
         (status = 200, description = "Events `job`, each with a Job as its data", content_type = "text/event-stream"),
-        Unauthenticated, LacksScope, NoSuchJob, ManyStreams, Unavailable,
+        Unauthenticated, LacksScope, NoSuchJob, NoSubject, ManyStreams, Unavailable,
     )
 )]
 pub(super) async fn job(
@@ -184,21 +190,23 @@ fn hash_of(text: &str) -> u64 {
 
 /// What the first event has.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct FirstEvent {
-    /// The most jobs in the first event, 1 to 100. Default: 100.
+    /// The maximum number of jobs in the first event. Default: 100.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<i64>,
 }
 
-/// The changes of all of the caller's jobs, over one connection.
+/// Streams all of the caller's jobs as server-sent events.
 ///
-/// The first event, `jobs`, has the newest jobs as `GET /api/jobs` lists them. After it comes an event `job` at each
-/// change of one of the caller's hundred newest jobs, and of every job submitted from then on, until that is finished;
-/// and `gone` when a job was deleted. A client that connects again gets `jobs` again, and so misses nothing: there are
-/// no event ids.
+/// The first event, `jobs`, has the newest jobs as `GET /api/jobs` lists them. An event `job` follows at each change of
+/// one of the newest 100 jobs, and of every job submitted later, until it finishes. An event `gone` follows when a job is
+/// deleted. There are no event ids: after a reconnect, the stream starts with `jobs` again.
 #[utoipa::path(
     get,
     path = "/api/jobs/events",
+    operation_id = "streamJobs",
+    tag = "Jobs",
     params(FirstEvent),
     responses(
         (status = 200, description = "An event `jobs` with an array of Jobs as its data; then events `job`, each with a Job, and `gone`, with the `id` of a job", content_type = "text/event-stream"),
@@ -283,13 +291,17 @@ impl Everything {
     }
 }
 
-/// One event `lanes` about once a second.
+/// Streams the state of all lanes as server-sent events.
+///
+/// Sends an event `lanes` about once a second.
 #[utoipa::path(
     get,
     path = "/api/lanes/events",
+    operation_id = "streamLanes",
+    tag = "Lanes",
     responses(
         (status = 200, description = "Events `lanes`, each with a Lanes as its data", content_type = "text/event-stream"),
-        Unauthenticated, LacksScope, ManyStreams,
+        Unauthenticated, LacksScope, NoSubject, ManyStreams,
     )
 )]
 pub(super) async fn lanes(

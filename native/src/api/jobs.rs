@@ -16,7 +16,7 @@ use tokio_postgres::Transaction;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use super::answers::{LacksScope, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
+use super::answers::{LacksScope, NoSubject, NoSuchJob, OutOfRange, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::headers::{self, MAX_KEY};
 use super::job::Job;
@@ -52,18 +52,23 @@ pub(super) struct Accepted {
 }
 
 /// Submits a job. The body is the job's arguments.
+///
+/// The job starts as soon as its user has a free slot and a worker of its lane is free. Until then it is queued. A
+/// submission over the quota is refused.
 #[utoipa::path(
     post,
     path = "/api/jobs/{id}",
+    operation_id = "submitJob",
+    tag = "Jobs",
     params(
-        ("id" = String, Path, description = "The name of the service"),
-        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job, whatever the order of members; 422 with other arguments, another time or another priority"),
-        ("Weir-Run-At" = Option<String>, Header, description = "When the job is to run, within 366 days; at once unless told. For users only"),
-        ("Weir-Priority" = Option<i16>, Header, description = "1 to 4 within its lane; 1, the first, unless told"),
+        ("id" = String, Path, description = "The name of the service", min_length = 1),
+        ("Idempotency-Key" = Option<String>, Header, description = "The same key within 24 hours gives the same job, whatever the order of members; 422 with other arguments, another time or another priority", min_length = 1, max_length = 255),
+        ("Weir-Run-At" = Option<String>, Header, description = "When the job runs: an RFC 3339 time within 366 days. Default: at once. For users only", example = "2027-01-31T08:00:00Z", min_length = 1),
+        ("Weir-Priority" = Option<i16>, Header, description = "Priority within its lane. Default: 1, the first", minimum = 1, maximum = 4),
     ),
-    request_body(content = Value, description = "The job's arguments, a JSON object of at most 256 KiB"),
+    request_body(content = Object, description = "The job's arguments, a JSON object of at most 256 KiB"),
     responses(
-        (status = 202, body = Accepted, headers(("Location" = String, description = "The job"))),
+        (status = 202, body = Accepted, description = "The job is accepted", headers(("Location" = String, description = "The job"))),
         (status = 400, body = ProblemDetails, description = "The body is not JSON", content_type = "application/problem+json"),
         Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such service", content_type = "application/problem+json"),
@@ -282,17 +287,21 @@ fn one(api: &Api, found: Option<JobView>) -> Result<Job, ApiError> {
     job.ok_or(ApiError::NoJob)
 }
 
-/// One job of the caller's.
+/// Shows one of the caller's jobs.
+///
+/// Jobs of other users are not found.
 #[utoipa::path(
     get,
     path = "/api/jobs/{id}",
+    operation_id = "getJob",
+    tag = "Jobs",
     params(
-        ("id" = i64, Path, description = "The job's id"),
-        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token, for an anonymous caller"),
+        ("id" = i64, Path, description = "The job's id", minimum = 1),
+        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token. Anonymous callers need it", min_length = 1),
     ),
     responses(
-        (status = 200, body = Job),
-        Unauthenticated, LacksScope, NoSuchJob, Unavailable,
+        (status = 200, body = Job, description = "The job"),
+        Unauthenticated, LacksScope, NoSuchJob, NoSubject, Unavailable,
     )
 )]
 pub(super) async fn get(
@@ -308,17 +317,21 @@ pub(super) async fn get(
     api.sending.json(caller.holder.id, &job)
 }
 
-/// Cancels a job. One that is finished stays as it is.
+/// Cancels a job.
+///
+/// Its reservation and its slot are released. A finished job does not change.
 #[utoipa::path(
     delete,
     path = "/api/jobs/{id}",
+    operation_id = "cancelJob",
+    tag = "Jobs",
     params(
-        ("id" = i64, Path, description = "The job's id"),
-        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token, for an anonymous caller"),
+        ("id" = i64, Path, description = "The job's id", minimum = 1),
+        ("Weir-Job-Token" = Option<String>, Header, description = "The job's token. Anonymous callers need it", min_length = 1),
     ),
     responses(
         (status = 200, body = Job, description = "A job that is being worked on is cancelled a moment later"),
-        Unauthenticated, LacksScope, NoSuchJob, Unavailable,
+        Unauthenticated, LacksScope, NoSuchJob, NoSubject, Unavailable,
     )
 )]
 pub(super) async fn cancel(
@@ -358,21 +371,26 @@ pub(super) async fn end(api: &Api, id: i64, holder: Option<Uuid>) -> Result<(), 
 
 /// Which part of the list.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Page {
-    /// How many, 1 to 100; 20 unless told otherwise.
+    /// The maximum number of items. Default: 20.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<i64>,
-    /// Only jobs with a smaller id than this: the last one of the page before.
+    /// Only jobs with a smaller id: the last id of the previous page. Default: the newest jobs.
     before: Option<i64>,
 }
 
-/// The caller's jobs, newest first, without their outputs. An anonymous caller has no list.
+/// Lists the caller's jobs, newest first, without their outputs.
+///
+/// Anonymous callers have no list: many clients share an address.
 #[utoipa::path(
     get,
     path = "/api/jobs",
+    operation_id = "listJobs",
+    tag = "Jobs",
     params(Page),
     responses(
-        (status = 200, body = [Job]),
+        (status = 200, body = [Job], description = "The jobs"),
         Unauthenticated, LacksScope, OutOfRange, Unavailable,
     )
 )]

@@ -8,6 +8,7 @@ mod batch;
 mod caller;
 mod changes;
 mod console;
+mod description;
 mod edge;
 mod edge_reports;
 mod events;

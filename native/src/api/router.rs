@@ -3,7 +3,7 @@
 use super::problem::ApiError;
 use super::receiving::MAX_BODY;
 use super::state::Api;
-use super::{access, admin, attempts, batch, edge, events, jobs, shared_queue, system, usage};
+use super::{access, admin, attempts, batch, description, edge, events, jobs, shared_queue, system, usage};
 use crate::config::Environment;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -15,10 +15,8 @@ use std::time::Duration;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::timeout::RequestBodyTimeoutLayer;
 use utoipa::OpenApi;
-use utoipa::openapi::{RefOr, Schema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use weir_ledger::catalogue::Catalogue;
 
 /// A body of which nothing arrives for this long is given up.
 const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,28 +24,6 @@ const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request whose body takes longer is given up, however steadily it arrives. Nothing else takes as long until the
 /// answer begins.
 const BODY_TIMEOUT: Duration = Duration::from_secs(120);
-
-#[derive(OpenApi)]
-#[openapi(info(
-    title = "Weir",
-    description = "Submit jobs under a plan's quota and follow them. Errors are problem details (RFC 9457)."
-))]
-struct Document;
-
-/// Says which plans a development token may be for: those of the catalogue.
-fn name_plans(document: &mut utoipa::openapi::OpenApi, catalogue: &Catalogue) {
-    let Some(RefOr::T(Schema::Object(wanted))) = document
-        .components
-        .as_mut()
-        .and_then(|components| components.schemas.get_mut("Wanted"))
-    else {
-        return;
-    };
-    if let Some(RefOr::T(Schema::Object(tier))) = wanted.properties.get_mut("tier") {
-        let plans = catalogue.plans.keys();
-        tier.enum_values = Some(plans.map(|name| name.as_str().into()).collect());
-    }
-}
 
 async fn in_time(State(limit): State<Duration>, request: Request, next: Next) -> Response {
     tokio::time::timeout(limit, next.run(request))
@@ -57,7 +33,7 @@ async fn in_time(State(limit): State<Duration>, request: Request, next: Next) ->
 
 /// All routes, with their description at `/api/openapi.json`.
 pub(super) fn router(api: Arc<Api>) -> Router {
-    let mut described = OpenApiRouter::with_openapi(Document::openapi())
+    let mut described = OpenApiRouter::with_openapi(description::Document::openapi())
         .routes(routes!(jobs::list))
         // One path: OpenAPI takes two that differ only in a parameter's name for the same.
         .routes(routes!(jobs::submit, jobs::get, jobs::cancel))
@@ -66,20 +42,20 @@ pub(super) fn router(api: Arc<Api>) -> Router {
         .routes(routes!(events::job))
         .routes(routes!(usage::usage))
         .routes(routes!(system::lanes))
-        .routes(routes!(events::lanes))
-        .merge(attempts::routes())
-        .layer(axum::middleware::from_fn_with_state(BODY_TIMEOUT, in_time))
-        .merge(admin::routes());
+        .routes(routes!(events::lanes));
     // Nowhere else is there such a route, nor a word of it.
     if api.settings.environment == Environment::Development && api.settings.jwt_secret.is_some() {
         described = described
             .routes(routes!(system::development_token))
             .routes(routes!(shared_queue::submit, shared_queue::list));
     }
+    let described = described
+        .merge(attempts::routes())
+        .layer(axum::middleware::from_fn_with_state(BODY_TIMEOUT, in_time))
+        .merge(admin::routes());
     let (router, mut document) = described.split_for_parts();
-    document.info.version = env!("CARGO_PKG_VERSION").to_owned();
-    name_plans(&mut document, &api.settings.catalogue);
-    let document = document.to_json().unwrap_or_default();
+    description::complete(&mut document, &api.settings.catalogue);
+    let document = document.to_pretty_json().unwrap_or_default();
     let json = [(header::CONTENT_TYPE, "application/json")];
     router
         .route(

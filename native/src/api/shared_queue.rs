@@ -35,7 +35,7 @@ pub(super) struct SharedSubmission {
     /// Groups the jobs of one demonstration.
     run: Uuid,
     /// One job for each, in this order; the number is only returned with the job.
-    #[schema(example = json!([0, 1, 2]))]
+    #[schema(example = json!([0, 1, 2]), min_items = 1, max_items = 200)]
     users: Vec<u32>,
 }
 
@@ -70,13 +70,17 @@ impl From<&JobRow> for SharedJob {
     }
 }
 
-/// Inserts jobs into one queue for all users, without Weir's admission. Only a server in development mode has this route.
+/// Inserts jobs into one queue for all users, without Weir's admission.
+///
+/// Only a server in development mode has this route.
 #[utoipa::path(
     post,
     path = "/api/dev/shared-queue",
+    operation_id = "submitSharedJobs",
+    tag = "Development",
     request_body = SharedSubmission,
     responses(
-        (status = 202, body = Vec<SharedJob>),
+        (status = 202, body = Vec<SharedJob>, description = "The jobs"),
         Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "The catalogue has no service demo_shared", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "run is no UUID, or users is not a list of 1 to 200 numbers", content_type = "application/problem+json"),
@@ -106,13 +110,17 @@ pub(super) async fn submit(
     Ok((StatusCode::ACCEPTED, Json(jobs.collect())))
 }
 
-/// Lists the jobs of one demonstration, by id. Only a server in development mode has this route.
+/// Lists the jobs of one demonstration, by id.
+///
+/// Only a server in development mode has this route.
 #[utoipa::path(
     get,
     path = "/api/dev/shared-queue",
+    operation_id = "listSharedJobs",
+    tag = "Development",
     params(SharedRun),
     responses(
-        (status = 200, body = Vec<SharedJob>),
+        (status = 200, body = Vec<SharedJob>, description = "The jobs"),
         Unauthenticated, LacksScope,
         (status = 404, body = ProblemDetails, description = "The catalogue has no service demo_shared", content_type = "application/problem+json"),
         (status = 422, body = ProblemDetails, description = "run is no UUID", content_type = "application/problem+json"),

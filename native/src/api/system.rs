@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::answers::{LacksScope, Unauthenticated, Unavailable};
+use super::answers::{LacksScope, NoSubject, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::problem::{ApiError, ProblemDetails};
 use super::state::Api;
@@ -22,26 +22,30 @@ pub(super) async fn live_view(api: &Api) -> Result<Lanes, ApiError> {
     Ok(lanes)
 }
 
-/// What waits and what runs, in all lanes. It names nobody.
+/// Shows queued and running jobs of all lanes.
+///
+/// The answer contains no data of users.
 #[utoipa::path(
     get,
     path = "/api/lanes",
+    operation_id = "getLanes",
+    tag = "Lanes",
     responses(
-        (status = 200, body = Lanes),
-        Unauthenticated, LacksScope, Unavailable,
+        (status = 200, body = Lanes, description = "The lanes"),
+        Unauthenticated, LacksScope, NoSubject, Unavailable,
     )
 )]
 pub(super) async fn lanes(State(api): State<Arc<Api>>, _caller: Caller) -> Result<Json<Lanes>, ApiError> {
     live_view(&api).await.map(Json)
 }
 
-/// For whom a token shall be.
+/// The user and the plan of a token.
 #[derive(Deserialize, ToSchema)]
-pub(super) struct Wanted {
+pub(super) struct WantedToken {
     /// The plan.
     #[schema(example = "pro")]
     tier: String,
-    /// A new user unless told.
+    /// The user. Default: a new one.
     user: Option<Uuid>,
 }
 
@@ -55,13 +59,17 @@ pub(super) struct Given {
     tier: String,
 }
 
-/// A token for the asking, good for an hour. Only a server in development mode has this route.
+/// Issues a bearer token that is valid for an hour.
+///
+/// Only a server in development mode has this route.
 #[utoipa::path(
     post,
     path = "/api/dev/token",
-    request_body = Wanted,
+    operation_id = "createDevelopmentToken",
+    tag = "Development",
+    request_body = WantedToken,
     responses(
-        (status = 200, body = Given),
+        (status = 200, body = Given, description = "The token"),
         Unauthenticated, LacksScope,
         (status = 422, body = ProblemDetails, description = "There is no such plan, or the user is no UUID", content_type = "application/problem+json"),
         Unavailable,
@@ -77,7 +85,7 @@ pub(super) async fn development_token(
         return Err(ApiError::NoRoute);
     }
     // As with submissions, whatever it says that it is.
-    let Ok(Wanted { tier, user }) = serde_json::from_slice(&body) else {
+    let Ok(WantedToken { tier, user }) = serde_json::from_slice(&body) else {
         return Err(ApiError::Unprocessable(
             "tier must be the name of a plan; user, if there is one, a UUID".to_owned(),
         ));

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answers::{LacksScope, Unauthenticated, Unavailable};
+use super::answers::{LacksScope, NoSubject, Unauthenticated, Unavailable};
 use super::caller::Caller;
 use super::problem::ApiError;
 use super::quota::{Quota, WindowQuota};
@@ -52,13 +52,17 @@ pub(super) struct Usage {
 #[derive(Serialize, ToSchema)]
 pub(super) struct MonthsQuota(Option<Quota>);
 
-/// The caller's quota.
+/// Shows the caller's usage and quota.
+///
+/// Anonymous callers have no plan, so `period` and the quotas are null.
 #[utoipa::path(
     get,
     path = "/api/usage",
+    operation_id = "getUsage",
+    tag = "Usage",
     responses(
-        (status = 200, body = Usage),
-        Unauthenticated, LacksScope, Unavailable,
+        (status = 200, body = Usage, description = "The usage"),
+        Unauthenticated, LacksScope, NoSubject, Unavailable,
     )
 )]
 pub(super) async fn usage(State(api): State<Arc<Api>>, caller: Caller) -> Result<Json<Usage>, ApiError> {

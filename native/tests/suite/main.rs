@@ -36,6 +36,7 @@ mod first_start;
 mod fit_server;
 mod fleet;
 mod generated_requests;
+mod generators;
 mod grants;
 mod guard;
 mod handlers;

@@ -79,7 +79,11 @@ async fn the_page_of_the_routes_is_current() {
     let mut body = "The whole description is OpenAPI 3.1, at `/api/openapi.json`. Errors are problem details (RFC 9457).\n\n\
                     | route | what | answers |\n|---|---|---|\n"
         .to_owned();
-    for (path, methods) in document["paths"].as_object().unwrap() {
+    // In the order of the text, which a parsed document does not have.
+    let text = weir.text_of("/api/openapi.json").await;
+    let mut paths: Vec<_> = document["paths"].as_object().unwrap().iter().collect();
+    paths.sort_by_key(|(path, _)| text.find(&format!("\"{path}\"")));
+    for (path, methods) in paths {
         for (method, operation) in methods.as_object().unwrap() {
             let statuses: Vec<&str> = operation["responses"]
                 .as_object()

@@ -26,10 +26,13 @@ use super::request::{self, Names};
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedAdjustment {
     /// The meter's name.
+    #[schema(min_length = 1)]
     meter: String,
-    /// How much is added; what is negative is given back.
+    /// The amount to add. A negative amount is given back. Not 0.
+    #[schema(minimum = -999_999_999_999_999_i64, maximum = 999_999_999_999_999_i64)]
     amount: i64,
     /// Why, for the log and for billing.
+    #[schema(min_length = 1)]
     reason: String,
 }
 
@@ -43,17 +46,21 @@ pub(super) struct AdjustmentView {
 }
 
 /// Adds to the usage of the current billing period, or gives back.
+///
+/// The correction appears in the usage events. The same `Idempotency-Key` books once.
 #[utoipa::path(
     post,
     path = "/admin/holders/{subject}/adjustments",
+    operation_id = "createAdjustment",
+    tag = "Holders",
     params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens"),
-        ("Idempotency-Key" = String, Header, description = "The same key books once"),
+        ("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = String, Header, description = "The same key books once", min_length = 1, max_length = 255),
     ),
     request_body = WantedAdjustment,
     responses(
         (status = 200, body = NotApplied, description = "The user was deleted"),
-        (status = 201, body = AdjustmentView),
+        (status = 201, body = AdjustmentView, description = "The adjustment is booked"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
         UsedBefore, NotWanted, Unavailable,
@@ -102,27 +109,34 @@ pub(super) async fn adjustment(
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedAmount {
     /// The meter's name.
+    #[schema(min_length = 1)]
     meter: String,
-    /// How much.
+    /// The amount.
+    #[schema(minimum = 1, maximum = 999_999_999_999_999_i64)]
     amount: i64,
-    /// Until when it can be drawn on; absent is for ever.
+    /// When it expires. Default: never.
     expires_at: Option<Timestamp>,
     /// Why, for the log.
+    #[schema(min_length = 1)]
     reason: String,
 }
 
-/// Gives an amount beyond the plan, which is drawn on when the month has no room.
+/// Grants an amount beyond the plan.
+///
+/// It is drawn on when the billing period has no room. The same `Idempotency-Key` books once.
 #[utoipa::path(
     post,
     path = "/admin/holders/{subject}/grants",
+    operation_id = "createGrant",
+    tag = "Holders",
     params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens"),
-        ("Idempotency-Key" = String, Header, description = "The same key books once"),
+        ("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255),
+        ("Idempotency-Key" = String, Header, description = "The same key books once", min_length = 1, max_length = 255),
     ),
     request_body = WantedAmount,
     responses(
         (status = 200, body = NotApplied, description = "The user was deleted"),
-        (status = 201, body = GrantView),
+        (status = 201, body = GrantView, description = "The grant is booked"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
         UsedBefore, NotWanted, Unavailable,

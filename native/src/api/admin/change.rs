@@ -25,9 +25,10 @@ use super::request::{self, Names};
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedPlan {
     /// The plan's name.
-    #[schema(example = "pro")]
+    #[schema(example = "pro", min_length = 1)]
     plan: String,
-    /// The payment provider's id of the event: the same again changes nothing.
+    /// The payment provider's id of the event. The same id has an effect once.
+    #[schema(min_length = 1, max_length = 255)]
     event_id: String,
     /// When it happened there: an event older than the last one changes nothing.
     occurred_at: Timestamp,
@@ -37,14 +38,18 @@ pub(super) struct WantedPlan {
     effective: Effective,
 }
 
-/// Sets the plan of a holder, which is made if it was never seen.
+/// Sets the plan of a holder.
+///
+/// Creates the holder if Weir has never seen it. The same event has an effect once, and an older event has none.
 #[utoipa::path(
     put,
     path = "/admin/holders/{subject}/plan",
-    params(("subject" = String, Path, description = "The text that names the holder in tokens")),
+    operation_id = "setPlan",
+    tag = "Holders",
+    params(("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255)),
     request_body = WantedPlan,
     responses(
-        (status = 200, body = Changed),
+        (status = 200, body = Changed, description = "The holder, or why nothing changed"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "Nobody can be called that", content_type = "application/problem+json"),
         UsedBefore, NotWanted, Unavailable,
@@ -83,23 +88,28 @@ pub(super) struct WantedOverride {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Option<i64>>)]
     limits: BTreeMap<Span, Option<i64>>,
-    /// How many jobs may be worked on at once; absent is the plan's.
+    /// The maximum number of running jobs. Default: the plan's.
+    #[schema(minimum = 1, maximum = 1_000_000)]
     slots: Option<u32>,
-    /// Until when it counts; absent is until it is deleted.
+    /// When it expires. Default: never.
     expires_at: Option<Timestamp>,
 }
 
-/// Gives a holder limits or slots of its own for a meter, instead of those it had of its own.
+/// Gives a holder other limits or slots of a meter than its plan.
+///
+/// Replaces the holder's earlier override of this meter.
 #[utoipa::path(
     put,
     path = "/admin/holders/{subject}/overrides/{meter}",
+    operation_id = "setOverride",
+    tag = "Holders",
     params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens"),
-        ("meter" = String, Path, description = "The meter's name"),
+        ("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255),
+        ("meter" = String, Path, description = "The meter's name", min_length = 1),
     ),
     request_body = WantedOverride,
     responses(
-        (status = 200, body = Changed),
+        (status = 200, body = Changed, description = "The holder, or why nothing changed"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
         NotWanted, Unavailable,
@@ -125,16 +135,20 @@ pub(super) async fn put_override(
     view(&api, &person).await.map(Json)
 }
 
-/// Ends what a holder has of its own; the plan's counts again.
+/// Deletes a holder's override of a meter.
+///
+/// The limits and slots of the plan apply again.
 #[utoipa::path(
     delete,
     path = "/admin/holders/{subject}/overrides/{meter}",
+    operation_id = "deleteOverride",
+    tag = "Holders",
     params(
-        ("subject" = String, Path, description = "The text that names the holder in tokens"),
-        ("meter" = String, Path, description = "The meter's name"),
+        ("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255),
+        ("meter" = String, Path, description = "The meter's name", min_length = 1),
     ),
     responses(
-        (status = 200, body = Changed),
+        (status = 200, body = Changed, description = "The holder, or why nothing changed"),
         NoKey, LacksScope,
         (status = 404, body = ProblemDetails, description = "There is no such meter", content_type = "application/problem+json"),
         Unavailable,

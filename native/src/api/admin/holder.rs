@@ -144,12 +144,16 @@ pub(super) struct OverrideView {
     expires_at: Option<Timestamp>,
 }
 
-/// Shows a holder.
+/// Shows a holder with its plan, quota and newest jobs.
+///
+/// Returns 404 for a subject that Weir has never seen.
 #[utoipa::path(
     get,
     path = "/admin/holders/{subject}",
-    params(("subject" = String, Path, description = "The text that names the holder in tokens")),
-    responses((status = 200, body = HolderView), NoKey, LacksScope, NeverSeen, Unavailable)
+    operation_id = "getHolder",
+    tag = "Holders",
+    params(("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255)),
+    responses((status = 200, body = HolderView, description = "The holder"), NoKey, LacksScope, NeverSeen, Unavailable)
 )]
 pub(super) async fn show(
     State(api): State<Arc<Api>>,

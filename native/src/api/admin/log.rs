@@ -21,10 +21,12 @@ use super::request;
 
 /// Which part.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Page {
-    /// The id of the last change of the answer before; from the first one on without it.
+    /// The id of the last change of the previous answer. Default: from the first change.
+    #[param(minimum = 0)]
     after: Option<i64>,
-    /// How many, 1 to 1000; 100 unless told otherwise.
+    /// The maximum number of items. Default: 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
 }
@@ -72,12 +74,16 @@ impl From<LogEntry> for LoggedChange {
     }
 }
 
-/// Who changed what, before and after, the oldest first. Nobody edits it.
+/// Lists who changed what, with the values before and after.
+///
+/// The oldest change comes first. No route edits the log.
 #[utoipa::path(
     get,
     path = "/admin/audit-log",
+    operation_id = "listAuditLog",
+    tag = "Audit log",
     params(Page),
-    responses((status = 200, body = AuditLog), NoKey, LacksScope, OutOfRange, Unavailable)
+    responses((status = 200, body = AuditLog, description = "The changes"), NoKey, LacksScope, OutOfRange, Unavailable)
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,

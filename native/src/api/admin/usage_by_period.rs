@@ -19,13 +19,15 @@ use super::request::{self, Names};
 
 /// Which periods.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Periods {
-    /// `month`, the billing period, unless told otherwise; or `day`, `hour`, `minute`, which are kept for some days.
+    /// `month`, the billing period, or `day`, `hour` or `minute`. Default: `month`.
     #[param(value_type = Option<String>)]
     window: Option<Span>,
-    /// Of this meter; of all of them unless told.
+    /// Only this meter. Default: all meters.
+    #[param(min_length = 1)]
     meter: Option<String>,
-    /// How many, 1 to 1000; 100 unless told otherwise.
+    /// The maximum number of items. Default: 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
 }
@@ -64,12 +66,16 @@ impl From<PeriodUsage> for PeriodView {
     }
 }
 
-/// What a holder has used, by period and meter.
+/// Shows what a holder has used, by period and meter.
+///
+/// Billing periods are kept. Shorter windows are kept for some days.
 #[utoipa::path(
     get,
     path = "/admin/holders/{subject}/usage",
-    params(("subject" = String, Path, description = "The text that names the holder in tokens"), Periods),
-    responses((status = 200, body = UsageByPeriod), NoKey, LacksScope, NeverSeen, OutOfRange, Unavailable)
+    operation_id = "listUsageByPeriod",
+    tag = "Usage",
+    params(("subject" = String, Path, description = "The text that names the holder in tokens", min_length = 1, max_length = 255), Periods),
+    responses((status = 200, body = UsageByPeriod, description = "The usage"), NoKey, LacksScope, NeverSeen, OutOfRange, Unavailable)
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,

@@ -20,11 +20,13 @@ use super::request;
 
 /// Which part.
 #[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 pub(super) struct Page {
-    /// The `next` of the answer before; from the first event on without it. `now` is after all events so far, and a time
-    /// is before the first event at that time or later.
+    /// The `next` of the previous answer, `now`, or a time. `now` starts after all events so far. A time starts with the
+    /// first event at that time or later. Default: the first event.
+    #[param(min_length = 1)]
     after: Option<String>,
-    /// How many, 1 to 1000; 100 unless told otherwise.
+    /// The maximum number of items. Default: 100.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<i64>,
 }
@@ -96,12 +98,16 @@ impl From<UsageEvent> for CloudEvent {
     }
 }
 
-/// Everybody's usage events, each once and none left out: one that is committed later never turns up before a cursor.
+/// Lists the usage events of all holders, for billing.
+///
+/// Each event appears once and none is left out: an event that is committed later never appears before a cursor.
 #[utoipa::path(
     get,
     path = "/admin/usage/events",
+    operation_id = "listUsageEvents",
+    tag = "Usage",
     params(Page),
-    responses((status = 200, body = UsageEvents), NoKey, LacksScope, OutOfRange, Unavailable)
+    responses((status = 200, body = UsageEvents, description = "The events"), NoKey, LacksScope, OutOfRange, Unavailable)
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,

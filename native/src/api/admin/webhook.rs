@@ -86,7 +86,7 @@ impl From<Revealed> for WebhookView {
 
 /// All webhooks.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Webhooks {
+pub(super) struct WebhookList {
     /// The oldest first.
     webhooks: Vec<WebhookView>,
 }
@@ -95,14 +95,15 @@ pub(super) struct Webhooks {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedWebhook {
-    /// Where to.
-    #[schema(example = "https://example.com/weir")]
+    /// The URL that deliveries are sent to.
+    #[schema(example = "https://example.com/weir", format = "uri", min_length = 1)]
     url: String,
     #[serde(default)]
     #[schema(schema_with = wanted_events)]
     events: Vec<String>,
-    /// The percents of a limit that `quota.threshold` is sent at; absent is 80 and 100.
+    /// The percentages of a limit, 1 to 1000, at which `quota.threshold` is sent. Default: 80 and 100.
     #[serde(default)]
+    #[schema(max_items = 20)]
     thresholds: Vec<i16>,
 }
 
@@ -154,31 +155,39 @@ fn named(path: Named) -> Result<Uuid, ApiError> {
     }
 }
 
-/// Shows all webhooks, with what became of their deliveries.
+/// Lists all webhooks with the state of their deliveries.
+///
+/// The oldest comes first. The secrets are not included.
 #[utoipa::path(
     get,
     path = "/admin/webhooks",
-    responses((status = 200, body = Webhooks), NoKey, LacksScope, Unavailable)
+    operation_id = "listWebhooks",
+    tag = "Webhooks",
+    responses((status = 200, body = WebhookList, description = "The webhooks"), NoKey, LacksScope, Unavailable)
 )]
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
     _operator: Operator,
-) -> Result<Json<Webhooks>, ApiError> {
+) -> Result<Json<WebhookList>, ApiError> {
     let webhooks = api
         .pool
         .with::<_, ApiError>(async |client| Ok(control::webhooks(client).await?))
         .await?;
     let webhooks = webhooks.into_iter().map(WebhookView::from).collect();
-    Ok(Json(Webhooks { webhooks }))
+    Ok(Json(WebhookList { webhooks }))
 }
 
-/// Makes a webhook, which is sent what is committed from now on. The answer has its secret, this once.
+/// Creates a webhook.
+///
+/// It receives events that are committed from now on. Only this answer contains the secret.
 #[utoipa::path(
     post,
     path = "/admin/webhooks",
+    operation_id = "createWebhook",
+    tag = "Webhooks",
     request_body = WantedWebhook,
     responses(
-        (status = 201, body = WebhookView),
+        (status = 201, body = WebhookView, description = "The webhook"),
         NoKey, LacksScope, WebhookInTheWay, NotWanted, Unavailable,
     )
 )]
@@ -204,12 +213,16 @@ pub(super) async fn add(
     Ok((StatusCode::CREATED, Json(WebhookView::from(made))).into_response())
 }
 
-/// Removes a webhook with what it was to be sent yet.
+/// Deletes a webhook.
+///
+/// Its waiting deliveries are dropped.
 #[utoipa::path(
     delete,
     path = "/admin/webhooks/{id}",
+    operation_id = "deleteWebhook",
+    tag = "Webhooks",
     params(("id" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 204), NoKey, LacksScope, NoSuchWebhook, Unavailable)
+    responses((status = 204, description = "Done"), NoKey, LacksScope, NoSuchWebhook, Unavailable)
 )]
 pub(super) async fn remove(
     State(api): State<Arc<Api>>,
@@ -225,12 +238,16 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Gives a webhook another secret, which the answer has, this once. For a day, the one before signs besides.
+/// Gives a webhook a new secret.
+///
+/// Only this answer contains the secret. The old secret stays valid for 24 hours.
 #[utoipa::path(
     post,
     path = "/admin/webhooks/{id}/rotate",
+    operation_id = "rotateWebhookSecret",
+    tag = "Webhooks",
     params(("id" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 200, body = WebhookView), NoKey, LacksScope, NoSuchWebhook, Unavailable)
+    responses((status = 200, body = WebhookView, description = "The webhook"), NoKey, LacksScope, NoSuchWebhook, Unavailable)
 )]
 pub(super) async fn rotate(
     State(api): State<Arc<Api>>,
@@ -247,12 +264,16 @@ pub(super) async fn rotate(
     Ok(Json(revealed.into()))
 }
 
-/// Has a disabled webhook sent again what is committed from now on.
+/// Enables a disabled webhook.
+///
+/// It receives events that are committed from now on.
 #[utoipa::path(
     post,
     path = "/admin/webhooks/{id}/enable",
+    operation_id = "enableWebhook",
+    tag = "Webhooks",
     params(("id" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 204), NoKey, LacksScope, NoSuchWebhook, Unavailable)
+    responses((status = 204, description = "Done"), NoKey, LacksScope, NoSuchWebhook, Unavailable)
 )]
 pub(super) async fn enable(
     State(api): State<Arc<Api>>,
@@ -268,12 +289,16 @@ pub(super) async fn enable(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Tells a webhook an event of the type `webhook.test`.
+/// Sends a webhook an event of the type `webhook.test`.
+///
+/// The delivery uses the same signature and retries as any other.
 #[utoipa::path(
     post,
     path = "/admin/webhooks/{id}/test",
+    operation_id = "testWebhook",
+    tag = "Webhooks",
     params(("id" = Uuid, Path, description = "The webhook's id")),
-    responses((status = 202, body = TestEvent), NoKey, LacksScope, NoSuchWebhook, WebhookInTheWay, Unavailable)
+    responses((status = 202, body = TestEvent, description = "The event is queued"), NoKey, LacksScope, NoSuchWebhook, WebhookInTheWay, Unavailable)
 )]
 pub(super) async fn test(
     State(api): State<Arc<Api>>,
@@ -294,16 +319,18 @@ pub(super) async fn test(
     Ok((StatusCode::ACCEPTED, Json(view)).into_response())
 }
 
-/// Makes deliveries again, by the same ids, as long as River keeps them.
+/// Repeats deliveries, with the same ids, while River keeps them.
 ///
-/// Those that were delivered are kept for a day, those that were given up for a week.
+/// Successful deliveries are kept for a day, abandoned ones for a week.
 #[utoipa::path(
     post,
     path = "/admin/webhooks/{id}/replay",
+    operation_id = "replayDeliveries",
+    tag = "Webhooks",
     params(("id" = Uuid, Path, description = "The webhook's id")),
     request_body = WantedReplay,
     responses(
-        (status = 200, body = Replayed),
+        (status = 200, body = Replayed, description = "The deliveries are queued"),
         NoKey, LacksScope, NoSuchWebhook, WebhookInTheWay, NotWanted, Unavailable,
     )
 )]

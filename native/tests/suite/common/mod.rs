@@ -336,6 +336,16 @@ impl Weir {
         }
     }
 
+    /// The body of a public route, byte by byte.
+    pub async fn text_of(&self, path: &str) -> String {
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX)
+            .await
+            .unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
     pub async fn get(&self, path: &str, who: Who) -> Answer {
         self.call("GET", path, who, &[], Vec::new()).await
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::skip::skip;
@@ -87,6 +88,41 @@ fn make_python(folder: &Path, packages: &[&str]) -> Result<PathBuf, String> {
         let _ = std::fs::remove_dir_all(&unfinished);
     }
     made.map(|()| python)
+}
+
+/// The `node_modules` with the packages that a folder locks, made once for each lock; `None` when it cannot be made here.
+pub fn npm(name: &str, locked: &Path) -> Option<PathBuf> {
+    match cache().and_then(|cache| make_npm(&cache, name, locked)) {
+        Ok(modules) => Some(modules),
+        Err(reason) => {
+            missing(&format!("{name} could not be installed for Node.js: {reason}"));
+            None
+        }
+    }
+}
+
+fn make_npm(cache: &Path, name: &str, locked: &Path) -> Result<PathBuf, String> {
+    let lock = std::fs::read(locked.join("package-lock.json")).map_err(|error| error.to_string())?;
+    let version = Sha256::digest(&lock)[..8]
+        .iter()
+        .fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    let folder = cache.join(format!("npm-{name}-{version:016x}"));
+    if !folder.exists() {
+        let unfinished = folder.with_extension(Uuid::new_v4().simple().to_string());
+        std::fs::create_dir_all(&unfinished).map_err(|error| error.to_string())?;
+        for file in ["package.json", "package-lock.json"] {
+            std::fs::copy(locked.join(file), unfinished.join(file)).map_err(|error| error.to_string())?;
+        }
+        let made = run(Command::new("npm")
+            .args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"])
+            .current_dir(&unfinished));
+        // Another process may have been faster. Its result is as good.
+        if made.is_err() || std::fs::rename(&unfinished, &folder).is_err() {
+            let _ = std::fs::remove_dir_all(&unfinished);
+        }
+        made?;
+    }
+    Ok(folder.join("node_modules"))
 }
 
 /// A program of a Debian package: the installed one, or one unpacked in the cache. Nothing is installed, because the
