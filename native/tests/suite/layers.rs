@@ -292,6 +292,7 @@ const NATIVE: &[&str] = &[
     "api::admin::webhook",
     "api::admin",
     "api::attempts",
+    "api::description",
     "api::shared_queue",
     "api::router",
     "api::console::page",
