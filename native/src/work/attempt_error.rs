@@ -15,7 +15,7 @@ pub(super) enum AttemptError {
     #[error("{message}")]
     Failed {
         message: String,
-        /// Not to be tried again before.
+        /// The next attempt does not start earlier than this.
         after: Option<Duration>,
     },
     #[error("it took longer than {}, its time limit", humantime::format_duration(*.0))]
@@ -24,19 +24,19 @@ pub(super) enum AttemptError {
     Permanent(String),
     #[error("the handler panicked")]
     Panicked,
-    /// The handler answers later. River finds the job pending and writes nothing. If the report comes so late that the next
-    /// attempt runs already, River retries that one; a success would end the job.
+    /// The handler answers later. River finds the job pending and writes nothing. If the report arrives after the next
+    /// attempt has started, River retries that attempt; a success would end the job.
     #[error("an earlier attempt of this job was reported too late")]
     Outstanding,
     #[error(transparent)]
     Internal(#[from] Internal),
-    /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
+    /// Not transparent: River searches the sources for `WorkCancelled`, and would refund the attempt if it found one.
     #[error("stopped")]
     Cancelled(#[from] WorkCancelled),
 }
 
 impl AttemptError {
-    /// `timed_out` is the time limit if it was the reason why the handler had to stop.
+    /// `timed_out` is the time limit, if the handler had to stop because of it.
     pub(super) fn from_handler(error: HandlerError, timed_out: Option<Duration>) -> Self {
         match error {
             HandlerError::Failed(message) => Self::Failed {
@@ -64,7 +64,7 @@ impl AttemptError {
     }
 }
 
-/// The pause that a failed attempt asks for.
+/// The pause that a failed attempt requests.
 pub(super) fn asked_for(error: &WorkError) -> Option<Duration> {
     match error.downcast_ref() {
         Some(AttemptError::Failed { after, .. }) => *after,

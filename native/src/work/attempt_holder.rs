@@ -1,4 +1,4 @@
-//! The holder of the attempt that a task works: from the reservation that the guard read, or from the job's arguments.
+//! The holder of the current task's attempt: from the reservation that the guard read, or from the job's arguments.
 
 use riverqueue::JobRow;
 use serde::Deserialize;
@@ -8,12 +8,12 @@ tokio::task_local! {
     static HOLDER: Option<Holder>;
 }
 
-/// Runs an attempt whose reservation belongs to `holder`; `None` for a job without a reservation.
+/// Runs an attempt with the reservation of `holder`; `None` for a job without a reservation.
 pub(super) async fn scope<F: Future>(holder: Option<Holder>, attempt: F) -> F::Output {
     HOLDER.scope(holder, attempt).await
 }
 
-/// The holder of the reservation of the attempt that this task works.
+/// The holder of the reservation of the current task's attempt.
 pub(super) fn get() -> Option<Holder> {
     HOLDER.try_with(|holder| *holder).ok().flatten()
 }

@@ -1,5 +1,5 @@
-//! The attempt log: a line when an attempt starts and one when it ends, its metrics, and its span. The request id in
-//! them is the one that the edge gave the submission.
+//! The attempt log: a line at the start and at the end of each attempt, with its metrics and its span. The lines
+//! contain the request id that the edge assigned to the submission.
 
 use std::time::{Duration, Instant};
 
@@ -12,15 +12,14 @@ use crate::telemetry::traces::{self, Span, TraceContext};
 use weir_ledger::holder::Holder;
 use weir_ledger::job_metadata::REQUEST_ID;
 
-/// An attempt under way. One that is dropped before its end is logged was broken off: by its timeout, a panic, or a
-/// hard stop.
+/// A running attempt. If it is dropped before its end is logged, a timeout, a panic or a hard stop interrupted it.
 pub(super) struct AttemptLog<'a> {
     job: &'a JobRow,
     service: String,
     user: Option<uuid::Uuid>,
     request_id: Option<String>,
     started: Instant,
-    /// The log has a line of a success that took longer: half of the service's time limit.
+    /// Slower successes are logged too: half of the service's time limit.
     slow: Option<Duration>,
     span: Span,
     is_ended: bool,
@@ -36,13 +35,13 @@ impl<'a> AttemptLog<'a> {
             service: service.map_or_else(|| job.kind.clone(), |service| service.name.clone()),
             span: traces::attempt(job, user),
             user,
-            // Somebody else's job may have anything there.
+            // A job of another application may have any value there.
             request_id: job.metadata.get(REQUEST_ID).ok().flatten(),
             started: Instant::now(),
             slow: service.map(|service| service.timeout / 2),
             is_ended: false,
         };
-        // Both by the database's clock.
+        // The database's clock sets both times.
         let waited = job
             .attempted_at
             .map_or(0.0, |at| at.duration_since(job.scheduled_at).as_secs_f64())
@@ -68,17 +67,17 @@ impl<'a> AttemptLog<'a> {
         log
     }
 
-    /// Where in its trace the attempt is.
+    /// The attempt's position in its trace.
     pub(super) fn trace_context(&self) -> TraceContext {
         self.span.context()
     }
 
-    /// The settlement, which is over when that is dropped.
+    /// The span of the settlement, which ends when the span is dropped.
     pub(super) fn settlement(&self) -> Span {
         traces::settlement(&self.trace_context())
     }
 
-    /// Logs how the attempt ended. `charged` is what a completed job cost.
+    /// Logs how the attempt ended. `charged` is the amount that a completed job was charged.
     pub(super) fn end(mut self, outcome: &'static str, charged: Option<i64>, reason: Option<&str>) {
         self.is_ended = true;
         self.log_end(outcome, charged, reason);
@@ -120,7 +119,7 @@ impl Drop for AttemptLog<'_> {
     }
 }
 
-/// To the microsecond.
+/// Rounds to the microsecond.
 fn milliseconds(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e3
 }

@@ -1,11 +1,11 @@
 //! Which cancellations an attempt obeys.
 //!
 //! River cancels an attempt when a notification names its job, and any database role can send that notification. A
-//! genuine cancellation also leaves a mark in the job's metadata. So each attempt has its own token, which is cancelled
-//! when the database has the mark or the process stops. River's token only says when to look.
+//! genuine cancellation also leaves a mark in the job's metadata. So each attempt has a separate token, which is
+//! cancelled when the database has the mark or the process stops. River's token only triggers that check.
 //!
-//! River records every outcome of an attempt as a cancellation once its token is cancelled, except success. After a
-//! forged cancellation, Weir records the other outcomes itself.
+//! Once its token is cancelled, River records every outcome except success as a cancellation. After a forged
+//! cancellation, Weir records those outcomes itself.
 
 use std::time::Duration;
 
@@ -17,30 +17,30 @@ use weir_ledger::database::DatabaseError;
 
 use crate::context::Context;
 
-/// After a forged cancellation, River reports no genuine one. The attempt looks for it this often.
+/// After a forged cancellation, River does not report a genuine one. The attempt checks for it at this interval.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// An attempt that is still running this long after its cancellation is broken off. Longer than what programs have to
-/// stop.
+/// An attempt that is still running this long after its cancellation is aborted. Longer than the time that programs get
+/// to stop.
 const CANCEL_GRACE: Duration = Duration::from_secs(15);
 
-/// How often the database is tried again while it cannot be used.
+/// Pause between retries while the database is unavailable.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// River still reports on the attempt, and does not say which attempt it means. The next one starts no sooner. River's
-/// scheduler makes a job available up to 5 s before it is due.
+/// River still reports on the attempt without naming it, so the next attempt must not start earlier. River's scheduler
+/// makes a job available up to 5 s before it is due.
 const NEXT_ATTEMPT_AFTER: Duration = Duration::from_secs(10);
 
 tokio::task_local! {
     static OF_ATTEMPT: CancellationToken;
 }
 
-/// The token of the attempt that this task works.
+/// The token of the current task's attempt.
 pub(super) fn of_attempt() -> CancellationToken {
     OF_ATTEMPT.try_with(CancellationToken::clone).unwrap_or_default()
 }
 
-/// The attempt was cancelled and went on.
+/// The attempt was cancelled and continued.
 #[derive(Debug, thiserror::Error)]
 #[error("the attempt was cancelled and did not stop")]
 struct BrokenOff;
@@ -48,7 +48,7 @@ struct BrokenOff;
 /// Decides which cancellations are obeyed.
 pub(super) struct Cancellations {
     context: Context,
-    /// Cancelled when attempts have to stop because the process does, before River's tokens are.
+    /// Cancelled when attempts have to stop because the process stops, before River's tokens are.
     stopping: CancellationToken,
 }
 
@@ -57,8 +57,8 @@ impl Cancellations {
         Self { context, stopping }
     }
 
-    /// Runs an attempt with its own token. `river` is River's. `retry_in` returns the pause after a failure, which is at
-    /// least its second argument.
+    /// Runs an attempt with a separate token. `river` is River's token. `retry_in` returns the pause after a failure,
+    /// which is at least its second argument.
     pub(super) async fn run(
         &self,
         river: &CancellationToken,
@@ -82,7 +82,8 @@ impl Cancellations {
         self.record(job, outcome, retry_in).await
     }
 
-    /// Cancels the attempt's token when River's is, and rightly. Returns when the attempt has had time to stop.
+    /// Cancels the attempt's token when River's token is cancelled and the cancellation is genuine. Returns when the
+    /// attempt has had time to stop.
     async fn cancel(
         &self,
         river: &CancellationToken,
@@ -113,7 +114,7 @@ impl Cancellations {
         tokio::time::sleep(CANCEL_GRACE).await;
     }
 
-    /// Whether the database knows of the cancellation. A job that no longer runs has nothing left to lose.
+    /// Whether the database has recorded the cancellation. A job that no longer runs can be cancelled safely.
     async fn is_cancelled(&self, job_id: i64) -> Result<bool, DatabaseError> {
         weir_ledger::read::attempts::is_cancelled(&self.context.pool, job_id).await
     }
@@ -128,7 +129,7 @@ impl Cancellations {
         }
     }
 
-    /// Records the outcome instead of River, to which the attempt is then a success of a job that does not run.
+    /// Records the outcome instead of River. River then sees a success of a job that is not running.
     async fn record(
         &self,
         job: &Attempted,
@@ -180,7 +181,7 @@ impl Cancellations {
     }
 }
 
-/// Whether the attempt ended because it was told to stop.
+/// Whether the attempt ended because its token was cancelled.
 fn was_stopped(error: &WorkError) -> bool {
     let error: &(dyn std::error::Error + 'static) = error.get_ref();
     std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<WorkCancelled>())

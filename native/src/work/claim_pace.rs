@@ -1,8 +1,8 @@
-//! Claim pace: how soon a claim may follow the one before.
+//! Claim pace: how soon a claim may follow the previous one.
 //!
-//! A claim usually takes less than a millisecond, and the next one may follow at once. While another session holds an old
-//! snapshot, PostgreSQL keeps the index entries of all jobs that were claimed since, and each claim walks over them,
-//! however few jobs it finds. Then fewer claims, each of more jobs, do the same work.
+//! A claim usually takes less than a millisecond, and the next one may follow at once. While another session holds an
+//! old snapshot, PostgreSQL keeps the index entries of all jobs claimed since then. Each claim scans them, however few
+//! jobs it finds. Fewer claims of more jobs each then do the same work.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use riverqueue::{BoxError, Hook, Metric};
 /// when jobs are short.
 pub const FETCH_COOLDOWN: Duration = Duration::from_millis(1);
 
-/// The longest, also when claims take longer: within River's interval between polls.
+/// The maximum, including when claims take longer. It is shorter than River's poll interval.
 const MAX_COOLDOWN: Duration = Duration::from_millis(512);
 
 /// A claim that costs less is not worth avoiding.
 const CHEAP: Duration = Duration::from_millis(5);
 
-/// What a claim may take for each job that it finds.
+/// Time allowed per job that a claim finds.
 const PER_JOB: Duration = Duration::from_micros(200);
 
-/// A lane's claims take at most about one part of its time in this many.
+/// A lane spends at most about one part in this many of its time on claims.
 const SHARE: u32 = 4;
 
-/// How long claims take, apart from what they take for the jobs that they find: rises slowly and falls quickly, so that a
-/// busy machine alone does not look like it.
+/// The duration of claims, without the time for the jobs that they find. It rises slowly and falls quickly, so that a
+/// busy machine alone does not raise it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ClaimCost(Duration);
 
@@ -42,7 +42,7 @@ impl ClaimCost {
         };
     }
 
-    /// A power of two of milliseconds, so that it seldom changes.
+    /// A power of two in milliseconds, so that it rarely changes.
     fn cooldown(self) -> Duration {
         if self.0 < CHEAP {
             return FETCH_COOLDOWN;
@@ -52,19 +52,19 @@ impl ClaimCost {
     }
 }
 
-/// The pace of a process's claims. A hook of River reports how long each took. Cheap to clone.
+/// The pace of a process's claims. A River hook reports how long each took. Cheap to clone.
 #[derive(Clone, Default)]
 pub(super) struct ClaimPace(Arc<Mutex<Measured>>);
 
 #[derive(Default)]
 struct Measured {
     cost: ClaimCost,
-    /// The time of the claim whose number of jobs comes next. Lanes may mix these up, which does no harm.
+    /// The duration of the last claim; its job count arrives next. Lanes may mix these up, which is harmless.
     time: Duration,
 }
 
 impl ClaimPace {
-    /// How soon a claim may follow the one before.
+    /// How soon a claim may follow the previous one.
     pub(super) fn cooldown(&self) -> Duration {
         self.0.lock().cost.cooldown()
     }
@@ -74,7 +74,7 @@ impl Hook for ClaimPace {
     async fn metric_emit(&self, metric: Metric) -> Result<(), BoxError> {
         let mut measured = self.0.lock();
         match metric {
-            // River reports the time first.
+            // River reports the duration first.
             Metric::JobGetAvailableDuration(time) => measured.time = time,
             Metric::JobGetAvailableCount(jobs) => {
                 let time = measured.time;

@@ -1,5 +1,5 @@
-//! Keeping what plans keep, and deleting what nobody will ask for any more: a slice of each a round, until all is gone
-//! through; then again after a while.
+//! Cleanup: keeps results and history as plans require, and deletes expired rows. Each round processes one slice of
+//! each task until a pass is complete. The next pass starts after a pause.
 
 use std::time::{Duration, Instant};
 
@@ -10,20 +10,20 @@ use weir_ledger::reconciliation::{
     self as ledger, FIRST_FINISHED, FIRST_HOLDER, FinishedCursor, HolderCursor,
 };
 
-/// Between two passes through everything.
+/// Between two complete passes.
 const PASS_INTERVAL: Duration = Duration::from_secs(15);
 
-/// After a slice in which nothing was to be done.
+/// After a slice without work.
 const REST: Duration = Duration::from_secs(5);
 
-/// Between two looks at all finished jobs that River still has. Those in between are at what ended since the last one; a
-/// transaction that commits very late ends its jobs before that.
+/// Between two scans of all finished jobs that River still has. Scans in between cover jobs that ended since the last
+/// scan. A transaction that commits very late ended its jobs before that.
 const KEEP_ALL_INTERVAL: Duration = Duration::from_hours(1);
 
-/// Where the passes are in what they go through.
+/// The position of each pass.
 pub(super) struct Cleaner {
     passed: Option<Instant>,
-    /// Whether somebody waits for the pass that is under way.
+    /// Whether a caller waits for the current pass.
     hurries: bool,
     submissions: Pass<i64>,
     abandoned: Pass<i64>,
@@ -33,7 +33,7 @@ pub(super) struct Cleaner {
     kept_all: Instant,
 }
 
-/// Goes on behind a slice. One that failed ends the pass.
+/// Advances a pass by one slice. A failed slice ends the pass.
 fn go_on<C: Copy>(pass: &mut Pass<C>, slice: Result<Slice<C>, Error>) -> Result<i64, Error> {
     match slice {
         Ok(slice) => {
@@ -73,12 +73,12 @@ impl Cleaner {
         }
     }
 
-    /// Whether a pass is over since the last [`Self::hurry`].
+    /// Whether a pass has finished since the last [`Self::hurry`].
     pub(super) fn has_passed(&self) -> bool {
         self.passed.is_some() && !self.is_under_way()
     }
 
-    /// Has the next round begin a pass, which does not rest.
+    /// Makes the next round start a pass without rests.
     pub(super) fn hurry(&mut self) {
         self.passed = None;
         self.hurries = true;
@@ -92,7 +92,7 @@ impl Cleaner {
             || self.finished.iter().any(|finished| finished.is_under_way)
     }
 
-    /// The slices of one round. Each is on its own: what one of them cannot do keeps no other from going on.
+    /// Runs the slices of one round. They are independent: a failed slice does not stop the others.
     pub(super) async fn round(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let begins = self.passed.is_none_or(|last| last.elapsed() >= PASS_INTERVAL);
         if !begins && !self.is_under_way() {
@@ -101,7 +101,7 @@ impl Cleaner {
         }
         let mut failure = None;
         let mut failed = |error: Error| failure = Some(error);
-        // Before what makes room: a submission outlives River's job only while the job is kept.
+        // Runs before the steps that delete: a submission outlives River's job only while the job is kept.
         if self.kept_all.elapsed() >= KEEP_ALL_INTERVAL {
             self.kept_all = Instant::now();
             self.finished

@@ -1,5 +1,5 @@
-//! Deliveries to webhooks: jobs of River's that nobody waits for and that hold nobody's slot. Each webhook has a queue and
-//! workers of its own in every process, so that a receiver that is slow or away delays nobody but itself.
+//! Webhook deliveries: River jobs without a holder or a slot. Each webhook has its own queue and workers in every
+//! process, so that a slow or unavailable receiver delays only its own deliveries.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,36 +28,36 @@ use crate::config::retry::MAX_AFTER;
 use crate::context::Context;
 use crate::outbound::{self, Reach, Secret};
 
-/// How long a receiver may take to answer.
+/// How long a receiver may take to respond.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The pauses after each attempt, in seconds, as Standard Webhooks suggests them: three days in all.
+/// The pauses after each attempt, in seconds, as Standard Webhooks recommends: three days in total.
 const PAUSES: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
 
-/// As much of a refusal's body is kept.
+/// Maximum length of the stored part of an error response.
 const MAX_MESSAGE: usize = 500;
 
-/// As much of a short answer is read, so that its connection can be used again.
+/// Maximum number of bytes read from a response, so that its connection can be reused.
 const SHORT_ANSWER: u64 = 16 * 1024;
 
-/// For how long a webhook is taken to be as it was: each delivery would ask otherwise.
+/// How long a webhook's row is cached, so that not every delivery queries it.
 const KNOWN_FOR: Duration = Duration::from_secs(1);
 
-/// Between two looks at which webhooks there are.
+/// Between two reads of the list of webhooks.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// A queue tells when there is something in it; this is for what was missed.
+/// Notifications announce new deliveries; polling finds those with a lost notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Between two claims of a queue, so that events that follow each other closely are claimed together.
+/// Between two claims of a queue, so that events in quick succession are claimed together.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Delivery {
     webhook: Uuid,
-    /// Its id.
+    /// The event's id.
     event: String,
-    /// As it is sent and signed.
+    /// The body as sent and signed.
     body: String,
 }
 
@@ -82,7 +82,7 @@ enum DeliveryError {
     Unusable(String),
     #[error(transparent)]
     Internal(#[from] Internal),
-    /// Not transparent: River looks for `WorkCancelled` among the sources, and gives the attempt back when it is there.
+    /// Not transparent: River searches the sources for `WorkCancelled`, and would refund the attempt if it found one.
     #[error("stopped")]
     Cancelled(#[from] WorkCancelled),
 }
@@ -94,7 +94,7 @@ struct Deliverer {
     known: Mutex<HashMap<Uuid, (Instant, Arc<Receiver>)>>,
 }
 
-/// Registers the kind of deliveries.
+/// Registers the job kind of deliveries.
 pub(super) fn register(workers: &mut Workers, context: &Context) -> Result<(), DatabaseError> {
     let reach = Reach::of(context.settings.webhook_private_networks);
     workers.add::<Delivery, _>(Deliverer {
@@ -109,7 +109,7 @@ pub(super) fn register(workers: &mut Workers, context: &Context) -> Result<(), D
 impl Worker<Delivery> for Deliverer {
     type Error = DeliveryError;
 
-    /// Every step of `work` has its own limit.
+    /// Every step of `work` has a separate limit.
     fn timeout(&self, _job: &Job<Delivery>) -> WorkerTimeout {
         WorkerTimeout::Disabled
     }
@@ -128,7 +128,7 @@ impl Worker<Delivery> for Deliverer {
         let Delivery { webhook, event, body } = job.args;
         let receiver = match self.receiver(webhook).await {
             Ok(Some(receiver)) => receiver,
-            // Disabled or removed since it was told.
+            // The webhook was disabled or removed after the event was emitted.
             Ok(None) => return Ok(WorkOutcome::Cancel),
             Err(error) => return Ok(not_begun(job.row.id, error)?),
         };
@@ -168,7 +168,8 @@ impl Worker<Delivery> for Deliverer {
 }
 
 impl Deliverer {
-    /// Where deliveries go. That there is none is never remembered: it may be enabled the next moment.
+    /// The receiver of deliveries. A missing or disabled webhook is not cached, because it may be enabled at any
+    /// moment.
     async fn receiver(&self, webhook: Uuid) -> Result<Option<Arc<Receiver>>, DatabaseError> {
         let known = self.known.lock().get(&webhook).cloned();
         if let Some((_, receiver)) = known.filter(|(asked, _)| asked.elapsed() < KNOWN_FOR) {
@@ -187,7 +188,7 @@ impl Deliverer {
         Ok(receiver)
     }
 
-    /// Sends one event, and returns what the receiver answered when that is that it has it.
+    /// Sends one event. Returns the response if the receiver accepted the event.
     async fn send(
         &self,
         receiver: &Receiver,
@@ -195,7 +196,7 @@ impl Deliverer {
         body: String,
     ) -> Result<StatusCode, DeliveryError> {
         let unusable = |reason: &dyn std::fmt::Display| DeliveryError::Unusable(reason.to_string());
-        // Looked at again: what is allowed may have changed since the webhook was made.
+        // Checked again, because the allowed addresses may have changed since the webhook was created.
         let url: Url = receiver.url.parse().map_err(|error| unusable(&error))?;
         outbound::check(&url, self.reach).map_err(|error| unusable(&error))?;
         let secrets = receiver.secrets.iter().map(|secret| secret.parse::<Secret>());
@@ -206,7 +207,7 @@ impl Deliverer {
         for (name, value) in outbound::headers(&secrets, event, Timestamp::now(), body.as_bytes()) {
             request = request.header(name, value);
         }
-        // Its `webhook-id` makes it safe to repeat.
+        // The `webhook-id` makes a repeated request safe.
         let request = request.body(body).build().map_err(unreachable)?;
         let response = outbound::send(&self.client, request).await.map_err(unreachable)?;
         let status = response.status();
@@ -223,7 +224,7 @@ impl Deliverer {
         })
     }
 
-    /// The receiver wants nothing more.
+    /// The receiver wants no more events.
     async fn disable(&self, job_id: i64, webhook: Uuid) -> Result<(), DeliveryError> {
         self.known.lock().remove(&webhook);
         let because = "the receiver answered 410 Gone";
@@ -233,7 +234,7 @@ impl Deliverer {
                 .await
                 .map_err(|error| match error {
                     control::ControlError::Database(error) => error,
-                    // Only what an operator asks for can be wrong otherwise.
+                    // The other variants occur only for requests of operators.
                     _ => DatabaseError::Contended,
                 })
         });
@@ -241,7 +242,7 @@ impl Deliverer {
     }
 }
 
-/// Reads a short answer to its end. One that goes on, or does not come, costs its connection and no more.
+/// Reads a short response to its end. A long or stalled response costs only its connection.
 async fn finish(response: Response) {
     if response
         .content_length()
@@ -255,7 +256,7 @@ fn unreachable(error: reqwest::Error) -> DeliveryError {
     DeliveryError::Unreachable(outbound::reason(error))
 }
 
-/// The pause after a failure, with as many attempts left: at least `least`.
+/// The pause after a failure with `left` attempts left: at least `least`.
 pub(super) fn pause_after(error: &WorkError, left: i32, least: Duration) -> Duration {
     let after = match error.downcast_ref() {
         Some(DeliveryError::Refused { after, .. }) => *after,
@@ -264,15 +265,15 @@ pub(super) fn pause_after(error: &WorkError, left: i32, least: Duration) -> Dura
     pause(usize::try_from(left).unwrap_or(0), after, rand::random()).max(least)
 }
 
-/// The pause before the next attempt, with as many left. `jitter` from 0 to 1 spreads it by a tenth, so that what failed
-/// together does not come back together.
+/// The pause before the next attempt, with `left` attempts left. `jitter` from 0 to 1 spreads it by a tenth, so that
+/// deliveries that failed together are not retried together.
 fn pause(left: usize, after: Option<Duration>, jitter: f64) -> Duration {
     let seconds = PAUSES[PAUSES.len().saturating_sub(left.max(1)).min(PAUSES.len() - 1)];
     let pause = Duration::from_secs(seconds).mul_f64(0.9 + 0.2 * jitter);
     pause.max(after.unwrap_or_default().min(MAX_AFTER))
 }
 
-/// Has this client work the queues of all webhooks, also of those that are made later, until it is stopped.
+/// Makes this client work the queues of all webhooks, including those created later, until it is stopped.
 pub(super) async fn keep_queues(context: Context, client: riverqueue::Client, stopped: CancellationToken) {
     let mut worked = HashSet::<String>::new();
     loop {
@@ -304,7 +305,7 @@ fn follow(client: &riverqueue::Client, workers: u32, queues: Vec<String>, worked
         }
     }
     for queue in worked.difference(&wanted).cloned().collect::<Vec<_>>() {
-        // It ends once its deliveries have, which nobody has to wait for.
+        // Completes when the queue's deliveries have ended. No caller needs to wait for that.
         let _ = client.local_queues().remove(&queue).now_or_never();
         worked.remove(&queue);
     }

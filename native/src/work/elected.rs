@@ -1,4 +1,4 @@
-//! The process that does the maintenance: the one whose session holds the lease.
+//! The process that runs maintenance: its session holds the lease.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use super::host;
 use super::step::{STEP_TIMEOUT, within};
 use crate::context::Context;
 
-/// How long a lock is waited for.
+/// Maximum wait for a lock.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A session that holds the lease, or is to.
+/// A session that holds the lease or tries to take it.
 pub(super) struct Elected {
     pub(super) client: PreparedClient,
     process: String,
@@ -24,7 +24,7 @@ impl Elected {
     pub(super) async fn open(context: &Context) -> Result<Self, DatabaseError> {
         let opened = async {
             let client = context.database.connect_prepared(LOCK_TIMEOUT).await?;
-            // The lease ends with its session, and a session with a process that vanishes or stands still.
+            // The lease ends with its session. The session ends when its process dies or hangs.
             client
                 .batch_execute(
                     "SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
@@ -40,8 +40,8 @@ impl Elected {
         })
     }
 
-    /// Whether this session may do the next step. Takes the lease if it is free, and renews it when that is due.
-    /// `does`: whether the process has started on the maintenance.
+    /// Whether this session may run the next step. Takes the lease if it is free, and renews it when due. `does`:
+    /// whether the process has started maintenance.
     pub(super) async fn is_elected(&mut self, does: bool) -> Result<bool, DatabaseError> {
         if self
             .renewed
@@ -50,7 +50,7 @@ impl Elected {
             return Ok(true);
         }
         let sent = Instant::now();
-        // A session that takes the lease has not started yet.
+        // A session that takes the lease has not started maintenance yet.
         let does = does && self.renewed.is_some();
         let held = in_time(async { Ok(maintenance::hold(&self.client, &self.process, does).await?) }).await?;
         if self.renewed.is_some() && !held {
@@ -63,7 +63,7 @@ impl Elected {
         Ok(held)
     }
 
-    /// A failover ends every session, so a session need look only once.
+    /// A failover ends every session, so one check per session is enough.
     async fn note_timeline(&self) -> Result<(), DatabaseError> {
         let noted = in_time(async { Ok(maintenance::note_timeline(&self.client).await?) }).await?;
         if let Some(timeline) = noted {
@@ -75,7 +75,8 @@ impl Elected {
         Ok(())
     }
 
-    /// Does a step, as long as the session holds the lease. Returns whether the session is still of use, as `step` does.
+    /// Runs a step for as long as the session holds the lease. Returns whether the session is still usable, as `step`
+    /// does.
     pub(super) async fn during(&self, step: impl Future<Output = bool>) -> bool {
         let done = maintenance::holding(&self.client, &self.process, RENEW_INTERVAL, step).await;
         done.unwrap_or_else(|| {
@@ -84,7 +85,7 @@ impl Elected {
         })
     }
 
-    /// Gives the lease back, so that another process takes it at once.
+    /// Releases the lease, so that another process can take it at once.
     pub(super) async fn leave(self) {
         if self.renewed.is_some() {
             within("maintenance", async {

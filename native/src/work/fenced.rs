@@ -1,5 +1,5 @@
-//! Attempts whose job somebody else has by now. River's completer compares no attempts: whatever such an attempt
-//! returned would be written over the newer one. So it may return only when nothing can be overwritten.
+//! Attempts that no longer own their job. River's completer does not compare attempts: the result of such an attempt
+//! would overwrite the newer one's. So the attempt may return only when it cannot overwrite anything.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use super::heartbeat;
 use weir_ledger::database::ConnectionPool;
 use weir_ledger::read::attempts;
 
-/// How long an attempt that has to stop goes on waiting. River aborts it some time after, and writes that down.
+/// How long an attempt keeps waiting after its cancellation. River aborts it some time later and records that.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
 
-/// Whether the job is still this attempt's. It is, too, when the database cannot be asked: then nobody can have taken
-/// it.
+/// Whether the job still belongs to this attempt. Also true when the database is unavailable, because no other process
+/// can have taken over the job then.
 pub(super) async fn still_owns(
     pool: &ConnectionPool,
     job_id: i64,
@@ -30,7 +30,7 @@ pub(super) async fn still_owns(
     }
 }
 
-/// Waits until nobody runs the job or is about to.
+/// Waits until no process runs the job or is about to.
 pub(super) async fn wait_out(pool: &ConnectionPool, job_id: i64, cancelled: &CancellationToken) {
     metrics::counter!("weir_fenced_attempts_total").increment(1);
     tracing::warn!(
@@ -40,7 +40,7 @@ pub(super) async fn wait_out(pool: &ConnectionPool, job_id: i64, cancelled: &Can
     wait_until_over(pool, job_id, cancelled).await;
 }
 
-/// The same of an attempt that somebody else has ended.
+/// The same for an attempt that another client has ended.
 pub(super) async fn wait_until_over(pool: &ConnectionPool, job_id: i64, cancelled: &CancellationToken) {
     let over = async {
         loop {

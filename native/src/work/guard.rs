@@ -1,7 +1,7 @@
 //! The attempt guard (ADR-10): no attempt of a user's job runs without one of that user's slots.
 //!
-//! Jobs submitted through Weir already have their slot when a worker can claim them. The guard is for the others:
-//! jobs that another River client inserted, retries, and jobs that somebody made available by hand.
+//! Jobs submitted through Weir already have their slot when a worker can claim them. The guard handles the other jobs:
+//! those that another River client inserted, retries, and those that were made available by hand.
 
 use std::time::{Duration, Instant};
 
@@ -29,10 +29,10 @@ use super::worker;
 use crate::config::fairness::{Fairness, FairnessScope};
 use crate::context::Context;
 
-/// How long nobody asks again for a lock that somebody else's transaction holds. Then one does.
+/// How long no attempt asks again for a lock that another transaction holds. Then one attempt asks.
 const BLOCKED_FOR: Duration = Duration::from_millis(200);
 
-/// How long a job waits for such a lock, without a connection, before it is sent back.
+/// How long a job waits for such a lock, without a connection, before it returns to its queue.
 const BLOCKED_PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) struct Guard {
@@ -42,7 +42,7 @@ pub(super) struct Guard {
     under_way: UnderWay,
     cancellations: Cancellations,
     local: LocalLimiter,
-    /// Holders whose lock another transaction holds.
+    /// Holders locked by another transaction.
     blocked: Mutex<HoldOff>,
 }
 
@@ -81,7 +81,7 @@ impl WorkMiddleware for Guard {
         let attempt = async {
             match service {
                 Some(service) => self.guard(job, service.meter, next).await,
-                // A delivery: it counts against no holder.
+                // A delivery counts against no holder.
                 None => next.run(job).await,
             }
         };
@@ -100,13 +100,13 @@ impl WorkMiddleware for Guard {
     }
 }
 
-/// What becomes of an attempt that came without a slot.
+/// The decision on an attempt that arrived without a slot.
 enum Entry {
-    /// It runs, and has a slot of this process if slots are a process's own.
+    /// It runs. It has a slot in this process if slots are local to processes.
     Runs(Option<Held>),
-    /// The job goes back to its queue.
+    /// The job returns to its queue.
     Waits(WorkOutcome),
-    /// Somebody else has the job by now.
+    /// Another process has taken over the job.
     FencedOut,
 }
 
@@ -146,7 +146,7 @@ impl Guard {
         }
     }
 
-    /// Whether an attempt may run that has no slot yet.
+    /// Whether an attempt without a slot may run.
     async fn entry(
         &self,
         job: &JobRow,
@@ -160,7 +160,8 @@ impl Guard {
             Some(Holds::Quota(meter) | Holds::Nothing(meter)) => meter,
             Some(Holds::Slot) | None => meter,
         };
-        // Without slots in the database, what matters is that a settled job that runs again is charged again.
+        // Without slots in the database, the admission only ensures that a settled job is charged again when it runs
+        // again.
         if is_cluster || found.is_some_and(|found| matches!(found.holds, Holds::Nothing(_))) {
             match self.admit_patiently(job, attempt, meter, found).await? {
                 LateAdmission::Admitted => {}
@@ -191,7 +192,7 @@ impl Guard {
         Ok(Entry::Runs(None))
     }
 
-    /// Asks for a slot, again and again while somebody else's transaction holds the holder's lock.
+    /// Requests a slot, and repeats the request while another transaction holds the holder's lock.
     async fn admit_patiently(
         &self,
         job: &JobRow,
@@ -209,7 +210,7 @@ impl Guard {
         }
     }
 
-    /// Asks the ledger for a slot. A job of nobody needs none.
+    /// Requests a slot from the ledger. A job without an owner needs none.
     async fn admit(
         &self,
         job: &JobRow,
@@ -224,7 +225,7 @@ impl Guard {
             (None, Some(user)) => context.holders().await?.user_id(user),
             (None, None) => return Ok(LateAdmission::Admitted),
         };
-        // What was submitted has said whose it is already.
+        // The submission has already recorded the job's owner.
         let subject: Option<Subject> = match (found, &user) {
             (None, Some(user)) => user.parse().ok(),
             _ => None,
@@ -235,8 +236,8 @@ impl Guard {
                 "the job's user_id is no subject; it has as many slots as an anonymous client"
             );
         }
-        // Of those for whom the lock was held one asks, and the others wait for what that one finds: each has a connection of
-        // those that everybody shares.
+        // Of the attempts that found the lock held, one asks again and the others wait for its result. Each request
+        // uses a connection of the shared pool.
         if !self.blocked.lock().may_try(&holder.id) {
             return Ok(LateAdmission::Blocked);
         }
@@ -268,7 +269,7 @@ impl Guard {
         Ok(admission)
     }
 
-    /// ADR-10's TierResolver. An unknown user has the default plan; whoever is no user has none.
+    /// ADR-10's TierResolver. An unknown user has the default plan; other holders have none.
     async fn plan_of(&self, holder: Holder, meter: Meter) -> Result<Option<Plan>, DatabaseError> {
         let Some(id) = holder.user_id else {
             return Ok(None);
@@ -280,8 +281,8 @@ impl Guard {
     }
 }
 
-/// For how long a freed slot was not used: from the promotion, which makes the job available later than it was made,
-/// to its claim, both by the database's clock. Later attempts may have kept their slot from the one before.
+/// How long a freed slot was unused: from the promotion, which makes the job available after it was created, to its
+/// claim. Both times are by the database's clock. Later attempts may have kept the slot of the previous one.
 fn record_wake(job: &JobRow) {
     let promoted = job.attempted_by.len() <= 1 && job.scheduled_at > job.created_at;
     if let Some(claimed) = job.attempted_at.filter(|_| promoted) {
@@ -294,7 +295,7 @@ fn snooze(fairness: &Fairness, job: &JobRow, tier: Option<&'static str>) -> Work
     let tier = tier.unwrap_or("anonymous");
     metrics::counter!("weir_snoozes_total", "tier" => tier).increment(1);
     weir_ledger::access_log!(false, job = job.id, tier, "snoozed: no free slot");
-    // Spread, so that what was refused together does not come back together.
+    // Spread by jitter, so that jobs refused together do not return together.
     let jitter = fairness.jitter.as_secs_f64() * rand::random::<f64>();
     WorkOutcome::Snooze(fairness.snooze + Duration::from_secs_f64(jitter))
 }

@@ -1,4 +1,4 @@
-//! Heartbeats: how the others know that this process lives, and how it knows that it must not go on.
+//! Heartbeats: they show other processes that this one is alive, and show this one when it must stop.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +13,17 @@ use weir_ledger::processes::{self, DEAD_AFTER};
 
 use crate::context::Context;
 
-/// How often a process says that it lives.
+/// Interval between a process's heartbeats.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How long one heartbeat may take.
+/// Time limit of one heartbeat.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// After this long without a heartbeat that the database took, the process ends itself: before the others take its jobs
-/// at [`DEAD_AFTER`], with room for what River has still to write.
+/// A process ends itself this long after the last heartbeat that the database accepted. That is before other processes
+/// take over its jobs at [`DEAD_AFTER`], and leaves time for River's remaining writes.
 const FENCE_AFTER: Duration = Duration::from_secs(8);
 
-/// How often the process looks whether it has to end, heartbeat or not.
+/// Interval at which the process checks whether it has to end, with or without heartbeats.
 const FENCE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 const _: () = assert!(
@@ -31,13 +31,13 @@ const _: () = assert!(
     "a process ends itself before its jobs are taken"
 );
 
-/// The exit status of a process that ended itself (`EX_SOFTWARE`): start it again.
+/// The exit status of a process that ended itself (`EX_SOFTWARE`): the supervisor should restart it.
 const FENCED_STATUS: i32 = 70;
 
-/// How long the others leave this process's jobs alone. Cheap to clone.
+/// How long the other processes leave this one's jobs alone. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Lease {
-    /// When the last heartbeat was sent that the database took.
+    /// When the last accepted heartbeat was sent.
     last: Arc<Mutex<Instant>>,
 }
 
@@ -56,7 +56,7 @@ impl Lease {
         *self.last.lock() = sent;
     }
 
-    /// Ends the process when it has run out: it was frozen, or lost the database.
+    /// Ends the process when the lease has expired, because the process was frozen or lost the database.
     fn check(&self) {
         let age = self.age();
         if age > FENCE_AFTER {
@@ -64,8 +64,8 @@ impl Lease {
         }
     }
 
-    /// Checks once more when an attempt is over, whichever way it went (dropped, it panicked or was aborted), and
-    /// before River can write that down.
+    /// Checks once more when an attempt ends in any way, including by drop, panic or abort, and before River can record
+    /// the end.
     pub(super) fn until_over(&self) -> UntilOver<'_> {
         UntilOver(self)
     }
@@ -79,8 +79,8 @@ impl Drop for UntilOver<'_> {
     }
 }
 
-/// Ends the process. River would still write results of attempts that are somebody else's by then, and ending is the
-/// one way to be sure that it does not. What this process ran is run again.
+/// Ends the process. River would still write results of attempts that other processes have taken over, and only the end
+/// of the process reliably prevents that. The jobs of this process run again.
 pub(super) fn end(reason: &str) -> ! {
     tracing::error!("{reason}: others may have this process's jobs, so it ends here; start it again");
     crate::handler::kill_programs();
@@ -116,12 +116,12 @@ pub(super) async fn start(
             }
             let sent = Instant::now();
             let taken = heart.beat().await;
-            // A heartbeat that was taken late may have come after the jobs were.
+            // The database may have accepted a late heartbeat after other processes took over the jobs.
             lease.check();
             match taken {
-                // From when it was sent: the database may have taken it at once and answered late.
+                // Counted from when it was sent: the database may have accepted it at once and replied late.
                 Ok(true) => lease.renew(sent),
-                // By the database's clock: this process may have stood still.
+                // By the database's clock, because this process may have been suspended.
                 Ok(false) => end("taken for dead"),
                 Err(error) => tracing::warn!(%error, "a heartbeat failed"),
             }
@@ -129,7 +129,7 @@ pub(super) async fn start(
     }))
 }
 
-/// Looks at the lease while a heartbeat may be under way.
+/// Checks the lease, including while a heartbeat is in flight.
 async fn fence(lease: Lease, stopped: CancellationToken) {
     loop {
         lease.check();
@@ -140,8 +140,8 @@ async fn fence(lease: Lease, stopped: CancellationToken) {
     }
 }
 
-/// Sends heartbeats over a connection that it keeps, so that a database without a free connection does not end a
-/// healthy process.
+/// Sends heartbeats over a persistent connection, so that a database without a free connection does not end a healthy
+/// process.
 struct Heart {
     database: Database,
     client_id: String,
@@ -157,7 +157,7 @@ impl Heart {
         Ok(self.client.insert(client))
     }
 
-    /// Whether the process still counts as living. A connection that fails is closed.
+    /// Whether the process still counts as alive. A failed connection is closed.
     async fn beat(&mut self) -> Result<bool, DatabaseError> {
         let client_id = self.client_id.clone();
         let beaten = async {

@@ -1,6 +1,6 @@
-//! Which machine this is.
+//! The identity of this machine.
 
-/// Its name, as far as an identifier can have it.
+/// The host name, reduced to the characters that an identifier allows.
 pub(super) fn name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     host.trim()

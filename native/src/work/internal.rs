@@ -1,14 +1,15 @@
-//! Failures of Weir's own, which are not the job's: what they cost an attempt, and what its owner reads of them.
+//! Internal failures of Weir, which are not the job's fault: their effect on an attempt, and the text that the job's
+//! owner reads.
 
 use std::time::Duration;
 
 use riverqueue::WorkOutcome;
 use weir_ledger::database::DatabaseError;
 
-/// What is sent back comes back after this long, or up to twice as long.
+/// The minimum pause before a returned job runs again. The maximum is twice as long.
 const SENT_BACK_FOR: Duration = Duration::from_secs(1);
 
-/// A failure of Weir's own. River records it with the job, whose owner reads it; so the reason goes to the log alone.
+/// An internal failure. River records it with the job and the owner reads it, so only the log contains the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Internal(&'static str);
@@ -19,19 +20,19 @@ impl Internal {
         Self(what)
     }
 
-    /// What the database was to say or to write of a job, it did not.
+    /// The database failed to read or write something about a job.
     pub(super) fn no_database(job_id: i64) -> impl FnOnce(DatabaseError) -> Self {
         move |reason| Self::new(job_id, "the database could not be used", &reason)
     }
 }
 
-/// Back to its queue for a moment. The attempt is none: it has not begun.
+/// Returns the job to its queue for a moment. This does not count as an attempt, because it has not started.
 pub(super) fn sent_back() -> WorkOutcome {
     WorkOutcome::Snooze(SENT_BACK_FOR.mul_f64(1.0 + rand::random::<f64>()))
 }
 
-/// What becomes of an attempt that the database keeps from beginning. It is sent back, since an outage is not the job's;
-/// but what the database refuses of this job it refuses again, so then the attempt has failed.
+/// The outcome of an attempt that the database keeps from starting. The job returns to its queue, because an outage is
+/// not its fault. If PostgreSQL rejects something about this job, it would reject it again, so the attempt fails.
 pub(super) fn not_begun(job_id: i64, error: DatabaseError) -> Result<WorkOutcome, Internal> {
     if error.is_refusal() {
         Err(Internal::no_database(job_id)(error))

@@ -1,4 +1,4 @@
-//! ADR-10's PerUserLimiter, exactly as written there: in memory, for one process.
+//! ADR-10's PerUserLimiter, exactly as specified there: in memory, for one process.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use uuid::Uuid;
 
 type Running = Arc<Mutex<HashMap<Uuid, HashSet<i64>>>>;
 
-/// Who runs what in this process.
+/// The running jobs of each user in this process.
 #[derive(Default)]
 pub(super) struct LocalLimiter {
     running: Running,
 }
 
-/// A slot, given back when it goes out of scope: on success, error, panic and cancellation alike.
+/// A slot, released when it goes out of scope: on success, error, panic and cancellation alike.
 pub(super) struct Held {
     running: Running,
     user: Uuid,
@@ -22,7 +22,7 @@ pub(super) struct Held {
 }
 
 impl LocalLimiter {
-    /// A slot for the job, unless the user has `limit` already. The same job twice takes one slot.
+    /// A slot for the job, unless the user already has `limit` slots. The same job uses only one slot.
     pub(super) fn try_acquire(&self, user: Uuid, limit: u32, job_id: i64) -> Option<Held> {
         let mut running = self.running.lock();
         let jobs = running.entry(user).or_default();

@@ -1,4 +1,4 @@
-//! Working: River's client with Weir's guard before, and Weir's settlement after every attempt.
+//! Working: River's client, with Weir's guard before and Weir's settlement after every attempt.
 
 mod attempt_error;
 mod attempt_holder;
@@ -48,21 +48,22 @@ use under_way::UnderWay;
 
 pub use heartbeat::HEARTBEAT_INTERVAL;
 
-/// A queue that nobody inserts into: River's client wants one, also when all it does is lead.
+/// An empty queue. River's client requires a queue even when it only leads.
 const LEADER_QUEUE: &str = "weir_leader";
 
-/// River's rescuer takes a job for stuck after this long. It would discard those of kinds that it does not know; what
-/// is stuck here is reconciliation's business.
+/// River's rescuer treats a job as stuck after this long. It would discard jobs of unknown kinds, so reconciliation
+/// takes over stuck jobs instead.
 const RESCUE_AFTER: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// River breaks an attempt off this long after it cancelled it. Weir does so itself, and not for a forged cancellation.
+/// River aborts an attempt this long after cancelling it. Weir aborts attempts itself, but not for a forged
+/// cancellation.
 const STUCK_AFTER: Duration = RESCUE_AFTER;
 
-/// How long the end waits for the database once the drain time is over and no attempt runs. Another process takes over
-/// what could not be written.
+/// How long a shutdown waits for the database after the drain time, once no attempt runs. Another process takes over
+/// attempts without a written result.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
-/// What River's leader does in this process.
+/// The tasks of River's leader in this process.
 fn maintenance(retention: RiverRetention) -> MaintenanceConfig {
     MaintenanceConfig::default()
         .with_rescue_after(RESCUE_AFTER)
@@ -71,7 +72,7 @@ fn maintenance(retention: RiverRetention) -> MaintenanceConfig {
         .with_discarded_job_retention(Retention::DeleteAfter(retention.discarded))
 }
 
-/// What a River client of this process is for.
+/// The purpose of a River client of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Works jobs and never leads: `weir work`.
@@ -84,9 +85,9 @@ pub enum Role {
 
 /// A running River client.
 pub struct Working {
-    /// River's client, for cancelling and for looking at queues.
+    /// River's client, for cancelling jobs and inspecting queues.
     pub client: Client,
-    /// Tells the attempts to stop. Above `run`, whose drop cancels River's tokens.
+    /// Signals the attempts to stop. Declared above `run`, because dropping that cancels River's tokens.
     interrupted: DropGuard,
     run: RunHandle,
     drain_timeout: Duration,
@@ -128,7 +129,7 @@ impl Working {
             .workers(workers)
             .fetch_cooldown(FETCH_COOLDOWN)
             .without_job_timeout()
-            // A job that only others can do is theirs, whatever lane it is in.
+            // Jobs of kinds that only other clients know are left to them, whatever their lane.
             .fetch_only_known_kinds(true)
             .maintenance(maintenance(context.settings.river_retention))
             .job_stuck_threshold(STUCK_AFTER)
@@ -185,8 +186,8 @@ impl Working {
         })
     }
 
-    /// Takes no new jobs, lets the running ones finish up to the drain timeout, and gives the rest back to their
-    /// queues without costing them an attempt.
+    /// Takes no new jobs, lets running ones finish up to the drain timeout, and returns the rest to their queues. That
+    /// does not cost them an attempt.
     pub async fn stop(mut self) {
         let stopper = self.run.stopper();
         stopper.stop();
@@ -194,7 +195,7 @@ impl Working {
         let stopped = match drained {
             Ok(stopped) => stopped,
             Err(_) => {
-                // First the attempts' tokens, so that River's count as this.
+                // Cancels the attempts' tokens first, so that they count as a shutdown when River cancels its own.
                 drop(self.interrupted);
                 stopper.stop_and_cancel();
                 let given_up = async {
@@ -218,7 +219,7 @@ impl Working {
         let _ = tokio::time::timeout(LAST_WRITES, tasks).await;
     }
 
-    /// Completes when River's client ends on its own, which it should not.
+    /// Completes when River's client ends unexpectedly.
     pub async fn ended(&mut self) {
         if let Err(error) = self.run.wait().await {
             tracing::error!(%error, "River's client ended");
@@ -226,13 +227,13 @@ impl Working {
     }
 }
 
-/// River's id of this process: unique, and telling which host it is.
+/// River's id of this process: unique, and includes the host name.
 fn client_id() -> String {
     format!("weir_{}_{}", host::name(), Uuid::new_v4().simple())
 }
 
-/// River records failures, cancellations and snoozes itself; its events tell that they are there to be settled. What was
-/// refused a slot can be promoted only from now on: a slot that was freed while River was writing has passed it by.
+/// River records failures, cancellations and snoozes itself, and its events trigger their settlement. A job that was
+/// refused a slot can be promoted only from then on: a slot freed while River was writing has passed it over.
 fn notice_endings(
     client: &Client,
     context: &Context,
@@ -251,11 +252,11 @@ fn notice_endings(
                 () = stopped.cancelled() => return,
             };
             match event {
-                // Deliveries hold nothing.
+                // Deliveries hold no reservation.
                 Ok(Event::Job(event)) if event.job.kind == DELIVERY_KIND => {}
                 Ok(Event::Job(event)) => settler.notice(event.job.id, None),
                 Ok(_) => {}
-                // Dropped events are found by reconciliation.
+                // Reconciliation finds the endings of dropped events.
                 Err(error) => {
                     tracing::debug!(%error, "events were missed");
                     tokio::time::sleep(Duration::from_millis(50)).await;

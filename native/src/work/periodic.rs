@@ -1,4 +1,5 @@
-//! Enqueues the periodic jobs, whoever leads River. Every scheduler tries, and the database has each tick enqueued once.
+//! Enqueues the periodic jobs, independent of River's leader. Every scheduler tries, and the database enqueues each
+//! tick once.
 
 use std::time::Duration;
 
@@ -13,19 +14,19 @@ use weir_policy::lane::Lane;
 use crate::config::periodic::Periodic;
 use crate::context::Context;
 
-/// A tick that nobody enqueued in time, since no scheduler ran, is made up for within this long, and skipped after.
+/// A tick missed because no scheduler ran is enqueued late within this time, and skipped afterwards.
 const LATEST: SignedDuration = SignedDuration::from_mins(1);
 
-/// The most skipped ticks that are counted at once.
+/// Maximum number of skipped ticks counted at once.
 const MAX_SKIPPED: usize = 10_000;
 
-/// Between two looks at the clock, however far the next tick is.
+/// Between two checks of the clock, however far away the next tick is.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 
-/// Before the next try when the database did not answer.
+/// Before the next try when the database did not respond.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// Goes on until it is stopped, also through outages.
+/// Runs until it is stopped, including through outages.
 pub(super) async fn run(context: Context, stopped: CancellationToken) {
     if context.settings.periodic.is_empty() {
         return;
@@ -35,7 +36,7 @@ pub(super) async fn run(context: Context, stopped: CancellationToken) {
         for periodic in &context.settings.periodic {
             match enqueue(&context, periodic).await {
                 Ok(next) => pause = pause.min(next),
-                // Each on its own: what one of them cannot do keeps no other from going on.
+                // Periodic jobs are independent: a failure does not stop the others.
                 Err(error) => {
                     tracing::warn!(periodic = periodic.id, %error, "a periodic job could not be enqueued");
                     pause = pause.min(RETRY_PAUSE);
@@ -49,7 +50,7 @@ pub(super) async fn run(context: Context, stopped: CancellationToken) {
     }
 }
 
-/// Enqueues what is due. Returns how long it is until the next tick.
+/// Enqueues the due ticks. Returns the time until the next one.
 async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, DatabaseError> {
     let Some(service) = context.settings.service(&periodic.service) else {
         return Ok(MAX_PAUSE);
@@ -84,7 +85,7 @@ async fn enqueue(context: &Context, periodic: &Periodic) -> Result<Duration, Dat
     Ok(next.map_or(MAX_PAUSE, |next| until(now, next)))
 }
 
-/// How many ticks are after the one time and not after the other.
+/// The number of ticks after `after` and up to `until`.
 fn skipped(periodic: &Periodic, after: Timestamp, until: Timestamp) -> u64 {
     let next = |at: &Timestamp| periodic.schedule.next(*at);
     std::iter::successors(next(&after), next)

@@ -1,20 +1,22 @@
 //! Pools: how many handlers of a lane run at once in this process.
 //!
-//! River counts an attempt as running until its task ends, and Weir's end only when their settlement is committed. So
-//! River is allowed more attempts than the pool has workers: an attempt whose handler is done gives its worker to the
-//! next job and settles under a *settle permit*. The number of permits changes rarely, because River applies a change
-//! only after a moment, and would claim what nobody can work on: a settled attempt keeps its permit until the next
-//! handler is done and takes it over, and only then does River see it leave and claim one more. A permit that nobody
-//! takes over for a while is given up, first in River's configuration and then in fact.
+//! River counts an attempt as running until its task ends, and Weir's tasks end only when their settlement is
+//! committed. So River may run more attempts than the pool has workers. When a handler is done, its attempt frees the
+//! worker for the next job and settles under a *settle permit*.
+//!
+//! The number of permits rarely changes: River applies a change only after a moment, and would claim jobs that have no
+//! worker. A settled attempt keeps its permit until the next finished handler takes it over. Only then does River see
+//! the attempt leave and claim another job. A permit that stays idle for a while is removed, first from River's
+//! configuration and then from the pool.
 //!
 //! When handlers take less time than a claim, the workers would still idle while River claims. Then River may
-//! *prefetch*: claim a few jobs more than there are workers, no more than are worked off in a few milliseconds (see
-//! [`Prefetch`]). They wait here for a worker, first come, first served. Where handlers take long, nothing is
-//! prefetched, and no job waits here that another process could work on.
+//! *prefetch*: it claims a few more jobs than there are workers, but no more than the workers finish in a few
+//! milliseconds (see [`Prefetch`]). Prefetched jobs wait here for a worker in order of arrival. With slow handlers
+//! nothing is prefetched, so no job waits here that another process could work.
 //!
-//! Idle capacity may be lent on top of it (ADR-16): the default lane may use the priority lane's idle workers. That
-//! takes nothing from the priority lane, whose own pool stays as it is: its jobs start as they come, beside the default
-//! jobs that are still being worked on, and until those are done the default lane starts no others.
+//! Idle capacity may be lent on top of that (ADR-16): the default lane may use idle workers of the priority lane. This
+//! takes nothing from the priority lane: its pool keeps its size. Its jobs start as they arrive, next to the default
+//! jobs that still run on lent workers. Until those are done, the default lane starts no others.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
@@ -30,18 +32,18 @@ use super::claim_pace::{ClaimPace, FETCH_COOLDOWN};
 use super::prefetch::Prefetch;
 use crate::config::service::{MAX_WORKERS, Service};
 
-/// For how long a settled attempt keeps its permit for the next one.
+/// How long a settled attempt keeps its permit for the next one.
 const SETTLE_PERMIT_IDLE: Duration = Duration::from_millis(100);
 
-/// How long River takes to apply a smaller size. An attempt that left before would make it claim another one.
+/// How long River takes to apply a smaller size. If an attempt left earlier, River would claim another job.
 const RESIZE_DELAY: Duration = Duration::from_millis(50);
 
-/// How long a job that River claimed too early waits for a worker before it goes back to its queue, behind those that
-/// wait there.
+/// How long a prematurely claimed job waits for a worker. After that it returns to its queue, behind the jobs that wait
+/// there.
 const WORKER_WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Unsettled results per worker, at most, and in a small pool: beyond that the workers wait for the database. As many
-/// jobs may be prefetched.
+/// Maximum number of unsettled results per worker in a small pool; beyond that the workers wait for the database. Also
+/// the limit for prefetched jobs.
 const MAX_PER_WORKER: usize = 4;
 const MAX_OF_SMALL_POOL: usize = 32;
 
@@ -80,7 +82,7 @@ impl Pools {
         self.0.get(queue).cloned()
     }
 
-    /// How many attempts at once River may have at the start.
+    /// The number of concurrent attempts that River may run at the start.
     pub(super) fn at_start(&self, queue: &str) -> usize {
         self.0.get(queue).map_or(1, |pool| pool.state().room())
     }
@@ -88,7 +90,7 @@ impl Pools {
 
 pub(super) struct Pool {
     queue: String,
-    /// The most settle permits, and the most prefetched jobs.
+    /// The maximum of settle permits, and of prefetched jobs.
     most: usize,
     state: Mutex<State>,
     /// The lane that may use this one's idle workers.
@@ -98,25 +100,25 @@ pub(super) struct Pool {
 
 struct State {
     workers: usize,
-    /// How many of another lane's idle workers may be used now.
+    /// The number of another lane's idle workers that may be used now.
     lent: usize,
     running: usize,
-    /// Claimed jobs that wait for a worker, the first first.
+    /// Claimed jobs that wait for a worker, in order of arrival.
     waiting: VecDeque<oneshot::Sender<WorkerPermit>>,
     prefetch: Prefetch,
-    /// How many jobs River may prefetch now.
+    /// The number of jobs that River may prefetch now.
     prefetched: usize,
     /// How soon after a claim River may claim again.
     cooldown: Duration,
-    /// Attempts that settle, or keep their permit.
+    /// Attempts that are settling or keep their permit.
     settling: usize,
-    /// Those of them that are settled and stay only until another takes over their permit; the latest last.
+    /// The settled ones among them, which stay only until another attempt takes over their permit; the latest is last.
     idle: Vec<(u64, oneshot::Sender<()>)>,
     next_id: u64,
 }
 
 impl State {
-    /// As many attempts as River may have.
+    /// The number of attempts that River may run.
     fn room(&self) -> usize {
         (self.workers + self.lent + self.settling + self.prefetched).min(MAX_WORKERS as usize)
     }
@@ -152,9 +154,8 @@ impl Pool {
         self.state.lock()
     }
 
-    /// A worker for a claimed job: at once, unless River claimed more than there are workers. Then it is waited for
-    /// briefly; `None` means that the job is better off in its queue, where another process may take it, or that it is
-    /// not to run at all.
+    /// A worker for a claimed job. The job waits briefly if River claimed more jobs than there are workers. `None`
+    /// means that the job should return to its queue, where another process may claim it, or must not run at all.
     pub(super) async fn worker(
         self: &Arc<Self>,
         client: &Client,
@@ -180,7 +181,7 @@ impl Pool {
             while state.waiting.front().is_some_and(oneshot::Sender::is_closed) {
                 state.waiting.pop_front();
             }
-            // The workers are not as fast as they seemed.
+            // The workers are slower than estimated.
             let workers = state.workers;
             state.prefetch.slowed_down(workers);
             self.update_prefetch(&mut state, client);
@@ -189,7 +190,7 @@ impl Pool {
         None
     }
 
-    /// One of the idle workers.
+    /// Takes one of the idle workers.
     fn take(self: &Arc<Self>, state: &mut State, client: &Client) -> WorkerPermit {
         state.running += 1;
         self.lend(state, client);
@@ -201,17 +202,17 @@ impl Pool {
         }
     }
 
-    /// After a handler that took this long.
+    /// Returns a worker after a handler that took `time`.
     fn give_back(self: &Arc<Self>, state: &mut State, time: Duration, client: &Client) {
         state.prefetch.took(time, self.pace.cooldown(), Instant::now());
         self.update_prefetch(state, client);
         state.running -= 1;
-        // Its own lane comes first; what is left then is idle.
+        // The pool's own lane comes first; the remaining workers are idle.
         self.serve(state, client);
         self.lend(state, client);
     }
 
-    /// Gives idle workers to the jobs that wait for one.
+    /// Assigns idle workers to waiting jobs.
     fn serve(self: &Arc<Self>, state: &mut State, client: &Client) {
         while state.has_idle()
             && let Some(hand_over) = state.waiting.pop_front()
@@ -220,7 +221,7 @@ impl Pool {
                 continue;
             }
             let worker = self.take(state, client);
-            // Nobody waits any more: the worker is idle again, and the lock is held already.
+            // The job stopped waiting. The worker is idle again, and the lock is already held.
             if let Err(mut worker) = hand_over.send(worker) {
                 worker.taken = false;
                 state.running -= 1;
@@ -229,7 +230,7 @@ impl Pool {
         }
     }
 
-    /// Has River prefetch as far as the pace of the handlers allows.
+    /// Sets River's prefetch to match the pace of the handlers.
     fn update_prefetch(&self, state: &mut State, client: &Client) {
         let jobs = state.prefetch.jobs(state.workers, self.most);
         let cooldown = self.pace.cooldown();
@@ -240,7 +241,7 @@ impl Pool {
         }
     }
 
-    /// Tells the borrower how many workers are idle. The lender's lock is held, and always taken first.
+    /// Updates the borrower's count of idle workers. The lender's lock is held; it is always taken first.
     fn lend(&self, state: &State, client: &Client) {
         let Some(borrower) = &self.borrower else { return };
         let mut theirs = borrower.state();
@@ -257,7 +258,7 @@ impl Pool {
     }
 }
 
-/// Until River has applied a smaller size.
+/// Waits until River has applied a smaller size.
 async fn resized(cancelled: &CancellationToken) {
     tokio::select! {
         () = tokio::time::sleep(RESIZE_DELAY) => {}
@@ -265,7 +266,7 @@ async fn resized(cancelled: &CancellationToken) {
     }
 }
 
-/// The right to run one handler. Given back when it goes out of scope.
+/// The right to run one handler. Returned when it goes out of scope.
 pub(super) struct WorkerPermit {
     pool: Arc<Pool>,
     client: Client,
@@ -274,14 +275,14 @@ pub(super) struct WorkerPermit {
 }
 
 impl WorkerPermit {
-    /// The handler is done, and what is left is to settle: the worker is free for the next job.
+    /// The handler is done and only the settlement is left, so the worker is free for the next job.
     pub(super) fn done(mut self) -> SettlePermit {
         let pool = Arc::clone(&self.pool);
         let mut state = pool.state();
         self.taken = false;
         pool.give_back(&mut state, self.since.elapsed(), &self.client);
         let holding = if let Some((_, leave)) = state.idle.pop() {
-            // Gone already, its permit is free just the same.
+            // If the attempt is gone already, its permit is free as well.
             let _ = leave.send(());
             Holding::Permit
         } else if state.settling < pool.most {
@@ -314,11 +315,11 @@ impl Drop for WorkerPermit {
 enum Holding {
     Nothing,
     Permit,
-    /// The same, for another to take over.
+    /// Settled; another attempt may take over the permit.
     Idle(u64),
 }
 
-/// The right to settle beside the workers. Given up when it goes out of scope.
+/// The right to settle without a worker. Released when it goes out of scope.
 pub(super) struct SettlePermit {
     pool: Arc<Pool>,
     client: Client,
@@ -340,7 +341,7 @@ impl SettlePermit {
             self.holding = Holding::Idle(id);
         }
         tokio::select! {
-            // Another has the permit now.
+            // Another attempt has the permit now.
             _ = wanted => {}
             () = tokio::time::sleep(SETTLE_PERMIT_IDLE) => {
                 if self.give_up() {
@@ -351,7 +352,7 @@ impl SettlePermit {
         }
     }
 
-    /// Whether there was anything to give up.
+    /// Whether there was a permit to release.
     fn give_up(&mut self) -> bool {
         let mut state = self.pool.state();
         let held = match std::mem::replace(&mut self.holding, Holding::Nothing) {

@@ -2,27 +2,27 @@
 
 use std::time::{Duration, Instant};
 
-/// For how long a prefetched job waits for its worker, as far as the handlers' pace tells. A claim is one transaction
-/// and takes about as long, so this much keeps the workers busy while River makes the next one. When claims pause for
-/// longer, so do prefetched jobs wait.
+/// How long a prefetched job should wait for its worker, by the handlers' pace. A claim is one transaction and takes
+/// about as long, so this keeps the workers busy during River's next claim. When claims pause for longer, prefetched
+/// jobs wait as long.
 const PREFETCH_WAIT: Duration = Duration::from_millis(5);
 
-/// Handlers that are done are counted for this long.
+/// Finished handlers are counted over this window.
 const WINDOW: Duration = Duration::from_millis(25);
 
-/// What a pool starts with: long enough that nothing is prefetched.
+/// The initial estimate of a pool: long enough to prefetch nothing.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
-/// How much of the way to a shorter time is gone with each handler.
+/// Each handler moves the estimate by this fraction towards a shorter time.
 const FALL: u32 = 16;
 
-/// What a pool's prefetch depends on: how fast its handlers are.
+/// The input of a pool's prefetch: how fast its handlers are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prefetch {
-    /// How long they take: rises at once and falls slowly (a peak-sensitive moving average), so that one long job
-    /// counts for more than many short ones.
+    /// How long handlers take. It rises at once and falls slowly (a peak-sensitive moving average), so that one long
+    /// job outweighs many short ones.
     time: Duration,
-    /// How many were done in the window that is under way, and in the one right before it.
+    /// The number of handlers finished in the current window, and in the previous one.
     now: usize,
     before: usize,
     since: Instant,
@@ -41,7 +41,7 @@ impl Prefetch {
         }
     }
 
-    /// A handler is done that took this long, while claims pause for `pause`.
+    /// Records a handler that took `time`, while claims pause for `pause`.
     pub(super) fn took(&mut self, time: Duration, pause: Duration, now: Instant) {
         self.pause = pause;
         self.time = if time >= self.time {
@@ -59,7 +59,7 @@ impl Prefetch {
         self.now += 1;
     }
 
-    /// A job that was prefetched for this many workers waited in vain.
+    /// A job prefetched for this many workers timed out waiting.
     pub(super) fn slowed_down(&mut self, workers: usize) {
         let workers = u32::try_from(workers).unwrap_or(u32::MAX);
         self.time = self
@@ -69,8 +69,9 @@ impl Prefetch {
         self.before = 0;
     }
 
-    /// How many jobs to prefetch for this many workers, at most `most`: a power of two, so that it seldom changes, or
-    /// none. No more than were done lately, since workers with a long job in hand take nothing else.
+    /// The number of jobs to prefetch for this many workers, at most `most`. It is zero or a power of two, so that it
+    /// rarely changes. It does not exceed the number of recently finished jobs, because workers with a long job take no
+    /// other.
     pub(super) fn jobs(&self, workers: usize, most: usize) -> usize {
         let wait = PREFETCH_WAIT.max(self.pause * 2);
         let jobs = wait.as_nanos() * workers as u128 / self.time.as_nanos().max(1);
@@ -87,7 +88,7 @@ mod tests {
     const SHORT: Duration = Duration::from_micros(10);
     const NONE: Duration = Duration::ZERO;
 
-    /// A pool after `count` handlers, one each `every`, and the time then.
+    /// A pool after `count` handlers, one each `every`, and the time at the end.
     fn after(count: u32, every: Duration, took: Duration) -> (Prefetch, Instant) {
         let start = Instant::now();
         let mut prefetch = Prefetch::unknown(start);
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn workers_that_take_nothing_do_not_count() {
-        // One of a thousand has short jobs, and the others are still at their first.
+        // One worker in a thousand has short jobs; the others still run their first.
         let millisecond = Duration::from_millis(1);
         let (prefetch, _) = after(1000, millisecond, millisecond);
         assert_eq!(prefetch.jobs(1000, 4000), 16);

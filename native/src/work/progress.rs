@@ -7,10 +7,10 @@ use tokio::sync::watch;
 use weir_ledger::attempts::{self, Claim, Progress};
 use weir_ledger::database::ConnectionPool;
 
-/// The shortest pause between two writes. The last report in between wins.
+/// The minimum interval between two writes. Only the last report within it is written.
 const WRITE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Records reports for as long as this is polled.
+/// Records reports while it is polled.
 pub(super) async fn record(
     pool: &ConnectionPool,
     claim: Claim<'_>,

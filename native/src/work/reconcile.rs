@@ -1,8 +1,8 @@
-//! Reconciliation: what ended without its worker's settlement (another River client, River UI, plain SQL, a crash) is
-//! settled; what a dead process ran is taken back; what lives is renewed; what is old is kept or deleted.
+//! Reconciliation. It settles jobs that ended without a settlement by their worker (through another River client, River
+//! UI, plain SQL or a crash). It takes over the jobs of dead processes, renews windows, and keeps or deletes old rows.
 //!
-//! Any number of processes may run this; a lease in the database makes one of them do it. Every step of a round is on its
-//! own: one that fails is logged, and the next one goes on.
+//! Any number of processes may run this; a lease in the database selects one of them. The steps of a round are
+//! independent: a failed step is logged, and the next one runs.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -23,44 +23,45 @@ use super::settlements::Settlements;
 use super::step::{separately, within};
 use crate::context::Context;
 
-/// Between two rounds. What others end is settled within about a second, and an upgrade helps the jobs that wait.
+/// Between two rounds. Jobs that other clients end are settled within about a second, and an upgrade soon helps parked
+/// jobs.
 const ROUND_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Between two rounds that also do what can wait for a second.
+/// Between two rounds that include the less urgent steps.
 const FULL_ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two looks at what ended just now, while other clients end jobs: they free their slots as soon. Also between two
-/// tries to start what fell due.
+/// Between two glances at jobs that just ended, while other clients end jobs, so that their slots are freed soon. Also
+/// the interval between tries to start jobs that fell due.
 const GLANCE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Between two looks at when the next job falls due, while there are reservations. The job itself is started on time.
+/// Between two reads of when the next job falls due, while there are reservations. The job itself starts on time.
 const DUE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long glances go on after the last job that another client ended. The next one is found by a round.
+/// How long glances continue after another client last ended a job. A round finds the next one.
 const GLANCES_FOR: Duration = Duration::from_hours(1);
 
-/// How far behind the last glance a job may turn up as ended. What commits later is found by the next round.
+/// How late before a glance a job may turn out to have ended. The next round finds jobs that commit later.
 const GLANCE_OVERLAP: SignedDuration = SignedDuration::from_millis(150);
 
-/// How far back a glance goes at most, so that none takes long. The rounds see to the rest.
+/// The maximum period that a glance covers, so that each is fast. Rounds cover the rest.
 const MAX_GLANCE_BACK: SignedDuration = SignedDuration::from_secs(1);
 
-/// A job that another River client runs is stuck after this long, or after its timeout when that is longer.
+/// A job that another River client runs is stuck after this long, or after its timeout if that is longer.
 const STUCK_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// How far behind the last look a job may turn up as ended: its transaction may have committed late.
+/// How long before the last look a job may turn out to have ended, because its transaction may have committed late.
 const OVERLAP: SignedDuration = SignedDuration::from_secs(4);
 
-/// How far back a look goes that could not settle all that it found.
+/// The maximum period covered again by a look after one that could not settle every job.
 const MAX_LOOK_BACK: SignedDuration = SignedDuration::from_mins(10);
 
-/// How long a look goes on in one round. Promotion comes after it.
+/// Maximum duration of a look in one round. Promotion follows it.
 const MAX_LOOK: Duration = Duration::from_secs(5);
 
-/// After so many that could not be settled, a look is over.
+/// A look ends after this many jobs that could not be settled.
 const MAX_FAILED: usize = 50_000;
 
-/// Goes on until it is stopped, also through outages.
+/// Runs until it is stopped, including through outages.
 pub async fn run(context: Context, stopped: CancellationToken) {
     let mut reconciler = Reconciler::new(&context);
     let mut leader: Option<Elected> = None;
@@ -123,35 +124,36 @@ fn report_silent(taken: Result<Silent, (i64, AttemptError)>) {
     }
 }
 
-/// A look at what ended, which takes several rounds when that is very much.
+/// A look at ended jobs. A large number of them takes several rounds.
 #[derive(Default)]
 struct Look {
-    /// When it began, by the database's clock.
+    /// When it started, by the database's clock.
     started: Option<Timestamp>,
-    /// What it could not settle.
+    /// The jobs that it could not settle.
     failed: Vec<i64>,
 }
 
-/// Where the rounds are in what they go through.
+/// The position of the rounds in each scan.
 pub struct Reconciler {
     context: Context,
     promoter: Promoter,
     settlements: Settlements,
-    /// From when on ended jobs are looked for; `None` before anybody was asked.
+    /// Jobs that ended at or after this time are looked at; `None` before the database was queried.
     ended_since: Option<Timestamp>,
     look: Look,
-    /// When the last glance at ended jobs was.
+    /// When ended jobs were last glanced at.
     glanced: Option<Timestamp>,
-    /// Until when glances look at ended jobs.
+    /// When glances at ended jobs stop.
     glances_until: Instant,
-    /// When the next job falls due, as far as the last look knew.
+    /// When the next job falls due, as of the last look.
     next_due: Option<Instant>,
     /// Whether the last sweep found any reservation.
     has_reservations: bool,
-    /// When the last round did everything.
+    /// When the last full round ran.
     last_full: Option<Instant>,
     swept: i64,
-    /// How many reservations the sweep has seen so far, and how many there were when it last saw all.
+    /// The number of reservations that the current sweep has seen, and the number at the end of the last complete
+    /// sweep.
     seen: i64,
     total: i64,
     cleaner: Cleaner,
@@ -179,20 +181,20 @@ impl Reconciler {
         }
     }
 
-    /// How long the next settlement is waited for, for machines that may be slow; two seconds unless told.
+    /// Sets how long to wait for the next settlement, for slow machines. Default: two seconds.
     #[must_use]
     pub fn waiting(mut self, patience: Duration) -> Self {
         self.settlements.waits(patience);
         self
     }
 
-    /// Whether it knows from when on it looks for ended jobs.
+    /// Whether the start of the first look is known.
     fn has_begun(&self) -> bool {
         self.ended_since.is_some()
     }
 
-    /// Looks from when on ended jobs are to be found: since a process last ran maintenance. Returns whether the connection is
-    /// still of use.
+    /// Finds the time from which to look at ended jobs: when a process last ran maintenance. Returns whether the
+    /// connection is still usable.
     async fn begin(&mut self, client: &PreparedClient) -> bool {
         if self.ended_since.is_some() {
             return true;
@@ -205,15 +207,14 @@ impl Reconciler {
         within("begin", asked).await
     }
 
-    /// One round that does everything. A step that fails keeps no other from its turn. Returns whether the connection is
-    /// still of use.
+    /// One full round. A failed step does not stop the others. Returns whether the connection is still usable.
     pub async fn round(&mut self, client: &PreparedClient) -> bool {
         self.last_full = None;
         self.has_reservations = true;
         self.next_round(client).await
     }
 
-    /// One round. Once a second it does everything; those in between do what cannot wait for a second.
+    /// One round. One per second is full; the others run only urgent steps.
     async fn next_round(&mut self, client: &PreparedClient) -> bool {
         let is_full = self
             .last_full
@@ -226,7 +227,7 @@ impl Reconciler {
             is_of_use = is_of_use && within("take_back", self.take_back(client)).await;
             is_of_use = is_of_use && within("silent", Box::pin(self.take_back_silent(client))).await;
         }
-        // Most steps are about reservations. The sweep finds the first one, and settles it if its job has ended.
+        // Most steps process reservations. The sweep finds the first one, and settles it if its job has ended.
         if self.has_reservations {
             is_of_use = is_of_use && within("ended", self.settle_ended(client)).await;
         }
@@ -235,7 +236,7 @@ impl Reconciler {
         if self.is_due() || is_full && self.has_reservations {
             separately("due", self.start_due()).await;
         }
-        // A change of plan that fell due counts already; what waits is looked at right after.
+        // A due change of plan already counts; parked jobs are processed right after it.
         if is_full {
             is_of_use = is_of_use && within("plans", apply_scheduled(client)).await;
         }
@@ -250,7 +251,7 @@ impl Reconciler {
         is_of_use
     }
 
-    /// When the next glance has something to do.
+    /// When the next glance has work to do.
     fn next_glance(&self) -> Instant {
         let now = Instant::now();
         let soon = now + GLANCE_INTERVAL;
@@ -265,7 +266,7 @@ impl Reconciler {
         self.next_due.is_some_and(|due| due <= Instant::now())
     }
 
-    /// A look between two rounds at what ended just now and what falls due. Returns whether the connection is still of use.
+    /// A look between two rounds at jobs that just ended or fell due. Returns whether the connection is still usable.
     async fn glance(&mut self, client: &PreparedClient) -> bool {
         let mut is_of_use = true;
         if self.looks_at_ended() {
@@ -281,7 +282,7 @@ impl Reconciler {
         is_of_use
     }
 
-    /// Has settled what ended since the last glance, and waits for none of it.
+    /// Starts settlements of jobs that ended since the last glance, without waiting for them.
     async fn notice_ended(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let started = ledger::now(client).await?;
         let since = self.glanced.replace(started).unwrap_or(started);
@@ -294,7 +295,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Whether glances look at ended jobs. Without a reservation, none of them is to be settled.
+    /// Whether glances look at ended jobs. Without reservations, no job needs a settlement.
     fn looks_at_ended(&self) -> bool {
         self.has_reservations && Instant::now() < self.glances_until
     }
@@ -305,13 +306,13 @@ impl Reconciler {
         }
     }
 
-    /// Remembers when the next job falls due.
+    /// Records when the next job falls due.
     async fn note_due(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         self.next_due = ledger::next_due(client).await?.map(|wait| Instant::now() + wait);
         Ok(())
     }
 
-    /// Puts what other clients inserted in line, as far as it could be claimed next.
+    /// Adopts jobs that other clients inserted, as far as they could be claimed next.
     async fn adopt(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let settings = &self.context.settings;
         if settings.fairness.cluster_limits().is_none() {
@@ -327,7 +328,7 @@ impl Reconciler {
             .collect();
         let holders = self.context.holders().await?;
         let adopted = ledger::adopt(client, holders, &queues, &meters, settings.reservation_ttl).await?;
-        // The steps after this one serve them in the same round.
+        // The following steps process these jobs in the same round.
         self.has_reservations |= adopted.jobs > 0 || !adopted.made_available.is_empty();
         if adopted.jobs > 0 {
             weir_ledger::access_log!(
@@ -339,11 +340,11 @@ impl Reconciler {
         self.admit_late(&adopted.made_available).await
     }
 
-    /// Has jobs that were made available by hand reserve again what their submission did, and wait for a slot.
+    /// Makes jobs that were made available by hand reserve the amounts of their submission again, and wait for a slot.
     async fn admit_late(&self, jobs: &[MadeAvailable]) -> Result<(), DatabaseError> {
         let mut blocked = HashSet::new();
         for job in jobs {
-            // Whose lock somebody else holds is not waited for again and again.
+            // A holder locked by another transaction is not tried again.
             if blocked.contains(&job.holder.id) {
                 continue;
             }
@@ -379,7 +380,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Rounds until all that is there was gone through once.
+    /// Runs rounds until one complete pass is done.
     pub async fn everything(&mut self, client: &PreparedClient) {
         self.swept = 0;
         self.cleaner.hurry();
@@ -395,8 +396,8 @@ impl Reconciler {
         }
     }
 
-    /// Jobs of processes that stopped beating go back to their queues, and so do those that another client has been
-    /// running for too long, of the kinds whose timeout is known here.
+    /// Returns the jobs of processes without a heartbeat to their queues. The same applies to jobs that another client
+    /// has been running for too long, if their kind's timeout is known here.
     async fn take_back(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let services = &self.context.settings.services;
         let longest: Vec<(&str, Duration)> = services
@@ -415,13 +416,13 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Attempts whose handler wanted to answer later and has reported nothing for too long have failed.
+    /// Fails attempts that answer later and have not reported in time.
     async fn take_back_silent(&self, client: &PreparedClient) -> Result<(), DatabaseError> {
         attempts::take_back_silent(client, &self.context.pool, report_silent).await
     }
 
-    /// Settles what ended since the last look, however much it is: a look that takes long goes on in the next round, so that
-    /// other maintenance has its turn.
+    /// Settles jobs that ended since the last look, however many. A long look continues in the next round, so that
+    /// other maintenance runs in between.
     async fn settle_ended(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let began = Instant::now();
         let now = ledger::now(client).await?;
@@ -437,7 +438,7 @@ impl Reconciler {
             self.look
                 .failed
                 .extend(left.filter(|job_id| !settled.contains(job_id)));
-            // What cannot be settled is looked at again by the next look, and keeps nothing else from being settled.
+            // The next look retries jobs that could not be settled. They do not delay the settlement of others.
             if is_all || self.look.failed.len() >= MAX_FAILED {
                 let look = std::mem::take(&mut self.look);
                 if is_all && look.failed.is_empty() {
@@ -451,7 +452,7 @@ impl Reconciler {
         }
     }
 
-    /// Looks at the next slice of all reservations.
+    /// Processes the next slice of all reservations.
     async fn sweep(&mut self, client: &PreparedClient) -> Result<(), DatabaseError> {
         let after = self.swept;
         if after == 0 {
@@ -485,7 +486,7 @@ async fn apply_scheduled(client: &PreparedClient) -> Result<(), DatabaseError> {
     Ok(())
 }
 
-/// Tells which windows are over that webhooks heard of.
+/// Emits the end of windows that webhooks have received an event about.
 async fn emit_renewals(client: &PreparedClient) -> Result<(), DatabaseError> {
     control::emit_renewals(client).await?;
     Ok(())

@@ -1,11 +1,11 @@
-//! When a failed job is tried again.
+//! When a failed job is retried.
 
 use std::time::Duration;
 
 use crate::config::retry::{MAX_AFTER, Retry};
 
-/// The pause before the next attempt; `None` leaves it to River. `errors` is how often the job failed before, `after`
-/// what the endpoint asked for, which is never undercut, and `jitter` from 0 to 1.
+/// The pause before the next attempt; `None` leaves it to River. `errors` is how often the job failed before, and
+/// `jitter` is from 0 to 1. The pause is never shorter than `after`, which the endpoint requested.
 pub(super) fn pause(
     retry: Option<Retry>,
     errors: usize,
@@ -21,7 +21,7 @@ pub(super) fn pause(
             (retry.base.as_secs_f64() * retry.factor.powi(errors)).min(retry.max.as_secs_f64())
         }
     };
-    // Spread by a tenth, as River spreads it, so that what failed together does not come back together.
+    // Spread by a tenth, as River does, so that jobs that failed together do not return together.
     let spread = seconds * (0.9 + 0.2 * jitter);
     let pause = Duration::try_from_secs_f64(spread).unwrap_or(MAX_AFTER);
     Some(pause.max(after.unwrap_or_default().min(MAX_AFTER)))

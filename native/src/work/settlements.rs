@@ -1,5 +1,5 @@
-//! Settlements of what others ended. Whoever has them made waits a moment for them, and not for a holder that is locked:
-//! those go on beside all other work.
+//! Settlements of jobs that other clients ended. The caller waits a moment for each settlement, but not if the holder
+//! is locked: those settlements continue in the background.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use weir_ledger::hold_off::HoldOff;
 use weir_ledger::reconciliation::Unsettled;
 use weir_ledger::settlement::{Ended, SettleError, Settled, Settler};
 
-/// How long the next one is waited for, unless told.
+/// Default wait for the next settlement.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long nothing of a holder is waited for that was waited for in vain, unless one of them is made. Longer than a
-/// settlement waits for a lock.
+/// How long to skip a holder after a wait timed out, unless one of its settlements succeeds. Longer than a settlement
+/// waits for a lock.
 const STUCK_FOR: Duration = Duration::from_secs(30);
 
 pub(super) struct Settlements {
@@ -22,7 +22,7 @@ pub(super) struct Settlements {
     patience: Duration,
     tasks: JoinSet<Result<Settled, SettleError>>,
     under_way: HashMap<Id, Unsettled>,
-    /// Holders that are not waited for.
+    /// Holders to skip.
     stuck: HoldOff,
 }
 
@@ -41,8 +41,8 @@ impl Settlements {
         self.patience = patience;
     }
 
-    /// Has these jobs settled, unless they are being settled already or their holder is locked. Returns those that are
-    /// settled by now; what was begun goes on.
+    /// Settles these jobs, except those that are being settled already or have a locked holder. Returns the jobs that
+    /// are settled on return; settlements that have started continue.
     pub(super) async fn settle(&mut self, jobs: &[Unsettled]) -> HashSet<i64> {
         let mut settled = HashSet::new();
         while let Some(ended) = self.tasks.try_join_next_with_id() {
@@ -58,12 +58,12 @@ impl Settlements {
             if !self.stuck.applies_to(&job.holder) {
                 self.begin(*job);
                 awaited.insert(job.job_id);
-            // One of a holder that is locked finds out when it no longer is.
+            // One job of a locked holder finds out when the lock is free.
             } else if busy.insert(job.holder) {
                 self.begin(*job);
             }
         }
-        // Anew for each one: what takes long is one settlement and not their number.
+        // The timeout restarts for each settlement: it limits a single settlement, not all of them.
         while !awaited.is_empty()
             && let Ok(Some(ended)) = tokio::time::timeout(self.patience, self.tasks.join_next_with_id()).await
         {
@@ -87,7 +87,7 @@ impl Settlements {
         settled
     }
 
-    /// Waits for all of them.
+    /// Waits for all settlements.
     pub(super) async fn finish(&mut self) {
         while let Ok(Some(ended)) = tokio::time::timeout(self.patience, self.tasks.join_next_with_id()).await
         {
@@ -124,7 +124,7 @@ impl Settlements {
             Some(Err(error)) => {
                 tracing::warn!(job = job.job_id, %error, "an ended job could not be settled");
             }
-            // It panicked, which is said already.
+            // The task panicked, which is logged already.
             None => {}
         }
         Some(job)

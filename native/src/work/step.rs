@@ -1,14 +1,14 @@
-//! A step of a round: each on its own, so that one that fails keeps no other from going on.
+//! A step of a round. Steps are independent: a failed step does not stop the others.
 
 use std::time::Duration;
 
 use weir_ledger::database::DatabaseError;
 
-/// No step of a round takes longer. A step that does is broken off, with its connection.
+/// Time limit of a step. A step that exceeds it is aborted, along with its connection.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs a step on the leader's connection. Returns whether that is still of use: one on which a step was broken off is
-/// not, nor is one that cannot write.
+/// Runs a step on the leader's connection. Returns whether that connection is still usable. It is not after an aborted
+/// step or when it cannot write.
 pub(super) async fn within(
     name: &'static str,
     step: impl Future<Output = Result<(), DatabaseError>>,
@@ -18,12 +18,12 @@ pub(super) async fn within(
         .is_none_or(|failure| failure.keeps_connection())
 }
 
-/// Runs a step on another connection than the leader's.
+/// Runs a step on a separate connection.
 pub(super) fn separately(
     name: &'static str,
     step: impl Future<Output = Result<(), DatabaseError>>,
 ) -> impl Future<Output = ()> {
-    // Such a step takes tens of kilobytes, which everything that waits for it would have on its stack.
+    // Such a step takes tens of kilobytes, which every waiting future would otherwise hold on its stack.
     let step = Box::pin(step);
     async move {
         tried(name, step).await;

@@ -1,12 +1,13 @@
-//! The attempts that are under way in this process: how they are kept from a leader that takes them for stuck, and what
-//! was claimed for this process without its knowing.
+//! The attempts that run in this process. Keeps a leader from treating them as stuck, and finds jobs that were claimed
+//! for this process without its knowledge.
 //!
-//! River's leader may be another program's client, whose rescuer knows neither these jobs nor how long they take. Any
-//! client may be elected at any time, so it is done whoever leads: an attempt that lasts costs one small update a beat,
-//! and a short one nothing.
+//! River's leader may be a client in another program. Its rescuer knows neither these jobs nor how long they take. Any
+//! client may be elected at any time, so this runs whichever client leads. A long attempt costs one small update per
+//! heartbeat, and a short one costs nothing.
 //!
-//! River claims jobs in one statement. When its answer is lost with the connection, the jobs run here by the database, and
-//! nobody works them: this process lives, so nobody else takes them back either. It does so itself.
+//! River claims jobs in one statement. If the connection fails before the response arrives, the database lists the jobs
+//! as running here, but no worker has them. This process is alive, so no other process takes them over. It therefore
+//! returns them to their queues itself.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,20 +24,21 @@ use weir_ledger::processes::DEAD_AFTER;
 use super::heartbeat::HEARTBEAT_INTERVAL;
 use crate::context::Context;
 
-/// A shorter attempt is left alone. With the time between two beats, a leader sees no attempt that is older than three
+/// Shorter attempts are left alone. Together with the heartbeat interval, a leader sees no attempt older than three
 /// seconds.
 const LONG: Duration = Duration::from_secs(1);
 
-/// After this long, what has not come will not. A claim that comes later finds that the attempt is somebody else's.
+/// A claim that has not arrived after this long will not arrive. If it still does, it finds that another attempt has
+/// the job.
 const LOST_AFTER: Duration = DEAD_AFTER;
 
-/// River writes how an attempt ended a while after it did, in an outage much later.
+/// River records the end of an attempt some time later, and much later in an outage.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// How often to look whether attempts are over.
+/// Interval between checks whether attempts have ended.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A claim of a job: no two have all of this in common.
+/// A claim of a job: no two claims share all of these fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Claim {
     job_id: i64,
@@ -53,7 +55,7 @@ impl Claim {
 #[derive(Clone, Copy)]
 enum Stage {
     RunningSince(Instant),
-    /// It is over, and River is about to write how.
+    /// It has ended, and River is about to record that.
     OverSince(Instant),
 }
 
@@ -62,7 +64,7 @@ enum Stage {
 pub(super) struct UnderWay(Arc<Mutex<HashMap<Claim, Stage>>>);
 
 impl UnderWay {
-    /// Remembers an attempt until the result is dropped, and for a while after.
+    /// Remembers an attempt until the result is dropped, and for a while longer.
     pub(super) fn enter(&self, job: &JobRow) -> Entered<'_> {
         let claim = Claim {
             job_id: job.id,
@@ -85,7 +87,7 @@ impl UnderWay {
         }
     }
 
-    /// Jobs and attempts that have been running for long.
+    /// The ids and attempts of long-running jobs.
     fn long(&self) -> Vec<(i64, i16)> {
         let known = self.0.lock();
         let long = known.iter().filter_map(|(claim, stage)| match stage {
@@ -95,8 +97,8 @@ impl UnderWay {
         long.collect()
     }
 
-    /// Those of these claims that this process knows nothing of. What is over and is none of them was written down, and is
-    /// forgotten.
+    /// Those of these claims that this process does not know. Ended attempts that are not among them have been
+    /// recorded, and are forgotten.
     fn unknown(&self, claimed: Vec<(i64, String)>) -> Vec<(i64, String)> {
         let mut unknown: HashSet<(i64, String)> = claimed.into_iter().collect();
         self.0.lock().retain(|claim, stage| {
@@ -117,7 +119,7 @@ pub(super) struct Entered<'a> {
 }
 
 impl Entered<'_> {
-    /// The attempt has ended in a transaction of Weir's, so River has nothing to write.
+    /// A transaction of Weir's has ended the attempt, so River has nothing to record.
     pub(super) fn settled(&mut self) {
         self.is_settled = true;
     }
@@ -134,8 +136,8 @@ impl Drop for Entered<'_> {
     }
 }
 
-/// Keeps them, and takes back what was claimed and never came, until it is stopped. Apart from the heartbeats, which must
-/// not wait for it.
+/// Protects long attempts, and returns lost claims to their queues, until it is stopped. Separate from the heartbeats,
+/// which must not wait for it.
 pub(super) async fn keep(
     context: Context,
     client_id: String,

@@ -1,4 +1,4 @@
-//! The one River worker behind every kind: finds the handler, runs it, settles.
+//! The one River worker behind every kind: it finds the handler, runs it, and settles.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -38,21 +38,20 @@ use weir_ledger::job_metadata::{REASON, REASON_ATTEMPT};
 use weir_ledger::json::check_numbers;
 use weir_ledger::settlement::{self, Ended, SettleError, Settled, Success};
 
-/// How often a settlement is tried while the database is away, and how long apart.
+/// How often, and at what interval, a settlement is retried during an outage of the database.
 const SETTLE_TRIES: u32 = 30;
 const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 
-/// A handler that does not stop at its time limit is broken off this long after it.
+/// A handler that does not stop at its time limit is aborted this long after it.
 const BACKSTOP: Duration = Duration::from_secs(30);
 
-/// Any job's arguments. River ties a Rust type to one kind; this type stands for all configured kinds by way of its
-/// aliases.
+/// Any job's arguments. River ties a Rust type to one kind; this type covers all configured kinds through its aliases.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct AnyArgs(pub(super) Map<String, Value>);
 
 thread_local! {
-    /// The kinds that are being registered. River asks a type for them, and only then.
+    /// The kinds being registered. River queries a type for them only during registration.
     static KINDS: Cell<&'static [&'static str]> = const { Cell::new(&[]) };
 }
 
@@ -76,7 +75,7 @@ struct AnyWorker {
     kinds: HashMap<String, Kind>,
 }
 
-/// Registers every configured kind. Their names are never freed, since River keeps them for ever.
+/// Registers every configured kind. Their names are never freed, because River keeps them permanently.
 pub(super) fn register(workers: &mut Workers, context: &Context, pools: &Pools) -> Result<(), DatabaseError> {
     let services = &context.settings.services;
     let names: Vec<&'static str> = services
@@ -106,8 +105,8 @@ pub(super) fn register(workers: &mut Workers, context: &Context, pools: &Pools) 
     Ok(())
 }
 
-/// The job's key for the world outside of `database`. The id alone belongs to several jobs after a failover or a restore.
-/// Two jobs with the same id differ in when they were created, and those of two users in the arguments.
+/// The job's key outside of `database`. After a failover or a restore, several jobs may have the same id. They differ
+/// in their creation time, and those of two users in their arguments.
 fn key_of(job: &JobRow, database: Uuid) -> Uuid {
     let created = job.created_at.as_microsecond();
     let parts: [&[u8]; 5] = [
@@ -129,7 +128,7 @@ pub(super) fn pause(policy: Option<Retry>, errors: usize, error: &WorkError, lea
 impl Worker<AnyArgs> for AnyWorker {
     type Error = AttemptError;
 
-    /// `work` keeps the time limit.
+    /// `work` enforces the time limit.
     fn timeout(&self, _job: &Job<AnyArgs>) -> WorkerTimeout {
         WorkerTimeout::Disabled
     }
@@ -184,7 +183,7 @@ impl Worker<AnyArgs> for AnyWorker {
             }
             End::FencedOut => {
                 log.end("fenced_out", None, None);
-                // River needs room to claim another job: it may be the attempt that this one waits for.
+                // River needs room to claim another job, because this attempt may wait for that one.
                 permits.settle();
                 fenced::wait_out(&self.context.pool, job.row.id, cancelled).await;
                 Ok(WorkOutcome::Complete)
@@ -211,7 +210,7 @@ struct Started<'a> {
     claim: String,
     /// The holder of the job's reservation.
     reserved_by: Option<Uuid>,
-    /// The same; without a reservation, the user in the job's arguments.
+    /// The same holder; without a reservation, the user in the job's arguments.
     holder: Option<Holder>,
     key: Uuid,
     token: Option<SecretString>,
@@ -228,7 +227,7 @@ impl Started<'_> {
     }
 }
 
-/// What the handler returned; `Err` when it panicked.
+/// The handler's result; `Err` when it panicked.
 type Handled = Result<Result<Worked, HandlerError>, Box<dyn Any + Send>>;
 
 /// How an attempt ended.
@@ -236,7 +235,7 @@ enum End {
     Completed {
         charged: i64,
     },
-    /// The handler answers later. `is_over`: the job does not wait for that answer any more.
+    /// The handler answers later. `is_over`: the job no longer waits for that answer.
     Outstanding {
         is_over: bool,
     },
@@ -245,7 +244,7 @@ enum End {
     Failed(AttemptError),
 }
 
-/// What an attempt holds of its pool: a worker, then the right to settle.
+/// The permits of an attempt in its pool: a worker, then the right to settle.
 enum Permits {
     /// Its queue has no pool.
     None,
@@ -293,7 +292,7 @@ impl AnyWorker {
         })
     }
 
-    /// Runs the handler up to its time limit, which does not include the wait for a worker. Also returns the limit if the
+    /// Runs the handler up to its time limit, which excludes the wait for a worker. Also returns the limit if the
     /// handler had to stop because of it.
     async fn handle(
         &self,
@@ -334,7 +333,7 @@ impl AnyWorker {
         }
     }
 
-    /// Settles what the handler did, if the job is still this attempt's.
+    /// Settles the handler's result, if the job still belongs to this attempt.
     async fn conclude(
         &self,
         kind: &Kind,
@@ -372,7 +371,8 @@ impl AnyWorker {
         fenced::still_owns(&self.context.pool, job.id, started.number, job.created_at).await
     }
 
-    /// Marks the attempt as answered later. The handler has started its work, so this waits for a database that is away.
+    /// Marks the attempt as answered later. The handler has started its work, so this waits during an outage of the
+    /// database.
     async fn hand_over(&self, claim: Claim<'_>, patience: Duration) -> Result<End, AttemptError> {
         let mut tries = 0;
         let handed_over = loop {
@@ -425,7 +425,7 @@ impl AnyWorker {
             };
             match self.context.settler.settle(ended).await {
                 Ok(Settled::Done { charged }) => return Ok(End::Completed { charged }),
-                // An earlier try, whose outcome is unknown, may have settled this very attempt.
+                // An earlier try with an unknown outcome may have settled this same attempt.
                 Ok(Settled::FencedOut) if is_unknown => {
                     return Ok(match self.charged_by(job_id, &success).await {
                         Some(charged) => End::Completed { charged },
@@ -433,7 +433,7 @@ impl AnyWorker {
                     });
                 }
                 Ok(Settled::FencedOut) => return Ok(End::FencedOut),
-                // The work is done, so this waits for a database that is away.
+                // The work is done, so this waits during an outage of the database.
                 Err(SettleError::Database(error)) if tries < SETTLE_TRIES => {
                     is_unknown |= matches!(error, DatabaseError::OutcomeUnknown(_));
                     tracing::warn!(job = job_id, %error, "waiting for the database to settle");

@@ -40,6 +40,7 @@ export const cleanPaths: string[] = [
   "examples/images/README.md",
   "ledger",
   "native/tests",
+  "native/src/work",
   "policy/src",
   "scripts/lib",
 ];
