@@ -11,16 +11,16 @@ use weir_policy::span::Span;
 use super::table::Table;
 use super::variables::Reader;
 
-/// The most slots that a holder may have at once.
+/// Maximum number of slots that a holder may have.
 pub(crate) const MAX_SLOTS: u32 = 10_000;
 
-/// Members that `/api/usage` has beside one for each meter.
-const TAKEN_METERS: [&str; 3] = ["tier", "period", "meters"];
+/// Members of `/api/usage` that are not meters.
+const RESERVED_METERS: [&str; 3] = ["tier", "period", "meters"];
 
-/// What stands for holders without a plan where plans are told apart.
-const TAKEN_PLANS: [&str; 2] = ["anonymous", "unknown"];
+/// Placeholders for holders without a plan, where output is broken down by plan.
+const RESERVED_PLANS: [&str; 2] = ["anonymous", "unknown"];
 
-/// A hard limit, or a soft one.
+/// A hard or soft limit.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(untagged)]
 enum Limit {
@@ -35,7 +35,7 @@ struct Soft {
     ceiling: i64,
 }
 
-/// Without a window, the month's.
+/// Without a window, the limit applies to the month.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -47,13 +47,13 @@ enum Limits {
     BySpan(BTreeMap<Span, Limit>),
 }
 
-/// A service, as far as plans know it.
+/// The part of a service that plans refer to.
 pub(super) struct Metered<'a> {
     pub(super) name: &'a str,
     pub(super) meter: &'a str,
 }
 
-/// What the file defines, without what is wrong.
+/// Reads the file's catalogue and leaves out invalid entries.
 pub(super) fn read<'a>(
     reader: &mut Reader<'_>,
     meters: impl Iterator<Item = Table<'a>>,
@@ -90,7 +90,7 @@ fn meter(reader: &mut Reader<'_>, mut table: Table<'_>, catalogue: &mut Catalogu
     if !is_name(&name) {
         table.fault(reader, "name", NAMES);
     }
-    if TAKEN_METERS.contains(&name.as_str()) {
+    if RESERVED_METERS.contains(&name.as_str()) {
         table.fault(reader, "name", "/api/usage has another member of this name");
     }
     if unit.as_ref().is_some_and(|unit| unit.trim().is_empty()) {
@@ -102,7 +102,7 @@ fn meter(reader: &mut Reader<'_>, mut table: Table<'_>, catalogue: &mut Catalogu
     }
 }
 
-/// Reads a plan, and returns its name when it is the default one.
+/// Reads a plan. Returns its name if it is the default plan.
 fn plan(
     reader: &mut Reader<'_>,
     mut table: Table<'_>,
@@ -125,7 +125,7 @@ fn plan(
         if !is_name(name) {
             table.fault(reader, "name", NAMES);
         }
-        if TAKEN_PLANS.contains(&name.as_str()) {
+        if RESERVED_PLANS.contains(&name.as_str()) {
             table.fault(reader, "name", "the name stands for holders without a plan");
         }
         if catalogue.plans.contains_key(name) {
@@ -217,7 +217,7 @@ fn plan(
     is_default.then_some(name)
 }
 
-/// The slots that a plan gives for services of its own, by meter: a meter has one number, whatever counts by it.
+/// The slots that a plan sets per service, by meter. Each meter has one number, whichever services it counts.
 fn slots_of_meters<'a>(
     reader: &mut Reader<'_>,
     table: &Table<'_>,

@@ -8,7 +8,7 @@ use weir_ledger::rules::SlotLimits;
 use super::catalogue::MAX_SLOTS;
 use super::variables::Reader;
 
-/// ADR-10's variables, and the plans whose slots they set.
+/// ADR-10's variables, and the plans that they set slots for.
 const PLANS: [(&str, &str); 4] = [
     ("free", "FAIRNESS_FREE_LIMIT"),
     ("pro", "FAIRNESS_PRO_LIMIT"),
@@ -16,12 +16,12 @@ const PLANS: [(&str, &str); 4] = [
     ("enterprise", "FAIRNESS_ENTERPRISE_LIMIT"),
 ];
 
-/// Who counts a user's running jobs.
+/// Where a user's running jobs are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FairnessScope {
-    /// The database, over all processes: exact.
+    /// In the database, across all processes: exact.
     Cluster,
-    /// Each process for itself, as ADR-10 has it.
+    /// In each process separately, as in ADR-10.
     Process,
 }
 
@@ -32,7 +32,7 @@ pub struct Fairness {
     pub enabled: bool,
     /// `FAIRNESS_SCOPE`.
     pub scope: FairnessScope,
-    /// The limits that the variables set; they win over those of the plans.
+    /// The limits that the variables set. They override those of the plans.
     pub limits: SlotLimits,
     /// `FAIRNESS_SNOOZE_DURATION`.
     pub snooze: Duration,
@@ -41,7 +41,7 @@ pub struct Fairness {
 }
 
 impl Fairness {
-    /// The limits that the database counts against; `None` when it has none to count.
+    /// The limits that the database enforces; `None` when it enforces none.
     #[must_use]
     pub fn cluster_limits(&self) -> Option<&SlotLimits> {
         (self.enabled && self.scope == FairnessScope::Cluster).then_some(&self.limits)

@@ -1,7 +1,7 @@
 //! Settings from the environment, and the services from `weir.toml`.
 //!
-//! A start with a bad setting stops and says everything that is wrong at once, each with the variable, what it
-//! got and what it wants.
+//! Weir refuses to start on invalid settings and lists every error. Each error names the variable, its value and what
+//! is expected.
 
 mod catalogue;
 pub mod fairness;
@@ -40,9 +40,9 @@ pub use variables::{ConfigError, Variables};
 /// How strict a start is about secrets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Environment {
-    /// Everything must be set.
+    /// All secrets must be set.
     Production,
-    /// Development conveniences are on, such as tokens for the asking.
+    /// Development conveniences are on, such as tokens on request.
     Development,
 }
 
@@ -51,41 +51,41 @@ pub enum Environment {
 pub enum AccessLog {
     /// Failures, slow jobs, and changes.
     Errors,
-    /// All of them: several lines a job.
+    /// All lines: several per job.
     All,
-    /// None.
+    /// No lines.
     Off,
 }
 
-/// Everything a `weir` process is told from outside.
+/// All settings of a `weir` process.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `DATABASE_URL`.
     pub database_url: SecretString,
-    /// `WEIR_SCHEMA` and `RIVER_SCHEMA`: where the tables are.
+    /// `WEIR_SCHEMA` and `RIVER_SCHEMA`: the schemas of the tables.
     pub schemas: Schemas,
     /// `RIVER_LEADER`: whether schedulers may be elected River's leader.
     pub leads_river: bool,
-    /// What the connections are called in `pg_stat_activity`; `application_name` in the URL goes before.
+    /// The name of the connections in `pg_stat_activity`. `application_name` in the URL takes precedence.
     pub application_name: &'static str,
     /// `WEIR_ENV`.
     pub environment: Environment,
-    /// `JWT_SECRET`, which signs users' tokens. The origin itself never verifies one: the edge does.
+    /// `JWT_SECRET`, which signs users' tokens. Only the edge verifies them, never the origin.
     pub jwt_secret: Option<SecretString>,
-    /// `JWT_ISSUER`: the issuer that tokens of `weir token` name.
+    /// `JWT_ISSUER`: the issuer in tokens of `weir token`.
     pub jwt_issuer: Option<String>,
-    /// `JWT_AUDIENCE`: the audience that they name.
+    /// `JWT_AUDIENCE`: the audience in those tokens.
     pub jwt_audience: Option<String>,
     /// `EDGE_SECRET`, which signs assertions.
     pub edge_secret: Option<SecretString>,
-    /// `EDGE_SECRET_PREVIOUS`, still accepted while secrets are rotated.
+    /// `EDGE_SECRET_PREVIOUS`, still accepted during a rotation.
     pub edge_secret_previous: Option<SecretString>,
-    /// `HANDLER_SECRET` and `HANDLER_SECRET_PREVIOUS`: what requests to endpoints are signed with, and the tokens of their
-    /// attempts, the current one first.
+    /// `HANDLER_SECRET` and `HANDLER_SECRET_PREVIOUS`, the current one first. They sign requests to endpoints and
+    /// attempt tokens.
     pub handler_secrets: Vec<Secret>,
     /// `WEIR_ORIGIN_HOST` and `WEIR_ORIGIN_PORT`.
     pub listen: SocketAddr,
-    /// `WEIR_METRICS_HOST` and `WEIR_METRICS_PORT`: where processes without an API answer probes; unset: nowhere.
+    /// `WEIR_METRICS_HOST` and `WEIR_METRICS_PORT`: where processes without an API answer probes. Default: nowhere.
     pub probes: Option<SocketAddr>,
     /// The `FAIRNESS_` variables.
     pub fairness: Fairness,
@@ -93,44 +93,44 @@ pub struct Settings {
     pub reservation_ttl: Duration,
     /// `LEND_IDLE_WORKERS`: whether default lanes may use the idle workers of priority lanes.
     pub lend_idle_workers: bool,
-    /// `WEBHOOK_WORKERS`: how many deliveries of one webhook a process makes at once; 0: it makes none.
+    /// `WEBHOOK_WORKERS`: how many deliveries of one webhook a process sends at once; 0 disables sending.
     pub webhook_workers: u32,
-    /// `WEBHOOK_PRIVATE_NETWORKS`: whether webhooks may lead into private networks.
+    /// `WEBHOOK_PRIVATE_NETWORKS`: whether webhooks may connect to private networks.
     pub webhook_private_networks: bool,
-    /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may go on after a stop was asked for.
+    /// `WEIR_DRAIN_TIMEOUT`: how long running jobs may continue after a shutdown starts.
     pub drain_timeout: Duration,
     /// How long River keeps finished jobs, if this process leads River.
     pub river_retention: RiverRetention,
-    /// `WEIR_STOP_DELAY`: how long `weir serve` and `weir up` accept requests after a stop was asked for, while `/readyz`
-    /// answers 503.
+    /// `WEIR_STOP_DELAY`: how long `weir serve` and `weir up` still accept requests after a shutdown starts, while
+    /// `/readyz` answers 503.
     pub stop_delay: Duration,
     /// `ACCESS_LOG`.
     pub access_log: AccessLog,
-    /// The `OTEL_` variables: how traces are exported; `None`: not at all.
+    /// The `OTEL_` variables: how traces are exported; `None` disables the export.
     pub traces: Option<Traces>,
-    /// What `weir.toml` defines, with pool sizes from the environment.
+    /// The services of `weir.toml`, with pool sizes from the environment.
     pub services: Vec<Service>,
-    /// What `weir.toml` has enqueued periodically.
+    /// The periodic jobs of `weir.toml`.
     pub periodic: Vec<Periodic>,
-    /// The meters and plans that `weir.toml` defines. `weir migrate` brings them into the database, where they are read.
+    /// The meters and plans of `weir.toml`. `weir migrate` writes them to the database, and Weir reads them there.
     pub catalogue: Catalogue,
 }
 
-/// How long River keeps the rows of finished jobs, by how they ended. River's own defaults.
+/// How long River keeps the rows of finished jobs, by outcome. The defaults are River's.
 #[derive(Clone, Copy, Debug)]
 pub struct RiverRetention {
     /// Jobs that completed.
     pub completed: Duration,
     /// Jobs that were cancelled.
     pub cancelled: Duration,
-    /// Jobs that failed for good.
+    /// Jobs that failed permanently.
     pub discarded: Duration,
 }
 
 impl RiverRetention {
     fn read(reader: &mut Reader<'_>) -> Self {
         let hour = Duration::from_hours(1);
-        // Weir copies results that a plan keeps longer within minutes. An hour bridges a restart of maintenance.
+        // Weir copies results with a longer retention within minutes. An hour covers a restart of maintenance.
         let mut read = |name: &str, default| reader.duration(name, default, hour);
         Self {
             completed: read("RIVER_COMPLETED_RETENTION", 24 * hour),
@@ -145,9 +145,9 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong, at once.
+    /// Lists every error.
     pub fn from_env() -> Result<Self, ConfigError> {
-        // Those of others may be anything; ours are text.
+        // Variables of other programs may have any bytes; Weir's are text.
         let variables: Variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
@@ -161,7 +161,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong, at once.
+    /// Lists every error.
     pub fn read(variables: &Variables, services: &Path) -> Result<Self, ConfigError> {
         let (variables, file_faults) = variables::with_files(variables);
         let variables = &variables;
@@ -186,7 +186,7 @@ impl Settings {
         }
     }
 
-    /// Every variable that is read with this services file, and what it must be.
+    /// Every variable that is read with this services file, and its expected value.
     #[must_use]
     pub fn reference(services: &Path) -> BTreeMap<String, String> {
         let variables = Variables::new();
@@ -195,7 +195,7 @@ impl Settings {
         reader.asked()
     }
 
-    /// What the reader says; something that parses, where it has a fault.
+    /// Reads all settings. Invalid values are replaced by valid ones.
     fn from_reader(reader: &mut Reader<'_>, services: &Path) -> Self {
         let environment = reader.parsed(
             "WEIR_ENV",
@@ -288,11 +288,11 @@ impl Settings {
         }
     }
 
-    /// The keys that assertions may be signed with, the current one first.
+    /// The keys that may sign assertions, the current one first.
     ///
     /// # Errors
     ///
-    /// When there is none: an origin without a key would have to believe nobody, or everybody.
+    /// When there is none. An origin without a key would have to accept every assertion or none.
     pub fn assertion_keys(&self) -> Result<Vec<weir_policy::assertion::AssertionKey>, ConfigError> {
         let secrets = [&self.edge_secret, &self.edge_secret_previous];
         let mut keys = Vec::new();
@@ -316,7 +316,7 @@ impl Settings {
         Ok(keys)
     }
 
-    /// How to reach the database.
+    /// The connection settings of the database.
     ///
     /// # Errors
     ///
@@ -326,7 +326,7 @@ impl Settings {
         Ok(database.in_schemas(self.schemas.clone()))
     }
 
-    /// What the ledger decides by.
+    /// The settings that the ledger needs.
     #[must_use]
     pub fn rules(&self) -> Rules {
         Rules {
@@ -335,28 +335,28 @@ impl Settings {
         }
     }
 
-    /// The services, as the database has them.
+    /// The services as stored in the database.
     #[must_use]
     pub fn service_entries(&self) -> Vec<ServiceEntry> {
         self.services.iter().map(Service::entry).collect()
     }
 
-    /// The service whose jobs are of this kind.
+    /// The service with this job kind.
     #[must_use]
     pub fn service_of_kind(&self, kind: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.kind == kind)
     }
 
-    /// The service of that name.
+    /// The service with this name.
     #[must_use]
     pub fn service(&self, name: &str) -> Option<&Service> {
         self.services.iter().find(|service| service.name == name)
     }
 }
 
-/// How to reach the database: `DATABASE_URL` with what libpq's variables add, or these alone.
+/// The database's URL: `DATABASE_URL` combined with libpq's variables, or those alone.
 fn database_url(reader: &mut Reader<'_>) -> SecretString {
-    // A server behind a transaction pooler is used directly: every process of Weir's needs sessions.
+    // Weir bypasses a transaction pooler, because every process needs sessions.
     let direct = reader.text("DATABASE_DIRECT_URL");
     let through = reader.text("DATABASE_URL");
     let (name, text) = match (direct, through) {
@@ -365,7 +365,7 @@ fn database_url(reader: &mut Reader<'_>) -> SecretString {
     };
     let names_database = ["PGHOST", "PGHOSTADDR", "PGDATABASE", "PGSERVICE"];
     if text.is_none() && !names_database.iter().any(|name| reader.foreign(name).is_some()) {
-        // A fault of the file was reported.
+        // An error of the file is reported already.
         if reader.foreign("DATABASE_URL_FILE").is_none()
             && reader.foreign("DATABASE_DIRECT_URL_FILE").is_none()
         {
@@ -382,7 +382,7 @@ fn database_url(reader: &mut Reader<'_>) -> SecretString {
         Err(error) => {
             reader.fault(match error {
                 DatabaseError::Url(fault) => format!("{name}: {fault}"),
-                // Not repeated in the message: it may hold a password.
+                // The message omits the value, because it may contain a password.
                 _ => format!("{name} cannot be used"),
             });
             SecretString::from("")

@@ -1,7 +1,7 @@
-//! Periodic jobs: what `weir.toml` has the schedulers enqueue into a service's scheduled lane.
+//! Periodic jobs: `weir.toml` lists jobs that the schedulers enqueue into a service's scheduled lane.
 //!
-//! Ticks are whole seconds that follow from the clock alone, not from when a scheduler was started, and the database has
-//! each tick enqueued once, whatever number of schedulers there are.
+//! Ticks are whole seconds that depend on the clock alone, not on when a scheduler started. The database enqueues each
+//! tick once, however many schedulers there are.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use super::variables::Reader;
 /// One periodic job.
 #[derive(Clone, Debug)]
 pub struct Periodic {
-    /// Names it in the job's metadata, as River's `river:periodic_job_id`.
+    /// The id in the job's metadata, as River's `river:periodic_job_id`.
     pub id: String,
     /// The service that does the work.
     pub service: String,
-    /// When.
+    /// The schedule.
     pub schedule: Schedule,
     /// The job's arguments.
     pub args: Map<String, Value>,
@@ -28,9 +28,9 @@ pub struct Periodic {
 /// When a periodic job is due.
 #[derive(Clone, Debug)]
 pub enum Schedule {
-    /// Whenever the Unix time is a multiple of this many seconds.
+    /// At every Unix time that is a multiple of this many seconds.
     Every(i64),
-    /// River's cron, in UTC unless it says `CRON_TZ=`.
+    /// River's cron, in UTC unless `CRON_TZ=` sets another zone.
     Cron(CronSchedule),
 }
 
@@ -46,7 +46,7 @@ impl PeriodicSchedule for Schedule {
     }
 }
 
-/// Checks what the file says. `services` are the names that it gives to services.
+/// Checks a table of the file. `services` are the names of the file's services.
 pub(super) fn check<'a>(
     reader: &mut Reader<'_>,
     tables: impl Iterator<Item = Table<'a>>,
@@ -88,7 +88,7 @@ pub(super) fn check<'a>(
             );
         }
         if is_timed && cron.is_none() && every.is_none() {
-            // What it has is no text, which is a fault already.
+            // The member is not text, which is reported already.
             continue;
         }
         match schedule(cron.as_deref(), every.as_deref()) {
@@ -108,7 +108,7 @@ pub(super) fn check<'a>(
     checked
 }
 
-/// TOML's table as JSON has it, or what JSON does not have.
+/// Converts a TOML table to JSON, or returns the value that JSON cannot represent.
 fn object(table: toml::Table) -> Result<Map<String, Value>, String> {
     let members = table.into_iter();
     members.map(|(name, value)| Ok((name, json(value)?))).collect()
@@ -128,9 +128,9 @@ fn json(value: toml::Value) -> Result<Value, String> {
     })
 }
 
-/// What River's cron makes of it, as long as its ticks follow from the clock.
+/// Parses River's cron syntax, provided that the ticks depend on the clock alone.
 fn from_cron(cron: &str) -> Result<Schedule, String> {
-    // The machines that lead in turn may be set to different zones.
+    // Machines that lead in turn may be set to different zones.
     let is_zoned = cron.starts_with("TZ=") || cron.starts_with("CRON_TZ=");
     let rest = if is_zoned {
         cron.split_once(' ').map_or("", |(_, rest)| rest)
@@ -157,7 +157,8 @@ fn from_cron(cron: &str) -> Result<Schedule, String> {
     } else {
         parsed.with_time_zone(CronTimeZone::Utc)
     };
-    // River looks five years ahead, minute by minute if no minute will do. A scheduler would do so every few seconds.
+    // River searches the next five years, minute by minute if no minute matches. A scheduler would do so every few
+    // seconds.
     let is_nothing = |field: &str| field.bytes().all(|byte| byte == b',');
     if rest.split_whitespace().any(is_nothing) || schedule.next(Timestamp::UNIX_EPOCH).is_none() {
         return Err(format!("schedule is {cron:?}, which never comes"));
@@ -165,7 +166,7 @@ fn from_cron(cron: &str) -> Result<Schedule, String> {
     Ok(Schedule::Cron(schedule))
 }
 
-/// Whether what comes after a `/` is too much for River, which adds steps up in 32 bits.
+/// Whether the step after a `/` is too large for River, which adds steps in 32 bits.
 fn is_long_step(text: &str) -> bool {
     let digits = text.trim_start_matches('+');
     digits.bytes().take_while(u8::is_ascii_digit).count() > 9

@@ -1,20 +1,20 @@
-//! A service's retry policy, as the services file has it.
+//! A service's retry policy in the services file.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-/// No answer's `Retry-After` puts a job off for longer.
+/// The longest delay that a response's `Retry-After` can request.
 pub(crate) const MAX_AFTER: Duration = Duration::from_hours(24);
 
-/// A service's own retry policy: the first pause, and how it grows.
+/// A service's retry policy: the first pause, and its growth.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Retry {
     /// The pause after the first failure.
     #[serde(with = "humantime_serde")]
     pub base: Duration,
-    /// By how much each further pause is longer.
+    /// The factor by which each further pause grows.
     #[serde(default = "Retry::default_factor")]
     pub factor: f64,
     /// The longest pause.
@@ -31,7 +31,7 @@ impl Retry {
         Duration::from_hours(1)
     }
 
-    /// What is wrong with it, if anything is.
+    /// The error in the policy, if there is one.
     pub(crate) fn fault(&self) -> Option<&'static str> {
         if !(1.0..=100.0).contains(&self.factor) {
             return Some("retry.factor must be from 1 to 100");

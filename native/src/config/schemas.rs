@@ -1,10 +1,10 @@
-//! `WEIR_SCHEMA` and `RIVER_SCHEMA`: where the tables are.
+//! `WEIR_SCHEMA` and `RIVER_SCHEMA`: the schemas of the tables.
 
 use weir_ledger::database::{MAX_RIVER_SCHEMA, Schemas};
 
 use super::variables::Reader;
 
-/// An identifier of PostgreSQL's has as many bytes.
+/// PostgreSQL's limit for an identifier, in bytes.
 const MAX_SCHEMA: usize = 63;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Schemas {
@@ -14,7 +14,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Schemas {
     }
 }
 
-/// The name of a schema. PostgreSQL keeps those that begin with `pg_` for itself, and cuts what is too long.
+/// Reads a schema's name. PostgreSQL reserves names that begin with `pg_`, and truncates long ones.
 fn schema(reader: &mut Reader<'_>, name: &str, longest: usize) -> Option<String> {
     let wants = format!(
         "the name of a schema: letters, digits, _ and -, at most {longest} of them, and not pg_ at the beginning"

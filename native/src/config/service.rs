@@ -1,4 +1,4 @@
-//! Services: what can be submitted, under which names River knows it, and who does the work.
+//! Services: the kinds of work that can be submitted, their names in River, and their handlers.
 
 use std::time::Duration;
 
@@ -10,43 +10,43 @@ use weir_policy::lane::Lane;
 
 use super::retry::Retry;
 
-/// What River takes at most.
+/// River's maximum.
 pub(crate) const MAX_WORKERS: u32 = 10_000;
 
-/// What one job may reserve at most, so that the sums of thousands of such jobs are still numbers.
+/// Maximum amount that one job may reserve, so that the sum over thousands of such jobs does not overflow.
 pub const MAX_AMOUNT: i64 = 1_000_000_000_000_000;
 
 /// One service, ready to be used.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// The name in the route and the stem of its queues' names.
+    /// The name in the route and the prefix of its queues' names.
     pub name: String,
-    /// What its work is counted as.
+    /// The meter that counts its work.
     pub meter: Meter,
     /// River's job kind.
     pub kind: String,
     /// Workers per lane, in the order of [`Lane::ALL`].
     pub pools: [u32; 3],
-    /// How long one attempt may take.
+    /// The time limit of one attempt.
     pub timeout: Duration,
-    /// How often a job is tried.
+    /// The maximum number of attempts.
     pub max_attempts: i16,
-    /// Members of the arguments by which a job is the same as a live one of the same user; empty: never.
+    /// The members of the arguments that identify a duplicate of a live job of the same user. Empty: no duplicates.
     pub unique_by: Vec<String>,
-    /// When a failed job is tried again; `None` leaves it to River.
+    /// The retry policy; `None` leaves retries to River.
     pub retry: Option<Retry>,
-    /// Who does the work.
+    /// The handler.
     pub handler: HandlerSpec,
 }
 
 impl Service {
-    /// The queue of one of its lanes.
+    /// The queue of one of the service's lanes.
     #[must_use]
     pub fn queue(&self, lane: Lane) -> String {
         lane.queue(&self.name)
     }
 
-    /// What the database knows of it.
+    /// The service's row in the database.
     pub(super) fn entry(&self) -> ServiceEntry {
         ServiceEntry {
             name: self.name.clone(),
@@ -58,7 +58,7 @@ impl Service {
                 HandlerSpec::Builtin {
                     name: Builtin::Analyze,
                 } => ServiceAmount::Fixed(1),
-                // The tests that it finds in the analysis.
+                // The caller reserves the number of tests in the analysis.
                 HandlerSpec::Builtin {
                     name: Builtin::Specview,
                 } => ServiceAmount::Caller,
@@ -73,7 +73,7 @@ impl Service {
         }
     }
 
-    /// Its queues with their pool sizes.
+    /// The queues with their pool sizes.
     pub fn queues(&self) -> impl Iterator<Item = (Lane, String, u32)> + '_ {
         Lane::ALL
             .into_iter()
@@ -82,34 +82,35 @@ impl Service {
     }
 }
 
-/// Which handler does a service's work.
+/// The handler of a service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum HandlerSpec {
-    /// One that is part of the binary.
+    /// A handler in the binary.
     Builtin {
-        /// Which.
+        /// Its name.
         name: Builtin,
     },
-    /// A program: the job's arguments as JSON on its standard input, the output as JSON on its standard output.
+    /// A program: it reads the job's arguments as JSON from standard input and writes the output as JSON to standard
+    /// output.
     Exec {
         /// The program and its arguments.
         command: Vec<String>,
-        /// Variables of this process that the program gets, beside the usual ones.
+        /// Variables of this process that the program gets in addition to the usual ones.
         #[serde(default)]
         env: Vec<String>,
-        /// How much one job reserves.
+        /// The amount that one job reserves.
         #[serde(default)]
         amount: Amount,
     },
-    /// An endpoint: the job's arguments as JSON in a `POST`, the output as JSON in the answer.
+    /// An endpoint: it gets the job's arguments as JSON in a `POST` and returns the output as JSON in the response.
     Http {
-        /// Where.
+        /// Its URL.
         url: Endpoint,
-        /// Whether it may be in a private network or on this machine. In development it may.
+        /// Whether it may be in a private network or on this machine. In development it may be.
         #[serde(default)]
         private: bool,
-        /// How much one job reserves.
+        /// The amount that one job reserves.
         #[serde(default)]
         amount: Amount,
     },
@@ -125,13 +126,13 @@ impl HandlerSpec {
     }
 }
 
-/// The handlers that are part of the binary, as the services file names them.
+/// The handlers in the binary, by their names in the services file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Builtin {
     /// Finds test cases in source files.
     Analyze,
-    /// Makes a specification of an analysis' test cases.
+    /// Renders a specification from an analysis' test cases.
     Specview,
 }
 
@@ -152,7 +153,7 @@ impl TryFrom<String> for Endpoint {
     }
 }
 
-/// How much one job of a program or an endpoint reserves, in the meter's unit.
+/// The amount that one job of a program or an endpoint reserves, in the meter's unit.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(
     untagged,
@@ -160,9 +161,9 @@ impl TryFrom<String> for Endpoint {
     expecting = "an amount is a number or { member = \"pages\" }, what the arguments say there"
 )]
 pub enum Amount {
-    /// Always the same.
+    /// A fixed amount.
     Fixed(i64),
-    /// What this member of the arguments says.
+    /// The value of a member of the arguments.
     Member {
         /// The member's name.
         member: String,
@@ -180,7 +181,7 @@ impl Amount {
     ///
     /// # Errors
     ///
-    /// What the member must be, when it is not.
+    /// The message states what the member must be.
     pub fn of(&self, args: &Map<String, Value>) -> Result<i64, String> {
         match self {
             Self::Fixed(amount) => Ok(*amount),

@@ -1,4 +1,4 @@
-//! The services file, `weir.toml`: reads it, and checks what it says. The catalogue in it has a file of its own.
+//! The services file, `weir.toml`: reads and checks it. `catalogue.rs` reads the catalogue in it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::variables::{Reader, SECRETS};
 use super::wording::reworded;
 use crate::outbound::{self, Reach, Unreachable};
 
-/// Other members are faults, too, but no reason to look at nothing else.
+/// Unknown members are errors too, but the known ones are still checked.
 #[derive(Default, Deserialize)]
 struct File {
     #[serde(default)]
@@ -34,7 +34,7 @@ struct File {
     plan: Vec<Spanned<Members>>,
 }
 
-/// What the file defines.
+/// The valid contents of the file.
 #[derive(Default)]
 pub(crate) struct Defined {
     pub(crate) services: Vec<Service>,
@@ -42,27 +42,27 @@ pub(crate) struct Defined {
     pub(crate) catalogue: Catalogue,
 }
 
-/// What the file consists of.
+/// The tables that a file may contain.
 const TABLES: &str = "[[service]], [[periodic]], [[meter]] or [[plan]]";
 
-/// What the kinds of Weir's own jobs begin with, such as deliveries to webhooks.
+/// The prefix of Weir's own job kinds, such as webhook deliveries.
 const OWN_KINDS: &str = "weir:";
 
-/// The longest kind of a job that River's tables take, in characters.
+/// Maximum length of a job kind in River's tables, in characters.
 const MAX_KIND: usize = 127;
 
-/// No attempt takes longer; sums with it are still durations.
+/// Maximum time limit of an attempt, so that sums with it do not overflow.
 const MAX_TIMEOUT: Duration = Duration::from_hours(366 * 24);
 
-/// The catalogue of files that have none.
+/// The catalogue of files that define none.
 const DEFAULT_CATALOGUE: &str = include_str!("default_catalogue.toml");
 
 #[derive(Deserialize)]
 #[serde(transparent)]
 struct Timeout(#[serde(with = "humantime_serde")] Duration);
 
-/// What the file defines, without what is wrong. `allow_private`: whether endpoints may be in private networks without saying
-/// so.
+/// Reads the file and leaves out invalid entries. `allow_private`: whether endpoints may be in private networks without
+/// `private`.
 pub(crate) fn read(reader: &mut Reader<'_>, path: &Path, allow_private: bool) -> Defined {
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -155,7 +155,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, path: &Path, allow_private: bool) ->
     }
 }
 
-/// The names that tables have, as far as they have some.
+/// The names of the tables that have one.
 fn names_of(tables: &[Spanned<Members>]) -> Vec<String> {
     let names = tables.iter().filter_map(|members| members.get_ref().get("name"));
     names
@@ -164,7 +164,7 @@ fn names_of(tables: &[Spanned<Members>]) -> Vec<String> {
         .collect()
 }
 
-/// The file's tables, whatever they say.
+/// Parses the file into tables without checking their members.
 fn parsed(reader: &mut Reader<'_>, source: Source<'_>) -> Option<File> {
     toml::from_str(source.text)
         .map_err(|error: toml::de::Error| {
@@ -179,7 +179,8 @@ fn fault(reader: &mut Reader<'_>, source: Source<'_>, error: &toml::de::Error) {
     reader.fault(format!("{}: {what}", source.place(error.span())));
 }
 
-/// Reads a service, which is counted by one of these meters. `names` and `kinds` are those of the services before, with their faults or not.
+/// Reads a service, which one of these meters counts. `names` and `kinds` are those of the previous services, including
+/// invalid ones.
 fn service(
     reader: &mut Reader<'_>,
     mut table: Table<'_>,
@@ -301,7 +302,7 @@ fn service(
     })
 }
 
-/// What is wrong with a handler, if anything is.
+/// The error in a handler, if there is one.
 fn unusable(handler: &HandlerSpec) -> Option<String> {
     match handler {
         HandlerSpec::Exec { command, amount, .. }

@@ -1,5 +1,5 @@
-//! A table of the services file whose members are read one by one, so that everything that is wrong with it is said at
-//! once, each with its line.
+//! A table of the services file. Its members are read one by one, so that all its errors are reported together, each
+//! with its line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use weir_policy::misspelling::meant;
 use super::variables::Reader;
 use super::wording::reworded;
 
-/// The members as the file has them.
+/// The members as written in the file.
 pub(super) type Members = BTreeMap<Spanned<String>, Spanned<Value>>;
 
-/// The text of a file, for saying where something is.
+/// The text of a file, for finding the line of a member.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) path: &'a std::path::Path,
@@ -40,18 +40,18 @@ impl Source<'_> {
 /// One `[[service]]` or `[[periodic]]`.
 pub(super) struct Table<'a> {
     source: Source<'a>,
-    /// What it is called in the file.
+    /// The table's kind in the file.
     kind: &'static str,
-    /// Which one it is, as far as that is known.
+    /// The table's name, if it is known.
     name: Option<String>,
     span: Range<usize>,
     members: Members,
-    /// The members that it may have, with where they are.
+    /// The members read so far, with their positions.
     read: Vec<(&'static str, Option<Range<usize>>)>,
 }
 
 impl<'a> Table<'a> {
-    /// `naming` is the member that tells which one it is.
+    /// `naming` is the member that holds the table's name.
     pub(super) fn new(
         source: Source<'a>,
         kind: &'static str,
@@ -74,7 +74,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// What is wrong with a member, or with the whole when it has no such member.
+    /// Reports an error at a member, or at the table if it lacks that member.
     pub(super) fn fault(&self, reader: &mut Reader<'_>, member: &str, fault: &str) {
         let span = self
             .read
@@ -92,12 +92,12 @@ impl<'a> Table<'a> {
         reader.fault(format!("{place}, {}{name}: {fault}", self.kind));
     }
 
-    /// Whether it has a member that was not read yet.
+    /// Whether the table has a member that was not read yet.
     pub(super) fn has(&self, member: &str) -> bool {
         self.members.contains_key(member)
     }
 
-    /// A member that may be absent. `None` is also one that is wrong, which is a fault then.
+    /// Reads an optional member. Returns `None` and reports an error if the member is invalid.
     pub(super) fn take<T: DeserializeOwned>(
         &mut self,
         reader: &mut Reader<'_>,
@@ -119,7 +119,7 @@ impl<'a> Table<'a> {
             .ok()
     }
 
-    /// A member that must be there.
+    /// Reads a required member.
     pub(super) fn need<T: DeserializeOwned>(
         &mut self,
         reader: &mut Reader<'_>,
@@ -133,7 +133,7 @@ impl<'a> Table<'a> {
         self.take(reader, member)
     }
 
-    /// Whatever is left is nothing that it may have.
+    /// Reports the remaining members as unknown.
     pub(super) fn rest(&self, reader: &mut Reader<'_>) {
         let known: Vec<&str> = self.read.iter().map(|(name, _)| *name).collect();
         for member in self.members.keys() {

@@ -1,4 +1,4 @@
-//! The `OTEL_` variables. The exporter reads them itself, but takes a wrong one for an absent one; here it is a fault.
+//! The `OTEL_` variables. The exporter reads them itself, but treats an invalid one as absent; here it is an error.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use reqwest::Url;
 
 use super::variables::Reader;
 
-/// OpenTelemetry's own default.
+/// OpenTelemetry's default.
 const TIMEOUT: u64 = 10_000;
 
-/// How traces are exported, beside what the exporter finds in the environment.
+/// How traces are exported, in addition to the exporter's own variables.
 #[derive(Clone, Debug)]
 pub struct Traces {
     /// Whether `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` names the service.
@@ -19,7 +19,7 @@ pub struct Traces {
     pub timeout: Duration,
 }
 
-/// What the variables ask for; nothing unless there is an endpoint.
+/// The settings in the variables; `None` without an endpoint.
 pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Traces> {
     let mut endpoints = Vec::new();
     for name in [
@@ -49,7 +49,7 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Traces> {
         });
     }
     for name in ["OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_HEADERS"] {
-        // Not repeated in the message: headers hold keys.
+        // The message omits the value, because headers contain keys.
         if reader.text(name).is_some_and(|text| !are_headers(text)) {
             reader.fault(format!("{name} is not a list such as api-key=secret,tenant=weir"));
         }

@@ -1,5 +1,4 @@
-//! Variables that are meant for Weir and that nothing reads: a misspelt setting would have no effect, and nobody would
-//! know.
+//! Variables that look like settings of Weir but are not. A misspelt setting would otherwise be ignored silently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +6,7 @@ use weir_policy::misspelling::meant;
 
 use super::variables::Variables;
 
-/// Variables of the scripts, of tests, and what programs of handlers get.
+/// Variables of the scripts, of tests, and of handlers' programs.
 const OTHERS: [&str; 11] = [
     "WEIR_CONFIG",
     "WEIR_EDGE_PORT",
@@ -22,11 +21,12 @@ const OTHERS: [&str; 11] = [
     "WEIR_PROCESS",
 ];
 
-/// A fault for each. `read` is what Weir reads, `passed` what the services file passes on to programs.
+/// An error for each. `read` lists the variables that Weir reads, `passed` those that the services file passes on to
+/// programs.
 ///
-/// Other programs have variables in the same environment, and so have service managers and Kubernetes
-/// (`WEIR_SERVICE_HOST`), so only those count that are nearly a setting, or have the form of a pool's size for one of
-/// the services' pools.
+/// Other programs, service managers and Kubernetes (`WEIR_SERVICE_HOST`) set variables in the same environment. So only
+/// two kinds count: names that nearly match a setting, and names in the form of a pool size for one of the services'
+/// pools.
 pub(super) fn faults(
     variables: &Variables,
     read: &BTreeMap<String, String>,
@@ -69,8 +69,8 @@ fn is_of_others(name: &str, value: &str) -> bool {
         || value.starts_with("udp://")
 }
 
-/// Whether nobody else has a variable of nearly this name. `DATABASE_URL` and `JWT_SECRET` have many neighbours, and
-/// OpenTelemetry's are everybody's.
+/// Whether only Weir has a variable of nearly this name. `DATABASE_URL` and `JWT_SECRET` resemble names of other
+/// programs, and all programs share OpenTelemetry's.
 fn is_distinct(name: &str) -> bool {
     name.starts_with("WEIR_")
         || name.starts_with("FAIRNESS_")

@@ -1,4 +1,4 @@
-//! Reads variables and collects every fault instead of stopping at the first.
+//! Reads variables and collects every error instead of stopping at the first.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use secrecy::SecretString;
 
 use crate::outbound::{InvalidSecret, Secret};
 
-/// Where settings come from: the process environment, or a map in tests.
+/// The source of settings: the process environment, or a map in tests.
 pub type Variables = BTreeMap<String, String>;
 
-/// The secrets. No program of a handler gets them, whatever its service asks for.
+/// The secrets. A handler's program never gets them, even if its service lists them.
 pub(super) const SECRETS: [&str; 7] = [
     "DATABASE_DIRECT_URL",
     "DATABASE_URL",
@@ -23,7 +23,8 @@ pub(super) const SECRETS: [&str; 7] = [
     "HANDLER_SECRET_PREVIOUS",
 ];
 
-/// The same variables, with each secret `NAME` read from the file that `NAME_FILE` names; and what is wrong about the files.
+/// The same variables, with each secret `NAME` read from the file that `NAME_FILE` names, and the errors of those
+/// files.
 pub(super) fn with_files(variables: &Variables) -> (Variables, Vec<String>) {
     let (mut all, mut faults) = (variables.clone(), Vec::new());
     let set = |name: &str| {
@@ -54,10 +55,10 @@ pub(super) fn with_files(variables: &Variables) -> (Variables, Vec<String>) {
     (all, faults)
 }
 
-/// Everything that is wrong with the settings.
+/// All errors in the settings.
 #[derive(Debug, thiserror::Error)]
 pub struct ConfigError {
-    /// One sentence per fault.
+    /// One sentence per error.
     pub faults: Vec<String>,
 }
 
@@ -74,11 +75,11 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Reads variables and remembers every fault instead of stopping at the first.
+/// Reads variables and collects every error instead of stopping at the first.
 pub(crate) struct Reader<'a> {
     variables: &'a Variables,
     faults: Vec<String>,
-    /// Every variable that was asked for, and what it must be.
+    /// Every variable read so far, with its expected value.
     asked: RefCell<BTreeMap<String, String>>,
 }
 
@@ -95,7 +96,7 @@ impl<'a> Reader<'a> {
         self.faults.push(fault.into());
     }
 
-    /// An unset and an empty variable are the same.
+    /// An empty variable counts as unset.
     pub(super) fn text(&self, name: &str) -> Option<&'a str> {
         self.asked
             .borrow_mut()
@@ -107,7 +108,7 @@ impl<'a> Reader<'a> {
             .filter(|value| !value.is_empty())
     }
 
-    /// A variable that is not Weir's own.
+    /// A variable of another program.
     pub(super) fn foreign(&self, name: &str) -> Option<String> {
         self.variables
             .get(name)
@@ -132,12 +133,12 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Every variable that was asked for so far, and what it must be.
+    /// Every variable read so far, with its expected value.
     pub(super) fn asked(&self) -> BTreeMap<String, String> {
         self.asked.borrow().clone()
     }
 
-    /// Everything that was wrong so far.
+    /// All errors so far.
     pub(super) fn into_faults(self) -> Vec<String> {
         self.faults
     }
@@ -191,7 +192,7 @@ impl<'a> Reader<'a> {
         Some(SecretString::from(text))
     }
 
-    /// What requests are signed with. It is not repeated in the message.
+    /// A secret that signs requests. The message omits its value.
     pub(super) fn signing_secret(&mut self, name: &str) -> Option<Secret> {
         let wants = "whsec_ and 24 to 64 random bytes in Base64".to_owned();
         self.asked.borrow_mut().insert(name.to_owned(), wants);

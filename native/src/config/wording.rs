@@ -1,6 +1,6 @@
-//! What is wrong with a value of the services file, in TOML's words: Serde's name types of the program.
+//! Describes an invalid value of the services file in TOML's terms. Serde's messages name Rust types.
 
-/// Serde's message, for whoever writes the file.
+/// Serde's message in terms that the file's author knows.
 pub(super) fn reworded(message: &str) -> String {
     let message = message.trim();
     let mismatch = ["invalid type: ", "invalid value: "]
@@ -14,7 +14,7 @@ pub(super) fn reworded(message: &str) -> String {
             _ => format!("expected {wanted}, not {}", found_as(found)),
         };
     }
-    // Serde takes an array for a table whose members come in order.
+    // Serde accepts an array as a table with members in order.
     if message.starts_with("invalid length ") {
         return "expected a table, not an array".to_owned();
     }
@@ -86,7 +86,7 @@ mod tests {
         Other,
     }
 
-    /// What is wording of a value that is to be a `T`.
+    /// The reworded message for a value that should be a `T`.
     fn wording<T: DeserializeOwned + std::fmt::Debug>(value: &str) -> String {
         let mut file: toml::Table = format!("value = {value}").parse().unwrap();
         let error = T::deserialize(file.remove("value").unwrap()).unwrap_err();

@@ -40,6 +40,7 @@ export const cleanPaths: string[] = [
   "examples/images/README.md",
   "ledger",
   "native/tests",
+  "native/src/config",
   "native/src/work",
   "policy/src",
   "scripts/lib",
